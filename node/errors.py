@@ -1,0 +1,50 @@
+"""What can go wrong for a user, each with one line, a remedy and an exit code.
+
+docs/exit-codes.md has an entry for every code; a test keeps the two in step.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command. 1 (a bug of ours) and 2 (usage) follow the common habit."""
+
+    OK = 0
+    BUG = 1
+    USAGE = 2
+    DEMO_FAILED = 3
+    BAD_SWARM_ID = 10
+    UNKNOWN_SWARM = 11
+    NO_BOOTSTRAP = 12
+    PORT_IN_USE = 13
+    BAD_ADDRESS = 14
+    KEYSTORE = 20
+    WRONG_PASSPHRASE = 21
+    DATA_DIR_LOCKED = 22
+    DISK_FULL = 23
+    DATA_DIR = 24
+    MANIFEST = 30
+    DATA_MISSING = 31
+    VERSION = 32
+    BAD_CONFIG = 33
+    NO_DEVICE = 40
+    MODEL_TOO_LARGE = 41
+    TRAINER = 42
+    NOT_RUNNING = 50
+    NOTHING_TO_EXPORT = 51
+    INTERRUPTED = 130
+
+
+class UserError(Exception):
+    """Something the user can mend. Shown as `error: {problem}` and `  {remedy}`, never a traceback.
+
+    `problem` says what is wrong with which value; `remedy` says what to do.
+    """
+
+    def __init__(self, code: ExitCode, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.code = code
+        self.problem = problem
+        self.remedy = remedy
