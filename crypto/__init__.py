@@ -1,0 +1,5 @@
+"""Keys, signatures and hashes: what lets a peer believe bytes without believing their sender.
+
+Depends on `cryptography`, `blake3` and `base58` and on no other room. Nothing here touches the
+world, except that `keystore` reads and writes the one file that holds the identity.
+"""

@@ -1,0 +1,113 @@
+"""Who a peer is: an Ed25519 key pair, named by its public key and written as a libp2p PeerId.
+
+The secret key leaves an `Identity` only by its name, `seed`; it is in no `repr` and no error.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+import base58
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+PeerId = NewType("PeerId", bytes)
+"""A raw Ed25519 public key, 32 bytes."""
+
+PEER_ID_BYTES = 32
+SEED_BYTES = 32
+SIGNATURE_BYTES = 64
+
+# What libp2p puts before the key: an identity multihash (code 0x00) of 36 bytes, which are the
+# protobuf PublicKey {Type: Ed25519 = 1, Data: 32 bytes}.
+_PEER_PREFIX = bytes.fromhex("0024") + bytes.fromhex("08011220")
+# 38 bytes that begin so are always 52 characters of base58 and begin with "12D3KooW".
+_PEER_TEXT_LENGTH = 52
+
+
+class Identity:
+    """An Ed25519 key pair (RFC 8032). Signatures are deterministic."""
+
+    __slots__ = ("_key", "peer")
+
+    peer: PeerId
+    """The public key."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.peer = PeerId(key.public_key().public_bytes_raw())
+
+    @classmethod
+    def generate(cls) -> Identity:
+        """Make a new identity from the system's randomness."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> Identity:
+        """Make the identity of a 32-byte seed (RFC 8032's private key).
+
+        Raises `ValueError` for another length.
+        """
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
+        return cls(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @property
+    def seed(self) -> bytes:
+        """The secret: 32 bytes out of which the whole identity is derived."""
+        return self._key.private_bytes_raw()
+
+    def sign(self, message: bytes) -> bytes:
+        """Sign `message`: 64 bytes. Sign only what carries its domain (see `envelope`)."""
+        return self._key.sign(message)
+
+    def __repr__(self) -> str:
+        return f"Identity({peer_text(self.peer)})"
+
+
+def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
+    """Whether `signature` is `peer`'s over `message`. Never raises, whatever the bytes.
+
+    The check is the backend's of `cryptography`: the equation without cofactor; a scalar S that is
+    not below the group's order is refused, and R is compared by its encoding, so nobody without the
+    key can turn one valid signature into another. A public key of small order is *not* refused: it
+    is a key whose signatures anybody can make, and it harms only the peer that chose it.
+    """
+    try:
+        Ed25519PublicKey.from_public_bytes(peer).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def peer_text(peer: PeerId) -> str:
+    """Write a peer as libp2p does: base58, `12D3KooW…`, 52 characters."""
+    if len(peer) != PEER_ID_BYTES:
+        raise ValueError(f"a peer id has {PEER_ID_BYTES} bytes, not {len(peer)}")
+    return base58.b58encode(_PEER_PREFIX + peer).decode("ascii")
+
+
+def peer_from_text(text: str) -> PeerId:
+    """Read what `peer_text` wrote, and that spelling alone.
+
+    Raises `ValueError` for anything else, other kinds of libp2p PeerId (RSA, CIDv1) included.
+    """
+    # The length first: decoding base58 takes time quadratic in it.
+    if len(text) != _PEER_TEXT_LENGTH:
+        raise ValueError(f"a peer id has {_PEER_TEXT_LENGTH} characters, not {len(text)}")
+    try:
+        raw = base58.b58decode(text)
+    except ValueError:
+        raise ValueError("not a peer id: a character is not of base58") from None
+    if len(raw) != len(_PEER_PREFIX) + PEER_ID_BYTES or not raw.startswith(_PEER_PREFIX):
+        raise ValueError("not the peer id of an Ed25519 key: it should begin with 12D3KooW")
+    peer = PeerId(raw[len(_PEER_PREFIX) :])
+    # The decoder forgives white space around the text; one peer has one spelling here.
+    if peer_text(peer) != text:
+        raise ValueError("not a peer id: not in its one spelling")
+    return peer
+
+
+def short_peer(peer: PeerId) -> str:
+    """The last six characters of `peer_text`: for people, never for comparing."""
+    return peer_text(peer)[-6:]
