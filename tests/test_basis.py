@@ -1,0 +1,77 @@
+"""The integer cosine basis is the same everywhere, and float32 holds what it makes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distro_node.protocol.basis import (
+    BASIS_SCALE,
+    MAX_SIDE,
+    exact_in_float32,
+    integer_basis,
+    scaled_basis,
+)
+
+GOLDEN = Path(__file__).parent / "golden" / "update_basis_sha256.txt"
+SIDES = range(1, MAX_SIDE + 1)
+
+
+def test_golden_hash_of_all_matrices() -> None:
+    digest = hashlib.sha256()
+    for side in SIDES:
+        digest.update(integer_basis(side).tobytes())
+    assert digest.hexdigest() == GOLDEN.read_text().strip()
+
+
+def test_no_entry_is_near_a_rounding_tie_but_the_exact_ones() -> None:
+    """So no error of a platform's cosine (about 1e-14) can round an entry another way."""
+    ties = set()
+    for side in SIDES:
+        fraction = np.abs(scaled_basis(side)) % 1.0
+        near = np.argwhere(np.abs(fraction - 0.5) < 1e-6)
+        ties.update((side, int(frequency)) for frequency, _ in near)
+        # Those that are near are exact ties, and all of them were rounded away from zero.
+        for frequency, place in near:
+            value = scaled_basis(side)[frequency, place]
+            assert abs(abs(value) - 63.5) < 1e-12
+            assert abs(integer_basis(side)[frequency, place]) == 64
+    assert ties == {(4, 0), (4, 2), (6, 2)}
+
+
+@pytest.mark.parametrize("error", [-1e-12, 1e-12])
+def test_an_inexact_cosine_changes_nothing(error: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [integer_basis(side).copy() for side in SIDES]
+    exact = scaled_basis
+    monkeypatch.setattr(
+        "distro_node.protocol.basis.scaled_basis", lambda side: exact(side) * (1 + error)
+    )
+    for side, basis in zip(SIDES, expected, strict=True):
+        np.testing.assert_array_equal(integer_basis.__wrapped__(side), basis)
+
+
+def test_the_unrounded_matrix_is_orthonormal() -> None:
+    for side in SIDES:
+        matrix = scaled_basis(side) / BASIS_SCALE
+        np.testing.assert_allclose(matrix @ matrix.T, np.eye(side), atol=1e-12)
+
+
+def test_the_bound_of_float32() -> None:
+    assert exact_in_float32(130, 8, 2)
+    assert not exact_in_float32(131, 8, 2)
+    assert exact_in_float32(4096, 32, 1)
+    worst = 130 * 8 * BASIS_SCALE**2
+    assert np.float32(worst) == worst < 2**24
+
+
+def test_side_out_of_range() -> None:
+    for side in (0, 65):
+        with pytest.raises(ValueError, match="side"):
+            integer_basis(side)
+
+
+def test_nobody_can_change_the_shared_matrix() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        integer_basis(8)[0, 0] = 1
