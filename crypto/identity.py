@@ -24,6 +24,14 @@ _PEER_PREFIX = bytes.fromhex("0024") + bytes.fromhex("08011220")
 # 38 bytes that begin so are always 52 characters of base58 and begin with "12D3KooW".
 _PEER_TEXT_LENGTH = 52
 
+# y of the eight points whose order divides 8: 1 (order 1), -1 (2), 0 (4) and the two of order 8.
+# 0 and 1 have a second encoding, since 255 bits have room above the field's prime.
+_FIELD_PRIME = 2**255 - 19
+_ORDER_8_Y = int("05fc536d880238b13933c6d305acdfd5f098eff289f4c345b027b2c28f95e826", 16)
+_SMALL_ORDER_Y = frozenset(
+    {0, 1, _ORDER_8_Y, _FIELD_PRIME - _ORDER_8_Y, _FIELD_PRIME - 1, _FIELD_PRIME, _FIELD_PRIME + 1}
+)
+
 
 class Identity:
     """An Ed25519 key pair (RFC 8032). Signatures are deterministic."""
@@ -68,11 +76,14 @@ class Identity:
 def verify(peer: PeerId, message: bytes, signature: bytes) -> bool:
     """Whether `signature` is `peer`'s over `message`. Never raises, whatever the bytes.
 
-    The check is the backend's of `cryptography`: the equation without cofactor; a scalar S that is
-    not below the group's order is refused, and R is compared by its encoding, so nobody without the
-    key can turn one valid signature into another. A public key of small order is *not* refused: it
-    is a key whose signatures anybody can make, and it harms only the peer that chose it.
+    The check is that of `cryptography`'s backend: the equation without cofactor, a scalar S below
+    the group's order, R compared by its encoding; so nobody without the key can turn a valid
+    signature into another one. The backend takes keys of small order, for which anybody can make
+    signatures (for the all-zero key: all zeros, on every other message or so); we don't.
     """
+    # The top bit is the sign of x.
+    if int.from_bytes(peer, "little") % 2**255 in _SMALL_ORDER_Y:
+        return False
     try:
         Ed25519PublicKey.from_public_bytes(peer).verify(signature, message)
     except (InvalidSignature, ValueError):
