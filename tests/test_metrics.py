@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
-from prometheus_client.parser import text_string_to_metric_families
-
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.metrics import Metrics, reference
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 
 def read(metrics: Metrics, name: str, **labels: str) -> float:

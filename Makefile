@@ -1,0 +1,80 @@
+# One command each: `make help` lists them. Nothing here needs more than make, a POSIX shell and
+# Python 3.11 or newer; everything else is installed into .venv.
+
+# The first Python that is new enough. Choose another one with `make PYTHON=… TARGET`.
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& { echo $$python; break; }; done)
+# More options for pip, for example a package index with CPU builds of torch.
+PIP_ARGS ?=
+# More arguments for the command of a target: `make demo ARGS=--help`.
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+FRESH := $(VENV)/fresh
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format soak docs constraints install clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## a swarm on this machine: trains, loses a node, takes it back
+	$(BIN)/distro-node demo $(ARGS)
+
+test: lint ## everything that CI runs, but for the soak tests
+	$(BIN)/pytest -m "not soak" $(ARGS)
+
+lint: $(INSTALLED) ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(INSTALLED) ## put the code into the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+soak: $(INSTALLED) ## the long fuzz runs
+	$(BIN)/pytest -m soak $(ARGS)
+
+docs: $(INSTALLED) ## print the tables in docs/ anew
+	{ sed '/^| metric /,$$d' docs/metrics.md && $(BIN)/python -m distro_node.node.metrics; } \
+		> $(VENV)/metrics.md
+	mv $(VENV)/metrics.md docs/metrics.md
+
+install: $(INSTALLED) ## the environment alone
+
+# Made anew only when what it is made from has changed.
+$(INSTALLED): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { \
+		echo "error: no Python 3.11 or newer found"; \
+		echo "  Install one, or name it: make PYTHON=/path/to/python3.12 …"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+		echo "error: $(PYTHON) cannot make a virtual environment"; \
+		echo "  Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) \
+		-e '.[train,dev]' -c constraints.txt || { \
+		echo "error: pip could not install what distro-node needs; its words are above"; \
+		echo "  libp2p needs a C compiler and the headers of Python and GMP to be installed:"; \
+		echo "  Debian and Ubuntu: apt install gcc python3-dev libgmp-dev; macOS: brew install gmp"; \
+		exit 1; }
+	@mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/distro_node
+	@touch $@
+
+# In an environment of its own and without the old constraints, so that it finds the newest
+# releases; then without what only this machine needs: local build tags and CUDA packages.
+constraints: ## take the newest releases of all dependencies into constraints.txt
+	$(PYTHON) -m venv --clear $(FRESH)
+	$(FRESH)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[train,dev]'
+	{ sed '/^[^#]/,$$d' constraints.txt; \
+		$(FRESH)/bin/python -m pip freeze --exclude-editable --exclude setuptools \
+		| sed -e 's/+.*//' | grep -v -E '^(nvidia|cuda|triton)'; } > $(FRESH)/constraints.txt
+	mv $(FRESH)/constraints.txt constraints.txt
+	rm -rf $(FRESH)
+
+clean: ## remove everything that was made here
+	rm -rf $(VENV) build dist demo-out *.egg-info
+	rm -rf .pytest_cache .hypothesis .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
