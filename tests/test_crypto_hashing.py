@@ -12,7 +12,7 @@ from distro_node.crypto.hashing import (
     content_text,
     merkle_root,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 GOLDEN = Path(__file__).parent / "golden" / "merkle_roots.txt"
@@ -36,6 +36,7 @@ def test_content_id_is_blake3(data: bytes, expected: str) -> None:
     assert content_id(memoryview(data)).hex() == expected
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=32, max_size=32))
 def test_content_text_round_trip(raw: bytes) -> None:
     text = content_text(ContentId(raw))
@@ -44,6 +45,7 @@ def test_content_text_round_trip(raw: bytes) -> None:
     assert content_from_text(text) == raw
 
 
+@settings(deadline=None)
 @given(
     st.text(max_size=60) | st.text("abcdefghijklmnopqrstuvwxyz234567=", min_size=50, max_size=54)
 )
@@ -79,11 +81,13 @@ def test_merkle_roots_are_frozen() -> None:
     assert {count: merkle_root(numbered(count)).hex() for count in expected} == expected
 
 
+@settings(deadline=None)
 @given(leaf_lists, leaf_lists)
 def test_different_lists_have_different_roots(one: list[ContentId], other: list[ContentId]) -> None:
     assert (merkle_root(one) == merkle_root(other)) == (one == other)
 
 
+@settings(deadline=None)
 @given(leaf_lists.filter(bool), st.data())
 def test_any_change_of_a_leaf_changes_the_root(
     leaves: list[ContentId], data: st.DataObject

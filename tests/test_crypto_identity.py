@@ -16,7 +16,7 @@ from distro_node.crypto.identity import (
     short_peer,
     verify,
 )
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from libp2p.crypto.ed25519 import Ed25519PublicKey as LibraryKey
 from libp2p.crypto.ed25519 import create_new_key_pair
@@ -61,6 +61,7 @@ def test_all_five_vectors_are_there() -> None:
     assert names == ["TEST 1", "TEST 2", "TEST 3", "TEST 1024", "TEST SHA(abc)"]
 
 
+@settings(deadline=None)
 @given(seeds)
 def test_the_peer_text_is_what_libp2p_computes(seed: bytes) -> None:
     identity = Identity.from_seed(seed)
@@ -72,6 +73,7 @@ def test_the_peer_text_is_what_libp2p_computes(seed: bytes) -> None:
     assert short_peer(identity.peer) == text[-6:]
 
 
+@settings(deadline=None)
 @given(
     st.text(max_size=60)
     | st.text("123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz", min_size=44).map(
@@ -128,6 +130,7 @@ def test_generated_identities_differ_and_hide_their_seed() -> None:
     assert one.seed.hex() not in repr(one)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40), st.binary(max_size=80), st.binary(max_size=40))
 @example(bytes(32), bytes(64), b"x")
 @example(b"\xff" * 32, b"\xff" * 64, b"x")
