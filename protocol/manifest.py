@@ -134,7 +134,9 @@ class RoundSpec:
         for what in ("collect", "slot"):
             low, high = getattr(self, f"{what}_min_seconds"), getattr(self, f"{what}_max_seconds")
             if low > high:
-                raise ValueError(f"{what}_min_seconds ({low:g}) exceeds {what}_max_seconds ({high:g})")
+                raise ValueError(
+                    f"{what}_min_seconds ({low:g}) exceeds {what}_max_seconds ({high:g})"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,10 +83,8 @@ def from_plain(cls: type[T], value: Any, *, named: bool, where: str = "") -> T:
     """
     hints = _hints(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # T is always a dataclass here
-    if named:
-        plain = _named_values(fields, value, where)
-    else:
-        plain = _positional_values(fields, value, where)
+    values_of = _named_values if named else _positional_values
+    plain = values_of(fields, value, where)
     arguments = {
         name: _check(hints[name], item, f"{where}.{name}" if where else name, named)
         for name, item in plain.items()
@@ -138,7 +136,11 @@ def _check(hint: Any, value: Any, where: str, named: bool) -> Any:
             _check_bound(bound, checked, where)
         return checked
     if hint in _FIXED_LENGTH:
-        _check_bound(Length(_FIXED_LENGTH[hint], _FIXED_LENGTH[hint]), _check(bytes, value, where, named), where)
+        _check_bound(
+            Length(_FIXED_LENGTH[hint], _FIXED_LENGTH[hint]),
+            _check(bytes, value, where, named),
+            where,
+        )
         return value
     if isinstance(hint, typing.NewType):
         return _check(hint.__supertype__, value, where, named)
@@ -201,7 +203,9 @@ def _check_scalar(hint: Any, value: Any, where: str) -> Any:
 
 def _check_bound(bound: Any, value: Any, where: str) -> None:
     if isinstance(bound, Range) and not bound.low <= value <= bound.high:
-        raise StructureError(where, f"must be between {bound.low:g} and {bound.high:g}, got {value}")
+        raise StructureError(
+            where, f"must be between {bound.low:g} and {bound.high:g}, got {value}"
+        )
     if isinstance(bound, Length) and not bound.low <= len(value) <= bound.high:
         size = f"{bound.low}" if bound.low == bound.high else f"{bound.low} to {bound.high}"
         raise StructureError(where, f"must have {size} items, has {len(value)}")
@@ -225,7 +229,13 @@ def _check_free(value: Any, where: str, depth: int = 0) -> Any:
     raise StructureError(where, f"unexpected {_describe(value)}")
 
 
-_NAMES = {int: "a whole number", float: "a number", str: "a string", bytes: "bytes", bool: "true or false"}
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    bytes: "bytes",
+    bool: "true or false",
+}
 
 
 def _describe(value: Any) -> str:
@@ -238,4 +248,5 @@ def _describe(value: Any) -> str:
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
     text = repr(value)
-    return f"{text if len(text) <= 40 else text[:37] + '…'} ({_NAMES.get(type(value), type(value).__name__)})"
+    short = text if len(text) <= 40 else text[:37] + "…"
+    return f"{short} ({_NAMES.get(type(value), type(value).__name__)})"

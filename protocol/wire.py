@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 def encode(value: Any, *, named: bool = False) -> bytes:
     """Encode a dataclass (or plain value) canonically."""
-    return msgpack.packb(to_plain(value, named=named), use_bin_type=True)
+    return bytes(msgpack.Packer(use_bin_type=True).pack(to_plain(value, named=named)))
 
 
 def decode(cls: type[T], data: bytes, *, max_bytes: int, named: bool = False) -> T:
@@ -44,6 +44,7 @@ def decode_plain(data: bytes, *, max_bytes: int) -> Any:
     if len(data) > max_bytes:
         raise ProtocolError("oversized", f"{len(data)} bytes where at most {max_bytes} are allowed")
     try:
-        return msgpack.unpackb(data, raw=False, strict_map_key=True, max_buffer_size=max_bytes)
-    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        # Lengths inside are bounded by the length of `data`, which msgpack takes as its limit.
+        return msgpack.unpackb(data, raw=False, strict_map_key=True)
+    except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
         raise ProtocolError("malformed", f"not MessagePack: {error!r}"[:200]) from None

@@ -1,0 +1,242 @@
+"""Simplex for one round: which record is the round's.
+
+After Chan & Pass, "Simplex Consensus" (TCC 2023, eprint 2023/463), with one block to decide instead of
+a chain of them. The rules:
+
+1. A round has slots 1, 2, 3 …; the last record's hash gives each its leader.
+2. The leader of the current slot proposes. A proposal is *well founded* if it repeats the block that
+   was certified in an earlier slot s, or is fresh (s = 0), and every slot between s and its own was
+   skipped by a quorum.
+3. A member votes at most once a slot, for a well founded proposal of the slot's leader that it finds
+   acceptable, and only while it is in that slot.
+4. When its timer runs out, a member skips the slot. It may have voted before.
+5. A quorum of votes certifies a block, a quorum of skips ends a slot; either takes a member into the
+   next slot. It finalizes a certified block unless it skipped that slot, and never skips a slot that
+   it has finalized.
+6. A quorum of finalizes decides.
+
+Why two records cannot be decided: let B be finalized by a quorum in slot s. Any quorum of skips for s
+shares an honest member with it, who would have both finalized and skipped s: rule 5 forbids it. So no
+later slot is well founded without B, and no other block is certified in s, since two quorums of votes
+share an honest member and rule 3 forbids that. Why it goes on: in a slot with an honest leader and
+timely messages nobody skips, so its proposal is certified, finalized by all and decided.
+
+This class keeps the ballots and knows what the rules allow; when to use them (timers, what is
+acceptable, what is held) is the member's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..crypto.identity import PeerId
+from .certificates import find_quorum
+from .errors import ProtocolError
+from .membership import FaultModel, Membership
+from .messages import (
+    NO_BLOCK,
+    Ballot,
+    BallotKind,
+    Certificate,
+    Record,
+    RecordId,
+    SignedBallot,
+)
+
+SLOT_WINDOW = 32
+"""Ballots for slots further ahead than this are refused: they bound what a peer can make us keep."""
+
+
+@dataclass
+class _SlotState:
+    proposal: RecordId | None = None
+    # Ballots by kind, then by block: almost always a single block.
+    ballots: dict[BallotKind, dict[RecordId, dict[PeerId, SignedBallot]]] = field(
+        default_factory=lambda: {"vote": {}, "skip": {}, "finalize": {}}
+    )
+    certificates: dict[BallotKind, Certificate] = field(default_factory=dict)
+
+
+class Agreement:
+    """The state of one round's agreement, as one member (or an observer) sees it."""
+
+    def __init__(
+        self,
+        *,
+        round: int,
+        parent: RecordId,
+        membership: Membership,
+        model: FaultModel,
+        me: PeerId,
+    ) -> None:
+        self.round = round
+        self.parent = parent
+        self.membership = membership
+        self.slot = 1
+        """The slot that this member is in."""
+        self.records: dict[RecordId, Record] = {}
+        """Proposed records by id."""
+        self._model: FaultModel = model
+        self._me = me
+        self._leaders = membership.leaders(parent)
+        self._slots: dict[int, _SlotState] = {}
+
+    # What arrives
+
+    def add_proposal(self, sender: PeerId, slot: int, record: Record) -> None:
+        """Take in a proposal. Raises `ProtocolError` if the sender does not lead the slot.
+
+        Of several proposals for one slot the first is kept; what is voted for is a block, so a
+        leader who tells different members different things only wastes its slot.
+        """
+        self._check_slot(slot)
+        if sender != self.leader(slot):
+            raise ProtocolError(
+                "not_leader", f"a proposal for slot {slot} from another than its leader"
+            )
+        state = self._state(slot)
+        block = record.id
+        if state.proposal is None:
+            state.proposal = block
+        elif state.proposal != block and not self._wanted(block):
+            return
+        self.records[block] = record
+
+    def add_ballot(
+        self, kind: BallotKind, sender: PeerId, ballot: Ballot, signature: bytes
+    ) -> None:
+        """Take in a ballot whose signature was checked. Raises `ProtocolError` if it makes no sense."""
+        self._check_slot(ballot.slot)
+        if sender not in self.membership:
+            raise ProtocolError("not_member", "a ballot from somebody who is no member")
+        if self.membership.bits(ballot.silent) & self.membership.bit(sender):
+            raise ProtocolError("invalid", "a ballot that calls its own sender silent")
+        if (kind == "skip") != (ballot.block == NO_BLOCK):
+            raise ProtocolError("invalid", f"a {kind} with the wrong kind of block")
+        state = self._state(ballot.slot)
+        signed = SignedBallot(sender, ballot.silent, signature)
+        by_block = state.ballots[kind]
+        previous = next((block for block, seen in by_block.items() if sender in seen), None)
+        if previous is not None and previous != ballot.block:
+            raise ProtocolError("equivocation", f"two different {kind}s for slot {ballot.slot}")
+        # The same ballot with a newer mask replaces the older: silence is noticed over time. A
+        # certificate once found stays.
+        by_block.setdefault(ballot.block, {})[sender] = signed
+        certified = find_quorum(by_block[ballot.block], self.membership, self._model)
+        if certified is not None:
+            state.certificates[kind] = Certificate(
+                kind, self.round, self.parent, ballot.slot, ballot.block, certified
+            )
+
+    # What the rules allow
+
+    def leader(self, slot: int) -> PeerId:
+        """Who leads a slot."""
+        return self._leaders[(slot - 1) % len(self._leaders)]
+
+    def advance(self) -> bool:
+        """Enter the slot after the last one that is certified or skipped. Returns whether it moved.
+
+        A member that missed certificates in between may not vote until it has them (rule 2), but it
+        need not go through those slots.
+        """
+        ended = [
+            s for s, state in self._slots.items() if {"vote", "skip"} & state.certificates.keys()
+        ]
+        if not ended or max(ended) < self.slot:
+            return False
+        self.slot = max(ended) + 1
+        return True
+
+    def repeatable(self) -> RecordId | None:
+        """The block that a proposal in the current slot must repeat; None if it may be fresh."""
+        founded = self._founded()
+        return founded[0] if founded and founded[0] is not None else None
+
+    def may_propose(self) -> bool:
+        """Whether this member leads the current slot and has not proposed in it."""
+        return (
+            self._me in self.membership
+            and self.leader(self.slot) == self._me
+            and self._state(self.slot).proposal is None
+            and bool(self._founded())
+        )
+
+    def votable(self) -> Record | None:
+        """The current slot's proposal, if rules 2 and 3 let this member vote for it."""
+        state = self._state(self.slot)
+        if state.proposal is None or self._cast("vote", self.slot) or self._cast("skip", self.slot):
+            return None
+        founded = self._founded()
+        if state.proposal in founded or None in founded:
+            return self.records[state.proposal]
+        return None
+
+    def may_skip(self) -> bool:
+        """Whether this member may skip the current slot."""
+        return (
+            self._me in self.membership
+            and not self._cast("skip", self.slot)
+            and not self._cast("finalize", self.slot)
+        )
+
+    def finalizable(self) -> list[Certificate]:
+        """Certificates of votes that rule 5 asks this member to finalize."""
+        if self._me not in self.membership:
+            return []
+        return [
+            state.certificates["vote"]
+            for slot, state in self._slots.items()
+            if "vote" in state.certificates
+            and not self._cast("skip", slot)
+            and not self._cast("finalize", slot)
+        ]
+
+    @property
+    def decision(self) -> Certificate | None:
+        """The certificate of finalizes, once there is one."""
+        for state in self._slots.values():
+            if "finalize" in state.certificates:
+                return state.certificates["finalize"]
+        return None
+
+    def pending_ballots(self) -> list[tuple[BallotKind, int, RecordId]]:
+        """What this member has cast and no certificate came of yet: (kind, slot, block)."""
+        return [
+            (kind, slot, block)
+            for slot, state in self._slots.items()
+            for kind, by_block in state.ballots.items()
+            for block, seen in by_block.items()
+            if self._me in seen and kind not in state.certificates
+        ]
+
+    # Private
+
+    def _founded(self) -> list[RecordId | None]:
+        """Blocks that the current slot may build on, the latest first; None stands for a fresh one."""
+        founded: list[RecordId | None] = []
+        for slot in range(self.slot - 1, 0, -1):
+            certificates = self._state(slot).certificates
+            if "vote" in certificates:
+                founded.append(certificates["vote"].block)
+            if "skip" not in certificates:
+                return founded
+        founded.append(None)
+        return founded
+
+    def _wanted(self, block: RecordId) -> bool:
+        """Whether anybody has voted for or finalized `block`, so that its record must be kept."""
+        return any(
+            block in state.ballots["vote"] or block in state.ballots["finalize"]
+            for state in self._slots.values()
+        )
+
+    def _cast(self, kind: BallotKind, slot: int) -> bool:
+        return any(self._me in seen for seen in self._state(slot).ballots[kind].values())
+
+    def _state(self, slot: int) -> _SlotState:
+        return self._slots.setdefault(slot, _SlotState())
+
+    def _check_slot(self, slot: int) -> None:
+        if slot > self.slot + SLOT_WINDOW:
+            raise ProtocolError("too_far", f"slot {slot} is too far ahead of slot {self.slot}")

@@ -1,0 +1,110 @@
+"""What a member wants done in the world.
+
+The state machine returns these in order; whoever runs it (the daemon, the simulator) carries them out
+in that order and reports back through the member's methods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..crypto.envelope import Envelope
+from ..crypto.hashing import ContentId
+from ..crypto.identity import PeerId
+from .messages import Decided, Record, RecordId
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Gossip a message. If `durable`, it must be on disk before anybody sees it, so that a restart
+    cannot make this member contradict itself."""
+
+    envelope: Envelope
+    durable: bool
+
+
+@dataclass(frozen=True)
+class FetchUpdate:
+    """Get the update `update` of `size` bytes, which `peer` made for `round`; check it; report."""
+
+    round: int
+    peer: PeerId
+    update: ContentId
+    size: int
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train on these samples for `round`; then report the update."""
+
+    round: int
+    parent: RecordId
+    samples: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Apply a decided record, all of whose updates are held; then report the new fingerprint.
+
+    `own_counted` says whether this member's own update is among them; if not, it is refunded.
+    `snapshot_due` asks for a snapshot of the new state.
+    """
+
+    record: Record
+    own_counted: bool
+    snapshot_due: bool
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Write a new ledger entry to disk."""
+
+    decided: Decided
+
+
+@dataclass(frozen=True)
+class AskSync:
+    """Ask a peer for everything it knows of `round` and later: something may have been lost."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Resync:
+    """The parameters are not what the swarm agreed on: load the last certified snapshot and replay."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A checked decision contradicts our chain in `round`: compare the chains."""
+
+    round: int
+
+
+NoteKind = Literal[
+    "decided",
+    "joined",
+    "left",
+    "silent",
+    "admitted",
+    "expelled",
+    "late",
+    "skipped",
+    "mismatch",
+]
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something people and metrics want to know. It has no consequence for the protocol."""
+
+    kind: NoteKind
+    round: int
+    peer: PeerId | None = None
+    text: str = ""
+
+
+Effect = Publish | FetchUpdate | Train | Apply | Keep | AskSync | Resync | Fork | Note

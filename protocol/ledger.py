@@ -1,0 +1,247 @@
+"""The ledger: the chain of decided records, each with the certificate that decided it.
+
+Every entry can be checked from the manifest on: the founder is the membership of round 0, each record
+is signed for by a quorum of its round's members and says who the next round's members are. Nothing
+here has to be believed because of who sent it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..crypto.envelope import verify_detached
+from ..crypto.identity import PeerId
+from .certificates import Verify, check_certificate
+from .errors import ProtocolError
+from .manifest import Manifest
+from .membership import REQUEST_WINDOW, Membership, founding
+from .messages import (
+    Decided,
+    DepartureEntry,
+    JoinRequest,
+    Leave,
+    Record,
+    RecordId,
+    SnapshotEntry,
+)
+from .wire import decode, encode
+
+# 4,096 members at some 130 bytes an entry, admission and ballot each.
+MAX_DECIDED_BYTES = 4 << 20
+
+
+def decode_decided(data: bytes) -> Decided:
+    """Decode a ledger entry. Raises `ProtocolError`; what it says is not checked yet."""
+    return decode(Decided, data, max_bytes=MAX_DECIDED_BYTES)
+
+
+class Ledger:
+    """A chain of decided records from round 0 on, checked entry by entry."""
+
+    def __init__(self, manifest: Manifest, *, verify: Verify = verify_detached) -> None:
+        self.swarm = manifest.swarm
+        self._manifest = manifest
+        self.verify = verify
+        self._entries: list[Decided] = []
+        self._ids: list[RecordId] = []
+        self._memberships: list[Membership] = [founding(manifest.founder)]
+        self._snapshot: tuple[int, SnapshotEntry] | None = None
+
+    def __len__(self) -> int:
+        """How many rounds are decided, which is also the number of the next one."""
+        return len(self._entries)
+
+    def __getitem__(self, round: int) -> Decided:
+        return self._entries[round]
+
+    @property
+    def head(self) -> RecordId:
+        """The id of the last record: the parent of the next."""
+        return self._ids[-1] if self._ids else RecordId(self.swarm)
+
+    def membership(self, round: int) -> Membership:
+        """The members of a round, at most the next one."""
+        return self._memberships[round]
+
+    def parent(self, round: int) -> RecordId:
+        """The id of the record before `round`."""
+        return self._ids[round - 1] if round else RecordId(self.swarm)
+
+    @property
+    def snapshot(self) -> SnapshotEntry | None:
+        """The latest certified snapshot; None means the manifest's initial parameters."""
+        return self._snapshot[1] if self._snapshot else None
+
+    def append(self, decided: Decided) -> None:
+        """Check the next entry and add it. Raises `ProtocolError`."""
+        record = decided.record
+        round_ = len(self)
+        membership = self._memberships[-1]
+        if record.round != round_ or record.parent != self.head:
+            raise ProtocolError(
+                "wrong_parent", f"record {record.round} does not follow {round_ - 1}"
+            )
+        check_certificate(
+            decided.certificate,
+            kind="finalize",
+            swarm=self.swarm,
+            round=round_,
+            parent=record.parent,
+            block=record.id,
+            membership=membership,
+            model=self._manifest.fault_model,
+            verify=self.verify,
+        )
+        check_record(record, manifest=self._manifest, membership=membership, verify=self.verify)
+        self._entries.append(decided)
+        self._ids.append(record.id)
+        self._memberships.append(membership.after(record))
+        if record.snapshot is not None:
+            self._snapshot = (round_, record.snapshot)
+
+    def fork_point(self, other: Sequence[Decided]) -> int:
+        """The first round in which `other`, a run of entries, differs from this chain."""
+        for decided in other:
+            round_ = decided.record.round
+            if round_ >= len(self) or self._ids[round_] != decided.record.id:
+                return round_
+        return other[-1].record.round + 1 if other else len(self)
+
+    def truncated(self, length: int) -> Ledger:
+        """A ledger with only the first `length` entries (already checked, so not checked again)."""
+        copy = Ledger(self._manifest, verify=self.verify)
+        copy._entries = self._entries[:length]
+        copy._ids = self._ids[:length]
+        copy._memberships = self._memberships[: length + 1]
+        for decided in copy._entries:
+            if decided.record.snapshot is not None:
+                copy._snapshot = (decided.record.round, decided.record.snapshot)
+        return copy
+
+    def weight_from(self, fork: int) -> tuple[int, bytes]:
+        """This chain's claim in a fork choice: the larger wins.
+
+        Counts the updates since `fork` by members that were in force there, so that a liar gains
+        nothing by admitting himself a crowd afterwards. Ties go to the lower hash of the first record
+        after the fork.
+        """
+        in_force = self._memberships[fork]
+        count = sum(
+            1
+            for decided in self._entries[fork:]
+            for entry in decided.record.updates
+            if entry.peer in in_force
+        )
+        tie = bytes(255 - byte for byte in self._ids[fork]) if fork < len(self) else b""
+        return count, tie
+
+
+def check_record(
+    record: Record, *, manifest: Manifest, membership: Membership, verify: Verify
+) -> None:
+    """Check everything about a record that follows from the chain before it and its signatures.
+
+    What depends on the reader (its fingerprint, which updates it holds, whom it has heard) is not
+    checked here. Raises `ProtocolError` with the reason `record`.
+    """
+    swarm = manifest.swarm
+
+    def signed(kind: str, peer: PeerId, message: object, signature: bytes) -> bool:
+        return verify(kind, swarm, peer, encode(message), signature)
+
+    _check_sorted([entry.peer for entry in record.updates])
+    _check_sorted([entry.peer for entry in record.admitted])
+    _check_sorted([entry.peer for entry in record.departed])
+    silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
+    if record.round == 0 and record.updates:
+        raise ProtocolError("record", "round 0 gathers members and has no updates")
+    for entry in record.updates:
+        if entry.peer not in membership or entry.peer in silent:
+            raise ProtocolError("record", "an update by somebody who is no member")
+        if not signed("announcement", entry.peer, record.announcement(entry), entry.signature):
+            raise ProtocolError("record", "an update that its member did not announce")
+    for departure in record.departed:
+        _check_departure(departure, record, membership, signed)
+    _check_admissions(record, manifest, membership, signed)
+    _check_snapshot(record, manifest)
+
+
+def _check_admissions(record: Record, manifest: Manifest, membership: Membership, signed) -> None:
+    remaining = len(membership) - len(record.departed)
+    if record.admitted and remaining + len(record.admitted) > manifest.admission.max_members:
+        raise ProtocolError("record", "more members than the manifest allows")
+    if record.round == 0 and remaining + len(record.admitted) < manifest.rounds.start_members:
+        raise ProtocolError("record", "training may not begin with so few members")
+    if remaining + len(record.admitted) < 1:
+        raise ProtocolError("record", "a record that leaves nobody")
+    for admission in record.admitted:
+        problem = admission_problem(
+            admission.peer, admission.request, record.round, manifest, membership
+        )
+        if problem is None and not signed(
+            "join", admission.peer, admission.request, admission.signature
+        ):
+            problem = "the request's signature does not hold"
+        if problem is not None:
+            raise ProtocolError("record", f"an admission that may not be: {problem}")
+
+
+def admission_problem(
+    peer: PeerId, request: JoinRequest, round: int, manifest: Manifest, membership: Membership
+) -> str | None:
+    """Why `peer` may not be admitted by the record of `round`; None if it may."""
+    if peer in membership:
+        return "already a member"
+    if not round - REQUEST_WINDOW <= request.round <= round:
+        return "the request is too old or from the future"
+    if request.round <= membership.gone.get(peer, -1):
+        return "the request is older than the peer's departure"
+    issuer = manifest.admission.issuer
+    if issuer is not None and not verify_detached(
+        "ticket", manifest.swarm, issuer, peer, request.ticket
+    ):
+        return "the invitation's ticket does not hold"
+    return None
+
+
+def _check_departure(
+    departure: DepartureEntry, record: Record, membership: Membership, signed
+) -> None:
+    if departure.peer not in membership:
+        raise ProtocolError("record", "somebody departs who is no member")
+    if departure.reason == "silent":
+        if departure.signature or departure.round:
+            raise ProtocolError("record", "silence carries no signature")
+        return
+    if not leave_is_current(departure.round, departure.peer, record.round, membership):
+        raise ProtocolError("record", "a leave that is too old or from the future")
+    if not signed("leave", departure.peer, Leave(departure.round), departure.signature):
+        raise ProtocolError("record", "a leave that its member did not sign")
+
+
+def leave_is_current(said: int, peer: PeerId, round: int, membership: Membership) -> bool:
+    """Whether a leave for round `said` may be put into the record of `round`."""
+    return round - REQUEST_WINDOW <= said <= round + 1 and said > membership.since[peer]
+
+
+def snapshot_round(record_round: int, interval: int) -> int | None:
+    """The round whose state the record of `record_round` must certify, if any.
+
+    The state after every round divisible by `interval` is certified by the record that follows it.
+    """
+    previous = record_round - 1
+    return previous if previous > 0 and previous % interval == 0 else None
+
+
+def _check_snapshot(record: Record, manifest: Manifest) -> None:
+    due = snapshot_round(record.round, manifest.rounds.snapshot_interval)
+    carried = record.snapshot.round if record.snapshot is not None else None
+    if due != carried:
+        raise ProtocolError("record", f"certifies a snapshot of round {carried}, due is {due}")
+    if record.snapshot is not None and record.snapshot.size != 4 * manifest.elements:
+        raise ProtocolError("record", "certifies a snapshot of the wrong size")
+
+
+def _check_sorted(peers: list[PeerId]) -> None:
+    if peers != sorted(set(peers)):
+        raise ProtocolError("record", "entries are not sorted by peer, each once")

@@ -1,0 +1,473 @@
+"""A member of a swarm: the whole of the rules as one state machine.
+
+It is told what arrives, what is held, trained and applied, and what time it is; it answers with effects
+(`effects`). It follows one loop: apply whatever is decided and not applied; at the tip, train, collect
+updates, agree on the record. A newcomer, a restarted node and one that fell behind are the same case:
+they hold a ledger that is longer than what they have applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..crypto.envelope import Envelope
+from ..crypto.hashing import ContentId
+from ..crypto.identity import PeerId
+from .assignment import share
+from .certificates import silenced
+from .effects import Apply, AskSync, Effect, FetchUpdate, Fork, Keep, Note, Publish, Resync, Train
+from .errors import ProtocolError
+from .ledger import Ledger, snapshot_round
+from .mailbox import FUTURE_ROUNDS, Mailbox
+from .manifest import Manifest
+from .messages import (
+    MESSAGE_TYPES,
+    Announcement,
+    Ballot,
+    BallotKind,
+    Certificate,
+    Decided,
+    Heartbeat,
+    JoinRequest,
+    Leave,
+    Message,
+    Proposal,
+    SnapshotEntry,
+)
+from .pacing import Pacing
+from .presence import Presence
+from .proposing import JoinRequests
+from .round import Round, Standing
+from .wire import decode, encode
+
+Sign = Callable[[str, bytes], Envelope]
+"""(kind, body) → the signed envelope of this member."""
+
+# A proposal names each member's update: 4,096 members at 170 bytes. Everything else is far smaller.
+MAX_MESSAGE_BYTES = 256 * 1024
+
+_JOIN_SECONDS = 2.0
+_SYNC_SECONDS = 2.0
+# Something of a later round arrived: the record in between is known to somebody.
+_SYNC_BEHIND_SECONDS = 0.5
+
+
+def decode_message(envelope: Envelope) -> Message:
+    """Decode an envelope's body as its kind says. Raises `ProtocolError`."""
+    cls = MESSAGE_TYPES.get(envelope.kind)
+    if cls is None:
+        raise ProtocolError("unknown_kind", f"unknown kind of message {envelope.kind!r}")
+    return decode(cls, envelope.body, max_bytes=MAX_MESSAGE_BYTES)
+
+
+class Member:
+    """One node's part in a swarm. All times are seconds of any steady clock."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        me: PeerId,
+        sign: Sign,
+        ledger: Ledger,
+        now: float,
+        ticket: bytes = b"",
+    ) -> None:
+        self.ledger = ledger
+        self.me = me
+        self.applied_round = -1
+        """The last round whose record the parameters contain; -1 for the initial parameters."""
+        self.fingerprint: int | None = None
+        """Of the parameters after `applied_round`; None until they are loaded."""
+        self.pacing = Pacing(manifest.rounds)
+        self.presence = Presence(me, now)
+        self._manifest = manifest
+        self._sign = sign
+        self._ticket = ticket
+        self._mailbox = Mailbox()
+        self._joins = JoinRequests()
+        self._held: set[ContentId] = set()
+        self._requested: set[tuple[int, ContentId]] = set()
+        self._applying = False
+        self._resyncing = False
+        self._trained_for = -1
+        self._snapshot: SnapshotEntry | None = None
+        self._leaving = False
+        self._last_decision = now
+        self._last_said = now
+        self._last_join = -_JOIN_SECONDS
+        self._last_sync = now
+        self._behind = False
+        self._count = 0
+        self.current = self._new_round(now)
+        """The round at the tip."""
+        self.presence.set_members(self.members, now)
+
+    # What people ask
+
+    @property
+    def round(self) -> int:
+        """The round that is being agreed on."""
+        return len(self.ledger)
+
+    @property
+    def members(self) -> tuple[PeerId, ...]:
+        """The members of the current round."""
+        return self.ledger.membership(self.round).peers
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node is one of them."""
+        return self.me in self.ledger.membership(self.round)
+
+    @property
+    def at_tip(self) -> bool:
+        """Whether the parameters contain everything that is decided."""
+        return self.fingerprint is not None and self.applied_round == self.round - 1
+
+    def messages(self, round: int) -> list[Envelope]:
+        """The round's signed messages, for a peer that asks what it missed."""
+        return self._mailbox.of_round(round)
+
+    # What happens
+
+    def restore(self, envelopes: Iterable[Envelope], now: float) -> None:
+        """Take back what this member signed before a restart, so that it does not contradict it."""
+        for envelope in envelopes:
+            message = decode_message(envelope)
+            if envelope.sender == self.me and getattr(message, "round", -1) == self.round:
+                self._take(envelope, message, now)
+                if isinstance(message, Announcement):
+                    self._trained_for = self.round
+
+    def loaded(
+        self, round: int, fingerprint: int, snapshot: SnapshotEntry | None, now: float
+    ) -> list[Effect]:
+        """The parameters now are those after `round`, out of a snapshot.
+
+        `snapshot` is that of `round` if one was due there.
+        """
+        self.applied_round, self.fingerprint, self._snapshot = round, fingerprint, snapshot
+        self._applying = self._resyncing = False
+        if not self.current.collection.announced(self.me):
+            self._trained_for = -1
+        self._requested.clear()
+        self.current.start = now
+        return self._step(now)
+
+    def screen(self, envelope: Envelope) -> Message:
+        """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
+        message = decode_message(envelope)
+        round_ = message.record.round if isinstance(message, Proposal) else message.round
+        current = self.ledger.membership(self.round)
+        if isinstance(message, JoinRequest):
+            return message
+        if not self.round - 1 <= round_ <= self.round + FUTURE_ROUNDS:
+            # Not a fault by itself: one of the two is behind.
+            self._behind |= round_ > self.round
+            raise ProtocolError("other_round", f"round {round_} while at {self.round}")
+        known = envelope.sender in current or self._joins.has(envelope.sender)
+        past = round_ < self.round and envelope.sender in self.ledger.membership(self.round - 1)
+        if not known and not past:
+            raise ProtocolError("not_member", f"a {envelope.kind} from somebody who is no member")
+        return message
+
+    def receive(self, envelope: Envelope, now: float) -> list[Effect]:
+        """A message arrived whose signature was checked. Raises `ProtocolError`."""
+        message = self.screen(envelope)
+        if envelope.sender == self.me:
+            return []
+        self.presence.heard(envelope.sender, now)
+        effects = self._take(envelope, message, now)
+        return effects + self._step(now)
+
+    def receive_decided(self, decided: Decided, now: float) -> list[Effect]:
+        """A ledger entry arrived, from whomever. Raises `ProtocolError` if it does not hold."""
+        record = decided.record
+        if record.round < self.round:
+            known = self.ledger[record.round].record.id == record.id
+            return [] if known else [Fork(record.round)]
+        if record.round > self.round:
+            self._behind = True
+            return []
+        if record.parent != self.ledger.head and self.round > 0:
+            return [Fork(self.round - 1)]
+        if not self._binds(decided.certificate, now):
+            raise ProtocolError("silences_us", "a certificate that calls this member silent")
+        effects = self._adopt(decided, now)
+        return effects + self._step(now)
+
+    def update_held(self, update: ContentId, now: float) -> list[Effect]:
+        """The bytes of `update` are in the store and passed the codec's checks."""
+        self._held.add(update)
+        self.current.collection.held(update, now)
+        return self._step(now)
+
+    def update_bad(self, update: ContentId, now: float) -> list[Effect]:
+        """The bytes of `update` are not an update of this swarm's layout."""
+        self.current.collection.bad(update)
+        return self._step(now)
+
+    def trained(
+        self, round: int, update: ContentId, size: int, tokens: int, loss: float, now: float
+    ) -> list[Effect]:
+        """The own update for `round` is in the store."""
+        if round != self.round or not self.at_tip or not self.is_member:
+            return [
+                Note("late", round, self.me, "the round was decided before our update was ready")
+            ]
+        assert self.fingerprint is not None  # at_tip says so
+        self._held.add(update)
+        announcement = Announcement(
+            round, self.ledger.head, update, size, tokens, loss, self.fingerprint
+        )
+        effects = self._say("announcement", announcement, now)
+        self.current.collection.held(update, now)
+        return effects + self._step(now)
+
+    def applied(
+        self, round: int, fingerprint: int, snapshot: SnapshotEntry | None, now: float
+    ) -> list[Effect]:
+        """The record of `round` is in the parameters."""
+        if not self._applying or round != self.applied_round + 1:
+            return []
+        self._applying = False
+        self.applied_round, self.fingerprint, self._snapshot = round, fingerprint, snapshot
+        for entry in self.ledger[round].record.updates:
+            self._held.discard(entry.update)
+        if self.at_tip:
+            self.current.start = now
+        return self._step(now)
+
+    def peer_up(self, peer: PeerId, now: float) -> list[Effect]:
+        """A connection to `peer` exists."""
+        self.presence.found(peer)
+        return self._step(now)
+
+    def peer_down(self, peer: PeerId, now: float) -> list[Effect]:
+        """The last connection to `peer` broke."""
+        self.presence.lost(peer, now)
+        return self._step(now)
+
+    def leave(self, now: float) -> list[Effect]:
+        """Say goodbye. The node should stay until `is_member` is false or its patience ends."""
+        self._leaving = True
+        if not self.is_member:
+            return []
+        return self._say("leave", Leave(self.round), now) + self._step(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time passes. Call at least a few times a second."""
+        self.presence.tick(now)
+        effects: list[Effect] = []
+        if self.is_member and not self._leaving:
+            if now - self._last_said > self.pacing.heartbeat:
+                self._count += 1
+                effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
+        elif self.at_tip and not self._leaving and now - self._last_join >= _JOIN_SECONDS:
+            self._last_join = now
+            effects += self._say("join", JoinRequest(self.round, self._ticket), now)
+        patience = _SYNC_SECONDS
+        if self._behind:
+            patience = _SYNC_BEHIND_SECONDS
+        elif self.is_member and self.current.ready_since is None:
+            patience = max(patience, self.pacing.heartbeat)
+        if now - max(self._last_sync, self._last_decision) >= patience:
+            self._last_sync = now
+            self._behind = False
+            effects.append(AskSync(self.round))
+        return effects + self._step(now)
+
+    # Messages
+
+    def _take(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
+        if isinstance(message, Heartbeat):
+            self._behind |= message.round > self.round
+            return []
+        if isinstance(message, JoinRequest):
+            self._joins.put(envelope.sender, message, envelope.signature, now)
+            return []
+        slot = message.slot if isinstance(message, (Proposal, Ballot)) else 0
+        round_ = message.record.round if isinstance(message, Proposal) else message.round
+        if isinstance(message, Leave):
+            self.presence.took_leave(envelope.sender, message, envelope.signature)
+        if round_ < self.round or self._mailbox.has(round_, slot, envelope):
+            return []
+        # What the current round refuses is not kept, let alone handed to others.
+        effects = self._handle(envelope, message, now) if round_ == self.round else []
+        self._mailbox.put(round_, slot, envelope)
+        self._behind |= round_ > self.round
+        return effects
+
+    def _handle(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
+        """Take in a message of the current round."""
+        parent = message.record.parent if isinstance(message, Proposal) else None
+        if isinstance(message, (Announcement, Ballot)):
+            parent = message.parent
+        if parent is not None and parent != self.ledger.head:
+            self._behind = True
+            raise ProtocolError("wrong_parent", "a message that builds on another chain")
+        if isinstance(message, Announcement):
+            if envelope.sender not in self.ledger.membership(self.round):
+                raise ProtocolError("not_member", "an update from somebody who is no member")
+            self.current.collection.announce(envelope.sender, message, envelope.signature)
+            if message.update in self._held:
+                self.current.collection.held(message.update, now)
+            return self._fetch(self.round, envelope.sender, message.update, message.size)
+        if isinstance(message, Proposal):
+            self.current.agreement.add_proposal(envelope.sender, message.slot, message.record)
+        elif isinstance(message, Ballot):
+            kind: BallotKind = envelope.kind  # type: ignore[assignment]  # ballots have these kinds
+            self.current.agreement.add_ballot(kind, envelope.sender, message, envelope.signature)
+        return []
+
+    def _say(self, kind: str, message: Message, now: float) -> list[Effect]:
+        """Sign a message, take it in ourselves and publish it."""
+        envelope = self._sign(kind, encode(message))
+        self._last_said = now
+        effects: list[Effect] = [Publish(envelope, durable=kind not in ("heartbeat", "join"))]
+        if kind != "join":
+            effects += self._take(envelope, message, now)
+        return effects
+
+    def _fetch(self, round: int, peer: PeerId, update: ContentId, size: int) -> list[Effect]:
+        if update in self._held or (round, update) in self._requested:
+            return []
+        self._requested.add((round, update))
+        return [FetchUpdate(round, peer, update, size)]
+
+    # The loop
+
+    def _step(self, now: float) -> list[Effect]:
+        """Do whatever can be done now."""
+        effects: list[Effect] = []
+        while True:
+            more = self._decide(now) or self._agree(now)
+            if not more:
+                break
+            effects += more
+        return effects + self._apply() + self._train()
+
+    def _apply(self) -> list[Effect]:
+        if self._applying or self._resyncing or self.fingerprint is None or self.at_tip:
+            return []
+        record = self.ledger[self.applied_round + 1].record
+        if record.fingerprint != self.fingerprint:
+            self._resyncing = True
+            return [
+                Note("mismatch", record.round, self.me, "our parameters are not the swarm's"),
+                Resync(f"the fingerprint before round {record.round} is not the swarm's"),
+            ]
+        effects: list[Effect] = []
+        for entry in record.updates:
+            effects += self._fetch(record.round, entry.peer, entry.update, entry.size)
+        if all(entry.update in self._held for entry in record.updates):
+            self._applying = True
+            counted = any(entry.peer == self.me for entry in record.updates)
+            effects.append(
+                Apply(
+                    record,
+                    own_counted=counted,
+                    snapshot_due=snapshot_round(
+                        record.round + 1, self._manifest.rounds.snapshot_interval
+                    )
+                    is not None,
+                )
+            )
+        return effects
+
+    def _train(self) -> list[Effect]:
+        if (
+            not self.at_tip
+            or not self.is_member
+            or self._leaving
+            or self._trained_for >= self.round
+            or self.round == 0
+        ):
+            return []
+        self._trained_for = self.round
+        sequences = self._manifest.rounds.sequences
+        samples = share(
+            seed=self._manifest.seed,
+            samples=self._manifest.data.samples,
+            cursor=(self.round - 1) * sequences,
+            sequences=sequences,
+            members=self.members,
+            me=self.me,
+            round_number=self.round,
+        )
+        return [Train(self.round, self.ledger.head, tuple(samples))]
+
+    def _decide(self, now: float) -> list[Effect]:
+        """Move to the next round if this one is decided and its record known."""
+        current = self.current
+        certificate = current.agreement.decision
+        if certificate is None or not self._binds(certificate, now):
+            return []
+        record = current.agreement.records.get(certificate.block)
+        if record is None:
+            return []
+        if self.at_tip and current.ready_since is not None:
+            self.pacing.record_round(
+                arrivals=current.collection.arrivals(current.start),
+                decision=now - current.ready_since,
+                total=now - self._last_decision,
+            )
+        return self._adopt(Decided(record, certificate), now)
+
+    def _agree(self, now: float) -> list[Effect]:
+        """Say whatever the current round asks for."""
+        fingerprint = self.fingerprint if self.at_tip else None
+        step = self.current.step(Standing(fingerprint, self._snapshot, self._held), now)
+        effects: list[Effect] = [*step.notes]
+        for entry in step.fetch:
+            effects += self._fetch(self.round, entry.peer, entry.update, entry.size)
+        for kind, message in step.say:
+            effects += self._say(kind, message, now)
+        return effects
+
+    def _binds(self, certificate: Certificate, now: float) -> bool:
+        """Whether a certificate binds this member.
+
+        One that calls it silent does not (it knows better), unless it was cut off itself: then it has
+        not seen anything decided for a lease either.
+        """
+        if not self.is_member or certificate.round != self.round:
+            return True
+        accused = self.me in silenced(certificate, self.ledger.membership(self.round))
+        return not accused or now - self._last_decision > self.pacing.lease
+
+    def _adopt(self, decided: Decided, now: float) -> list[Effect]:
+        record = decided.record
+        self.ledger.append(decided)
+        effects: list[Effect] = [Keep(decided), Note("decided", record.round)]
+        for admission in record.admitted:
+            effects.append(Note("admitted", record.round, admission.peer))
+            self._joins.drop(admission.peer)
+        for departure in record.departed:
+            kind = "expelled" if departure.peer == self.me else departure.reason
+            effects.append(Note(kind, record.round, departure.peer))
+        self._last_decision = now
+        self._held -= self.current.collection.updates - {entry.update for entry in record.updates}
+        self._requested = {(r, u) for r, u in self._requested if r > self.applied_round}
+        self.presence.set_members(self.members, now)
+        self.current = self._new_round(now)
+        self._mailbox.forget_before(self.round)
+        for envelope in self._mailbox.of_round(self.round):
+            try:
+                effects += self._handle(envelope, decode_message(envelope), now)
+            except ProtocolError:
+                # It could not be checked before we knew this round; now it is merely useless.
+                continue
+        return effects
+
+    def _new_round(self, now: float) -> Round:
+        return Round(
+            manifest=self._manifest,
+            ledger=self.ledger,
+            me=self.me,
+            presence=self.presence,
+            pacing=self.pacing,
+            joins=self._joins,
+            now=now,
+        )

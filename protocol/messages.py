@@ -1,0 +1,217 @@
+"""What members say to each other.
+
+Every message is a frozen dataclass in the positional canonical encoding (`wire`), carried in a
+signed envelope whose kind is the message's. A record embeds the signatures of what it reports
+(updates, admissions, leaves), so that a reader can check it without having heard the originals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NewType
+
+from ..crypto.hashing import ContentId, content_id
+from ..crypto.identity import PeerId
+from .structure import U63, U64, Length, Range
+from .wire import encode
+
+RecordId = NewType("RecordId", bytes)
+"""Content id of a record's canonical encoding, 32 bytes. Round 0's parent is the swarm-id."""
+
+RecordRef = Annotated[RecordId, Length(32, 32)]
+Signature = Annotated[bytes, Length(64, 64)]
+Slot = Annotated[int, Range(1, 1 << 20)]
+# A bit for each member, in the order of the round's membership. 4,096 members at most.
+Mask = Annotated[bytes, Length(1, 512)]
+
+NO_BLOCK = RecordId(bytes(32))
+"""What a skip names instead of a block."""
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """ "My update for this round is this blob." `fingerprint` is that of the parameters trained from.
+
+    `tokens` were trained on, with the mean `loss` in nats a token.
+    """
+
+    round: U63
+    parent: RecordRef
+    update: ContentId
+    size: Annotated[int, Range(1, 1 << 32)]
+    tokens: U63
+    loss: Annotated[float, Range(-1e30, 1e30)]
+    fingerprint: U64
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """ "Admit me; I have applied everything before `round`." The ticket answers an invite policy."""
+
+    round: U63
+    ticket: Annotated[bytes, Length(0, 256)]
+
+
+@dataclass(frozen=True)
+class Leave:
+    """ "I go; do not wait for me from `round` on." """
+
+    round: U63
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """ "I am alive and work on `round`": said when there was nothing else to say for a while."""
+
+    round: U63
+    count: U63
+
+
+@dataclass(frozen=True)
+class UpdateEntry:
+    """An announcement inside a record; round, parent and fingerprint are the record's own."""
+
+    peer: PeerId
+    update: ContentId
+    size: Annotated[int, Range(1, 1 << 32)]
+    tokens: U63
+    loss: Annotated[float, Range(-1e30, 1e30)]
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class AdmissionEntry:
+    """A join request inside a record."""
+
+    peer: PeerId
+    request: JoinRequest
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class DepartureEntry:
+    """A member that is gone: it said so (its signed `Leave` for round `round`), or fell silent."""
+
+    peer: PeerId
+    reason: Literal["left", "silent"]
+    round: U63
+    signature: Annotated[bytes, Length(0, 64)]
+
+
+@dataclass(frozen=True)
+class SnapshotEntry:
+    """The state after `round` as the blob list `blob`: certified, since a quorum voted for it."""
+
+    round: U63
+    blob: ContentId
+    size: Annotated[int, Range(1, 1 << 50)]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the members agree on in a round. Entries are sorted by peer, each peer at most once."""
+
+    round: U63
+    parent: RecordRef
+    fingerprint: U64
+    updates: Annotated[tuple[UpdateEntry, ...], Length(0, 4096)]
+    admitted: Annotated[tuple[AdmissionEntry, ...], Length(0, 4096)]
+    departed: Annotated[tuple[DepartureEntry, ...], Length(0, 4096)]
+    snapshot: SnapshotEntry | None
+
+    @property
+    def id(self) -> RecordId:
+        """The record's id: what votes are for and what the next record names as its parent."""
+        return RecordId(content_id(encode(self)))
+
+    def announcement(self, entry: UpdateEntry) -> Announcement:
+        """The announcement that `entry` reports, as its sender signed it."""
+        return Announcement(
+            round=self.round,
+            parent=self.parent,
+            update=entry.update,
+            size=entry.size,
+            tokens=entry.tokens,
+            loss=entry.loss,
+            fingerprint=self.fingerprint,
+        )
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The leader of a slot proposes a record."""
+
+    slot: Slot
+    record: Record
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """A vote, a skip (`block` is `NO_BLOCK`) or a finalize; which one, the envelope's kind says.
+
+    `silent` marks the members of the round that the sender has heard nothing from for a lease, or
+    that have taken leave.
+    """
+
+    round: U63
+    parent: RecordRef
+    slot: Slot
+    block: RecordRef
+    silent: Mask
+
+
+BallotKind = Literal["vote", "skip", "finalize"]
+BALLOT_KINDS: tuple[BallotKind, ...] = ("vote", "skip", "finalize")
+
+MESSAGE_TYPES: dict[str, type] = {
+    "announcement": Announcement,
+    "join": JoinRequest,
+    "leave": Leave,
+    "heartbeat": Heartbeat,
+    "proposal": Proposal,
+    "vote": Ballot,
+    "skip": Ballot,
+    "finalize": Ballot,
+}
+"""Message type by envelope kind."""
+
+Message = Announcement | JoinRequest | Leave | Heartbeat | Proposal | Ballot
+
+
+@dataclass(frozen=True)
+class SignedBallot:
+    """One signer's part of a certificate; the rest of its ballot is common to all."""
+
+    peer: PeerId
+    silent: Mask
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A quorum's ballots of one kind for one slot and block. Sorted by peer."""
+
+    kind: BallotKind
+    round: U63
+    parent: RecordRef
+    slot: Slot
+    block: RecordRef
+    ballots: Annotated[tuple[SignedBallot, ...], Length(1, 4096)]
+
+    def ballot(self, signed: SignedBallot) -> Ballot:
+        """The ballot as its sender signed it."""
+        return Ballot(
+            round=self.round,
+            parent=self.parent,
+            slot=self.slot,
+            block=self.block,
+            silent=signed.silent,
+        )
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A record with the certificate of finalizes that decided it: one entry of the ledger."""
+
+    record: Record
+    certificate: Certificate

@@ -1,0 +1,73 @@
+"""Deadlines that follow what is observed, so that nobody has to tune them.
+
+A collect deadline is a high quantile of how long updates took to arrive in recent rounds, times a
+margin; a lease is a few typical rounds. Both stay inside the manifest's limits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .manifest import RoundSpec
+
+_WINDOW_ROUNDS = 16
+_QUANTILE = 0.95
+# Half as long again as nearly all updates took: late enough for a slow round, early enough that a
+# member which died unnoticed does not double the round.
+_MARGIN = 1.5
+# Each further slot waits longer, so that a swarm whose delays we underestimated finds its pace.
+_SLOT_GROWTH = 1.5
+
+
+class Pacing:
+    """Remembers recent rounds and derives this round's deadlines. All times are in seconds."""
+
+    def __init__(self, limits: RoundSpec) -> None:
+        self._limits = limits
+        self._arrivals: deque[list[float]] = deque(maxlen=_WINDOW_ROUNDS)
+        self._decisions: deque[float] = deque(maxlen=_WINDOW_ROUNDS)
+        self._rounds: deque[float] = deque(maxlen=_WINDOW_ROUNDS)
+
+    def record_round(self, *, arrivals: list[float], decision: float, total: float) -> None:
+        """Take in one round: when each update arrived, how long deciding took, and the whole."""
+        if arrivals:
+            self._arrivals.append(arrivals)
+        self._decisions.append(decision)
+        self._rounds.append(total)
+
+    @property
+    def collect(self) -> float:
+        """How long after the round's start the leader waits for updates."""
+        observed = sorted(seconds for arrivals in self._arrivals for seconds in arrivals)
+        if not observed:
+            return self._limits.collect_max_seconds
+        high = observed[min(len(observed) - 1, int(_QUANTILE * len(observed)))]
+        return _clamp(
+            high * _MARGIN, self._limits.collect_min_seconds, self._limits.collect_max_seconds
+        )
+
+    def slot(self, slot: int) -> float:
+        """How long a slot may last before it is skipped."""
+        typical = _median(self._decisions) if self._decisions else 0.0
+        base = max(self._limits.slot_min_seconds, 3 * typical)
+        # The exponent is bounded only to keep the power finite; the limit is reached long before.
+        return min(base * _SLOT_GROWTH ** min(slot - 1, 64), self._limits.slot_max_seconds)
+
+    @property
+    def lease(self) -> float:
+        """How long a member may be unheard before it counts as silent."""
+        typical = _median(self._rounds) if self._rounds else 0.0
+        return max(self._limits.lease_min_seconds, self._limits.lease_rounds * typical)
+
+    @property
+    def heartbeat(self) -> float:
+        """How often a member with nothing else to say shows that it is alive."""
+        return self.lease / 4
+
+
+def _median(values: deque[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _clamp(value: float, low: float, high: float) -> float:
+    return max(low, min(high, value))

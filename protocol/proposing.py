@@ -1,0 +1,97 @@
+"""What a leader puts into a record: updates it holds, who asked to join, who is gone."""
+
+from __future__ import annotations
+
+from ..crypto.identity import PeerId
+from .ledger import Ledger, admission_problem, leave_is_current
+from .manifest import Manifest
+from .messages import (
+    AdmissionEntry,
+    DepartureEntry,
+    JoinRequest,
+    Record,
+    SnapshotEntry,
+    UpdateEntry,
+)
+from .presence import Presence
+
+# Join requests cost an attacker nothing but signatures; this bounds what they make us keep.
+_MAX_WAITING = 1024
+# Requests are repeated every two seconds; whoever stopped asking went away.
+_REQUEST_SECONDS = 15.0
+# A leader accuses later than a voter agrees, so that clocks need not match.
+_ACCUSE_MARGIN = 1.25
+# Admissions per record: keeps a record small when a crowd arrives at once.
+_MAX_ADMISSIONS = 64
+
+
+class JoinRequests:
+    """The requests for admission that are waiting, newest of each peer."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[PeerId, tuple[JoinRequest, bytes, float]] = {}
+
+    def put(self, peer: PeerId, request: JoinRequest, signature: bytes, now: float) -> None:
+        """Take in a request, dropping those that were not repeated for a while."""
+        self._waiting = {
+            p: entry for p, entry in self._waiting.items() if now - entry[2] < _REQUEST_SECONDS
+        }
+        if peer in self._waiting or len(self._waiting) < _MAX_WAITING:
+            self._waiting[peer] = (request, signature, now)
+
+    def has(self, peer: PeerId) -> bool:
+        """Whether `peer` is waiting."""
+        return peer in self._waiting
+
+    def drop(self, peer: PeerId) -> None:
+        """`peer` was admitted."""
+        self._waiting.pop(peer, None)
+
+    def admissible(self, manifest: Manifest, ledger: Ledger) -> list[AdmissionEntry]:
+        """Entries, sorted by peer, of those that the next record may admit."""
+        membership = ledger.membership(len(ledger))
+        return [
+            AdmissionEntry(peer, request, signature)
+            for peer, (request, signature, _) in sorted(self._waiting.items())
+            if admission_problem(peer, request, len(ledger), manifest, membership) is None
+        ]
+
+
+def compose_record(
+    *,
+    manifest: Manifest,
+    ledger: Ledger,
+    fingerprint: int,
+    updates: list[UpdateEntry],
+    joins: JoinRequests,
+    presence: Presence,
+    lease: float,
+    snapshot: SnapshotEntry | None,
+    now: float,
+) -> Record:
+    """The record that a leader proposes for the next round, from what it knows at `now`."""
+    round_ = len(ledger)
+    membership = ledger.membership(round_)
+    departed: list[DepartureEntry] = []
+    silent = presence.silent(lease * _ACCUSE_MARGIN, now)
+    for peer in membership.peers:
+        said = presence.leave_of(peer)
+        if said is not None and leave_is_current(said[0].round, peer, round_, membership):
+            departed.append(DepartureEntry(peer, "left", said[0].round, said[1]))
+        elif peer in silent:
+            departed.append(DepartureEntry(peer, "silent", 0, b""))
+    if len(departed) == len(membership):
+        # Somebody has to stay in the book, or nobody could ever be admitted again.
+        departed = []
+    gone = {entry.peer for entry in departed if entry.reason == "silent"}
+    room = manifest.admission.max_members - (len(membership) - len(departed))
+    admitted = joins.admissible(manifest, ledger)[: max(0, min(room, _MAX_ADMISSIONS))]
+    return Record(
+        round=round_,
+        parent=ledger.head,
+        fingerprint=fingerprint,
+        updates=tuple(entry for entry in updates if entry.peer not in gone),
+        admitted=tuple(admitted),
+        departed=tuple(departed),
+        snapshot=snapshot,
+    )

@@ -1,0 +1,261 @@
+"""The round at the tip of the ledger: from the first update to the decided record.
+
+It joins the rules of agreement with what this member holds, hears and can check, and with the clock:
+when to propose, what to vote for, when to give up on a leader. What it says is signed and sent by the
+member that owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from ..crypto.hashing import ContentId
+from ..crypto.identity import PeerId
+from .agreement import Agreement
+from .collection import Collection
+from .effects import Note
+from .errors import ProtocolError
+from .ledger import Ledger, check_record
+from .manifest import Manifest
+from .messages import (
+    NO_BLOCK,
+    Ballot,
+    BallotKind,
+    Message,
+    Proposal,
+    Record,
+    RecordId,
+    SnapshotEntry,
+    UpdateEntry,
+)
+from .pacing import Pacing
+from .presence import Presence
+from .proposing import JoinRequests, compose_record
+
+# A leader that holds certificates waits this part of the slot for the decision before it repeats
+# the block: in the good case the finalizes are already under way.
+_REPEAT_PATIENCE = 0.25
+# A leader whose connection broke gets this part of the slot's time.
+_MISSING_PATIENCE = 0.25
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the member brings to the round: its parameters and what it holds.
+
+    `fingerprint` is None while the member has not applied everything decided; it then only listens.
+    `snapshot` is that of the last round's state, if one was due.
+    """
+
+    fingerprint: int | None
+    snapshot: SnapshotEntry | None
+    held: Set[ContentId]
+
+
+@dataclass
+class Step:
+    """What to do next: messages to say, notes to pass on, updates to fetch for a proposal."""
+
+    say: list[tuple[str, Message]]
+    notes: list[Note]
+    fetch: list[UpdateEntry]
+
+    def __bool__(self) -> bool:
+        return bool(self.say or self.notes or self.fetch)
+
+
+class Round:
+    """One member's view of one round. All times are seconds of any steady clock."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        ledger: Ledger,
+        me: PeerId,
+        presence: Presence,
+        pacing: Pacing,
+        joins: JoinRequests,
+        now: float,
+    ) -> None:
+        self.number = len(ledger)
+        self.parent = ledger.head
+        self.membership = ledger.membership(self.number)
+        self.collection = Collection()
+        self.agreement = Agreement(
+            round=self.number,
+            parent=self.parent,
+            membership=self.membership,
+            model=manifest.fault_model,
+            me=me,
+        )
+        self.start = now
+        """When the member could begin to work on it."""
+        self.ready_since: float | None = None
+        """Since when it need not wait for more updates."""
+        self._manifest = manifest
+        self._ledger = ledger
+        self._me = me
+        self._presence = presence
+        self._pacing = pacing
+        self._joins = joins
+        self._slot_entered = now
+        self._mask = self.membership.mask(())
+        self._checked: dict[RecordId, bool] = {}
+        self._fetched: set[ContentId] = set()
+
+    def step(self, standing: Standing, now: float) -> Step:
+        """The next thing that the rules and the clock ask for; an empty step if there is none."""
+        agreement = self.agreement
+        if agreement.advance():
+            self._slot_entered = now
+        if self._me not in self.membership:
+            return _nothing()
+        finalizes = [
+            self._ballot("finalize", certificate.slot, certificate.block, now)
+            for certificate in agreement.finalizable()
+        ]
+        if finalizes:
+            return _say(*finalizes)
+        if standing.fingerprint is None:
+            return _nothing()
+        if self.ready_since is None and self._is_ready(now):
+            self.ready_since = now
+        return (
+            self._say_again(now)
+            or self._propose(standing, now)
+            or self._vote(standing, now)
+            or self._skip(now)
+        )
+
+    # What a member may say
+
+    def _say_again(self, now: float) -> Step:
+        """Repeat ballots with the mask of today: quorums shrink as silence is noticed."""
+        mask = self._silence_mask(now)
+        if mask == self._mask:
+            return _nothing()
+        self._mask = mask
+        return _say(
+            *(
+                self._ballot(kind, slot, block, now)
+                for kind, slot, block in self.agreement.pending_ballots()
+            )
+        )
+
+    def _propose(self, standing: Standing, now: float) -> Step:
+        if not self.agreement.may_propose():
+            return _nothing()
+        record: Record | None = None
+        repeat = self.agreement.repeatable()
+        if repeat is not None:
+            patience = self._pacing.slot(self.agreement.slot) * _REPEAT_PATIENCE
+            if now >= self._slot_entered + patience:
+                record = self.agreement.records.get(repeat)
+        elif self.ready_since is not None and standing.fingerprint is not None:
+            record = compose_record(
+                manifest=self._manifest,
+                ledger=self._ledger,
+                fingerprint=standing.fingerprint,
+                updates=self.collection.entries(standing.fingerprint),
+                joins=self._joins,
+                presence=self._presence,
+                lease=self._pacing.lease,
+                snapshot=standing.snapshot,
+                now=now,
+            )
+        if record is None:
+            return _nothing()
+        return _say(("proposal", Proposal(self.agreement.slot, record)))
+
+    def _vote(self, standing: Standing, now: float) -> Step:
+        record = self.agreement.votable()
+        if record is None:
+            return _nothing()
+        block = record.id
+        if block not in self._checked:
+            self._checked[block] = self._is_valid(record)
+            if record.fingerprint != standing.fingerprint:
+                return Step(
+                    [], [Note("mismatch", self.number, None, "other parameters proposed")], []
+                )
+        if (
+            not self._checked[block]
+            or record.fingerprint != standing.fingerprint
+            or record.snapshot != standing.snapshot
+        ):
+            return _nothing()
+        silent = self._presence.silent(self._pacing.lease, now)
+        if not {entry.peer for entry in record.departed if entry.reason == "silent"} <= silent:
+            return _nothing()
+        missing = [entry for entry in record.updates if entry.update not in standing.held]
+        if not missing:
+            return _say(self._ballot("vote", self.agreement.slot, block, now))
+        unasked = [entry for entry in missing if entry.update not in self._fetched]
+        self._fetched |= {entry.update for entry in unasked}
+        return Step([], [], unasked)
+
+    def _skip(self, now: float) -> Step:
+        slot = self.agreement.slot
+        if not self.agreement.may_skip() or now < self._slot_deadline(now):
+            return _nothing()
+        step = _say(self._ballot("skip", slot, NO_BLOCK, now))
+        step.notes.append(Note("skipped", self.number, self.agreement.leader(slot)))
+        return step
+
+    def _ballot(
+        self, kind: BallotKind, slot: int, block: RecordId, now: float
+    ) -> tuple[str, Message]:
+        return kind, Ballot(self.number, self.parent, slot, block, self._silence_mask(now))
+
+    # What it is waiting for
+
+    def _silence_mask(self, now: float) -> bytes:
+        gone = self._presence.silent(self._pacing.lease, now) | self._presence.leaving()
+        return self.membership.mask(gone - {self._me})
+
+    def _is_ready(self, now: float) -> bool:
+        """Whether the round need not wait for more: all is held, or the deadline is past."""
+        if self.number == 0:
+            waiting = len(self._joins.admissible(self._manifest, self._ledger))
+            return waiting + 1 >= self._manifest.rounds.start_members
+        if self.collection.last_arrival is None:
+            return False
+        presence = self._presence
+        gone = presence.silent(self._pacing.lease, now) | presence.leaving() | presence.missing(now)
+        late = now >= self.start + self._pacing.collect
+        return late or not self.collection.outstanding(set(self.membership.peers) - gone)
+
+    def _slot_deadline(self, now: float) -> float:
+        """When to give up on the current slot."""
+        if self.number == 0 or self.ready_since is None:
+            return float("inf")
+        leader = self.agreement.leader(self.agreement.slot)
+        begin = max(self._slot_entered, self.ready_since)
+        if leader in self._presence.silent(self._pacing.lease, now) | self._presence.leaving():
+            return begin
+        patience = self._pacing.slot(self.agreement.slot)
+        if leader in self._presence.missing(now):
+            patience *= _MISSING_PATIENCE
+        return begin + patience
+
+    def _is_valid(self, record: Record) -> bool:
+        try:
+            check_record(
+                record,
+                manifest=self._manifest,
+                membership=self.membership,
+                verify=self._ledger.verify,
+            )
+        except ProtocolError:
+            return False
+        return record.round == self.number and record.parent == self.parent
+
+
+def _nothing() -> Step:
+    return Step([], [], [])
+
+
+def _say(*messages: tuple[str, Message]) -> Step:
+    return Step(list(messages), [], [])

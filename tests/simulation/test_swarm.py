@@ -1,0 +1,134 @@
+"""Members that train, die, join and return, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.swarm import Node, Swarm, peers, toy_manifest
+
+
+def everybody_at(swarm: Swarm, round_: int):
+    return lambda: all(node.member.applied_round >= round_ for node in swarm.alive)
+
+
+def start(count: int, seed: int = 0, **options) -> tuple[Swarm, list[Node]]:
+    loss = options.pop("loss", 0.0)
+    swarm = Swarm(toy_manifest(start_members=count, **options), seed, loss=loss)
+    return swarm, [swarm.add(index) for index in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 9])
+def test_all_members_contribute_to_every_round(count: int) -> None:
+    swarm, nodes = start(count)
+    swarm.run_until(everybody_at(swarm, 12), limit=60)
+    for node in nodes:
+        assert node.counted[:12] == list(range(1, 13))
+
+
+@pytest.mark.parametrize("model", ["byzantine", "crash"])
+def test_a_member_dies_and_the_rest_go_on(model: str) -> None:
+    swarm, nodes = start(4, fault_model=model)
+    swarm.run_until(everybody_at(swarm, 5), limit=60)
+    nodes[2].stop()
+    swarm.run_until(everybody_at(swarm, 20), limit=120)
+    assert set(nodes[0].member.members) == peers(swarm.alive)
+    assert any(note.kind == "silent" for note in nodes[0].notes)
+
+
+def test_half_the_members_vanish_at_once() -> None:
+    swarm, nodes = start(6)
+    swarm.run_until(everybody_at(swarm, 5), limit=60)
+    for node in nodes[:3]:
+        node.stop()
+    swarm.run_until(everybody_at(swarm, 20), limit=180)
+    assert set(nodes[5].member.members) == peers(swarm.alive)
+
+
+def test_a_single_survivor_goes_on_and_others_join_it_again() -> None:
+    swarm, nodes = start(4)
+    swarm.run_until(everybody_at(swarm, 3), limit=60)
+    for node in nodes[:3]:
+        node.stop()
+    swarm.run_until(everybody_at(swarm, 10), limit=120)
+    assert nodes[3].member.members == (nodes[3].peer,)
+    swarm.add(7)
+    swarm.run_until(lambda: len(swarm.nodes[-1].counted) >= 3, limit=60)
+
+
+def test_a_newcomer_contributes_in_the_round_after_its_admission() -> None:
+    swarm, _ = start(3)
+    swarm.run_until(everybody_at(swarm, 8), limit=60)
+    newcomer = swarm.add(9)
+    swarm.run_until(lambda: len(newcomer.counted) >= 5, limit=60)
+    first = newcomer.counted[0]
+    admitted = newcomer.member.ledger.membership(first).since[newcomer.peer]
+    assert first == admitted + 1
+    assert newcomer.counted[:5] == list(range(first, first + 5))
+
+
+def test_a_polite_leave_costs_no_lease() -> None:
+    swarm, nodes = start(4)
+    swarm.run_until(everybody_at(swarm, 5), limit=60)
+    nodes[1].run(nodes[1].member.leave(swarm.now))
+    before = swarm.now
+    swarm.run_until(lambda: not nodes[1].member.is_member, limit=10)
+    nodes[1].stop()
+    assert swarm.now - before < swarm.manifest.rounds.lease_min_seconds
+    swarm.run_until(everybody_at(swarm, 12), limit=60)
+    assert nodes[1].peer not in nodes[0].member.members
+
+
+def test_a_restarted_member_resumes_as_the_same_peer() -> None:
+    swarm, nodes = start(4)
+    swarm.run_until(everybody_at(swarm, 5), limit=60)
+    nodes[2].stop()
+    swarm.run_until(everybody_at(swarm, 7), limit=60)
+    again = swarm.add(2, nodes[2].disk)
+    swarm.run_until(lambda: len(again.counted) >= 3, limit=120)
+    assert again.peer in nodes[0].member.members
+
+
+def test_a_frozen_member_that_wakes_up_is_admitted_again() -> None:
+    swarm, nodes = start(4)
+    swarm.run_until(everybody_at(swarm, 5), limit=60)
+    nodes[2].alive = False
+    swarm.run_until(lambda: nodes[2].peer not in nodes[0].member.members, limit=120)
+    swarm.run_until(lambda: nodes[0].member.round >= 20, limit=60)
+    nodes[2].alive = True
+    nodes[2]._tick()
+    contributed = len(nodes[2].counted)
+    swarm.run_until(lambda: len(nodes[2].counted) > contributed + 2, limit=60)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gossip_that_loses_a_third_of_everything(seed: int) -> None:
+    swarm, _ = start(5, seed, loss=0.33)
+    swarm.run_until(everybody_at(swarm, 10), limit=300)
+
+
+def test_a_slow_member_is_waited_for_or_refunded_but_never_stops_the_swarm() -> None:
+    swarm, nodes = start(4)
+    nodes[3].training_seconds = 20.0
+    swarm.run_until(everybody_at(swarm, 10), limit=400)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_churn(seed: int) -> None:
+    """Members come and go at random; whatever happens, parameters agree and rounds go on."""
+    swarm, nodes = start(5, seed, loss=0.05)
+    swarm.run_until(everybody_at(swarm, 2), limit=60)
+    index = 5
+    for _ in range(8):
+        victim = swarm.random.choice(swarm.alive)
+        if len(swarm.alive) > 2 and swarm.random.random() < 0.6:
+            victim.stop()
+        elif swarm.random.random() < 0.5:
+            swarm.add(index)
+            index += 1
+        elif dead := [node for node in swarm.nodes if not node.alive]:
+            chosen = swarm.random.choice(dead)
+            swarm.nodes.remove(chosen)
+            swarm.add(chosen.index, chosen.disk)
+        target = max(node.member.round for node in swarm.alive) + 4
+        swarm.run_until(everybody_at(swarm, target), limit=400)
+    assert swarm.forks == 0
