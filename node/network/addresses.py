@@ -1,0 +1,150 @@
+"""Multiaddresses: read them strictly, say what is wrong with one, and which of our own to tell.
+
+A listening address is `/ip4|ip6/<address>/tcp/<port>`; an address to dial may also begin with a
+name (`dns`, `dns4`, `dns6`) and ends in `/p2p/<peer>`.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+
+import psutil
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+
+from ...crypto.identity import PeerId, peer_from_text, peer_text
+from .errors import BadAddress, PortInUse
+
+# An address that is told to others: longer ones are refused by their records.
+MAX_ADDRESS_CHARACTERS = 128
+# What a peer tells about itself; more than a machine with a few interfaces needs.
+MAX_ADDRESSES = 8
+
+# The protobuf of an Ed25519 public key inside an identity multihash, up to the key itself.
+_ID_PREFIX = bytes.fromhex("002408011220")
+
+
+def peer_of(identifier: ID) -> PeerId | None:
+    """The peer behind a libp2p id, None if its key is no Ed25519 key."""
+    data = identifier.to_bytes()
+    if len(data) != len(_ID_PREFIX) + 32 or not data.startswith(_ID_PREFIX):
+        return None
+    return PeerId(data[len(_ID_PREFIX) :])
+
+
+def id_of(peer: PeerId) -> ID:
+    """The libp2p id of a peer."""
+    return ID(_ID_PREFIX + peer)
+
+
+def parse_listen(text: str) -> Multiaddr:
+    """Read an address to listen on, or to announce. Raises `BadAddress`."""
+    address, names = _parse(text)
+    if len(names) != 2 or names[0] not in ("ip4", "ip6") or names[1] != "tcp":
+        raise BadAddress(text, "expected /ip4/<address>/tcp/<port> or /ip6/<address>/tcp/<port>")
+    return address
+
+
+def parse_announce(text: str) -> Multiaddr:
+    """Read an address that others are told; it may begin with a name. Raises `BadAddress`."""
+    address, names = _parse(text)
+    if len(names) != 2 or names[0] not in _HOSTS or names[1] != "tcp":
+        raise BadAddress(text, "expected /ip4/<address>/tcp/<port> or /dns/<name>/tcp/<port>")
+    return address
+
+
+def parse_dial(text: str) -> tuple[Multiaddr, PeerId]:
+    """Read an address to dial, with the peer that must answer there. Raises `BadAddress`."""
+    address, names = _parse(text)
+    if "p2p" not in names:
+        raise BadAddress(text, "it does not say which peer is there: append /p2p/<peer id>")
+    if len(names) != 3 or names[0] not in _HOSTS or names[1:] != ["tcp", "p2p"]:
+        raise BadAddress(text, "expected /ip4/<address>/tcp/<port>/p2p/<peer id>")
+    try:
+        peer = peer_from_text(str(address.value_for_protocol("p2p")))
+    except ValueError as error:
+        raise BadAddress(text, str(error)) from None
+    return address, peer
+
+
+def advertised(bound: Sequence[Multiaddr], announce: Sequence[Multiaddr]) -> list[Multiaddr]:
+    """The addresses others should dial: those announced, else the real ones behind those bound.
+
+    A socket bound to all interfaces reports 0.0.0.0, which nobody else can dial.
+    """
+    if announce:
+        return list(announce[:MAX_ADDRESSES])
+    result: list[Multiaddr] = []
+    for address in bound:
+        family = address.protocols()[0].name
+        host = address.value_for_protocol(family)
+        port = address.value_for_protocol("tcp")
+        if ipaddress.ip_address(host).is_unspecified:
+            result += [Multiaddr(f"/{family}/{real}/tcp/{port}") for real in _interfaces(family)]
+        else:
+            result.append(address)
+    return result[:MAX_ADDRESSES]
+
+
+def with_peer(address: Multiaddr, peer: PeerId) -> str:
+    """The full text of an address, ending in `/p2p/<peer>`."""
+    return f"{address}/p2p/{peer_text(peer)}"
+
+
+def check_free(address: Multiaddr) -> None:
+    """Make sure that `address` can be listened on; libp2p itself shares a port silently.
+
+    Raises `PortInUse` and `BadAddress`.
+    """
+    family = address.protocols()[0].name
+    host = str(address.value_for_protocol(family))
+    port = int(str(address.value_for_protocol("tcp")))
+    kind = socket.AF_INET6 if family == "ip6" else socket.AF_INET
+    with closing(socket.socket(kind, socket.SOCK_STREAM)) as probe:
+        # Connections of an earlier run that are still winding down are no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(str(address)) from None
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise BadAddress(str(address), "this machine has no such address") from None
+            if error.errno in (errno.EACCES, errno.EPERM):
+                why = "no permission to listen there (ports below 1024 need privileges)"
+                raise BadAddress(str(address), why) from None
+            raise BadAddress(str(address), error.strerror or str(error)) from None
+
+
+_HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
+
+
+def _parse(text: str) -> tuple[Multiaddr, list[str]]:
+    if len(text) > MAX_ADDRESS_CHARACTERS:
+        raise BadAddress(text[:40] + "…", f"longer than {MAX_ADDRESS_CHARACTERS} characters")
+    try:
+        address = Multiaddr(text)
+        names = [protocol.name for protocol in address.protocols()]
+    except Exception as error:
+        # The library raises a dozen kinds here, some of them plain ValueError or KeyError.
+        raise BadAddress(text, f"not a multiaddress ({error})") from None
+    return address, names
+
+
+def _interfaces(family: str) -> list[str]:
+    """The addresses of this machine that another one might reach; loopback if there is no other."""
+    kind = socket.AF_INET6 if family == "ip6" else socket.AF_INET
+    found = []
+    for addresses in psutil.net_if_addrs().values():
+        for entry in addresses:
+            if entry.family == kind:
+                # A scoped address (fe80::1%eth0) means nothing on another machine.
+                host = ipaddress.ip_address(entry.address.partition("%")[0])
+                if not (host.is_loopback or host.is_link_local):
+                    found.append(str(host))
+    return found or ["::1" if family == "ip6" else "127.0.0.1"]

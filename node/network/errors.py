@@ -1,0 +1,49 @@
+"""What can go wrong on the network, each with a reason fit for people or for a metric label."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+RequestFailure = Literal[
+    "timeout", "refused", "busy", "oversized", "closed", "not_connected", "failed"
+]
+
+
+class PortInUse(Exception):
+    """Another program listens on `address` already."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(f"another program listens on {address} already")
+        self.address = address
+
+
+class BadAddress(ValueError):
+    """`text` is no multiaddress that can be used here; `why` says what is wrong with it."""
+
+    def __init__(self, text: str, why: str) -> None:
+        super().__init__(f"{text!r}: {why}")
+        self.text = text
+        self.why = why
+
+
+class DialError(Exception):
+    """No connection to `address`; `reason` is a phrase for people, such as "connection refused"."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"{address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
+class RequestError(Exception):
+    """A request got no answer.
+
+    `reason` is `timeout` (too slow, or silent for too long), `refused` (the peer does not serve
+    this, or says the request breaks the protocol), `busy` (try another peer, or later),
+    `oversized` (the answer is longer than was allowed), `closed` (the connection or stream broke),
+    `not_connected` or `failed` (the peer reports an error of its own).
+    """
+
+    def __init__(self, reason: RequestFailure, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.reason: RequestFailure = reason

@@ -1,0 +1,215 @@
+"""Small messages to a whole swarm: gossipsub, checked before it is passed on.
+
+A message reaches the reader, and the peers behind us, only after the topic's validator has accepted
+it. Publishing is paced, since gossipsub silently drops bursts; a reader that falls behind loses the
+oldest messages, counted. Nothing may rely on gossip alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from libp2p.custom_types import TProtocol
+from libp2p.host.basic_host import BasicHost
+from libp2p.peer.id import ID
+from libp2p.pubsub.gossipsub import GossipSub
+from libp2p.pubsub.pubsub import Pubsub
+from libp2p.tools.anyio_service import background_trio_service
+
+from ...crypto.identity import PeerId
+from .addresses import peer_of
+from .traffic import Traffic
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 256 << 10
+"""The longest message: gossipsub drops what does not fit into 1 MiB with everything around it."""
+
+# Measured: more than ten messages a second of one topic begin to vanish.
+_PER_SECOND = 8.0
+_BURST = 8.0
+# Several rounds of a swarm of hundreds; at 256 KiB each still bounded to what a node can hold.
+_BUFFERED_MESSAGES = 1024
+# A peer needs the swarms it is in, one topic each.
+_MAX_TOPICS_PER_PEER = 16
+_PROTOCOL = TProtocol("/meshsub/1.1.0")
+
+Validator = Callable[[PeerId, bytes], "str | None"]
+Receiver = trio.MemoryReceiveChannel[tuple[PeerId, bytes]]
+
+
+class Gossip:
+    """Gossip of one node. Made by `open_gossip`."""
+
+    def __init__(
+        self,
+        host: BasicHost,
+        traffic: Traffic,
+        refused: Callable[[PeerId], bool],
+        rejected: Callable[[PeerId, str], None],
+    ) -> None:
+        self._own = host.get_id()
+        self._traffic = traffic
+        self._refused = refused
+        self._rejected = rejected
+        self._paces: dict[str, _Pace] = {}
+        self.router = GossipSub(
+            protocols=[_PROTOCOL],
+            degree=6,
+            degree_low=4,
+            degree_high=8,
+            heartbeat_interval=1,
+            # It counts messages per forwarder and drops the honest ones of a busy round.
+            spam_protection_enabled=False,
+            # Swarms of friends sit behind one address; that is no eclipse.
+            eclipse_protection_enabled=False,
+            adaptive_gossip_enabled=False,
+        )
+        self.pubsub = _CountingPubsub(
+            host, self.router, strict_signing=True, max_subscriptions_per_peer=_MAX_TOPICS_PER_PEER
+        )
+        self.pubsub.traffic = traffic
+        # The library begins at the seconds since 1970 and counts up; after a restart the numbers
+        # would repeat and the messages vanish as duplicates.
+        self.pubsub.counter = time.time_ns()
+
+    async def subscribe(self, topic: str, validate: Validator) -> Receiver:
+        """See `Network.subscribe`."""
+        if topic in self.pubsub.topic_validators:
+            raise ValueError(f"already subscribed to {topic}")
+        mailbox = _Mailbox(topic, self._own, self._traffic)
+        self.pubsub.set_topic_validator(topic, self._validator(topic, validate), False)
+        await self.pubsub.subscribe(topic)
+        # The library's own queue holds 32 messages and then drops the newest.
+        channels: dict[str, Any] = self.pubsub.subscribed_topics_send
+        channels[topic] = mailbox
+        return mailbox.receiver
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """See `Network.publish`."""
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes, not {len(data)}")
+        await self._paces.setdefault(topic, _Pace()).wait()
+        await self.pubsub.publish(topic, data)
+
+    def _validator(self, topic: str, validate: Validator) -> Callable[[ID, Any], bool]:
+        def check(forwarder: ID, message: Any) -> bool:
+            if forwarder == self._own:
+                return True
+            via = peer_of(forwarder)
+            if via is None or self._refused(via):
+                return False
+            reason = self._judge(topic, validate, message)
+            if reason is not None:
+                self._traffic.reject(reason)
+                self._rejected(via, reason)
+            return reason is None
+
+        return check
+
+    def _judge(self, topic: str, validate: Validator, message: Any) -> str | None:
+        sender = peer_of(ID(message.from_id))
+        if sender is None or list(message.topicIDs) != [topic]:
+            return "malformed"
+        if len(message.data) > MAX_MESSAGE_BYTES:
+            return "oversized"
+        if self._refused(sender):
+            return "refused_peer"
+        try:
+            return validate(sender, message.data)
+        except Exception:
+            # Ours, not the peer's; and it must not get out, or gossip ends.
+            log.exception("the validator of %s failed", topic)
+            self._traffic.fail(topic)
+            return "validator_failed"
+
+
+@asynccontextmanager
+async def open_gossip(gossip: Gossip) -> AsyncIterator[None]:
+    """Run the gossip services of a host that is running."""
+    async with background_trio_service(gossip.pubsub), background_trio_service(gossip.router):
+        await gossip.pubsub.wait_until_ready()
+        yield
+
+
+class _CountingPubsub(Pubsub):
+    """Pubsub that counts its bytes."""
+
+    traffic: Traffic
+
+    async def write_msg(self, stream: Any, rpc_msg: Any) -> bool:
+        sent = await super().write_msg(stream, rpc_msg)
+        if sent:
+            self.traffic.count_sent("gossip", rpc_msg.ByteSize())
+        return sent
+
+    async def stream_handler(self, stream: Any) -> None:
+        await super().stream_handler(_CountingStream(stream, self.traffic))
+
+
+class _CountingStream:
+    def __init__(self, inner: Any, traffic: Traffic) -> None:
+        self._inner = inner
+        self._traffic = traffic
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def read(self, n: int | None = None) -> bytes:
+        data = await self._inner.read(n)
+        self._traffic.count_received("gossip", len(data))
+        return data
+
+
+class _Mailbox:
+    """Takes the place of a subscription's channel inside the library."""
+
+    def __init__(self, topic: str, own: ID, traffic: Traffic) -> None:
+        self._topic = topic
+        self._own = own.to_bytes()
+        self._traffic = traffic
+        self._send, self.receiver = trio.open_memory_channel[tuple[PeerId, bytes]](
+            _BUFFERED_MESSAGES
+        )
+        # Kept to drop the oldest message with, whatever the reader does with its own end.
+        self._drain = self.receiver.clone()
+
+    def send_nowait(self, message: Any) -> None:
+        # The library hands our own messages back to us, too.
+        if message.from_id == self._own:
+            return
+        sender = peer_of(ID(message.from_id))
+        assert sender is not None, "the validator let a foreign key through"
+        try:
+            self._send.send_nowait((sender, message.data))
+        except trio.WouldBlock:
+            self._drain.receive_nowait()
+            self._send.send_nowait((sender, message.data))
+            self._traffic.drop(self._topic)
+
+    async def aclose(self) -> None:
+        self._send.close()
+
+
+class _Pace:
+    """A token bucket; whoever comes first goes first."""
+
+    def __init__(self) -> None:
+        self._lock = trio.Lock()
+        self._tokens = _BURST
+        self._then = trio.current_time()
+
+    async def wait(self) -> None:
+        async with self._lock:
+            now = trio.current_time()
+            self._tokens = min(_BURST, self._tokens + (now - self._then) * _PER_SECOND)
+            self._then = now
+            if self._tokens < 1.0:
+                await trio.sleep((1.0 - self._tokens) / _PER_SECOND)
+                self._tokens, self._then = 1.0, trio.current_time()
+            self._tokens -= 1.0

@@ -1,0 +1,221 @@
+"""What py-libp2p 0.8 needs before strangers may talk to it.
+
+Each guard is one small patch with the reason beside it; tests/network/test_guards.py shows every
+fault without its guard, so that a release which mends one makes a test say so. Two faults are
+guarded elsewhere, by options: the plaintext handshake (`host.build_host` offers Noise alone) and
+colliding sequence numbers after a restart (`gossip.Gossip` sets the counter).
+"""
+
+# ruff: noqa: E402  (the version is checked before importing names that another version may lack)
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from typing import Any
+
+import trio
+
+_VERSION = importlib.metadata.version("libp2p")
+if not _VERSION.startswith("0.8."):
+    raise ImportError(
+        f"distro-node patches the internals of libp2p 0.8 and cannot run with libp2p {_VERSION}; "
+        "install libp2p==0.8.1"
+    )
+
+import libp2p.io.msgio
+import libp2p.io.utils
+import libp2p.network.connection.swarm_connection
+import libp2p.stream_muxer.yamux.yamux
+import libp2p.utils.varint
+from libp2p.host.basic_host import BasicHost
+from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.swarm import Swarm
+from libp2p.pubsub.pubsub import Pubsub
+from libp2p.stream_muxer.yamux.yamux import MAX_MESSAGE_SIZE, MAX_WINDOW_SIZE, Yamux
+
+log = logging.getLogger(__name__)
+
+# A frame has at most 64 KiB: a line that does not move it in this time is dead (6.5 KB/s), and
+# whoever waits behind it had better see a broken connection.
+WRITE_STALL_SECONDS = 10.0
+# Far more than a member needs at once (a dozen), far less than would hurt.
+MAX_STREAMS_PER_CONNECTION = 256
+# Topics are an identifier and a few letters; longer ones only fill our memory.
+MAX_TOPIC_CHARACTERS = 128
+
+# One stream's unread bytes: the largest window, and a frame in flight when it closed.
+_MAX_UNREAD = MAX_WINDOW_SIZE + MAX_MESSAGE_SIZE
+
+ORIGINALS: dict[str, Any] = {}
+"""The library's own functions by name, once `install` has replaced them."""
+
+
+def install() -> None:
+    """Patch libp2p. Calling it again does nothing."""
+    if ORIGINALS:
+        return
+    _replace(Yamux, "__init__", _yamux_init)
+    _replace(BasicHost, "_swarm_stream_handler", _stream_handler)
+    _replace(Pubsub, "push_msg", _push_message)
+    _replace(Pubsub, "continuously_read_stream", _read_pubsub_stream)
+    _replace(Pubsub, "handle_subscription", _handle_subscription)
+    _replace(Swarm, "_do_handle_inbound_connection", _inbound_connection)
+    for module in (
+        libp2p.io.utils,
+        libp2p.io.msgio,
+        libp2p.stream_muxer.yamux.yamux,
+        libp2p.utils.varint,
+    ):
+        _replace(module, "read_exactly", read_exactly)
+    _quieten()
+
+
+class GuardedConnection:
+    """The encrypted connection under a muxer: counted, timed, and safe to be cancelled.
+
+    A write that is cancelled between encryption and the last byte leaves the two ends of Noise out
+    of step, which kills every stream of the connection; so a write that has begun is finished, or
+    the connection is closed.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.sent = 0
+        """Bytes handed to the connection, before encryption."""
+        self.received = 0
+        self.heard = trio.current_time()
+        """When the last bytes came in, on trio's clock."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def read(self, n: int | None = None) -> bytes:
+        data = await self._inner.read(n)
+        self.received += len(data)
+        self.heard = trio.current_time()
+        return data
+
+    async def write(self, data: bytes) -> None:
+        deadline = trio.current_time() + WRITE_STALL_SECONDS
+        with trio.CancelScope(shield=True, deadline=deadline) as scope:
+            await self._inner.write(data)
+        if scope.cancelled_caught:
+            with trio.CancelScope(shield=True):
+                await self._inner.close()
+            raise ConnectionClosedError("the line stopped moving", transport="tcp")
+        self.sent += len(data)
+
+
+class _Unread(bytearray):
+    """A stream's receive buffer. The library notices a peer that ignores its window, and goes on
+    buffering; here that ends the stream."""
+
+    def extend(self, data: Any) -> None:
+        if len(self) + len(data) > _MAX_UNREAD:
+            raise ValueError("the peer ignores its send window")
+        super().extend(data)
+
+
+class _UnreadByStream(dict[int, bytearray]):
+    def __setitem__(self, stream: int, buffer: bytearray) -> None:
+        super().__setitem__(stream, _Unread(buffer))
+
+
+def _yamux_init(self: Yamux, secured_conn: Any, *arguments: Any, **options: Any) -> None:
+    ORIGINALS["Yamux.__init__"](self, GuardedConnection(secured_conn), *arguments, **options)
+    self.stream_buffers = _UnreadByStream()
+
+
+async def _stream_handler(self: BasicHost, stream: Any) -> None:
+    # An exception out of a stream handler, ours or the library's, ends the whole host.
+    try:
+        if len(stream.swarm_conn.streams) > MAX_STREAMS_PER_CONNECTION:
+            await stream.reset()
+            return
+        await ORIGINALS["BasicHost._swarm_stream_handler"](self, stream)
+    except Exception as error:
+        log.info("a stream failed: %r", error)
+        with trio.move_on_after(2, shield=True):
+            await stream.reset()
+
+
+async def _push_message(self: Pubsub, forwarder: Any, message: Any) -> None:
+    # A key that does not parse, and whatever a validator raises, ends pubsub.
+    try:
+        await ORIGINALS["Pubsub.push_msg"](self, forwarder, message)
+    except Exception as error:
+        log.info("a gossip message was dropped: %r", error)
+
+
+async def _read_pubsub_stream(self: Pubsub, stream: Any) -> None:
+    # Bytes that are no RPC end pubsub too. The stream is of no more use then; the peer, if it is
+    # an honest one, opens another.
+    try:
+        await ORIGINALS["Pubsub.continuously_read_stream"](self, stream)
+    except Exception as error:
+        log.info("a gossip stream failed: %r", error)
+        with trio.move_on_after(2, shield=True):
+            await stream.reset()
+
+
+def _handle_subscription(self: Pubsub, origin: Any, message: Any) -> None:
+    # The library bounds how many topics a peer may name, but not how long they are.
+    if len(message.topicid) <= MAX_TOPIC_CHARACTERS:
+        ORIGINALS["Pubsub.handle_subscription"](self, origin, message)
+
+
+async def _inbound_connection(self: Swarm, stream: Any, address: Any, failure: Any) -> None:
+    # The library gives an inbound connection's slot back when the host ends rather than when the
+    # connection does: after `max_connections` visitors a host is deaf for good.
+    connection = RawConnection(stream, False)
+    try:
+        muxed: Any = await self.upgrade_inbound_raw_conn(connection, address)
+        await muxed.event_closed.wait()
+    except Exception as error:
+        log.debug("an inbound connection failed: %r", error)
+    finally:
+        with trio.move_on_after(2, shield=True):
+            await connection.close()
+
+
+async def read_exactly(reader: Any, n: int, retry_count: int = 0) -> bytes:
+    """Read `n` bytes, however many pieces they come in; the library's own gives up after 101.
+
+    Raises `IncompleteReadError` at the end of the stream.
+    """
+    buffer = bytearray()
+    while len(buffer) < n:
+        piece = await reader.read(n - len(buffer))
+        if not piece:
+            raise IncompleteReadError(
+                f"expected {n} bytes, got {len(buffer)}",
+                expected_bytes=n,
+                received_bytes=len(buffer),
+            )
+        buffer += piece
+    return bytes(buffer)
+
+
+def _quieten() -> None:
+    """Let libp2p's warnings into the program's log, and keep them off the terminal."""
+    logger = logging.getLogger("libp2p")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+    # Without any handler Python itself would print warnings on the terminal.
+    logger.addHandler(logging.NullHandler())
+    logger.setLevel(logging.WARNING)
+    logger.propagate = True
+    for name, child in logging.root.manager.loggerDict.items():
+        if name.startswith("libp2p.") and isinstance(child, logging.Logger):
+            child.setLevel(logging.NOTSET)
+    # This module logs through the root logger, and the first such call installs a handler that
+    # prints on the terminal.
+    module: Any = libp2p.network.connection.swarm_connection
+    module.logging = logging.getLogger(module.__name__)
+
+
+def _replace(owner: Any, name: str, function: Any) -> None:
+    short = owner.__name__.rpartition(".")[2]
+    ORIGINALS[f"{short}.{name}"] = getattr(owner, name)
+    setattr(owner, name, function)

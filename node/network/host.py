@@ -1,0 +1,72 @@
+"""The libp2p host of a node: Noise and yamux over TCP, our identity, our limits.
+
+Everything that libp2p would do by itself beyond that (dial peers it has heard of, retry, measure,
+limit by rules of its own) is switched off; `Network` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from libp2p import new_host
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.host.basic_host import BasicHost
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.swarm import Swarm
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as Noise
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr
+
+from ...crypto.identity import Identity
+from .addresses import advertised
+
+# Both directions dialling each other at once makes two; a third can be a reconnection that
+# overtakes the notice that the old one broke.
+MAX_CONNECTIONS_PER_PEER = 3
+# A stranger that opens a connection and says nothing holds one of its slots for this long.
+_UPGRADE_SECONDS = 6.0
+
+
+def build_host(
+    identity: Identity, *, max_connections: int, announce: Sequence[Multiaddr] = ()
+) -> tuple[BasicHost, Swarm]:
+    """Build a host that is not listening yet, and the libp2p swarm in it."""
+    key_pair = create_new_key_pair(identity.seed)
+    config = ConnectionConfig(
+        max_connections=max_connections,
+        high_watermark=max_connections,
+        # The library fills up to these by dialling whom it has heard of. We choose ourselves.
+        low_watermark=0,
+        min_connections=0,
+        max_connections_per_peer=MAX_CONNECTIONS_PER_PEER,
+        inbound_upgrade_timeout=_UPGRADE_SECONDS,
+        outbound_upgrade_timeout=_UPGRADE_SECONDS,
+        inbound_stream_protocol_negotiation_timeout=_UPGRADE_SECONDS,
+        outbound_stream_protocol_negotiation_timeout=_UPGRADE_SECONDS,
+        # The library's own monitor takes a line that is busy with our uploads for a dead one;
+        # `liveness` watches instead.
+        enable_health_monitoring=False,
+    )
+    host = new_host(
+        key_pair=key_pair,
+        # Noise alone. By default a host also takes connections without any encryption, where a
+        # public key is all it takes to pass for its owner.
+        sec_opt={TProtocol(NOISE): Noise(key_pair, create_noise_key_pair().private_key)},
+        muxer_opt={TProtocol(YAMUX): Yamux},
+        connection_config=config,
+        addrs_factory=lambda bound: advertised(bound, announce),
+        disable_identify_address_discovery=True,
+    )
+    assert isinstance(host, BasicHost)
+    swarm = host.get_network()
+    assert isinstance(swarm, Swarm)
+    # One attempt a dial: who dials here decides itself when to try again.
+    swarm.retry_config = RetryConfig(max_retries=0)
+    # Its rate limits and circuit breaker lock out honest peers that reconnect often; connections
+    # and streams are bounded by the configuration above and by `guards`.
+    swarm.set_resource_manager(None)
+    return host, swarm

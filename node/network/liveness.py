@@ -1,0 +1,65 @@
+"""Notice peers that have frozen or vanished without a word.
+
+A connection is alive as long as bytes come in. A quiet one is pinged (twelve bytes); one that stays
+silent is cut, so that whoever waits on it learns. Bytes of any kind count, because an answer to a
+ping may have to queue behind a long transfer on a slow line.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+
+import trio
+from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FORMAT, Yamux
+
+from .guards import GuardedConnection
+
+CHECK_SECONDS = 1.0
+# Quiet for this long: ping.
+QUIET_SECONDS = 2.0
+# Silent for this long: cut. Home routers delay packets by a second or two when a line is full.
+SILENT_SECONDS = 8.0
+
+
+async def watch(connections: Callable[[], Iterable[Yamux]]) -> None:
+    """Ping quiet connections and cut silent ones, for ever."""
+    async with trio.open_nursery() as nursery:
+        pinging: set[Yamux] = set()
+        last = trio.current_time()
+        while True:
+            await trio.sleep(CHECK_SECONDS)
+            now = trio.current_time()
+            # If we ourselves were frozen (laptop lid, debugger), nobody else is to blame.
+            excuse = now - last - CHECK_SECONDS
+            last = now
+            for connection in list(connections()):
+                wire = connection.secured_conn
+                if not isinstance(wire, GuardedConnection) or connection.is_closed:
+                    continue
+                if excuse > CHECK_SECONDS:
+                    wire.heard = now
+                elif now - wire.heard >= SILENT_SECONDS:
+                    nursery.start_soon(_cut, wire)
+                elif now - wire.heard >= QUIET_SECONDS and connection not in pinging:
+                    nursery.start_soon(_ping, connection, pinging)
+
+
+async def _ping(connection: Yamux, pinging: set[Yamux]) -> None:
+    # Several pings may be asked for while one waits behind a long write; one is enough.
+    pinging.add(connection)
+    try:
+        connection._ping_sent_time = trio.current_time()
+        header = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, 0)
+        await connection._write_frame(header)
+    except Exception:
+        # The connection is breaking; its own reader notices and tells everybody.
+        return
+    finally:
+        pinging.discard(connection)
+
+
+async def _cut(wire: GuardedConnection) -> None:
+    # Not `close`: its farewell would wait behind the very write that is stuck.
+    with trio.move_on_after(2):
+        await wire.close()

@@ -1,0 +1,378 @@
+"""A node's place in the network: connections, requests, gossip, and the account of each peer.
+
+`open_network` yields a `Network` that is listening. Nothing a peer sends raises an exception out of
+here; a peer that misbehaves is scored, then disconnected and refused for a while.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+from libp2p.abc import INotifee
+from libp2p.host.basic_host import BasicHost
+from libp2p.network.swarm import Swarm
+from libp2p.stream_muxer.yamux.yamux import Yamux
+from multiaddr import Multiaddr
+
+from ...crypto.identity import Identity, PeerId, short_peer
+from . import liveness
+from .addresses import check_free, id_of, parse_announce, parse_dial, parse_listen, peer_of
+from .errors import BadAddress, DialError, RequestError
+from .gossip import Gossip, Receiver, Validator, open_gossip
+from .host import MAX_CONNECTIONS_PER_PEER, build_host
+from .requests import Handler, Kind, Requests
+from .scores import Scores
+from .traffic import Traffic
+
+log = logging.getLogger(__name__)
+
+_BUFFERED_EVENTS = 1024
+_CLOSE_SECONDS = 2.0
+# Rejections that no honest peer causes by being late or early.
+_OFFENCES = frozenset({"malformed", "oversized", "invalid", "bad_signature", "wrong_swarm"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """Where to listen and how much to take on."""
+
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    """Multiaddresses `/ip4/<address>/tcp/<port>`; port 0 is any free one."""
+    announce: tuple[str, ...] = ()
+    """What others are told instead, for a node behind a forwarded port or with a name."""
+    max_connections: int = 256
+
+
+@dataclass(frozen=True)
+class PeerUp:
+    """A peer has connected."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class PeerDown:
+    """The last connection to a peer is gone."""
+
+    peer: PeerId
+
+
+PeerEvent = PeerUp | PeerDown
+
+
+@asynccontextmanager
+async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIterator[Network]:
+    """Listen, and close everything at the end.
+
+    Raises `PortInUse` and `BadAddress`. What the body raises comes out as it is.
+    """
+    listen = [parse_listen(text) for text in settings.listen]
+    announce = [parse_announce(text) for text in settings.announce]
+    for address in listen:
+        check_free(address)
+    host, swarm = build_host(identity, max_connections=settings.max_connections, announce=announce)
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        network = Network(host, swarm, identity.peer, nursery)
+        async with host.run(listen), open_gossip(network.gossip):
+            nursery.start_soon(liveness.watch, network._muxers)
+            try:
+                _check_listening(swarm, listen)
+                yield network
+            except Exception as error:
+                # Carried past the nurseries, which would wrap it into groups.
+                failure = error
+            finally:
+                await network._close()
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+class Network:
+    """One node's network. Made by `open_network`."""
+
+    def __init__(self, host: BasicHost, swarm: Swarm, peer: PeerId, nursery: trio.Nursery) -> None:
+        self.peer = peer
+        self.traffic = Traffic()
+        self.gossip = Gossip(host, self.traffic, self.refuses, self._gossip_rejected)
+        self._host = host
+        self._swarm = swarm
+        self._nursery = nursery
+        self._requests = Requests(host, nursery, self.traffic, self.refuses, self.penalise)
+        self._scores = Scores()
+        self._connections: dict[PeerId, set[Any]] = {}
+        self._listeners: list[_Events] = []
+        self._closing = False
+        swarm.register_notifee(_Notices(self))
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where others can dial us: full multiaddresses ending in `/p2p/<peer>`."""
+        return [str(address) for address in self._host.get_addrs()]
+
+    def connected(self) -> frozenset[PeerId]:
+        """The peers with a connection at present."""
+        return frozenset(self._connections)
+
+    def peer_events(self) -> trio.MemoryReceiveChannel[PeerEvent]:
+        """A channel of arrivals and departures, beginning with the peers that are connected now.
+
+        A reader that falls a thousand events behind loses the oldest; `connected` stays right.
+        """
+        events = _Events()
+        self._listeners.append(events)
+        for peer in self._connections:
+            events.put(PeerUp(peer))
+        return events.receiver
+
+    def wire_bytes(self) -> tuple[int, int]:
+        """All bytes sent and received, protocol overhead included, encryption not."""
+        wires = [muxer.secured_conn for muxer in self._muxers()]
+        return (
+            self.traffic.wire_sent + sum(wire.sent for wire in wires),
+            self.traffic.wire_received + sum(wire.received for wire in wires),
+        )
+
+    async def connect(self, address: str, timeout: float = 5.0) -> PeerId:
+        """Dial one multiaddress that ends in `/p2p/<peer>` and return the peer.
+
+        Returns at once if that peer is connected already. Raises `DialError`, and `BadAddress` if
+        the text is no address.
+        """
+        target, peer = parse_dial(address)
+        if peer == self.peer:
+            raise DialError(address, "this is the node itself")
+        if self.refuses(peer):
+            raise DialError(address, "the peer misbehaved and is refused for some minutes")
+        if peer in self._connections:
+            return peer
+        try:
+            with trio.fail_after(timeout):
+                await self._swarm.dial_addr(target, id_of(peer))
+        except trio.TooSlowError:
+            raise DialError(address, f"no answer within {timeout:g} s") from None
+        except Exception as error:
+            raise DialError(address, _dial_reason(error)) from error
+        return peer
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close every connection to a peer."""
+        await _close_all(self._connections.get(peer, ()))
+
+    def penalise(self, peer: PeerId, reason: str) -> None:
+        """Score an offence. A peer with too many is disconnected and refused for ten minutes."""
+        if self._scores.penalise(peer, reason, trio.current_time()):
+            log.warning("peer %s is refused from now on: %s", short_peer(peer), reason)
+            self.traffic.reject("refused_peer")
+            if not self._closing:
+                self._nursery.start_soon(self.disconnect, peer)
+
+    def refuses(self, peer: PeerId) -> bool:
+        """Whether this peer has misbehaved so much that nothing is taken from it."""
+        return self._scores.refused(peer, trio.current_time())
+
+    def serve(
+        self,
+        protocol: str,
+        handler: Handler,
+        *,
+        max_request: int,
+        max_concurrent: int,
+        kind: Kind = "other",
+    ) -> None:
+        """Answer requests on a protocol, at most `max_concurrent` at a time.
+
+        One peer gets at most half of that; whoever comes in vain is told "busy". A `ProtocolError`
+        from the handler refuses the request and scores the peer; any other exception is our bug:
+        logged, counted, and answered with a failure. `kind` says what the bytes are counted as.
+        """
+        self._requests.serve(
+            protocol, handler, max_request=max_request, max_concurrent=max_concurrent, kind=kind
+        )
+
+    async def request(
+        self,
+        peer: PeerId,
+        protocol: str,
+        request: bytes,
+        *,
+        max_response: int,
+        timeout: float,
+        idle_timeout: float = 10.0,
+        kind: str = "other",
+    ) -> bytes:
+        """Ask a connected peer and return its answer, of at most `max_response` bytes.
+
+        `timeout` bounds the whole exchange, `idle_timeout` the silence between two pieces of the
+        answer, both in seconds. Raises `RequestError`.
+        """
+        if peer not in self._connections:
+            raise RequestError("not_connected", short_peer(peer))
+        return await self._requests.request(
+            peer,
+            protocol,
+            request,
+            max_response=max_response,
+            timeout=timeout,
+            idle_timeout=idle_timeout,
+            kind=kind,
+        )
+
+    async def subscribe(self, topic: str, validate: Validator) -> Receiver:
+        """Take part in a topic and return a channel of (sender, data).
+
+        `validate(sender, data)` is called before a message is passed on to anybody: it returns
+        None to accept it, or a short reason to reject it. Reasons are counted; those that no
+        honest peer can cause (`malformed`, `oversized`, `invalid`, `bad_signature`, `wrong_swarm`)
+        also score the peer that forwarded the message. The sender is authenticated; own messages
+        do not come back. A reader that falls behind loses the oldest messages.
+
+        Raises `ValueError` if the topic is subscribed to already.
+        """
+        return await self.gossip.subscribe(topic, validate)
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """Send a message to everybody in a topic; waits its turn at eight a second and topic.
+
+        Raises `ValueError` beyond 256 KiB. Nobody is told whether it arrived.
+        """
+        await self.gossip.publish(topic, data)
+
+    def _gossip_rejected(self, forwarder: PeerId, reason: str) -> None:
+        if reason in _OFFENCES:
+            self.penalise(forwarder, reason)
+
+    def _muxers(self) -> Iterator[Yamux]:
+        for connections in self._connections.values():
+            for connection in connections:
+                yield connection.muxed_conn
+
+    def _arrived(self, connection: Any) -> None:
+        if connection.is_closed:
+            return
+        peer = peer_of(connection.muxed_conn.peer_id)
+        known = self._connections.get(peer, set()) if peer is not None else set()
+        if peer is None or self.refuses(peer) or len(known) >= MAX_CONNECTIONS_PER_PEER:
+            self._nursery.start_soon(_close_all, [connection])
+            return
+        self._connections.setdefault(peer, known).add(connection)
+        if len(known) == 1:
+            self._tell(PeerUp(peer))
+
+    def _departed(self, connection: Any) -> None:
+        peer = peer_of(connection.muxed_conn.peer_id)
+        if peer is None or connection not in self._connections.get(peer, ()):
+            return
+        wire = connection.muxed_conn.secured_conn
+        self.traffic.wire_sent += wire.sent
+        self.traffic.wire_received += wire.received
+        self._connections[peer].remove(connection)
+        if not self._connections[peer]:
+            del self._connections[peer]
+            self._tell(PeerDown(peer))
+
+    def _tell(self, event: PeerEvent) -> None:
+        for events in self._listeners:
+            events.put(event)
+
+    async def _close(self) -> None:
+        # The library closes one connection after another, a fifth of a second each.
+        self._closing = True
+        with trio.move_on_after(_CLOSE_SECONDS, shield=True):
+            await _close_all([c for group in self._connections.values() for c in group])
+
+
+class _Notices(INotifee):
+    """What the library tells about connections. It waits for these, so they only take note."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    async def connected(self, network: Any, conn: Any) -> None:
+        self._network._arrived(conn)
+
+    async def disconnected(self, network: Any, conn: Any) -> None:
+        self._network._departed(conn)
+
+    async def opened_stream(self, network: Any, stream: Any) -> None:
+        pass
+
+    async def closed_stream(self, network: Any, stream: Any) -> None:
+        pass
+
+    async def listen(self, network: Any, multiaddr: Any) -> None:
+        pass
+
+    async def listen_close(self, network: Any, multiaddr: Any) -> None:
+        pass
+
+
+class _Events:
+    """A queue that loses its oldest entries rather than make anybody wait."""
+
+    def __init__(self) -> None:
+        self._send, self.receiver = trio.open_memory_channel[PeerEvent](_BUFFERED_EVENTS)
+        self._drain = self.receiver.clone()
+
+    def put(self, event: PeerEvent) -> None:
+        try:
+            self._send.send_nowait(event)
+        except trio.WouldBlock:
+            self._drain.receive_nowait()
+            self._send.send_nowait(event)
+
+
+async def _close_all(connections: Iterable[Any]) -> None:
+    async with trio.open_nursery() as nursery:
+        for connection in list(connections):
+            nursery.start_soon(connection.close)
+
+
+def _check_listening(swarm: Swarm, listen: list[Multiaddr]) -> None:
+    # The library reports nothing when an address cannot be listened on; `check_free` has caught
+    # all but a race.
+    for address in listen:
+        if str(address) not in swarm.listeners:
+            raise BadAddress(str(address), "cannot listen there")
+
+
+def _dial_reason(error: BaseException) -> str:
+    """The cause of a failed dial in a few words, dug out of the library's layers."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and len(chain) < 10:
+        chain.append(cause)
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        else:
+            cause = cause.__cause__ or cause.__context__
+    text = " ".join(str(each) for each in chain)
+    if "mismatch" in text.lower():
+        return "another peer answered there"
+    for each in chain:
+        if isinstance(each, ConnectionRefusedError):
+            return "connection refused"
+        if isinstance(each, OSError) and each.errno in _NETWORK_ERRORS:
+            return _NETWORK_ERRORS[each.errno]
+    if "Failed to resolve" in text:
+        return "the name does not resolve"
+    if "limit" in text:
+        return "too many connections here"
+    if "upgrade" in text:
+        return "something answered, but not as a peer of ours would"
+    return str(error) or type(error).__name__
+
+
+_NETWORK_ERRORS = {
+    errno.ECONNREFUSED: "connection refused",
+    errno.ENETUNREACH: "network unreachable",
+    errno.EHOSTUNREACH: "host unreachable",
+    errno.ETIMEDOUT: "timed out",
+}

@@ -1,0 +1,230 @@
+"""Questions and answers between two peers, each on a stream of its own.
+
+Both ends are bounded in bytes, in time and in number; a cancelled or failed request leaves neither
+a stream nor a broken connection behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+from libp2p.custom_types import TProtocol
+from libp2p.host.basic_host import BasicHost
+from libp2p.host.exceptions import StreamFailure
+from libp2p.io.exceptions import IOException
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.exceptions import StreamError
+from libp2p.protocol_muxer.exceptions import ProtocolNotSupportedError
+
+from ...crypto.identity import PeerId, short_peer
+from ...protocol.errors import ProtocolError
+from .addresses import id_of, peer_of
+from .errors import RequestError
+from .streams import (
+    FrameOversized,
+    Status,
+    StreamEnded,
+    StreamIdle,
+    read_frame,
+    read_reply,
+    reset,
+    write_frame,
+)
+from .traffic import Traffic
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
+Kind = str | Callable[[bytes], str]
+"""What bytes are counted as, or how to tell from the request."""
+
+# How long a request may dribble in, and a handler may think.
+_REQUEST_SECONDS = 20.0
+_HANDLER_SECONDS = 60.0
+# A reader slower than this (64 kbit/s) holds one of our slots for nothing.
+_SLOWEST_BYTES_PER_SECOND = 8_000
+_REPLY_SECONDS = 30.0
+_TIDY_SECONDS = 2.0
+_MAX_REASON_BYTES = 64
+
+
+class Requests:
+    """The requests of one node, both ways."""
+
+    def __init__(
+        self,
+        host: BasicHost,
+        nursery: trio.Nursery,
+        traffic: Traffic,
+        refuses: Callable[[PeerId], bool],
+        penalise: Callable[[PeerId, str], None],
+    ) -> None:
+        self._host = host
+        self._nursery = nursery
+        self._traffic = traffic
+        self._refuses = refuses
+        self._penalise = penalise
+
+    def serve(
+        self,
+        protocol: str,
+        handler: Handler,
+        *,
+        max_request: int,
+        max_concurrent: int,
+        kind: Kind = "other",
+    ) -> None:
+        """See `Network.serve`."""
+        # One peer must not be able to keep all others out.
+        per_peer = (max_concurrent + 1) // 2
+        active: Counter[PeerId] = Counter()
+
+        async def handle(stream: Any) -> None:
+            peer = peer_of(stream.muxed_conn.peer_id)
+            if peer is None or self._refuses(peer):
+                await reset(stream)
+                return
+            finished = False
+            try:
+                with trio.fail_after(_REQUEST_SECONDS):
+                    request = await read_frame(stream, max_request, _REQUEST_SECONDS)
+                if active.total() >= max_concurrent or active[peer] >= per_peer:
+                    self._traffic.reject("busy")
+                    await self._reply(stream, Status.BUSY, b"")
+                else:
+                    active[peer] += 1
+                    try:
+                        status, response = await self._answer(protocol, handler, peer, request)
+                        await self._reply(stream, status, response)
+                    finally:
+                        active[peer] -= 1
+                        if not active[peer]:
+                            del active[peer]
+                    label = kind if isinstance(kind, str) else kind(request)
+                    self._traffic.count_received(label, len(request))
+                    self._traffic.count_sent(label, len(response))
+                finished = True
+            except FrameOversized:
+                self._traffic.reject("oversized")
+                self._penalise(peer, "oversized")
+            except (StreamIdle, StreamEnded, StreamError, IOException, trio.TooSlowError) as error:
+                # The peer gave up or broke off: its right, and often our own hedging.
+                log.debug("request from %s broke off: %r", short_peer(peer), error)
+            finally:
+                if not finished:
+                    await reset(stream)
+
+        self._host.set_stream_handler(TProtocol(protocol), handle)
+
+    async def request(
+        self,
+        peer: PeerId,
+        protocol: str,
+        request: bytes,
+        *,
+        max_response: int,
+        timeout: float,
+        idle_timeout: float,
+        kind: str,
+    ) -> bytes:
+        """See `Network.request`; the peer is connected."""
+        stream: Any = None
+        finished = False
+        try:
+            with trio.fail_after(timeout):
+                stream = await self._open(peer, protocol)
+                await write_frame(stream, request)
+                await stream.close_write()
+                status, response = await read_reply(stream, max_response, idle_timeout)
+                self._traffic.count_sent(kind, len(request))
+                self._traffic.count_received(kind, len(response))
+                # Both ends have said all they have to say; this clears our books.
+                await stream.close()
+                finished = True
+        except trio.TooSlowError:
+            raise RequestError("timeout", f"no complete answer in {timeout:g} s") from None
+        except StreamIdle as error:
+            raise RequestError("timeout", str(error)) from None
+        except FrameOversized as error:
+            raise RequestError("oversized", str(error)) from None
+        except ValueError:
+            raise RequestError("refused", f"{protocol} answered with an unknown status") from None
+        except (StreamEnded, StreamError, IOException, SwarmException) as error:
+            raise RequestError("closed", str(error) or type(error).__name__) from None
+        finally:
+            if stream is not None and not finished:
+                await reset(stream)
+        if status is Status.OK:
+            return response
+        if status is Status.BUSY:
+            raise RequestError("busy", short_peer(peer))
+        if status is Status.REFUSED:
+            reason = response[:_MAX_REASON_BYTES].decode("ascii", "replace")
+            raise RequestError("refused", f"{short_peer(peer)} refuses: {reason}")
+        raise RequestError("failed", f"{short_peer(peer)} reports a failure of its own")
+
+    async def _answer(
+        self, protocol: str, handler: Handler, peer: PeerId, request: bytes
+    ) -> tuple[Status, bytes]:
+        try:
+            with trio.fail_after(_HANDLER_SECONDS):
+                return Status.OK, await handler(peer, request)
+        except ProtocolError as error:
+            self._traffic.reject(error.reason)
+            self._penalise(peer, error.reason)
+            return Status.REFUSED, error.reason.encode()[:_MAX_REASON_BYTES]
+        except Exception:
+            log.exception("the handler of %s failed", protocol)
+            self._traffic.fail(protocol)
+            return Status.FAILED, b""
+
+    async def _reply(self, stream: Any, status: Status, response: bytes) -> None:
+        with trio.fail_after(_REPLY_SECONDS + len(response) / _SLOWEST_BYTES_PER_SECOND):
+            await write_frame(stream, response, bytes([status]))
+            await stream.close()
+
+    async def _open(self, peer: PeerId, protocol: str) -> Any:
+        """Open a stream. Raises `RequestError`.
+
+        Opening happens in a task of its own: cancelled in the middle, the library loses track of
+        the stream, and it stays open for as long as the connection. The library bounds the time.
+        """
+        opening = _Opening()
+        self._nursery.start_soon(self._run_opening, opening, peer, protocol)
+        try:
+            await opening.done.wait()
+        except trio.Cancelled:
+            opening.abandoned = True
+            if opening.stream is not None:
+                await reset(opening.stream)
+            raise
+        if opening.stream is None:
+            raise opening.error
+        return opening.stream
+
+    async def _run_opening(self, opening: _Opening, peer: PeerId, protocol: str) -> None:
+        try:
+            stream = await self._host.new_stream(id_of(peer), [TProtocol(protocol)])
+            if opening.abandoned:
+                await reset(stream)
+            else:
+                opening.stream = stream
+        except StreamFailure as error:
+            if isinstance(error.__cause__, ProtocolNotSupportedError):
+                opening.error = RequestError("refused", f"{short_peer(peer)} has no {protocol}")
+        except Exception as error:
+            opening.error = RequestError("closed", str(error) or type(error).__name__)
+        finally:
+            opening.done.set()
+
+
+class _Opening:
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.abandoned = False
+        self.stream: Any = None
+        self.error = RequestError("closed", "the stream could not be opened")

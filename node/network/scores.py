@@ -1,0 +1,55 @@
+"""How much trust each peer has spent.
+
+Offences add up, fade with time, and beyond a limit the peer is refused for a while. Time is an
+argument; the table is bounded, so that a crowd of throw-away identities cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+from ...crypto.identity import PeerId
+
+# Four ordinary offences within a few minutes, or two lies about content.
+LIMIT = 100.0
+WEIGHTS = {"bad_hash": 50.0, "impersonation": 100.0}
+DEFAULT_WEIGHT = 25.0
+# An honest peer with a passing fault is forgiven in an hour; a flood is not outrun by it.
+HALF_LIFE_SECONDS = 600.0
+REFUSAL_SECONDS = 600.0
+MAX_PEERS = 4096
+
+
+class Scores:
+    """The offences of peers."""
+
+    def __init__(self) -> None:
+        self._scores: dict[PeerId, tuple[float, float]] = {}
+        self._refused_until: dict[PeerId, float] = {}
+
+    def penalise(self, peer: PeerId, reason: str, now: float) -> bool:
+        """Add an offence; True if the peer is to be refused from now on."""
+        score = self.score(peer, now) + WEIGHTS.get(reason, DEFAULT_WEIGHT)
+        self._scores.pop(peer, None)
+        self._scores[peer] = (score, now)
+        if len(self._scores) > MAX_PEERS:
+            del self._scores[next(iter(self._scores))]
+        if score < LIMIT:
+            return False
+        self._refused_until.pop(peer, None)
+        self._refused_until[peer] = now + REFUSAL_SECONDS
+        if len(self._refused_until) > MAX_PEERS:
+            del self._refused_until[next(iter(self._refused_until))]
+        del self._scores[peer]
+        return True
+
+    def score(self, peer: PeerId, now: float) -> float:
+        """What is left of a peer's offences; 0 is a clean sheet."""
+        score, then = self._scores.get(peer, (0.0, now))
+        return score * 0.5 ** ((now - then) / HALF_LIFE_SECONDS)
+
+    def refused(self, peer: PeerId, now: float) -> bool:
+        """Whether to have nothing to do with this peer at present."""
+        until = self._refused_until.get(peer)
+        if until is not None and until <= now:
+            del self._refused_until[peer]
+            return False
+        return until is not None

@@ -1,0 +1,85 @@
+"""Frames on raw streams: a request one way, a reply the other, bounded in size and in time.
+
+A request is a length (4 bytes, big-endian) and that many bytes; a reply is a status byte, a length
+and bytes. The library's own request protocol is not used: it gives up on slow lines and leaks a
+stream for every cancelled call.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import trio
+
+# With yamux's header (12 bytes) exactly one message of the encryption below (65,519 bytes).
+_PIECE_BYTES = 65_519 - 12
+_READ_BYTES = 1 << 18
+_RESET_SECONDS = 1.0
+
+
+class Status(IntEnum):
+    """The first byte of a reply."""
+
+    OK = 0
+    REFUSED = 1
+    """The request breaks the protocol; the bytes are the reason."""
+    BUSY = 2
+    FAILED = 3
+
+
+class StreamIdle(Exception):
+    """The other side sent nothing for too long."""
+
+
+class StreamEnded(Exception):
+    """The other side ended the stream in the middle of a frame."""
+
+
+class FrameOversized(Exception):
+    """The other side announced more bytes than it may send."""
+
+
+async def read_bytes(stream: Any, count: int, idle: float) -> bytes:
+    """Read `count` bytes. Raises `StreamIdle`, `StreamEnded` and what the stream raises."""
+    buffer = bytearray()
+    while len(buffer) < count:
+        piece = b""
+        with trio.move_on_after(idle) as scope:
+            piece = await stream.read(min(count - len(buffer), _READ_BYTES))
+        if scope.cancelled_caught:
+            raise StreamIdle(f"nothing for {idle:g} s")
+        if not piece:
+            raise StreamEnded(f"ended after {len(buffer)} of {count} bytes")
+        buffer += piece
+    return bytes(buffer)
+
+
+async def read_frame(stream: Any, limit: int, idle: float) -> bytes:
+    """Read a length and that many bytes. Raises `FrameOversized` and what `read_bytes` raises."""
+    size = int.from_bytes(await read_bytes(stream, 4, idle), "big")
+    if size > limit:
+        raise FrameOversized(f"{size} bytes announced where at most {limit} are allowed")
+    return await read_bytes(stream, size, idle)
+
+
+async def read_reply(stream: Any, limit: int, idle: float) -> tuple[Status, bytes]:
+    """Read a reply. Raises what `read_frame` raises, and `ValueError` for an unknown status."""
+    status = Status((await read_bytes(stream, 1, idle))[0])
+    return status, await read_frame(stream, limit, idle)
+
+
+async def write_frame(stream: Any, data: bytes, prefix: bytes = b"") -> None:
+    """Write `prefix`, a length and the bytes, in pieces that other streams can overtake."""
+    header = prefix + len(data).to_bytes(4, "big")
+    first = _PIECE_BYTES - len(header)
+    view = memoryview(data)
+    await stream.write(header + view[:first])
+    for start in range(first, len(data), _PIECE_BYTES):
+        await stream.write(bytes(view[start : start + _PIECE_BYTES]))
+
+
+async def reset(stream: Any) -> None:
+    """End a stream at once in both directions, even while being cancelled. Never raises."""
+    with trio.move_on_after(_RESET_SECONDS, shield=True):
+        await stream.reset()
