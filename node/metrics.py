@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any, Generic, Literal, TypeVar, get_args
@@ -28,19 +28,38 @@ from prometheus_client import (
 
 from .errors import ExitCode, UserError
 
-DEFAULT_METRICS_ADDRESS = "127.0.0.1:9464"
-"""Loopback: the page names nobody, but who trains what and when is nobody else's business."""
-
 Role = Literal["member", "bootstrap"]
 State = Literal[
     "starting", "connecting", "syncing", "joining", "waiting", "training", "leaving", "other"
 ]
 Phase = Literal["compute", "encode", "transfer", "agree", "apply", "other"]
-Traffic = Literal["update", "snapshot", "data", "ledger", "gossip", "other"]
+# As in network/traffic.py.
+Kind = Literal["update", "blob", "gossip", "ledger", "other"]
 Scope = Literal["own", "swarm", "other"]
 Side = Literal["own", "peer", "other"]
 Owner = Literal["node", "trainer", "device", "other"]
-Reason = Literal["bad_signature", "malformed", "oversized", "mismatch", "version", "other"]
+# What envelopes, decoders and the checks of the protocol say of a message that they refuse.
+Reason = Literal[
+    "bad_signature",
+    "certificate",
+    "equivocation",
+    "invalid",
+    "malformed",
+    "mismatch",
+    "not_leader",
+    "not_member",
+    "other_round",
+    "oversized",
+    "record",
+    "refused_peer",
+    "silences_us",
+    "too_far",
+    "unknown_kind",
+    "version",
+    "wrong_parent",
+    "wrong_swarm",
+    "other",
+]
 
 # A small model on a LAN computes in tens of milliseconds, and the manifest's default limit of a
 # collect phase is ten minutes; steps of about three tell a slow phase from a fast one.
@@ -61,6 +80,21 @@ class Family(Generic[Metric]):
 
     def __getitem__(self, value: str) -> Metric:
         return self._children.get(value, self._children["other"])
+
+
+class Follower:
+    """Brings counters up to totals that are counted elsewhere, such as the network's."""
+
+    def __init__(self, family: Family[Counter]) -> None:
+        self._family = family
+        self._seen: dict[str, float] = {}
+
+    def update(self, totals: Mapping[str, float]) -> None:
+        """Add what has come on top since the last call. A total that shrank began anew at zero."""
+        for value, total in totals.items():
+            seen = self._seen.get(value, 0)
+            self._family[value].inc(total - seen if total >= seen else total)
+            self._seen[value] = total
 
 
 class Metrics:
@@ -156,11 +190,9 @@ class Metrics:
         self.update_bytes = self._single(
             Gauge, "update_bytes", "Size of the update that this node sent last."
         )
-        self.sent = self._family(
-            Counter, "sent_bytes_total", "Bytes sent to peers.", "kind", Traffic
-        )
+        self.sent = self._family(Counter, "sent_bytes_total", "Bytes sent to peers.", "kind", Kind)
         self.received = self._family(
-            Counter, "received_bytes_total", "Bytes received from peers.", "kind", Traffic
+            Counter, "received_bytes_total", "Bytes received from peers.", "kind", Kind
         )
         self.rejected = self._family(
             Counter,
@@ -176,30 +208,30 @@ class Metrics:
             self._state[known].set(0)
         self._state[state].set(1)
 
-    def serve(self, address: str = DEFAULT_METRICS_ADDRESS) -> MetricsPage:
-        """Serve the metrics over HTTP from a thread of their own; port 0 takes any free port.
+    def serve(self, address: tuple[str, int]) -> MetricsPage:
+        """Serve the metrics over HTTP, at a host and port, from a thread of their own.
 
-        Raises `UserError`: `PORT_IN_USE` if somebody listens there already, `BAD_ADDRESS` if the
-        address cannot be read or is none of this machine's.
+        Port 0 takes any free port. Raises `UserError`: `PORT_IN_USE` if somebody listens there
+        already, `BAD_ADDRESS` if the address is none of this machine's.
         """
-        host, port = _parse_address(address)
+        host, port = address
+        name = f"[{host}]" if ":" in host else host
         try:
             server, thread = start_http_server(port, addr=host, registry=self.registry)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise UserError(
                     ExitCode.PORT_IN_USE,
-                    f"cannot serve metrics on {address}: the port is in use",
-                    "Another node may be running here. Choose another port with --metrics.",
+                    f"cannot serve metrics at {name}:{port}: the port is in use",
+                    "another node may be running here; choose another port with --metrics, or off",
                 ) from error
             raise UserError(
                 ExitCode.BAD_ADDRESS,
-                f"cannot serve metrics on {address}: {error.strerror or error}",
-                "Give --metrics an address of this machine, such as 127.0.0.1:9464.",
+                f"cannot serve metrics at {name}:{port}: {error.strerror or error}",
+                "give --metrics an address of this machine, such as 127.0.0.1:9464",
             ) from error
-        shown = f"[{host}]" if ":" in host else host
         return MetricsPage(
-            url=f"http://{shown}:{server.server_port}/metrics", _server=server, _thread=thread
+            url=f"http://{name}:{server.server_port}/metrics", _server=server, _thread=thread
         )
 
     def _single(self, kind: type[Metric], name: str, text: str) -> Metric:
@@ -247,18 +279,6 @@ def reference() -> str:
         shown = "gauge" if family.type == "info" else family.type
         lines.append(f"| `{name}` | {shown} | {labels} | {family.documentation} |")
     return "\n".join(lines) + "\n"
-
-
-def _parse_address(address: str) -> tuple[str, int]:
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise UserError(
-            ExitCode.BAD_ADDRESS,
-            f"{address!r} is no address to serve metrics on",
-            "Give --metrics a host and a port, such as 127.0.0.1:9464.",
-        )
-    return host, int(port)
 
 
 def _resident_bytes() -> float:
