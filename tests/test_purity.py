@@ -1,0 +1,213 @@
+"""The house rules that a reader relies on: which room imports what, and what no file may hold.
+
+The table of rooms is in docs/layout.md; this is the same table for machines.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Standard library modules without a world in them: no sockets, files, clocks, threads or chance.
+PURE_STDLIB = {
+    "__future__", "abc", "array", "base64", "binascii", "bisect", "collections", "contextlib",
+    "copy", "dataclasses", "decimal", "difflib", "enum", "errno", "fractions", "functools",
+    "hashlib", "hmac", "heapq", "io", "itertools", "json", "math", "numbers", "operator", "re",
+    "stat", "string", "struct", "textwrap", "types", "typing", "unicodedata", "urllib", "zlib",
+}  # fmt: skip
+ALLOWED = {
+    "crypto": PURE_STDLIB | {"blake3", "base58", "cryptography"},
+    "protocol": PURE_STDLIB | {"numpy", "msgpack"},
+}
+# The key comes from the operating system's randomness and lives in a file.
+EXCEPTIONS = {
+    "crypto/keystore.py": {"os", "pathlib", "secrets"},
+    "crypto/identity.py": {"secrets"},
+}
+ARROWS = {
+    "crypto": {"crypto"},
+    "protocol": {"protocol", "crypto"},
+    "node": {"node", "protocol", "crypto"},
+}
+# What the trainer's side of the pipe is made of. Everything else under node/ belongs to the node
+# process, the trainer's client and the pipe's frames included.
+NODE_SIDE_OF_TRAINER = {"__init__", "client", "frames"}
+TRAINER_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors"}
+MAX_LINES = 500
+
+
+def modules(checkout: Path, room: str) -> list[Path]:
+    found = sorted((checkout / room).rglob("*.py"))
+    assert found, f"there is nothing in {room}/"
+    return found
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """The modules a file imports, absolute as `os.path`, relative as `..crypto.hashing`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), filename=str(path))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            if node.level and not node.module:
+                for alias in node.names:
+                    yield base + alias.name, node.lineno
+            else:
+                yield base, node.lineno
+
+
+def room_of(target: str, path: Path, checkout: Path) -> str:
+    """The top-level room that a relative import leads to."""
+    dots = len(target) - len(target.lstrip("."))
+    package = path.parent.relative_to(checkout).parts
+    assert dots <= len(package) + 1, f"{path}: {target} leaves the package"
+    parts = (*package[: len(package) - dots + 1], *target.lstrip(".").split("."))
+    return parts[0]
+
+
+def calls(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+
+
+@pytest.mark.parametrize("room", ["crypto", "protocol"])
+def test_pure_rooms_import_only_what_they_may(checkout: Path, room: str) -> None:
+    offences = []
+    for path in modules(checkout, room):
+        name = path.relative_to(checkout).as_posix()
+        allowed = ALLOWED[room] | EXCEPTIONS.get(name, set())
+        offences += [
+            f"{name}:{line} imports {target}"
+            for target, line in imports(path)
+            if not target.startswith(".") and target.partition(".")[0] not in allowed
+        ]
+    assert offences == []
+
+
+@pytest.mark.parametrize("room", ["crypto", "protocol"])
+def test_pure_rooms_open_nothing(checkout: Path, room: str) -> None:
+    for path in modules(checkout, room):
+        name = path.relative_to(checkout).as_posix()
+        if "pathlib" not in EXCEPTIONS.get(name, set()):
+            impure = calls(path) & {"open", "input", "print", "exec", "eval", "__import__"}
+            assert impure == set(), name
+
+
+@pytest.mark.parametrize("room", sorted(ARROWS))
+def test_arrows_point_one_way(checkout: Path, room: str) -> None:
+    offences = []
+    for path in modules(checkout, room):
+        for target, line in imports(path):
+            where = f"{path.relative_to(checkout).as_posix()}:{line} imports {target}"
+            if target.startswith("."):
+                if room_of(target, path, checkout) not in {*ARROWS[room], "__version__"}:
+                    offences.append(where)
+            elif target.partition(".")[0] == "distro_node":
+                offences.append(f"{where}: imports between rooms are relative")
+    assert offences == []
+
+
+def test_the_checks_above_can_fail(tmp_path: Path) -> None:
+    room = tmp_path / "protocol"
+    room.mkdir()
+    (room / "bad.py").write_text(
+        "import os.path, numpy\nfrom ..node import daemon\nfrom . import wire\nopen('x')\n"
+    )
+    bad = room / "bad.py"
+    found = dict(imports(bad))
+    assert found == {"os.path": 1, "numpy": 1, "..node": 2, ".wire": 3}
+    assert room_of("..node", bad, tmp_path) == "node"
+    assert room_of(".wire", bad, tmp_path) == "protocol"
+    assert calls(bad) == {"open"}
+
+
+def test_the_node_process_never_imports_torch(checkout: Path) -> None:
+    names = []
+    for path in modules(checkout, "node"):
+        parts = path.relative_to(checkout).with_suffix("").parts
+        in_trainer = parts[:2] == ("node", "trainer")
+        if parts[-1] == "__main__" or (in_trainer and parts[-1] not in NODE_SIDE_OF_TRAINER):
+            continue
+        names.append(".".join(("distro_node", *(part for part in parts if part != "__init__"))))
+    script = (
+        "import importlib, sys\n"
+        f"for name in {names!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    loaded = {sorted(TRAINER_LIBRARIES)!r}\n"
+        "    loaded = [library for library in loaded if library in sys.modules]\n"
+        "    assert not loaded, f'{name} brings in {loaded}'\n"
+        "print(len(sys.modules))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert {"distro_node.node.errors", "distro_node.node.metrics"} <= set(names)
+
+
+def test_pickle_is_nowhere(checkout: Path) -> None:
+    """What comes off the network or the disk is hostile; unpickling it would run it."""
+    for room in ARROWS:
+        for path in modules(checkout, room):
+            loaded = {target.partition(".")[0] for target, _ in imports(path)}
+            assert not loaded & {"pickle", "marshal", "shelve", "dill", "joblib"}, path
+
+
+def test_every_module_says_what_it_is_for(project_files: list[Path]) -> None:
+    silent = [
+        str(path)
+        for path in project_files
+        if path.suffix == ".py"
+        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert silent == []
+
+
+def test_modules_have_one_subject(project_files: list[Path], checkout: Path) -> None:
+    long = {}
+    for path in project_files:
+        name = path.relative_to(checkout)
+        if path.suffix == ".py" and name.parts[0] not in ("tests", "benchmarks"):
+            lines = len(path.read_text(encoding="utf-8").splitlines())
+            if lines > MAX_LINES:
+                long[name.as_posix()] = lines
+    assert long == {}
+
+
+# Home and work directories of whoever wrote a file, and hosts of package indexes: neither says
+# anything to anybody else. Written so that this file does not match itself.
+MACHINE = re.compile(
+    r"/(?:work|root|Users)/[\w.]|/home/(?!distro\b)[\w.]+/|/tmp/[a-z]+/|[A-Z]:\\\\Users"
+    r"|(?:pypi|pythonhosted|npmjs)\.org"
+)
+
+
+def test_no_file_names_a_machine(project_files: list[Path], checkout: Path) -> None:
+    offences = []
+    for path in project_files:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError:
+            continue
+        offences += [
+            f"{path.relative_to(checkout).as_posix()}:{number}: {line.strip()[:100]}"
+            for number, line in enumerate(lines, 1)
+            if MACHINE.search(line)
+        ]
+    assert offences == []
+
+
+def test_the_search_for_machines_can_find_one() -> None:
+    for text in ("see /wo" + "rk/main", "/ho" + "me/alice/x", "/Us" + "ers/bob", "py" + "pi.org"):
+        assert MACHINE.search(text), text
+    for text in ("/home/distro/data", "the work/life balance", "/tmp is full", "/root"):
+        assert not MACHINE.search(text), text
