@@ -94,6 +94,7 @@ NoteKind = Literal[
     "late",
     "skipped",
     "mismatch",
+    "forked",
 ]
 
 

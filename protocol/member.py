@@ -93,9 +93,11 @@ class Member:
         self._trained_for = -1
         self._snapshot: SnapshotEntry | None = None
         self._leaving = False
-        self._last_decision = now
+        # Nothing was decided before our eyes yet: until then, others know better what is going on.
+        self._last_decision = float("-inf")
         self._last_said = now
-        self._last_join = -_JOIN_SECONDS
+        self._last_join = now
+        self._join_round = -1
         self._last_sync = now
         self._behind = False
         self._count = 0
@@ -155,9 +157,19 @@ class Member:
         self.current.start = now
         return self._step(now)
 
-    def screen(self, envelope: Envelope) -> Message:
+    def rebase(self, ledger: Ledger, now: float) -> list[Effect]:
+        """Change to a heavier chain: drop what was applied since the fork and rejoin."""
+        self.ledger = ledger
+        self.fingerprint = None
+        self._resyncing = True
+        self._trained_for = -1
+        self._enter_round(now)
+        return [Note("forked", self.round), Resync("the swarm followed a heavier chain")]
+
+    def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
         message = decode_message(envelope)
+        self.presence.heard(envelope.sender, now)
         round_ = message.record.round if isinstance(message, Proposal) else message.round
         current = self.ledger.membership(self.round)
         if isinstance(message, JoinRequest):
@@ -174,10 +186,9 @@ class Member:
 
     def receive(self, envelope: Envelope, now: float) -> list[Effect]:
         """A message arrived whose signature was checked. Raises `ProtocolError`."""
-        message = self.screen(envelope)
+        message = self.screen(envelope, now)
         if envelope.sender == self.me:
             return []
-        self.presence.heard(envelope.sender, now)
         effects = self._take(envelope, message, now)
         return effects + self._step(now)
 
@@ -264,8 +275,8 @@ class Member:
             if now - self._last_said > self.pacing.heartbeat:
                 self._count += 1
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
-        elif self.at_tip and not self._leaving and now - self._last_join >= _JOIN_SECONDS:
-            self._last_join = now
+        elif self.at_tip and not self._leaving and self._should_ask_in(now):
+            self._last_join, self._join_round = now, self.round
             effects += self._say("join", JoinRequest(self.round, self._ticket), now)
         patience = _SYNC_SECONDS
         if self._behind:
@@ -277,6 +288,10 @@ class Member:
             self._behind = False
             effects.append(AskSync(self.round))
         return effects + self._step(now)
+
+    def _should_ask_in(self, now: float) -> bool:
+        """Whether to ask for admission (again): a request is good for the next few rounds only."""
+        return self._join_round != self.round or now - self._last_join >= _JOIN_SECONDS
 
     # Messages
 
@@ -411,7 +426,7 @@ class Member:
             self.pacing.record_round(
                 arrivals=current.collection.arrivals(current.start),
                 decision=now - current.ready_since,
-                total=now - self._last_decision,
+                total=now - current.created,
             )
         return self._adopt(Decided(record, certificate), now)
 
@@ -447,11 +462,10 @@ class Member:
         for departure in record.departed:
             kind = "expelled" if departure.peer == self.me else departure.reason
             effects.append(Note(kind, record.round, departure.peer))
-        self._last_decision = now
         self._held -= self.current.collection.updates - {entry.update for entry in record.updates}
         self._requested = {(r, u) for r, u in self._requested if r > self.applied_round}
-        self.presence.set_members(self.members, now)
-        self.current = self._new_round(now)
+        self._enter_round(now)
+        self._last_decision = now
         self._mailbox.forget_before(self.round)
         for envelope in self._mailbox.of_round(self.round):
             try:
@@ -460,6 +474,10 @@ class Member:
                 # It could not be checked before we knew this round; now it is merely useless.
                 continue
         return effects
+
+    def _enter_round(self, now: float) -> None:
+        self.presence.set_members(self.members, now)
+        self.current = self._new_round(now)
 
     def _new_round(self, now: float) -> Round:
         return Round(

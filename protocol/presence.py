@@ -37,7 +37,8 @@ class Presence:
 
     def heard(self, peer: PeerId, now: float) -> None:
         """Something signed by `peer` arrived."""
-        self._heard[peer] = now
+        if peer in self._heard:
+            self._heard[peer] = now
         self._lost.pop(peer, None)
 
     def lost(self, peer: PeerId, now: float) -> None:

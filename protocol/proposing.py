@@ -23,6 +23,8 @@ _REQUEST_SECONDS = 15.0
 _ACCUSE_MARGIN = 1.25
 # Admissions per record: keeps a record small when a crowd arrives at once.
 _MAX_ADMISSIONS = 64
+# Who asks has applied everything up to a round or two ago: it can train in the round that admits it.
+_IN_SYNC_ROUNDS = 2
 
 
 class JoinRequests:
@@ -53,7 +55,8 @@ class JoinRequests:
         return [
             AdmissionEntry(peer, request, signature)
             for peer, (request, signature, _) in sorted(self._waiting.items())
-            if admission_problem(peer, request, len(ledger), manifest, membership) is None
+            if request.round >= len(ledger) - _IN_SYNC_ROUNDS
+            and admission_problem(peer, request, len(ledger), manifest, membership) is None
         ]
 
 

@@ -90,6 +90,8 @@ class Round:
             model=manifest.fault_model,
             me=me,
         )
+        self.created = now
+        """When the round before it was decided."""
         self.start = now
         """When the member could begin to work on it."""
         self.ready_since: float | None = None

@@ -29,6 +29,7 @@ from distro_node.protocol.effects import (
     Train,
 )
 from distro_node.protocol.errors import ProtocolError
+from distro_node.protocol.fork import better_chain
 from distro_node.protocol.ledger import Ledger
 from distro_node.protocol.manifest import (
     DataSpec,
@@ -103,6 +104,7 @@ class Node:
         self.peer = self.identity.peer
         self.disk = disk or Disk()
         self.alive = True
+        self.frozen = False
         self.training_seconds = 1.0
         self.refunds = 0
         self.counted: list[int] = []
@@ -152,7 +154,9 @@ class Node:
         )
 
     def _tick(self) -> None:
-        if self.alive:
+        if self.frozen:
+            self.swarm.at(TICK, self._tick)
+        elif self.alive:
             self.run(self.member.tick(self.swarm.now))
             self.swarm.at(TICK, self._tick)
 
@@ -163,7 +167,9 @@ class Node:
         self._guarded(lambda: self.member.receive_decided(decided, self.swarm.now))
 
     def _guarded(self, act: Callable[[], list[Effect]]) -> None:
-        if self.alive:
+        if self.frozen:
+            self.swarm.at(1.0, lambda: self._guarded(act))
+        elif self.alive:
             try:
                 effects = act()
             except ProtocolError as error:
@@ -222,7 +228,7 @@ class Node:
             case Note():
                 self.notes.append(effect)
             case Fork():
-                swarm.forks += 1
+                swarm.settle(self)
 
 
 class Swarm:
@@ -288,6 +294,16 @@ class Swarm:
             )
         for envelope in other.member.messages(max(round_, other.member.round)):
             self.at(self.latency() * 2, lambda envelope=envelope: asker.deliver(envelope))
+
+    def settle(self, node: Node) -> None:
+        """Compare a node's chain with that of another."""
+        self.forks += 1
+        other = self.random.choice([other for other in self.alive if other is not node])
+        ledger = other.member.ledger
+        better = better_chain(node.member.ledger, [ledger[r] for r in range(len(ledger))])
+        if better is not None:
+            node.disk.entries = [better[r] for r in range(len(better))]
+            node.run(node.member.rebase(better, self.now))
 
     def check(self, round_: int, parameters: int) -> None:
         """Everybody's parameters after a round are the same, at whatever time they get there."""

@@ -91,11 +91,10 @@ def test_a_restarted_member_resumes_as_the_same_peer() -> None:
 def test_a_frozen_member_that_wakes_up_is_admitted_again() -> None:
     swarm, nodes = start(4)
     swarm.run_until(everybody_at(swarm, 5), limit=60)
-    nodes[2].alive = False
+    nodes[2].frozen = True
     swarm.run_until(lambda: nodes[2].peer not in nodes[0].member.members, limit=120)
     swarm.run_until(lambda: nodes[0].member.round >= 20, limit=60)
-    nodes[2].alive = True
-    nodes[2]._tick()
+    nodes[2].frozen = False
     contributed = len(nodes[2].counted)
     swarm.run_until(lambda: len(nodes[2].counted) > contributed + 2, limit=60)
 

@@ -1,0 +1,32 @@
+"""Fork choice: which of two valid chains to follow.
+
+A partition that outlasts the silence lease makes two chains, each decided by those who could hear each
+other. When they meet, the chain with more updates by members that were in force at the fork point wins
+(`Ledger.weight_from`); whoever held the other drops its state and rejoins like a newcomer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .errors import ProtocolError
+from .ledger import Ledger
+from .messages import Decided
+
+
+def better_chain(ours: Ledger, theirs: Sequence[Decided]) -> Ledger | None:
+    """The ledger to change to, or None if ours is to be kept.
+
+    `theirs` is a run of entries of another chain that begins at or before the fork. Every one of them
+    is checked. Raises `ProtocolError` if one does not hold or the run does not meet our chain.
+    """
+    fork = ours.fork_point(theirs)
+    differing = [decided for decided in theirs if decided.record.round >= fork]
+    if not differing or fork >= len(ours):
+        return None
+    other = ours.truncated(fork)
+    if differing[0].record.round != fork or differing[0].record.parent != other.head:
+        raise ProtocolError("wrong_parent", "the entries do not meet our chain")
+    for decided in differing:
+        other.append(decided)
+    return other if other.weight_from(fork) > ours.weight_from(fork) else None
