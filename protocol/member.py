@@ -71,8 +71,10 @@ class Member:
         sign: Sign,
         ledger: Ledger,
         now: float,
+        session: int,
         ticket: bytes = b"",
     ) -> None:
+        """`session` must grow from one start of the node to the next (seconds of a wall clock do)."""
         self.ledger = ledger
         self.me = me
         self.applied_round = -1
@@ -100,7 +102,7 @@ class Member:
         self._join_round = -1
         self._last_sync = now
         self._behind = False
-        self._count = 0
+        self._count = session << 20
         self.current = self._new_round(now)
         """The round at the tip."""
         self.presence.set_members(self.members, now)
@@ -169,14 +171,15 @@ class Member:
     def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
         message = decode_message(envelope)
-        self.presence.heard(envelope.sender, now)
         round_ = message.record.round if isinstance(message, Proposal) else message.round
         current = self.ledger.membership(self.round)
         if isinstance(message, JoinRequest):
             return message
         if not self.round - 1 <= round_ <= self.round + FUTURE_ROUNDS:
             # Not a fault by itself: one of the two is behind.
-            self._behind |= round_ > self.round
+            if round_ > self.round:
+                self._behind = True
+                self.presence.heard(envelope.sender, now)
             raise ProtocolError("other_round", f"round {round_} while at {self.round}")
         known = envelope.sender in current or self._joins.has(envelope.sender)
         past = round_ < self.round and envelope.sender in self.ledger.membership(self.round - 1)
@@ -298,6 +301,7 @@ class Member:
     def _take(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
         if isinstance(message, Heartbeat):
             self._behind |= message.round > self.round
+            self.presence.beat(envelope.sender, message.count, now)
             return []
         if isinstance(message, JoinRequest):
             self._joins.put(envelope.sender, message, envelope.signature, now)
@@ -310,6 +314,8 @@ class Member:
             return []
         # What the current round refuses is not kept, let alone handed to others.
         effects = self._handle(envelope, message, now) if round_ == self.round else []
+        # Only what is new proves that its sender lives: peers repeat the words of the dead.
+        self.presence.heard(envelope.sender, now)
         self._mailbox.put(round_, slot, envelope)
         self._behind |= round_ > self.round
         return effects

@@ -61,7 +61,10 @@ class Leave:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """ "I am alive and work on `round`": said when there was nothing else to say for a while."""
+    """ "I am alive and work on `round`": said when there was nothing else to say for a while.
+
+    `count` grows from one heartbeat of a peer to the next, over restarts too.
+    """
 
     round: U63
     count: U63

@@ -25,6 +25,7 @@ class Presence:
         self._me = me
         self._heard: dict[PeerId, float] = {}
         self._lost: dict[PeerId, float] = {}
+        self._beats: dict[PeerId, int] = {}
         self._leaves: dict[PeerId, tuple[Leave, bytes]] = {}
         self._last_tick = now
 
@@ -40,6 +41,12 @@ class Presence:
         if peer in self._heard:
             self._heard[peer] = now
         self._lost.pop(peer, None)
+
+    def beat(self, peer: PeerId, count: int, now: float) -> None:
+        """A heartbeat of `peer` arrived; a replay counts for nothing."""
+        if count > self._beats.get(peer, -1):
+            self._beats[peer] = count
+            self.heard(peer, now)
 
     def lost(self, peer: PeerId, now: float) -> None:
         """The connection to `peer` broke."""
@@ -65,6 +72,7 @@ class Presence:
         """A new membership: newcomers get a full lease, whoever departed is forgotten."""
         members = set(members)
         self._heard = {peer: self._heard.get(peer, now) for peer in members}
+        self._beats = {peer: beat for peer, beat in self._beats.items() if peer in members}
         self._lost = {peer: at for peer, at in self._lost.items() if peer in members}
         self._leaves = {peer: leave for peer, leave in self._leaves.items() if peer in members}
 

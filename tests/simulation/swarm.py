@@ -119,6 +119,7 @@ class Node:
             sign=self._sign,
             ledger=ledger,
             now=swarm.now,
+            session=int(swarm.now),
         )
         self.member.restore(self.disk.said, swarm.now)
         self.parameters = 0
@@ -149,9 +150,7 @@ class Node:
     def _sign(self, kind: str, body: bytes) -> Envelope:
         swarm = self.swarm.manifest.swarm
         signature = self.identity.sign(signing_bytes(kind, swarm, body))
-        return Envelope(
-            kind=kind, swarm=swarm, sender=self.peer, body=body, signature=signature
-        )
+        return Envelope(kind=kind, swarm=swarm, sender=self.peer, body=body, signature=signature)
 
     def _tick(self) -> None:
         if self.frozen:

@@ -111,7 +111,7 @@ def test_a_slow_member_is_waited_for_or_refunded_but_never_stops_the_swarm() -> 
     swarm.run_until(everybody_at(swarm, 10), limit=400)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(12))
 def test_churn(seed: int) -> None:
     """Members come and go at random; whatever happens, parameters agree and rounds go on."""
     swarm, nodes = start(5, seed, loss=0.05)
