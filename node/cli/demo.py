@@ -1,0 +1,34 @@
+"""`distro-node demo`: a whole swarm on this machine, with things going wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    nodes: Annotated[
+        int, typer.Option("--nodes", metavar="N", min=2, max=64, help="How many nodes to start.")
+    ] = 4,
+    rounds: Annotated[
+        int,
+        typer.Option("--rounds", metavar="N", min=1, max=100_000, help="How many rounds to train."),
+    ] = 60,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIRECTORY", help="Where the results go.")
+    ] = Path("demo-out"),
+) -> None:
+    """Run a whole swarm on this machine.
+
+    Checks that it keeps its promises. Starts a bootstrap peer and several nodes as separate
+    processes, trains a small model, kills nodes and lets others join meanwhile, and reports what
+    happened. For example:
+
+    \b
+        distro-node demo --nodes 4 --rounds 60
+    """
+    from ..demo import run_demo
+
+    raise typer.Exit(run_demo(nodes, rounds, out))

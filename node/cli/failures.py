@@ -1,0 +1,82 @@
+"""How an exception becomes what the user sees: one line, a remedy, an exit code.
+
+The user's mistakes say what to do. Anything else is a bug of ours: the traceback goes into a file,
+and the line says where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+
+from ..errors import ExitCode, UserError
+
+DEBUG_VARIABLE = "DISTRO_NODE_DEBUG"
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def explain(error: BaseException) -> int:
+    """Tell the user what went wrong, and return the exit code."""
+    leaves = list(_leaves(error))
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return ExitCode.INTERRUPTED
+    full = [leaf for leaf in leaves if isinstance(leaf, OSError) and leaf.errno in _DISK_FULL]
+    if full:
+        # Imported here: the lock needs modules that not every command needs.
+        from ..datadir import disk_full
+
+        return _tell(disk_full(full[0].filename))
+    mistakes = [leaf for leaf in leaves if isinstance(leaf, UserError)]
+    # A bug beside a user's mistake would be lost if the mistake alone were told.
+    if mistakes and len(mistakes) == len(leaves):
+        return _tell(mistakes[0])
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        traceback.print_exception(error)
+        return ExitCode.BUG
+    return _tell_bug(error, leaves[0])
+
+
+def _tell(error: UserError) -> int:
+    _write(f"error: {_one_line(error.problem)}\n  {_one_line(error.remedy)}\n")
+    return error.code
+
+
+def _tell_bug(error: BaseException, leaf: BaseException) -> int:
+    summary = "".join(traceback.format_exception_only(leaf)).strip()
+    try:
+        # mkstemp makes it readable by this user alone.
+        descriptor, path = tempfile.mkstemp(prefix="distro-node-bug-", suffix=".txt")
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"distro-node {' '.join(sys.argv[1:2])}\n")
+            traceback.print_exception(error, file=file)
+        where = f"the details are in {path}"
+    except OSError:
+        where = f"set {DEBUG_VARIABLE}=1 to see the details"
+    _write(f"this is a bug in distro-node: {_one_line(summary)}; {where}\n")
+    return ExitCode.BUG
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _one_line(text: str) -> str:
+    """Without line breaks and terminal commands, which a stranger's text may hold."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+
+
+def _write(text: str) -> None:
+    # The terminal may be gone; the exit code is not.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -1,0 +1,132 @@
+"""`distro-node join`: take part in a swarm."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..logs import LogFormat, LogLevel, configure_logging
+from ..settings import DaemonSettings, parse_device, parse_metrics_address
+from .options import (
+    Announce,
+    Bootstrap,
+    DataDirectory,
+    Listen,
+    LogFormatOption,
+    LogLevelOption,
+    PassphraseFile,
+    bootstrap_addresses,
+    data_directory,
+    find_passphrase,
+    multiaddrs,
+    parse_target,
+)
+
+
+def join(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="An invite link (in quotes) or a swarm-id.")
+    ],
+    bootstrap: Bootstrap = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="What to train on: auto, cpu, cuda, cuda:1 (the second GPU) or mps.",
+        ),
+    ] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            metavar="N",
+            min=1,
+            max=4096,
+            help="CPU threads to train with. [default: as many as there are cores]",
+        ),
+    ] = None,
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--micro-batch",
+            metavar="N",
+            min=1,
+            max=65536,
+            help="Sequences computed at once. [default: what fits the device]",
+        ),
+    ] = None,
+    evaluate_every: Annotated[
+        int | None,
+        typer.Option(
+            "--evaluate-every",
+            metavar="ROUNDS",
+            min=1,
+            help="Rounds between measurements of the loss on held-out text.",
+        ),
+    ] = None,
+    listen: Listen = None,
+    announce: Announce = None,
+    metrics_addr: Annotated[
+        str,
+        typer.Option(
+            "--metrics-addr",
+            metavar="HOST:PORT",
+            help="Where Prometheus finds this node's metrics; off for none.",
+        ),
+    ] = "127.0.0.1:9464",
+    until_round: Annotated[
+        int | None,
+        typer.Option(
+            "--until-round", metavar="ROUND", min=1, help="Leave politely after this round."
+        ),
+    ] = None,
+    data_dir: DataDirectory = None,
+    passphrase_file: PassphraseFile = None,
+    screen: Annotated[
+        bool,
+        typer.Option(
+            "--screen/--no-screen", help="Show a live screen, or print log lines instead."
+        ),
+    ] = True,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    log_level: LogLevelOption = LogLevel.INFO,
+) -> None:
+    """Take part in a swarm.
+
+    Fetches the model and trains it with the others until you leave. Ctrl-C leaves politely (the
+    others go on without waiting for you), a second Ctrl-C at once. Stop and come back whenever you
+    like: the same command goes on where the swarm is. For example:
+
+    \b
+        distro-node join 'distro:swarm-…?bootstrap=/dns4/boot.example.org/tcp/4001/p2p/12D3KooW…'
+    """
+    invite = parse_target(target)
+    introducers = (*invite.bootstrap, *bootstrap_addresses(bootstrap))
+    data = data_directory(data_dir)
+    settings = DaemonSettings(
+        swarm=invite.swarm,
+        data_dir=data.root,
+        # One mentioned in the link and on the command line is one, in the order of mention.
+        bootstrap=tuple(dict.fromkeys(introducers)),
+        ticket=invite.ticket,
+        listen=multiaddrs(listen),
+        announce=multiaddrs(announce),
+        device=parse_device(device),
+        metrics_address=parse_metrics_address(metrics_addr),
+        threads=threads,
+        micro_batch=micro_batch,
+        evaluate_every=evaluate_every,
+        passphrase=find_passphrase(data, passphrase_file),
+        screen=screen,
+        until_round=until_round,
+    )
+    data.create()
+    # libp2p: only now, so that --help is quick and a mistake above is told at once.
+    import trio
+
+    from ..daemon import run_daemon
+
+    configure_logging(form=log_format, level=log_level, folder=data.logs, screen=screen)
+    trio.run(run_daemon, settings)

@@ -1,0 +1,130 @@
+"""The program `distro-node`: all commands, the options they share, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ... import __version__
+from ..config import ENVIRONMENT_PREFIX, command_options, load_defaults
+from ..errors import ExitCode, UserError
+from .bootstrap import bootstrap
+from .create import create
+from .demo import demo
+from .export import export
+from .failures import explain
+from .identity import id_command
+from .join import join
+from .status import leave, status
+
+COMMANDS = {
+    "join": join,
+    "create": create,
+    "status": status,
+    "leave": leave,
+    "export": export,
+    "bootstrap": bootstrap,
+    "id": id_command,
+    "demo": demo,
+}
+
+_HELP_OPTIONS = ("-h", "--help")
+
+
+class _Commands(TyperGroup):
+    """The group of commands, in the order in which they were registered."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # Whoever reads our output (`| head`) has seen enough: no error, and no second complaint
+            # when the interpreter flushes at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            return None
+        return result
+
+
+app = typer.Typer(
+    name="distro-node",
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={
+        "help_option_names": list(_HELP_OPTIONS),
+        "max_content_width": 100,
+    },
+    epilog="Every option can also be given as an environment variable, DISTRO_NODE_<OPTION> or "
+    "DISTRO_NODE_<COMMAND>_<OPTION>, or in the configuration file.",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit; the console entry of the package.
+
+    Every way out is an exit code of `ExitCode` and, if it isn't 0, one line on stderr that says
+    what is wrong and one that says what to do. With DISTRO_NODE_DEBUG=1 errors of ours show their
+    traceback instead of writing it to a file.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        app(args=given, prog_name="distro-node", obj=given)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        sys.exit(explain(error))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"distro-node {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _settings(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar=f"{ENVIRONMENT_PREFIX}_CONFIG",
+            help="The configuration file (TOML): a table for each command, and above the tables "
+            "keys for all.",
+        ),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Train large models together over home internet connections.
+
+    Join a swarm with `distro-node join LINK`, watch it with `distro-node status`. To start a swarm
+    of your own: `distro-node create --example`.
+    """
+    options = {name: command_options(command) for name, command in COMMANDS.items()}
+    try:
+        ctx.default_map = load_defaults(config, options, os.environ)
+    except UserError:
+        # A broken configuration must not keep anybody from reading the help.
+        if not any(word in _HELP_OPTIONS for word in ctx.obj):
+            raise
+
+
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
+
+__all__ = ["COMMANDS", "ExitCode", "app", "main"]

@@ -1,0 +1,169 @@
+"""Options that several commands share, and how their values are checked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...crypto import keystore
+from ...protocol.swarm_id import (
+    Invite,
+    SwarmIdError,
+    check_bootstrap,
+    check_multiaddr,
+    parse_invite,
+)
+from ..datadir import DataDir, default_data_dir
+from ..errors import ExitCode, UserError
+from ..logs import LogFormat, LogLevel
+
+PASSPHRASE_VARIABLE = "DISTRO_NODE_PASSPHRASE"
+
+# A passphrase of this length is a wrong file.
+_MAX_PASSPHRASE_BYTES = 4096
+
+DataDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIRECTORY",
+        help="Where this node keeps its identity and its swarms. "
+        "[default: the system's place for your programs' data]",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        metavar="FILE",
+        help="A file whose first line is the passphrase of this node's key. "
+        f"The variable {PASSPHRASE_VARIABLE} may hold it instead.",
+    ),
+]
+Bootstrap = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bootstrap",
+        metavar="MULTIADDR",
+        help="A peer that introduces others, such as "
+        "/dns4/example.org/tcp/4001/p2p/12D3KooW…; may be repeated.",
+    ),
+]
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen",
+        metavar="MULTIADDR",
+        help="Where to listen, such as /ip4/0.0.0.0/tcp/4001; may be repeated.",
+    ),
+]
+Announce = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--announce",
+        metavar="MULTIADDR",
+        help="Under which address others reach this node, where it cannot know that itself "
+        "(a forwarded port, a DNS name); may be repeated.",
+    ),
+]
+LogFormatOption = Annotated[
+    LogFormat, typer.Option("--log-format", help="How log lines are written.")
+]
+LogLevelOption = Annotated[
+    LogLevel, typer.Option("--log-level", help="From which level on lines are logged.")
+]
+
+
+def data_directory(given: Path | None) -> DataDir:
+    """The data directory that was given, or the system's place."""
+    return DataDir((given or default_data_dir()).expanduser().absolute())
+
+
+def bootstrap_addresses(given: Sequence[str] | None) -> tuple[str, ...]:
+    """Check `--bootstrap`. Raises `UserError` (`BAD_ADDRESS`)."""
+    try:
+        return tuple(check_bootstrap(address) for address in given or ())
+    except SwarmIdError as error:
+        raise _bad_address(error) from None
+
+
+def multiaddrs(given: Sequence[str] | None) -> tuple[str, ...]:
+    """Check `--listen` or `--announce`. Raises `UserError` (`BAD_ADDRESS`)."""
+    try:
+        return tuple(check_multiaddr(address) for address in given or ())
+    except SwarmIdError as error:
+        raise _bad_address(error) from None
+
+
+def parse_target(text: str) -> Invite:
+    """Read a swarm-id or link. Raises `UserError` (`BAD_SWARM_ID`, `BAD_ADDRESS`)."""
+    try:
+        return parse_invite(text)
+    except SwarmIdError as error:
+        if error.fault == "bootstrap":
+            raise _bad_address(error) from None
+        raise UserError(
+            ExitCode.BAD_SWARM_ID,
+            str(error),
+            "copy the swarm-id or the link once more, whole, and put a link between quotes: "
+            "'distro:swarm-…?bootstrap=…'",
+        ) from None
+
+
+def find_passphrase(data: DataDir, file: Path | None) -> str | None:
+    """The passphrase out of the file, the environment or, if the key needs one, the terminal.
+
+    Raises `UserError` (`KEYSTORE`) if the file cannot be read.
+    """
+    if file is not None:
+        return _passphrase_in(file)
+    given = os.environ.get(PASSPHRASE_VARIABLE)
+    if given:
+        return given
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        try:
+            keystore.load_identity(data.identity, None)
+        except keystore.PassphraseNeeded:
+            return typer.prompt(f"Passphrase of {data.identity}", hide_input=True, err=True)
+        except keystore.KeystoreError:
+            # Whoever uses the key says what is wrong with it.
+            return None
+    return None
+
+
+def _passphrase_in(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            line = stream.readline(_MAX_PASSPHRASE_BYTES + 1)
+    except OSError as error:
+        raise _bad_passphrase_file(file, f"cannot be read: {error.strerror}") from None
+    passphrase = line.rstrip(b"\r\n")
+    if not passphrase or len(line) > _MAX_PASSPHRASE_BYTES:
+        raise _bad_passphrase_file(file, "does not begin with a line that is a passphrase")
+    try:
+        return passphrase.decode("utf-8")
+    except UnicodeDecodeError:
+        raise _bad_passphrase_file(file, "is not text in UTF-8") from None
+
+
+def _bad_passphrase_file(file: Path, problem: str) -> UserError:
+    return UserError(
+        ExitCode.KEYSTORE,
+        f"the passphrase file {file} {problem}",
+        "give with --passphrase-file a file whose first line is the passphrase",
+    )
+
+
+def _bad_address(error: SwarmIdError) -> UserError:
+    return UserError(
+        ExitCode.BAD_ADDRESS,
+        str(error),
+        "an address looks like /ip4/192.0.2.1/tcp/4001, that of a bootstrap peer ends in "
+        "/p2p/12D3KooW…",
+    )

@@ -1,0 +1,145 @@
+"""`distro-node status` and `distro-node leave`: see the node that runs here, and stop it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from json import dumps
+from typing import Any
+
+import typer
+
+from .options import DataDirectory, Json, data_directory
+
+# The daemon answers between two rounds at once; on an overloaded machine it may take seconds.
+_TIMEOUT_SECONDS = 10.0
+_EVENTS_SHOWN = 5
+
+
+def status(data_dir: DataDirectory = None, json: Json = False) -> None:
+    """Show what the node that runs here does.
+
+    Asks it, in whatever terminal it was started. For example:
+
+    \b
+        distro-node status
+    """
+    from ..control import ask
+
+    answer = ask(data_directory(data_dir).socket, "status", _TIMEOUT_SECONDS)
+    if json:
+        typer.echo(dumps(answer))
+    else:
+        _show(answer)
+
+
+def leave(data_dir: DataDirectory = None, json: Json = False) -> None:
+    """Stop the node that runs here, politely.
+
+    It says goodbye to its swarm, and the others go on at once. `distro-node join` comes back later.
+    For example:
+
+    \b
+        distro-node leave
+    """
+    from ..control import ask
+
+    answer = ask(data_directory(data_dir).socket, "leave", _TIMEOUT_SECONDS)
+    typer.echo(dumps(answer) if json else "The node is leaving; it stops within seconds.")
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")
+    for name, value, meaning in _lines(facts):
+        # Text takes names and messages of others as they are, without markup.
+        table.add_row(Text(name, "bold"), Text(_plain(value)), Text(meaning, "dim"))
+    console = Console()
+    console.print(table)
+    events = (facts.get("events") or [])[-_EVENTS_SHOWN:]
+    if events:
+        console.print()
+    for event in events:
+        when = time.strftime("%H:%M:%S", time.localtime(event.get("time") or 0))
+        line = f"{when}  round {event.get('round')}  {event.get('text')}"
+        console.print(Text(_plain(line)), soft_wrap=True)
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The rows: name, value, what it means."""
+    members = facts.get("members") or []
+    connected = sum(1 for member in members if member.get("connected") or member.get("me"))
+    yield "swarm", f"{facts.get('name')}  {facts.get('swarm')}", ""
+    yield "peer", str(facts.get("peer")), "who you are to the others"
+    progress = facts.get("progress")
+    state = str(facts.get("state"))
+    if progress:
+        state += f": {progress.get('what')} {progress.get('done')}/{progress.get('total')}"
+    yield "state", state, _STATES.get(str(facts.get("state")), "")
+    yield "round", f"{facts.get('round')} ({facts.get('phase')})", "rounds done, and what now"
+    yield "members", f"{len(members)}, {connected} in reach", "who trains with you, you included"
+    yield "loss", _number(facts.get("loss"), ".4f"), "training loss of the last round, all members"
+    heldout = facts.get("heldout")
+    if heldout:
+        value = f"{_number(heldout[1], '.4f')} (round {heldout[0]})"
+        yield "held-out loss", value, "on text nobody trains on: lower is better"
+    yield "tokens", _number(facts.get("tokens"), ",d"), "the swarm has trained on"
+    yield (
+        "your rounds",
+        _number(facts.get("rounds_contributed"), ",d"),
+        "in which your update counted",
+    )
+    size = facts.get("update_bytes")
+    if size is not None:
+        bits = _number(facts.get("bits_per_coefficient"), ".2f")
+        yield "update", f"{_size(size)}, {bits} bits a coefficient", "what you send in a round"
+    received = facts.get("received_bytes_per_round")
+    if received is not None:
+        yield "received", f"{_size(received)} a round", "updates of the others"
+    total = (
+        f"{_size(facts.get('sent_bytes') or 0)} up, {_size(facts.get('received_bytes') or 0)} down"
+    )
+    yield "traffic", total, "since the start, all included"
+    yield "fingerprint", str(facts.get("fingerprint")), "of the model; the same at every member"
+    yield (
+        "device",
+        f"{facts.get('device')}, {_number(facts.get('parameters'), ',d')} parameters",
+        "",
+    )
+    for address in facts.get("addresses") or []:
+        yield "address", str(address), "where others reach you"
+    if facts.get("metrics"):
+        yield "metrics", str(facts.get("metrics")), "for Prometheus"
+
+
+_STATES = {
+    "starting": "the trainer is starting",
+    "connecting": "looking for members",
+    "syncing": "fetching the model",
+    "joining": "asking to be admitted",
+    "waiting": "waiting for enough members to start",
+    "training": "all is well",
+    "leaving": "saying goodbye",
+}
+
+
+def _number(value: Any, form: str) -> str:
+    return format(value, form) if isinstance(value, (int, float)) else "–"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _plain(text: str) -> str:
+    """Without terminal commands: the swarm's name and the events are written by others."""
+    return "".join(character if character.isprintable() else "·" for character in text)

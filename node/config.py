@@ -1,0 +1,215 @@
+"""Settings out of four places: command line > environment > configuration file > default.
+
+The command line is Typer's business; this module reads the others into the map of defaults that
+Typer asks next: `DISTRO_NODE_<COMMAND>_<OPTION>`, `DISTRO_NODE_<OPTION>` and the TOML file. What in
+the file it doesn't know it refuses, naming the nearest thing it knows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import platformdirs
+from typer.models import OptionInfo
+
+from .errors import ExitCode, UserError
+
+ENVIRONMENT_PREFIX = "DISTRO_NODE"
+
+# Nobody writes a larger one; a wrong path (a disk image, /dev/zero) must not fill the memory.
+_MAX_CONFIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionKind:
+    """What an option takes: `kind` is str, int, float, bool, Path or an Enum."""
+
+    kind: type
+    multiple: bool
+    low: float | None
+    high: float | None
+
+
+Commands = Mapping[str, Mapping[str, OptionKind]]
+"""The options, by Python name, of each command."""
+
+
+def default_config_file() -> Path:
+    """Where the configuration file is looked for: in the user's configuration directory."""
+    return Path(platformdirs.user_config_dir("distro-node", appauthor=False)) / "config.toml"
+
+
+def command_options(command: Callable[..., Any]) -> dict[str, OptionKind]:
+    """The options of a command's function, read from its annotations; arguments are left out."""
+    options = {}
+    for name, hint in typing.get_type_hints(command, include_extras=True).items():
+        if typing.get_origin(hint) is not Annotated:
+            continue
+        inner, *metadata = typing.get_args(hint)
+        info = next((item for item in metadata if isinstance(item, OptionInfo)), None)
+        if info is None:
+            continue
+        if typing.get_origin(inner) in (typing.Union, types.UnionType):
+            inner = next(part for part in typing.get_args(inner) if part is not types.NoneType)
+        multiple = typing.get_origin(inner) is list
+        kind = typing.get_args(inner)[0] if multiple else inner
+        options[name] = OptionKind(kind=kind, multiple=multiple, low=info.min, high=info.max)
+    return options
+
+
+def load_defaults(
+    file: Path | None, commands: Commands, environment: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Read the configuration file and the environment into defaults by command and option.
+
+    Without `file` the default place is read if there is something. Raises `UserError`
+    (`BAD_CONFIG`), naming file and key, or variable.
+    """
+    defaults: dict[str, dict[str, Any]] = {name: {} for name in commands}
+    path = file if file is not None else default_config_file()
+    if file is not None or path.exists():
+        _read_file(path, commands, defaults)
+    _read_environment(commands, environment, defaults)
+    return defaults
+
+
+def _read_file(path: Path, commands: Commands, defaults: dict[str, dict[str, Any]]) -> None:
+    content = _parse(path)
+    everywhere = {option for options in commands.values() for option in options}
+    tables = {name: value for name, value in content.items() if isinstance(value, dict)}
+    common = {name: value for name, value in content.items() if name not in tables}
+    for name in tables:
+        if name not in commands:
+            raise _unknown(path, f"the table [{name}]", name, [*commands])
+    for key, value in common.items():
+        option = key.replace("-", "_")
+        if option not in everywhere:
+            raise _unknown(path, f"the key {key!r}", option, [*commands, *everywhere])
+        for command, options in commands.items():
+            if option in options:
+                _put(defaults[command], path, key, key, option, value, options[option])
+    for name, table in tables.items():
+        # A table speaks for one command alone, and so above the common keys.
+        own: dict[str, Any] = {}
+        for key, value in table.items():
+            option = key.replace("-", "_")
+            if option not in commands[name]:
+                raise _unknown(path, f"the key {key!r} in [{name}]", option, [*commands[name]])
+            _put(own, path, f"{name}.{key}", key, option, value, commands[name][option])
+        defaults[name] |= own
+
+
+def _put(
+    target: dict[str, Any],
+    path: Path,
+    shown: str,
+    key: str,
+    option: str,
+    value: Any,
+    kind: OptionKind,
+) -> None:
+    if option in target:
+        raise _bad(f"{path}: {key!r} is there twice, once with '-' and once with '_'")
+    try:
+        target[option] = _check(value, kind)
+    except ValueError as error:
+        raise _bad(f"{path}: {shown}: {error}") from None
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_CONFIG_BYTES + 1)
+    except OSError as error:
+        raise _bad(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > _MAX_CONFIG_BYTES:
+        raise _bad(f"{path} is larger than a configuration file can be")
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _bad(f"{path} is not TOML: {error}") from None
+
+
+def _read_environment(
+    commands: Commands, environment: Mapping[str, str], defaults: dict[str, dict[str, Any]]
+) -> None:
+    for command, options in commands.items():
+        for option, kind in options.items():
+            names = (option.upper(), f"{command.upper()}_{option.upper()}")
+            # The one for this command alone comes last and wins.
+            for variable in (f"{ENVIRONMENT_PREFIX}_{name}" for name in names):
+                text = environment.get(variable)
+                # An empty variable is how shells and containers say that there is none.
+                if not text:
+                    continue
+                try:
+                    defaults[command][option] = _check(_from_text(text, kind), kind)
+                except ValueError as error:
+                    raise _bad(f"the environment variable {variable}: {error}") from None
+
+
+def _from_text(text: str, kind: OptionKind) -> Any:
+    if kind.multiple:
+        return text.split()
+    if kind.kind is bool:
+        words = {"1": True, "true": True, "yes": True, "on": True}
+        words |= {"0": False, "false": False, "no": False, "off": False}
+        # A word that is none of these stays a string, which `_check` refuses.
+        return words.get(text.lower(), text)
+    if kind.kind in (int, float):
+        return kind.kind(text)
+    return text
+
+
+def _check(value: Any, kind: OptionKind) -> Any:
+    """Check a value of TOML against an option. Raises `ValueError`."""
+    if kind.multiple:
+        single = OptionKind(kind=kind.kind, multiple=False, low=kind.low, high=kind.high)
+        if not isinstance(value, list):
+            raise ValueError(f"expected a list, got {value!r}")
+        return [_check(item, single) for item in value]
+    expected, words = _expected(kind.kind)
+    if type(value) not in expected:
+        raise ValueError(f"expected {words}, got {value!r}")
+    if issubclass(kind.kind, Enum):
+        choices = [member.value for member in kind.kind]
+        if value not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}, got {value!r}")
+    if kind.low is not None and value < kind.low:
+        raise ValueError(f"must be at least {kind.low:g}, got {value}")
+    if kind.high is not None and value > kind.high:
+        raise ValueError(f"must be at most {kind.high:g}, got {value}")
+    return value
+
+
+def _expected(kind: type) -> tuple[tuple[type, ...], str]:
+    """Which types of TOML an option's type takes, and their name for people."""
+    if kind is bool:
+        return (bool,), "true or false"
+    if kind is int:
+        return (int,), "a whole number"
+    if kind is float:
+        return (int, float), "a number"
+    return (str,), "a string"
+
+
+def _unknown(path: Path, what: str, name: str, known: list[str]) -> UserError:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    return _bad(f"{path}: {what} is not known; did you mean {near.replace('_', '-')!r}?")
+
+
+def _bad(problem: str) -> UserError:
+    return UserError(
+        ExitCode.BAD_CONFIG,
+        problem,
+        "mend it, or use another configuration file with --config; "
+        "`distro-node COMMAND --help` lists the options",
+    )

@@ -1,0 +1,120 @@
+"""Logging: lines for people or JSON for machines, on stderr and in a file of bounded size.
+
+Set up after libp2p has been imported: that import clears the handlers of its loggers and forces a
+level on one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+
+# Two files of 5 MB: days of a node at level INFO, and never more than 10 MB.
+MAX_LOG_BYTES = 5_000_000
+KEPT_LOG_FILES = 1
+
+LOG_FILE = "distro-node.log"
+
+# libp2p reports what is everyday life in a swarm of home computers (lines that break) as errors,
+# with tracebacks; the network module counts what matters itself. The others chat.
+_QUIET_BELOW = {"libp2p": logging.CRITICAL, "multiaddr": logging.ERROR, "zeroconf": logging.ERROR}
+
+
+class LogFormat(StrEnum):
+    """How a log line is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """From which level on lines are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def configure_logging(
+    *,
+    form: LogFormat = LogFormat.TEXT,
+    level: LogLevel = LogLevel.INFO,
+    folder: Path | None = None,
+    screen: bool = False,
+) -> None:
+    """Send all log records to stderr, unless a `screen` is drawn there, and to a file in `folder`.
+
+    Replaces whatever was configured before. The file is not opened before the first line, so a
+    node that finds its data directory in use leaves the other's log alone.
+    """
+    formatter = _JsonFormatter() if form is LogFormat.JSON else _TextFormatter()
+    handlers: list[logging.Handler] = []
+    if not screen:
+        handlers.append(logging.StreamHandler(sys.stderr))
+    if folder is not None:
+        handlers.append(
+            logging.handlers.RotatingFileHandler(
+                folder / LOG_FILE,
+                maxBytes=MAX_LOG_BYTES,
+                backupCount=KEPT_LOG_FILES,
+                encoding="utf-8",
+                errors="backslashreplace",
+                delay=True,
+            )
+        )
+    root = logging.getLogger()
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        handler.close()
+    for handler in handlers:
+        handler.setFormatter(formatter)
+        root.addHandler(handler)
+    number = logging.getLevelNamesMapping()[level.value.upper()]
+    root.setLevel(number)
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] in _QUIET_BELOW:
+            # With levels of their own they would ignore the one set on their package.
+            logging.getLogger(name).setLevel(logging.NOTSET)
+    for name, lowest in _QUIET_BELOW.items():
+        logging.getLogger(name).setLevel(number if level is LogLevel.DEBUG else lowest)
+    # A full disk or a closed terminal must not fill the other with tracebacks of the logger.
+    logging.raiseExceptions = False
+
+
+class _TextFormatter(logging.Formatter):
+    """`2025-01-31T12:00:00Z INFO message`: UTC, as members of a swarm compare logs."""
+
+    converter = time.gmtime
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """One line, whatever a peer's text in it tries: no line breaks, no terminal commands."""
+        line = super().formatMessage(record)
+        return line if line.isprintable() else "".join(map(_printable, line))
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else ascii(character)[1:-1]
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object a line: time (unix seconds), level, logger, message, and the traceback if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)

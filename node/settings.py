@@ -1,0 +1,110 @@
+"""What a command was asked to do, as one frozen value: all that a daemon takes from its user.
+
+The command line makes these out of options, environment and configuration file; tests and the demo
+make them directly.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..protocol.manifest import SwarmId
+from .errors import ExitCode, UserError
+
+DEFAULT_METRICS_ADDRESS = ("127.0.0.1", 9464)
+
+_DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DaemonSettings:
+    """Everything `run_daemon` needs to know."""
+
+    swarm: SwarmId
+    data_dir: Path
+    bootstrap: tuple[str, ...] = ()
+    """Multiaddrs ending in /p2p/<peer>."""
+    ticket: str | None = None
+    listen: tuple[str, ...] = ()
+    """Multiaddrs to listen on; empty: the network's own choice."""
+    announce: tuple[str, ...] = ()
+    """Multiaddrs under which others reach this node, if they differ from what it sees itself."""
+    device: str = "auto"
+    metrics_address: tuple[str, int] | None = DEFAULT_METRICS_ADDRESS
+    threads: int | None = None
+    """CPU threads of the trainer; None: the library's own choice."""
+    micro_batch: int | None = None
+    """Sequences per forward pass; None: found by trying."""
+    evaluate_every: int | None = None
+    """Rounds between evaluations on the held-out part; None: the daemon's own choice."""
+    passphrase: str | None = None
+    screen: bool = True
+    until_round: int | None = None
+    """Leave politely once this round is applied."""
+
+    def __repr__(self) -> str:
+        # A repr ends up in logs; the passphrase must not.
+        return f"DaemonSettings(data_dir={str(self.data_dir)!r}, device={self.device!r})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings:
+    """What `export_swarm` needs to know."""
+
+    swarm: SwarmId
+    data_dir: Path
+    to: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What `export_swarm` wrote."""
+
+    directory: Path
+    round: int
+    parameters: int
+
+
+def parse_device(text: str) -> str:
+    """Check the name of a device. Raises `UserError` (`NO_DEVICE`)."""
+    if not _DEVICES.fullmatch(text):
+        raise UserError(
+            ExitCode.NO_DEVICE,
+            f"{text!r} is not the name of a device",
+            "use auto, cpu, mps, cuda or cuda:0 (the first GPU), cuda:1, …",
+        )
+    return text
+
+
+def parse_metrics_address(text: str) -> tuple[str, int] | None:
+    """Read `host:port`, `[ipv6]:port` or `off`. Raises `UserError` (`BAD_ADDRESS`)."""
+    if text == "off":
+        return None
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        valid = _is_ip(host, ipaddress.IPv6Address)
+    else:
+        valid = bool(_HOST_NAME.fullmatch(host))
+        if valid and set(host) <= set("0123456789."):
+            # All digits and dots and still no address: a typo, not a name to look up.
+            valid = _is_ip(host, ipaddress.IPv4Address)
+    if not (colon and valid and port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise UserError(
+            ExitCode.BAD_ADDRESS,
+            f"{text!r} is not an address to serve metrics at",
+            "use host:port, such as 127.0.0.1:9464 or [::1]:9464, or off",
+        )
+    return host, int(port)
+
+
+def _is_ip(text: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Address]) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
