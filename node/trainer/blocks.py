@@ -1,0 +1,93 @@
+"""Cutting parameter tensors into transform blocks, a bounded piece at a time.
+
+A large tensor is worked on in *stripes* of whole block rows, so that the copies a transform needs
+stay small beside the model, whatever the size of a single tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from ...protocol.basis import BASIS_SCALE, integer_basis, scaled_basis
+from ...protocol.update import TensorLayout
+
+# 64 MiB in float32: large enough to keep a GPU busy, small beside any model that needs one.
+_STRIPE_ELEMENTS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Stripe:
+    """Some block rows of a tensor: the tensor's rows, and the blocks in raster order."""
+
+    rows: slice
+    blocks: slice
+
+    @property
+    def count(self) -> int:
+        """How many blocks are in the stripe."""
+        return self.blocks.stop - self.blocks.start
+
+
+def stripes(layout: TensorLayout) -> Iterator[Stripe]:
+    """Cut a tensor into stripes of at most about 16 million elements."""
+    across = layout.columns // layout.block_columns
+    block_rows = layout.rows // layout.block_rows
+    step = max(1, _STRIPE_ELEMENTS // (layout.block_rows * layout.columns))
+    for start in range(0, block_rows, step):
+        stop = min(start + step, block_rows)
+        yield Stripe(
+            rows=slice(start * layout.block_rows, stop * layout.block_rows),
+            blocks=slice(start * across, stop * across),
+        )
+
+
+def block_view(tensor_RC: torch.Tensor, layout: TensorLayout, stripe: Stripe) -> torch.Tensor:
+    """A view of a stripe as (block rows, blocks across, a, b); writing to it writes the tensor.
+
+    `tensor_RC` is contiguous and has the tensor's elements; a × b is the block's shape.
+    """
+    rows = tensor_RC.view(layout.rows, layout.columns)[stripe.rows]
+    across = layout.columns // layout.block_columns
+    return rows.view(-1, layout.block_rows, across, layout.block_columns).permute(0, 2, 1, 3)
+
+
+def forward_transform(
+    blocks_NAB: torch.Tensor, matrix_a: torch.Tensor, matrix_b: torch.Tensor
+) -> torch.Tensor:
+    """A · X · Bᵀ for each block: the coefficients of the two-dimensional transform."""
+    count, a, b = blocks_NAB.shape
+    result = blocks_NAB
+    if b > 1:
+        result = (result.reshape(count * a, b) @ matrix_b.T).view(count, a, b)
+    if a > 1:
+        result = torch.matmul(matrix_a, result)
+    return result
+
+
+def inverse_transform(
+    coefficients_NAB: torch.Tensor, matrix_a: torch.Tensor, matrix_b: torch.Tensor
+) -> torch.Tensor:
+    """Aᵀ · C · B for each block; with the orthonormal basis this undoes `forward_transform`."""
+    count, a, b = coefficients_NAB.shape
+    result = coefficients_NAB
+    if b > 1:
+        result = (result.reshape(count * a, b) @ matrix_b).view(count, a, b)
+    if a > 1:
+        result = torch.matmul(matrix_a.T, result)
+    return result
+
+
+@functools.cache
+def float_basis(side: int, device: torch.device) -> torch.Tensor:
+    """The orthonormal DCT-II matrix in float32."""
+    return torch.from_numpy(scaled_basis(side) / BASIS_SCALE).to(torch.float32).to(device)
+
+
+@functools.cache
+def whole_basis(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The protocol's integer basis, held in a floating type."""
+    return torch.from_numpy(integer_basis(side).copy()).to(dtype).to(device)

@@ -1,0 +1,373 @@
+"""The node process's side of the trainer: spawn it, ask it, survive it.
+
+Nothing here imports torch. Calls are answered in order, one at a time; a cancelled call leaves the
+client usable (its answer is dropped when it comes), though the trainer finishes what it began.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ...crypto.hashing import ContentId
+from ...protocol.manifest import ParameterSpec
+from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
+from .frames import FrameDecoder, FrameError, encode_frame
+
+__all__ = [
+    "Applied",
+    "InitialModel",
+    "SnapshotResult",
+    "Trained",
+    "TrainerClient",
+    "TrainerDied",
+    "TrainerFailed",
+    "TrainerInfo",
+    "TrainerSpec",
+    "initialise_model",
+    "open_trainer",
+]
+
+_READ_BYTES = 1 << 20
+
+# How long a trainer may take to finish what it is at when it is asked to leave.
+_EXIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class TrainerSpec:
+    """What a trainer is started with."""
+
+    manifest: bytes
+    """Its canonical encoding, already held against the swarm-id."""
+    blobs: Path
+    device: str = "auto"
+    threads: int | None = None
+    micro_batch: int | None = None
+    """Sequences at once; by default as many as fit. Halved when memory runs out."""
+
+
+@dataclass(frozen=True)
+class TrainerInfo:
+    """What a started trainer says of itself."""
+
+    device: str
+    parameters: int
+    needed_bytes: int
+    """An estimate of the memory that training takes at the least."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An update, and how it came about."""
+
+    body: bytes
+    loss: float
+    """Mean nats a token, always finite."""
+    tokens: int
+    coefficients: int
+    compute_seconds: float
+    encode_seconds: float
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The parameters after a step."""
+
+    fingerprint: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SnapshotResult:
+    """The encoded blob list of a snapshot whose chunks are in the store, and its size in bytes."""
+
+    blob_list: bytes
+    size: int
+
+
+@dataclass(frozen=True)
+class InitialModel:
+    """A manifest's parameter table, and its initial snapshot as in `SnapshotResult`."""
+
+    parameters: tuple[ParameterSpec, ...]
+    blob_list: bytes
+    size: int
+
+
+@asynccontextmanager
+async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
+    """Start a trainer process and wait until its model stands (parameters still come by `load`).
+
+    Resources: on leaving, the process is asked to exit, and killed after five seconds; cancellation
+    does not cut that short. It never outlives this process, however that dies.
+
+    Errors: `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …), `TrainerDied`.
+    """
+    async with _trainer_process(spec.threads) as client:
+        answer = await client._call(
+            "open",
+            manifest=spec.manifest,
+            blobs=str(spec.blobs),
+            device=spec.device,
+            threads=spec.threads,
+            micro_batch=spec.micro_batch,
+        )
+        client.info = TrainerInfo(**answer)
+        yield client
+
+
+async def initialise_model(
+    config: dict[str, Any], seed: int, checkpoint: Path | None, blobs: Path, device: str = "auto"
+) -> InitialModel:
+    """Make a swarm's initial parameters, in a trainer process of its own.
+
+    They are drawn from `seed`, or read from `checkpoint`, a Hugging Face directory with
+    safetensors. The chunks go into the store at `blobs`; the list is returned, not stored.
+
+    Raises `TrainerFailed` and `TrainerDied`.
+    """
+    async with _trainer_process(None) as client:
+        answer = await client._call(
+            "initialise",
+            config=config,
+            seed=seed,
+            checkpoint=None if checkpoint is None else str(checkpoint),
+            blobs=str(blobs),
+            device=device,
+        )
+    table = tuple(
+        ParameterSpec(name=entry["name"], shape=tuple(entry["shape"]))
+        for entry in answer["parameters"]
+    )
+    return InitialModel(table, answer["blob_list"], answer["size"])
+
+
+class TrainerClient:
+    """A running trainer. Get one from `open_trainer`.
+
+    Every call raises `TrainerFailed` if the trainer refuses (it lives on), and `TrainerDied` if the
+    process is gone (and so will all later calls).
+    """
+
+    info: TrainerInfo
+
+    def __init__(self, process: trio.Process, requests: int, answers: int) -> None:
+        self._process = process
+        self._requests = requests
+        self._answers = answers
+        self._decoder = FrameDecoder()
+        self._received: list[Any] = []
+        # The rest of a frame that a cancelled call began to send: it must go out before any other.
+        self._unsent = memoryview(b"")
+        self._lock = trio.Lock()
+        self._next_id = 0
+
+    @property
+    def pid(self) -> int:
+        """The trainer's process id."""
+        return self._process.pid
+
+    async def load(self, chunks: Sequence[ContentId]) -> int:
+        """Replace the parameters by the snapshot in these chunks; return their fingerprint.
+
+        Pending updates are dropped (nothing can be refunded any more), the momentum is kept. A bad
+        snapshot leaves the parameters as they were.
+        """
+        return await self._call("load", chunks=list(chunks))
+
+    async def train(self, round: int, samples: Sequence[int]) -> Trained:
+        """Compute a gradient over these samples, and take the round's update from the momentum.
+
+        Without samples the momentum alone is sent, with the loss 0 over 0 tokens. The update stays
+        pending until `apply` or `refund` settles the round.
+        """
+        return Trained(**await self._call("train", round_number=round, samples=list(samples)))
+
+    async def apply(
+        self, round: int, updates: Sequence[bytes], learning_rate: float, own_counted: bool
+    ) -> Applied:
+        """Take the shared, exact step with these update bodies; their order does not matter.
+
+        A pending own update of this round is forgotten if it was counted, else added back into the
+        momentum. Without any updates the parameters do not change at all.
+        """
+        # One frame for each: together they may be longer than a frame can be.
+        return Applied(
+            **await self._call(
+                "apply",
+                staged=updates,
+                round_number=round,
+                learning_rate=learning_rate,
+                own_counted=own_counted,
+            )
+        )
+
+    async def refund(self, round: int) -> bool:
+        """Add a round's own update back into the momentum; False if none is pending."""
+        return await self._call("refund", round_number=round)
+
+    async def snapshot(self) -> SnapshotResult:
+        """Store the parameters as chunks in the blob store; the list itself is only returned."""
+        return SnapshotResult(**await self._call("snapshot"))
+
+    async def evaluate(self, sequences: int) -> float:
+        """Mean nats a token over the first held-out samples."""
+        return await self._call("evaluate", sequences=sequences)
+
+    async def save_momentum(self, path: Path) -> None:
+        """Write the optimizer's state to a file, whole or not at all."""
+        await self._call("save_momentum", path=str(path))
+
+    async def load_momentum(self, path: Path) -> bool:
+        """Read it back; False, with nothing changed, if the file is missing, corrupt or foreign."""
+        return await self._call("load_momentum", path=str(path))
+
+    async def export(self, directory: Path) -> None:
+        """Write a Hugging Face checkpoint with its tokenizer."""
+        await self._call("export", directory=str(directory))
+
+    async def memory(self) -> dict[str, int]:
+        """`process_bytes` (resident) and `device_bytes` (0 on the CPU)."""
+        return await self._call("memory")
+
+    async def _call(self, method: str, staged: Sequence[bytes] = (), **arguments: Any) -> Any:
+        async with self._lock:
+            identifier = self._next_id
+            self._next_id += 1
+            await self._send_rest()
+            for body in staged:
+                await self._send(identifier, "stage", {"body": body})
+            await self._send(identifier, method, arguments)
+            answer = await self._receive(identifier)
+        if "error" in answer:
+            kind = answer["error"]["kind"]
+            raise TrainerFailed(
+                kind if kind in FAILURE_KINDS else "internal", answer["error"]["message"]
+            )
+        return answer["result"]
+
+    async def _send(self, identifier: int, method: str, arguments: dict[str, Any]) -> None:
+        frame = encode_frame({"id": identifier, "method": method, "arguments": arguments})
+        self._unsent = memoryview(frame)
+        await self._send_rest()
+
+    async def _send_rest(self) -> None:
+        while self._unsent:
+            await trio.lowlevel.wait_writable(self._requests)
+            try:
+                self._unsent = self._unsent[os.write(self._requests, self._unsent) :]
+            except BlockingIOError:
+                continue
+            except BrokenPipeError:
+                raise await self._died() from None
+
+    async def _receive(self, identifier: int) -> dict[str, Any]:
+        while True:
+            while self._received:
+                answer = self._received.pop(0)
+                # Anything else answers a call that was cancelled.
+                if answer["id"] == identifier:
+                    return answer
+            await trio.lowlevel.wait_readable(self._answers)
+            try:
+                data = os.read(self._answers, _READ_BYTES)
+                self._received += self._decoder.feed(data)
+            except BlockingIOError:
+                continue
+            except FrameError as error:
+                self._process.kill()
+                raise TrainerDied(f"the trainer's answers are garbled: {error}") from None
+            if not data:
+                raise await self._died()
+
+    async def _died(self) -> TrainerDied:
+        """Say how the process ended, which it has or is about to."""
+        with trio.move_on_after(_EXIT_SECONDS):
+            await self._process.wait()
+        code = self._process.returncode
+        if code is None:
+            return TrainerDied("the trainer closed its pipe")
+        if code >= 0:
+            return TrainerDied(f"the trainer ended with exit code {code}")
+        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+        return TrainerDied(f"the trainer was ended by signal {-code}{hint}")
+
+    async def _shut_down(self) -> None:
+        """Ask the process to exit, then see to it that it has."""
+        with trio.move_on_after(_EXIT_SECONDS) as patience:
+            patience.shield = True
+            with suppress(TrainerDied):
+                async with self._lock:
+                    await self._send_rest()
+                    await self._send(self._next_id, "exit", {})
+            await self._process.wait()
+        if self._process.returncode is None:
+            self._process.kill()
+        # Bounded, too: a process stuck in a driver does not die even of this.
+        with trio.move_on_after(_EXIT_SECONDS) as patience:
+            patience.shield = True
+            await self._process.wait()
+
+
+@asynccontextmanager
+async def _trainer_process(threads: int | None) -> AsyncIterator[TrainerClient]:
+    requests_out, requests_in = os.pipe()
+    answers_out, answers_in = os.pipe()
+    try:
+        try:
+            process = await trio.lowlevel.open_process(
+                # -P: the working directory is the user's and none of our modules lie in it.
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "distro_node.node.trainer",
+                    f"--requests={requests_out}",
+                    f"--answers={answers_in}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                pass_fds=(requests_out, answers_in),
+                # Ctrl-C in a terminal goes to the foreground group: the daemon alone.
+                start_new_session=True,
+                env=_environment(threads),
+            )
+        finally:
+            os.close(requests_out)
+            os.close(answers_in)
+        os.set_blocking(requests_in, False)
+        os.set_blocking(answers_out, False)
+        client = TrainerClient(process, requests_in, answers_out)
+        try:
+            yield client
+        finally:
+            await client._shut_down()
+    finally:
+        os.close(requests_in)
+        os.close(answers_out)
+
+
+def _environment(threads: int | None) -> dict[str, str]:
+    # A passphrase of the keystore may stand in the environment; the trainer has no use for it.
+    environment = {k: v for k, v in os.environ.items() if "PASSPHRASE" not in k.upper()}
+    environment |= {
+        # Nothing is ever fetched behind the user's back.
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DO_NOT_TRACK": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFORMERS_VERBOSITY": "error",
+    }
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    return environment

@@ -1,0 +1,104 @@
+"""Token sequences out of the blob store, by sample number.
+
+The corpus is never in memory: a sample is read from the one or two chunk files it lies in, and the
+operating system's cache does the rest. (Reading rather than mapping: a mapped file that somebody
+truncates kills the process, a short read is an error that can be told.)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from ...protocol.blobs import CHUNK_BYTES, BlobList, decode_blob_list
+from ...protocol.errors import ProtocolError
+from ...protocol.manifest import DataSpec, ShardSpec
+from ..blobstore import BlobStore
+from .errors import TrainerFailed
+
+
+class Corpus:
+    """The training shards and the held-out shard of a manifest.
+
+    Every method raises `TrainerFailed` with the kind `bad_data` where bytes are missing, or a token
+    id is not in the vocabulary.
+    """
+
+    def __init__(self, spec: DataSpec, store: BlobStore) -> None:
+        self._spec = spec
+        self._store = store
+        # ends[s] is the first sample behind shard s.
+        self._ends = list(accumulate(spec.samples_in(shard) for shard in spec.shards))
+        self._lists: dict[bytes, BlobList] = {}
+        self._dtype = np.dtype({1: "u1", 2: "<u2", 4: "<u4"}[spec.token_bytes])
+
+    @property
+    def heldout_samples(self) -> int:
+        """How many held-out samples there are."""
+        return self._spec.samples_in(self._spec.heldout)
+
+    def training(self, samples: Sequence[int]) -> np.ndarray:
+        """Training samples as int64 (len(samples), sequence_length + 1)."""
+        return self._stack([self._read(*self._locate(sample)) for sample in samples])
+
+    def heldout(self, samples: Sequence[int]) -> np.ndarray:
+        """Held-out samples, likewise."""
+        return self._stack([self._read(self._spec.heldout, sample) for sample in samples])
+
+    def _locate(self, sample: int) -> tuple[ShardSpec, int]:
+        if not 0 <= sample < self._ends[-1]:
+            raise _bad(f"sample {sample} of {self._ends[-1]}")
+        index = bisect_right(self._ends, sample)
+        before = self._ends[index - 1] if index else 0
+        return self._spec.shards[index], sample - before
+
+    def _read(self, shard: ShardSpec, sample: int) -> np.ndarray:
+        """Sample number `sample` of a shard: one more token than a sequence is long."""
+        length, width = self._spec.sequence_length, self._spec.token_bytes
+        data = self._bytes(shard, sample * length * width, (length + 1) * width)
+        tokens = np.frombuffer(data, dtype=self._dtype)
+        if int(tokens.max()) >= self._spec.vocabulary:
+            raise _bad(f"token {int(tokens.max())}, the vocabulary has {self._spec.vocabulary}")
+        return tokens
+
+    def _stack(self, samples: list[np.ndarray]) -> np.ndarray:
+        shape = (len(samples), self._spec.sequence_length + 1)
+        return np.array(samples, dtype=np.int64).reshape(shape)
+
+    def _bytes(self, shard: ShardSpec, start: int, size: int) -> bytes:
+        chunks = self._list(shard).chunks
+        parts = []
+        while size:
+            chunk, offset = divmod(start, CHUNK_BYTES)
+            wanted = min(size, CHUNK_BYTES - offset)
+            try:
+                with self._store.path(chunks[chunk]).open("rb", buffering=0) as file:
+                    file.seek(offset)
+                    part = file.read(wanted)
+            except FileNotFoundError:
+                part = b""
+            if len(part) != wanted:
+                raise _bad(f"chunk {chunk} of a shard is missing or cut short")
+            parts.append(part)
+            start += wanted
+            size -= wanted
+        return b"".join(parts)
+
+    def _list(self, shard: ShardSpec) -> BlobList:
+        if shard.blob not in self._lists:
+            data = self._store.get(shard.blob)
+            if data is None:
+                raise _bad(f"the list of shard {shard.blob.hex()[:12]} is missing")
+            try:
+                blobs = decode_blob_list(data, "shard", shard.tokens * self._spec.token_bytes)
+            except ProtocolError as error:
+                raise _bad(str(error)) from None
+            self._lists[shard.blob] = blobs
+        return self._lists[shard.blob]
+
+
+def _bad(problem: str) -> TrainerFailed:
+    return TrainerFailed("bad_data", f"the training data cannot be read: {problem}")

@@ -1,0 +1,35 @@
+"""What can go wrong between the node process and its trainer."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+FailureKind = Literal[
+    "out_of_memory",
+    "no_device",
+    "model_too_large",
+    "bad_model",
+    "bad_data",
+    "bad_snapshot",
+    "disk_full",
+    "internal",
+]
+
+FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
+
+
+class TrainerDied(Exception):
+    """The trainer process ended, or never spoke; it can be started again."""
+
+
+class TrainerFailed(Exception):
+    """The trainer could not do what was asked and said why; the process goes on living.
+
+    `kind` says whose matter it is: `no_device`, `out_of_memory`, `model_too_large` and `disk_full`
+    are for the user to mend, `bad_model`, `bad_data` and `bad_snapshot` come from the manifest or
+    the blobs it names, `internal` is a bug of ours.
+    """
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind: FailureKind = kind

@@ -1,0 +1,62 @@
+"""The pipe's framing between node and trainer: four bytes of length, then one MessagePack value.
+
+The two ends trust each other's intentions but not their health: lengths are bounded, and anything
+that is not exactly one value is an error rather than a guess.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgpack
+
+MAX_FRAME_BYTES = 64 << 20
+"""Four times the largest blob: every message carries at most one update, and no other is long."""
+
+_HEADER_BYTES = 4
+
+
+class FrameError(ValueError):
+    """The stream does not follow the framing; nothing behind this point can be understood."""
+
+
+def encode_frame(value: Any) -> bytes:
+    """Encode one message. Raises `FrameError` if it is longer than `MAX_FRAME_BYTES`."""
+    payload = cast(bytes, msgpack.packb(value, use_bin_type=True))
+    if len(payload) > MAX_FRAME_BYTES:
+        raise FrameError(f"a message of {len(payload)} bytes, at most {MAX_FRAME_BYTES} allowed")
+    return len(payload).to_bytes(_HEADER_BYTES, "big") + payload
+
+
+class FrameDecoder:
+    """Cuts a byte stream into messages, however it arrives."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Take in some bytes and return the messages that they complete.
+
+        Raises `FrameError`, as soon as a header announces too much: before memory is spent on it.
+        """
+        self._buffer += data
+        messages = []
+        while len(self._buffer) >= _HEADER_BYTES:
+            length = int.from_bytes(self._buffer[:_HEADER_BYTES], "big")
+            if length > MAX_FRAME_BYTES:
+                raise FrameError(f"a frame of {length} bytes, at most {MAX_FRAME_BYTES} allowed")
+            end = _HEADER_BYTES + length
+            if len(self._buffer) < end:
+                break
+            messages.append(_decode(bytes(self._buffer[_HEADER_BYTES:end])))
+            del self._buffer[:end]
+        return messages
+
+
+def _decode(payload: bytes) -> Any:
+    try:
+        return msgpack.unpackb(
+            payload, raw=False, strict_map_key=True, max_buffer_size=MAX_FRAME_BYTES
+        )
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise FrameError(f"not MessagePack: {error!r}"[:200]) from None

@@ -1,0 +1,84 @@
+"""The parameters a swarm begins with: drawn anew, or an existing checkpoint's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from ...protocol.blobs import BlobList
+from ...protocol.manifest import ParameterSpec
+from ..blobstore import BlobStore
+from .device import check_fits
+from .errors import TrainerFailed
+from .model import model_config, new_model, ordered_parameters, parameter_table
+from .snapshot import write_snapshot
+
+# The smallest normal float32. Some devices flush what is below it to zero and others do not, so
+# replicas begin without any (`exact` says why none arises later).
+_SMALLEST_NORMAL = 2.0**-126
+
+
+@dataclass(frozen=True)
+class InitialParameters:
+    """The manifest's parameter table, and the list of the chunks that now are in the store."""
+
+    table: tuple[ParameterSpec, ...]
+    blobs: BlobList
+
+
+@torch.no_grad()
+def initialise(
+    config: dict[str, Any],
+    seed: int,
+    checkpoint: Path | None,
+    store: BlobStore,
+    device: torch.device,
+) -> InitialParameters:
+    """Draw parameters from `seed`, or read them from a Hugging Face checkpoint (safetensors only).
+
+    Always on the CPU, so that a seed gives the same parameters whatever the founder's device;
+    `device` is only asked whether it could train the model.
+
+    Raises `TrainerFailed`: `bad_model`, `model_too_large`, `disk_full`.
+    """
+    built = model_config(config)
+    skeleton = new_model(built, torch.device("meta"))
+    check_fits(sum(p.numel() for p in skeleton.parameters()), 0, device)
+    if checkpoint is None:
+        torch.manual_seed(seed)
+        model = new_model(built, torch.device("cpu"))
+    else:
+        model = _read_checkpoint(checkpoint, built)
+    table = parameter_table(model)
+    parameters = ordered_parameters(model, table)
+    for spec, parameter in zip(table, parameters, strict=True):
+        if not torch.isfinite(parameter).all():
+            raise TrainerFailed("bad_model", f"{spec.name} holds a number that is not finite")
+        parameter.masked_fill_(parameter.abs() < _SMALLEST_NORMAL, 0.0)
+    return InitialParameters(table, write_snapshot(parameters, store))
+
+
+def _read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory,
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except MemoryError:
+        raise
+    # A missing file, a wrong shape or a torn file each raise something else.
+    except Exception as error:
+        reason = (str(error).splitlines() or [repr(error)])[0][:300]
+        raise TrainerFailed("bad_model", f"the checkpoint cannot be read: {reason}") from None
+    model, report = loaded
+    if report["missing_keys"]:
+        missing = ", ".join(sorted(report["missing_keys"])[:3])
+        raise TrainerFailed("bad_model", f"the checkpoint lacks parameters: {missing} …")
+    return model.to(torch.float32)

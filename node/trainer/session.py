@@ -1,0 +1,230 @@
+"""One model in training: what the trainer process does between its requests.
+
+Everything random or device-dependent stays in here (gradients, momentum); what leaves is an update
+body, and what changes the parameters is only `apply`, which is exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from ...crypto.hashing import ContentId
+from ...protocol.blobs import BlobList
+from ...protocol.errors import ProtocolError
+from ...protocol.manifest import Manifest
+from ...protocol.update import decode_update, encode_update, update_layout
+from ..blobstore import BlobStore
+from .data import Corpus
+from .device import (
+    check_fits,
+    default_micro_batch,
+    is_out_of_memory,
+    needed_bytes,
+    sequence_bytes,
+)
+from .errors import TrainerFailed
+from .exact import apply_step
+from .fingerprint import fingerprint
+from .model import build_model, check_inputs, ordered_parameters
+from .optimizer import LocalOptimizer
+from .snapshot import read_snapshot, write_snapshot
+
+_log = logging.getLogger(__name__)
+
+# What an announcement can carry; a diverged model's loss is reported as this.
+_LARGEST_LOSS = 1e30
+
+
+@dataclass(frozen=True)
+class LocalUpdate:
+    """What `train` returns; see `client.Trained`."""
+
+    body: bytes
+    loss: float
+    tokens: int
+    coefficients: int
+    compute_seconds: float
+    encode_seconds: float
+
+
+class TrainingSession:
+    """The model of a manifest on one device. Parameters come from `load`, and must.
+
+    Every method raises `TrainerFailed`.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        store: BlobStore,
+        device: torch.device,
+        micro_batch: int | None = None,
+    ) -> None:
+        data = manifest.data
+        per_sequence = sequence_bytes(manifest.model, data.sequence_length, data.vocabulary)
+        check_fits(manifest.elements, per_sequence, device)
+        self.needed_bytes = needed_bytes(manifest.elements, per_sequence)
+        self.manifest = manifest
+        self.device = device
+        self.model = build_model(manifest.model, manifest.parameters, device)
+        check_inputs(self.model, data.vocabulary, data.sequence_length)
+        self.parameters = ordered_parameters(self.model, manifest.parameters)
+        spec = manifest.optimizer
+        self.layout = update_layout(manifest.parameters, spec.chunk, spec.top_k)
+        self.optimizer = LocalOptimizer(self.layout, self.parameters, spec)
+        self.micro_batch = micro_batch or default_micro_batch(
+            manifest.elements, per_sequence, device
+        )
+        self._corpus = Corpus(data, store)
+        self._store = store
+        self._loaded = False
+
+    def load(self, chunks: Sequence[ContentId]) -> int:
+        """Replace the parameters by a snapshot's and return their fingerprint.
+
+        What is pending is dropped, the momentum kept.
+        """
+        read_snapshot(self.parameters, self._store, chunks)
+        self._loaded = True
+        self.optimizer.forget_all()
+        return fingerprint(self.parameters)
+
+    def train(self, round_number: int, samples: Sequence[int]) -> LocalUpdate:
+        """Compute the gradient over these samples and take this round's update from the momentum.
+
+        Without samples the momentum alone speaks, and the loss is 0 over 0 tokens. A gradient that
+        is not finite is left out, or it would stay in the momentum for ever.
+        """
+        self._need_parameters()
+        started = time.perf_counter()
+        loss = 0.0
+        finite = False
+        if samples:
+            loss = self._gradient(self._corpus.training(samples))
+            finite = math.isfinite(loss) and all(
+                bool(torch.isfinite(p.grad).all()) for p in self.parameters if p.grad is not None
+            )
+            if not finite:
+                _log.warning("the gradient of round %d is not finite and left out", round_number)
+        computed = time.perf_counter()
+        if finite:
+            self.optimizer.accumulate([parameter.grad for parameter in self.parameters])
+        else:
+            self.optimizer.decay()
+        self._clear_gradients()
+        body = encode_update(self.layout, *self.optimizer.take(round_number))
+        return LocalUpdate(
+            body=body,
+            # A comparison with NaN is false, so NaN becomes the largest, too.
+            loss=loss if loss < _LARGEST_LOSS else _LARGEST_LOSS,
+            tokens=len(samples) * self.manifest.data.sequence_length,
+            coefficients=self.layout.coefficients,
+            compute_seconds=computed - started,
+            encode_seconds=time.perf_counter() - computed,
+        )
+
+    def apply(
+        self, round_number: int, updates: Sequence[bytes], learning_rate: float, own_counted: bool
+    ) -> int:
+        """Take the shared step with these bodies and return the new fingerprint.
+
+        An own update of this round is settled: forgotten if it was counted, else given back.
+        """
+        self._need_parameters()
+        try:
+            decoded = [decode_update(self.layout, body) for body in updates]
+        except ProtocolError as error:
+            # The node checked them before it voted for them.
+            raise TrainerFailed("internal", f"an agreed update does not decode: {error}") from None
+        decay = self.manifest.optimizer.weight_decay
+        apply_step(self.parameters, self.layout, decoded, learning_rate, decay)
+        if own_counted:
+            self.optimizer.forget(round_number)
+        else:
+            self.optimizer.refund(round_number)
+        return fingerprint(self.parameters)
+
+    def snapshot(self) -> BlobList:
+        """Store the parameters' chunks; return their list."""
+        self._need_parameters()
+        return write_snapshot(self.parameters, self._store)
+
+    def evaluate(self, sequences: int) -> float:
+        """The mean loss, in nats a token, over the first held-out samples (all, if fewer)."""
+        self._need_parameters()
+        count = min(sequences, self._corpus.heldout_samples)
+        if count < 1:
+            raise TrainerFailed("bad_data", "there is no held-out sample to evaluate on")
+        tokens = self._corpus.heldout(range(count))
+
+        def whole() -> float:
+            self.model.eval()
+            with torch.no_grad():
+                return sum(float(loss) for loss in self._losses(tokens))
+
+        return self._within_memory(whole)
+
+    def _gradient(self, tokens: np.ndarray) -> float:
+        """Leave the mean gradient over all samples in `.grad`; return the mean loss."""
+
+        def whole() -> float:
+            self.model.train()
+            self._clear_gradients()
+            total = torch.zeros((), device=self.device)
+            for loss in self._losses(tokens):
+                loss.backward()
+                total += loss.detach()
+            return float(total)
+
+        return self._within_memory(whole)
+
+    def _losses(self, tokens: np.ndarray) -> Iterator[torch.Tensor]:
+        """The loss of each micro-batch; together they add up to the mean over all tokens."""
+        count = tokens.shape[0] * (tokens.shape[1] - 1)
+        for start in range(0, len(tokens), self.micro_batch):
+            batch = torch.from_numpy(tokens[start : start + self.micro_batch]).to(self.device)
+            with self._autocast():
+                logits = self.model(input_ids=batch[:, :-1], use_cache=False).logits
+            flat = logits.float().reshape(-1, logits.shape[-1])
+            yield functional.cross_entropy(flat, batch[:, 1:].reshape(-1), reduction="sum") / count
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        # bfloat16 halves time and memory on CUDA and touches only the local gradient.
+        if self.device.type == "cuda":
+            return torch.autocast("cuda", dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def _within_memory(self, compute: Callable[[], float]) -> float:
+        """Run `compute`; while memory runs out, begin it again with half the micro-batch."""
+        while True:
+            try:
+                return compute()
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                problem = str(error).splitlines()[0] if str(error) else "out of memory"
+            # Outside the handler: the exception's frames would keep the activations alive.
+            self._clear_gradients()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            if self.micro_batch == 1:
+                raise TrainerFailed("out_of_memory", f"one sequence does not fit: {problem}")
+            self.micro_batch //= 2
+            _log.warning("out of memory: the micro-batch is now %d", self.micro_batch)
+
+    def _clear_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def _need_parameters(self) -> None:
+        if not self._loaded:
+            raise TrainerFailed("internal", "no parameters have been loaded yet")

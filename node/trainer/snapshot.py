@@ -1,0 +1,91 @@
+"""Canonical parameter bytes, to blobs and back.
+
+A snapshot is every tensor in the manifest's order, float32, little-endian, in C order, with nothing
+between them, cut into chunks. It is streamed both ways: beside the model itself no more than a few
+chunks are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from ...crypto.hashing import ContentId
+from ...protocol.blobs import CHUNK_BYTES, BlobList
+from ..blobstore import BlobStore
+from .errors import TrainerFailed
+
+_ITEM = 4
+_CHUNK_ITEMS = CHUNK_BYTES // _ITEM
+
+
+def write_snapshot(parameters: Sequence[torch.Tensor], store: BlobStore) -> BlobList:
+    """Store the parameters' chunks and return the list of them (which is not stored itself)."""
+    size = _ITEM * sum(parameter.numel() for parameter in parameters)
+    chunks = tuple(store.put(chunk) for chunk in _chunks(parameters))
+    return BlobList(kind="snapshot", size=size, chunks=chunks)
+
+
+@torch.no_grad()
+def read_snapshot(
+    parameters: Sequence[torch.Tensor], store: BlobStore, chunks: Sequence[ContentId]
+) -> None:
+    """Replace the parameters by a snapshot's.
+
+    All chunks are checked before the first parameter changes; so a bad snapshot leaves them as they
+    were.
+
+    Raises `TrainerFailed` with the kind `bad_snapshot` for a missing chunk, a wrong size, or a
+    number that is not finite.
+    """
+    elements = sum(parameter.numel() for parameter in parameters)
+    if len(chunks) != -(-elements // _CHUNK_ITEMS):
+        raise _bad(f"{len(chunks)} chunks do not make {elements} parameters")
+    sizes = [min(_CHUNK_ITEMS, elements - start) for start in range(0, elements, _CHUNK_ITEMS)]
+    for index, (chunk, size) in enumerate(zip(chunks, sizes, strict=True)):
+        if not np.isfinite(_values(store, chunk, size)).all():
+            raise _bad(f"chunk {index} holds a number that is not finite")
+
+    values = np.empty(0, dtype=np.float32)
+    ahead = zip(chunks, sizes, strict=True)
+    for parameter in parameters:
+        flat = parameter.detach().view(-1)
+        filled = 0
+        while filled < flat.numel():
+            if not len(values):
+                values = _values(store, *next(ahead))
+            piece, values = np.split(values, [flat.numel() - filled])
+            flat[filled : filled + len(piece)].copy_(torch.from_numpy(piece))
+            filled += len(piece)
+
+
+def _chunks(parameters: Sequence[torch.Tensor]) -> Iterator[bytes]:
+    buffer = bytearray()
+    for parameter in parameters:
+        flat = parameter.detach().reshape(-1)
+        start = 0
+        while start < flat.numel():
+            piece = flat[start : start + _CHUNK_ITEMS - len(buffer) // _ITEM]
+            buffer += piece.cpu().numpy().astype("<f4", copy=False).tobytes()
+            start += piece.numel()
+            if len(buffer) == CHUNK_BYTES:
+                yield bytes(buffer)
+                buffer.clear()
+    if buffer:
+        yield bytes(buffer)
+
+
+def _values(store: BlobStore, chunk: ContentId, size: int) -> np.ndarray:
+    data = store.get(chunk)
+    if data is None:
+        raise _bad(f"chunk {chunk.hex()[:12]} is missing")
+    if len(data) != size * _ITEM:
+        raise _bad(f"chunk {chunk.hex()[:12]} has {len(data)} bytes, not {size * _ITEM}")
+    # A copy, because torch wants memory that it could write to.
+    return np.frombuffer(data, dtype="<f4").astype(np.float32)
+
+
+def _bad(problem: str) -> TrainerFailed:
+    return TrainerFailed("bad_snapshot", f"the snapshot does not fit: {problem}")

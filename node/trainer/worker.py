@@ -1,0 +1,187 @@
+"""The trainer process's requests, one method each, and how their failures are told."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from transformers.utils import logging as transformers_logging
+
+from ...crypto.hashing import ContentId
+from ...protocol.errors import ProtocolError
+from ...protocol.manifest import MAX_MANIFEST_BYTES, Manifest
+from ...protocol.structure import to_plain
+from ...protocol.wire import decode
+from ..blobstore import BlobStore
+from .device import allocated_bytes, choose_device, is_out_of_memory
+from .errors import FailureKind, TrainerFailed
+from .exact import check_exactness
+from .export import export
+from .initial import initialise
+from .momentum import load_momentum, save_momentum
+from .session import TrainingSession
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Answers requests `{"id", "method", "arguments"}` with `{"id", "result"}` or `{"id", "error"}`.
+
+    The parent sends them; they are trusted to be well-formed.
+    """
+
+    def __init__(self) -> None:
+        self._session: TrainingSession | None = None
+        self._store: BlobStore | None = None
+        self._staged: list[bytes] = []
+        self._staged_for = -1
+        self._methods: dict[str, Callable[..., Any]] = {
+            "open": self._open,
+            "initialise": self._initialise,
+            "load": self._load,
+            "train": self._train,
+            "apply": self._apply,
+            "refund": self._refund,
+            "snapshot": self._snapshot,
+            "evaluate": self._evaluate,
+            "save_momentum": self._save_momentum,
+            "load_momentum": self._load_momentum,
+            "export": self._export,
+            "memory": self._memory,
+        }
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Do what is asked; never raises. Staging an update has no answer."""
+        identifier, method = request["id"], request["method"]
+        if identifier != self._staged_for:
+            # What a cancelled call left behind.
+            self._staged, self._staged_for = [], identifier
+        if method == "stage":
+            self._staged.append(request["arguments"]["body"])
+            return None
+        try:
+            return {"id": identifier, "result": self._methods[method](**request["arguments"])}
+        except Exception as error:
+            kind, message = _describe(error)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return {"id": identifier, "error": {"kind": kind, "message": message}}
+
+    def _open(
+        self,
+        manifest: bytes,
+        blobs: str,
+        device: str,
+        threads: int | None,
+        micro_batch: int | None,
+    ) -> dict[str, Any]:
+        self._prepare(threads)
+        chosen = choose_device(device)
+        check_exactness(chosen)
+        try:
+            decoded = decode(Manifest, manifest, max_bytes=MAX_MANIFEST_BYTES, named=True)
+        except ProtocolError as error:
+            raise TrainerFailed("bad_model", f"the manifest does not decode: {error}") from None
+        self._store = BlobStore(Path(blobs))
+        self._session = TrainingSession(decoded, self._store, chosen, micro_batch)
+        return {
+            "device": _device_text(chosen),
+            "parameters": decoded.elements,
+            "needed_bytes": self._session.needed_bytes,
+        }
+
+    def _initialise(
+        self, config: dict[str, Any], seed: int, checkpoint: str | None, blobs: str, device: str
+    ) -> dict[str, Any]:
+        self._prepare(None)
+        path = None if checkpoint is None else Path(checkpoint)
+        made = initialise(config, seed, path, BlobStore(Path(blobs)), choose_device(device))
+        return {
+            "parameters": [to_plain(spec, named=True) for spec in made.table],
+            "blob_list": made.blobs.encode(),
+            "size": made.blobs.size,
+        }
+
+    def _prepare(self, threads: int | None) -> None:
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        # The exact step relies on it: no TF32, no bfloat16 in float32's clothes.
+        torch.set_float32_matmul_precision("highest")
+        if threads is not None:
+            torch.set_num_threads(threads)
+
+    def _load(self, chunks: list[bytes]) -> int:
+        return self._opened.load([ContentId(chunk) for chunk in chunks])
+
+    def _train(self, round_number: int, samples: list[int]) -> dict[str, Any]:
+        return asdict(self._opened.train(round_number, samples))
+
+    def _apply(self, round_number: int, learning_rate: float, own_counted: bool) -> dict[str, Any]:
+        started = time.perf_counter()
+        fingerprint = self._opened.apply(round_number, self._staged, learning_rate, own_counted)
+        self._staged = []
+        return {"fingerprint": fingerprint, "seconds": time.perf_counter() - started}
+
+    def _refund(self, round_number: int) -> bool:
+        return self._opened.optimizer.refund(round_number)
+
+    def _snapshot(self) -> dict[str, Any]:
+        blobs = self._opened.snapshot()
+        return {"blob_list": blobs.encode(), "size": blobs.size}
+
+    def _evaluate(self, sequences: int) -> float:
+        return self._opened.evaluate(sequences)
+
+    def _save_momentum(self, path: str) -> None:
+        session = self._opened
+        save_momentum(session.optimizer, session.manifest.parameters, Path(path))
+
+    def _load_momentum(self, path: str) -> bool:
+        session = self._opened
+        return load_momentum(session.optimizer, session.manifest.parameters, Path(path))
+
+    def _export(self, directory: str) -> None:
+        session = self._opened
+        assert self._store is not None
+        export(session, self._store, Path(directory))
+
+    def _memory(self) -> dict[str, int]:
+        return {
+            "process_bytes": psutil.Process().memory_info().rss,
+            "device_bytes": allocated_bytes(self._opened.device),
+        }
+
+    @property
+    def _opened(self) -> TrainingSession:
+        if self._session is None:
+            raise TrainerFailed("internal", "no manifest has been opened")
+        return self._session
+
+
+def _describe(error: Exception) -> tuple[FailureKind, str]:
+    """The kind and the one-line message under which the node hears of an exception."""
+    first_line = (str(error).splitlines() or [""])[0][:500] or repr(error)
+    if isinstance(error, TrainerFailed):
+        return error.kind, first_line
+    if is_out_of_memory(error):
+        return "out_of_memory", first_line
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # safetensors writes in Rust and passes on only the system's words.
+    if full or "No space left on device" in str(error):
+        return "disk_full", first_line
+    _log.error("internal error\n%s", "".join(traceback.format_exception(error)))
+    return "internal", f"{type(error).__name__}: {first_line}"
+
+
+def _device_text(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device.type} ({torch.cuda.get_device_name(device)})"
+    return device.type
