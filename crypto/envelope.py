@@ -150,11 +150,10 @@ def verify_detached(kind: str, swarm: bytes, sender: PeerId, body: bytes, signat
 def _parse(data: bytes) -> Envelope:
     if not data.startswith(_HEAD):
         raise EnvelopeError("malformed", f"not an envelope of version {_VERSION}")
-    kind_length = data[len(_HEAD)] if len(data) > len(_HEAD) else 0
-    if len(data) < _FIXED_BYTES + kind_length:
-        raise EnvelopeError("malformed", f"an envelope cut short after {len(data)} bytes")
     reader = io.BytesIO(data)
-    reader.seek(len(_HEAD) + 1)
+    reader.seek(len(_HEAD))
+    # Reading past the end gives fewer bytes; the check of the whole length below finds that out.
+    kind_length = int.from_bytes(reader.read(1), "big")
     # latin-1 gives every byte a character, so this cannot fail and the pattern decides.
     kind = reader.read(kind_length).decode("latin-1")
     if not _KIND.fullmatch(kind):
