@@ -80,9 +80,7 @@ def advertised(bound: Sequence[Multiaddr], announce: Sequence[Multiaddr]) -> lis
         return list(announce[:MAX_ADDRESSES])
     result: list[Multiaddr] = []
     for address in bound:
-        family = address.protocols()[0].name
-        host = address.value_for_protocol(family)
-        port = address.value_for_protocol("tcp")
+        family, host, port = _parts(address)
         if ipaddress.ip_address(host).is_unspecified:
             result += [Multiaddr(f"/{family}/{real}/tcp/{port}") for real in _interfaces(family)]
         else:
@@ -100,9 +98,7 @@ def check_free(address: Multiaddr) -> None:
 
     Raises `PortInUse` and `BadAddress`.
     """
-    family = address.protocols()[0].name
-    host = str(address.value_for_protocol(family))
-    port = int(str(address.value_for_protocol("tcp")))
+    family, host, port = _parts(address)
     kind = socket.AF_INET6 if family == "ip6" else socket.AF_INET
     with closing(socket.socket(kind, socket.SOCK_STREAM)) as probe:
         # Connections of an earlier run that are still winding down are no hindrance.
@@ -122,6 +118,12 @@ def check_free(address: Multiaddr) -> None:
 
 
 _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
+
+
+def _parts(address: Multiaddr) -> tuple[str, str, int]:
+    family = next(iter(address.protocols())).name
+    host, port = address.value_for_protocol(family), address.value_for_protocol("tcp")
+    return family, str(host), int(str(port))
 
 
 def _parse(text: str) -> tuple[Multiaddr, list[str]]:

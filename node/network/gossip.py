@@ -149,7 +149,8 @@ class _CountingPubsub(Pubsub):
         return sent
 
     async def stream_handler(self, stream: Any) -> None:
-        await super().stream_handler(_CountingStream(stream, self.traffic))
+        counting: Any = _CountingStream(stream, self.traffic)
+        await super().stream_handler(counting)
 
 
 class _CountingStream:

@@ -34,6 +34,8 @@ from libp2p.network.swarm import Swarm
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.stream_muxer.yamux.yamux import MAX_MESSAGE_SIZE, MAX_WINDOW_SIZE, Yamux
 
+from .scopes import shielded
+
 log = logging.getLogger(__name__)
 
 # A frame has at most 64 KiB: a line that does not move it in this time is dead (6.5 KB/s), and
@@ -46,6 +48,17 @@ MAX_TOPIC_CHARACTERS = 128
 
 # One stream's unread bytes: the largest window, and a frame in flight when it closed.
 _MAX_UNREAD = MAX_WINDOW_SIZE + MAX_MESSAGE_SIZE
+
+# These report as an error what a peer does wrong or a line does by itself; their callers hear of it
+# by an exception and judge better what is worth a line in the log.
+_CHATTY = (
+    "libp2p.host.basic_host",
+    "libp2p.network.swarm",
+    "libp2p.pubsub.gossipsub",
+    "libp2p.pubsub.pubsub",
+    "libp2p.stream_muxer.yamux.yamux",
+    "libp2p.transport.tcp.tcp",
+)
 
 ORIGINALS: dict[str, Any] = {}
 """The library's own functions by name, once `install` has replaced them."""
@@ -97,11 +110,10 @@ class GuardedConnection:
         return data
 
     async def write(self, data: bytes) -> None:
-        deadline = trio.current_time() + WRITE_STALL_SECONDS
-        with trio.CancelScope(shield=True, deadline=deadline) as scope:
+        with shielded(WRITE_STALL_SECONDS) as scope:
             await self._inner.write(data)
         if scope.cancelled_caught:
-            with trio.CancelScope(shield=True):
+            with shielded(2):
                 await self._inner.close()
             raise ConnectionClosedError("the line stopped moving", transport="tcp")
         self.sent += len(data)
@@ -136,7 +148,7 @@ async def _stream_handler(self: BasicHost, stream: Any) -> None:
         await ORIGINALS["BasicHost._swarm_stream_handler"](self, stream)
     except Exception as error:
         log.info("a stream failed: %r", error)
-        with trio.move_on_after(2, shield=True):
+        with shielded(2):
             await stream.reset()
 
 
@@ -155,7 +167,7 @@ async def _read_pubsub_stream(self: Pubsub, stream: Any) -> None:
         await ORIGINALS["Pubsub.continuously_read_stream"](self, stream)
     except Exception as error:
         log.info("a gossip stream failed: %r", error)
-        with trio.move_on_after(2, shield=True):
+        with shielded(2):
             await stream.reset()
 
 
@@ -175,7 +187,7 @@ async def _inbound_connection(self: Swarm, stream: Any, address: Any, failure: A
     except Exception as error:
         log.debug("an inbound connection failed: %r", error)
     finally:
-        with trio.move_on_after(2, shield=True):
+        with shielded(2):
             await connection.close()
 
 
@@ -209,6 +221,8 @@ def _quieten() -> None:
     for name, child in logging.root.manager.loggerDict.items():
         if name.startswith("libp2p.") and isinstance(child, logging.Logger):
             child.setLevel(logging.NOTSET)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     # This module logs through the root logger, and the first such call installs a handler that
     # prints on the terminal.
     module: Any = libp2p.network.connection.swarm_connection

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,11 @@ from typing import Any
 import trio
 from libp2p.abc import INotifee
 from libp2p.host.basic_host import BasicHost
+from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.stream_muxer.yamux.yamux import Yamux
+from libp2p.transport.exceptions import MuxerUpgradeFailure, SecurityUpgradeFailure
 from multiaddr import Multiaddr
 
 from ...crypto.identity import Identity, PeerId, short_peer
@@ -27,6 +31,7 @@ from .errors import BadAddress, DialError, RequestError
 from .gossip import Gossip, Receiver, Validator, open_gossip
 from .host import MAX_CONNECTIONS_PER_PEER, build_host
 from .requests import Handler, Kind, Requests
+from .scopes import shielded
 from .scores import Scores
 from .traffic import Traffic
 
@@ -134,7 +139,7 @@ class Network:
 
     def wire_bytes(self) -> tuple[int, int]:
         """All bytes sent and received, protocol overhead included, encryption not."""
-        wires = [muxer.secured_conn for muxer in self._muxers()]
+        wires: list[Any] = [muxer.secured_conn for muxer in self._muxers()]
         return (
             self.traffic.wire_sent + sum(wire.sent for wire in wires),
             self.traffic.wire_received + sum(wire.received for wire in wires),
@@ -153,14 +158,21 @@ class Network:
             raise DialError(address, "the peer misbehaved and is refused for some minutes")
         if peer in self._connections:
             return peer
+        failure: Exception | None = None
         try:
             with trio.fail_after(timeout):
-                await self._swarm.dial_addr(target, id_of(peer))
+                for candidate in await _resolve(target):
+                    try:
+                        await self._swarm.dial_addr(candidate, id_of(peer))
+                        return peer
+                    except SwarmException as error:
+                        failure = error
         except trio.TooSlowError:
             raise DialError(address, f"no answer within {timeout:g} s") from None
-        except Exception as error:
-            raise DialError(address, _dial_reason(error)) from error
-        return peer
+        except socket.gaierror as error:
+            raise DialError(address, f"the name does not resolve ({error.strerror})") from None
+        assert failure is not None
+        raise DialError(address, _dial_reason(failure)) from failure
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""
@@ -207,11 +219,13 @@ class Network:
         timeout: float,
         idle_timeout: float = 10.0,
         kind: str = "other",
+        progress: Callable[[int], None] | None = None,
     ) -> bytes:
         """Ask a connected peer and return its answer, of at most `max_response` bytes.
 
         `timeout` bounds the whole exchange, `idle_timeout` the silence between two pieces of the
-        answer, both in seconds. Raises `RequestError`.
+        answer, both in seconds. `progress` is told how many bytes of the answer have come in.
+        Raises `RequestError`.
         """
         if peer not in self._connections:
             raise RequestError("not_connected", short_peer(peer))
@@ -223,6 +237,7 @@ class Network:
             timeout=timeout,
             idle_timeout=idle_timeout,
             kind=kind,
+            progress=progress,
         )
 
     async def subscribe(self, topic: str, validate: Validator) -> Receiver:
@@ -244,6 +259,10 @@ class Network:
         Raises `ValueError` beyond 256 KiB. Nobody is told whether it arrived.
         """
         await self.gossip.publish(topic, data)
+
+    def spawn(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        """Run a task for as long as the network is open. What it raises ends the network."""
+        self._nursery.start_soon(function, *arguments)
 
     def _gossip_rejected(self, forwarder: PeerId, reason: str) -> None:
         if reason in _OFFENCES:
@@ -285,7 +304,7 @@ class Network:
     async def _close(self) -> None:
         # The library closes one connection after another, a fifth of a second each.
         self._closing = True
-        with trio.move_on_after(_CLOSE_SECONDS, shield=True):
+        with shielded(_CLOSE_SECONDS):
             await _close_all([c for group in self._connections.values() for c in group])
 
 
@@ -345,33 +364,44 @@ def _check_listening(swarm: Swarm, listen: list[Multiaddr]) -> None:
 
 def _dial_reason(error: BaseException) -> str:
     """The cause of a failed dial in a few words, dug out of the library's layers."""
-    chain: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None and len(chain) < 10:
-        chain.append(cause)
+    # The layers are some five deep; the bound is for a chain that bites its own tail.
+    for _ in range(20):
+        if cause is None:
+            break
+        if isinstance(cause, PeerIDMismatchesPubkey):
+            return "another peer answers there"
+        if isinstance(cause, OSError) and cause.errno in _NETWORK_ERRORS:
+            return _NETWORK_ERRORS[cause.errno]
+        if isinstance(cause, SwarmException) and "Maximum connections" in str(cause):
+            return "this node has as many connections as it may"
         if isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
         else:
             cause = cause.__cause__ or cause.__context__
-    text = " ".join(str(each) for each in chain)
-    if "mismatch" in text.lower():
-        return "another peer answered there"
-    for each in chain:
-        if isinstance(each, ConnectionRefusedError):
-            return "connection refused"
-        if isinstance(each, OSError) and each.errno in _NETWORK_ERRORS:
-            return _NETWORK_ERRORS[each.errno]
-    if "Failed to resolve" in text:
-        return "the name does not resolve"
-    if "limit" in text:
-        return "too many connections here"
-    if "upgrade" in text:
-        return "something answered, but not as a peer of ours would"
+    if isinstance(error.__cause__, (SecurityUpgradeFailure, MuxerUpgradeFailure)):
+        return "something answers there, but it does not speak libp2p as a node does"
     return str(error) or type(error).__name__
+
+
+async def _resolve(target: Multiaddr) -> list[Multiaddr]:
+    """Replace a name by its addresses, as the system knows them; the library asks DNS alone."""
+    family = next(iter(target.protocols())).name
+    if family in ("ip4", "ip6"):
+        return [target]
+    name = str(target.value_for_protocol(family))
+    kind = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(family, socket.AF_UNSPEC)
+    rest = f"/tcp/{target.value_for_protocol('tcp')}/p2p/{target.value_for_protocol('p2p')}"
+    found = await trio.socket.getaddrinfo(name, None, kind, socket.SOCK_STREAM)
+    return [
+        Multiaddr(f"/{'ip6' if each[0] == socket.AF_INET6 else 'ip4'}/{each[4][0]}{rest}")
+        for each in found
+    ]
 
 
 _NETWORK_ERRORS = {
     errno.ECONNREFUSED: "connection refused",
+    errno.ECONNRESET: "connection refused",
     errno.ENETUNREACH: "network unreachable",
     errno.EHOSTUNREACH: "host unreachable",
     errno.ETIMEDOUT: "timed out",

@@ -18,7 +18,6 @@ from libp2p.host.exceptions import StreamFailure
 from libp2p.io.exceptions import IOException
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamError
-from libp2p.protocol_muxer.exceptions import ProtocolNotSupportedError
 
 from ...crypto.identity import PeerId, short_peer
 from ...protocol.errors import ProtocolError
@@ -130,6 +129,7 @@ class Requests:
         timeout: float,
         idle_timeout: float,
         kind: str,
+        progress: Callable[[int], None] | None,
     ) -> bytes:
         """See `Network.request`; the peer is connected."""
         stream: Any = None
@@ -139,7 +139,7 @@ class Requests:
                 stream = await self._open(peer, protocol)
                 await write_frame(stream, request)
                 await stream.close_write()
-                status, response = await read_reply(stream, max_response, idle_timeout)
+                status, response = await read_reply(stream, max_response, idle_timeout, progress)
                 self._traffic.count_sent(kind, len(request))
                 self._traffic.count_received(kind, len(response))
                 # Both ends have said all they have to say; this clears our books.
@@ -214,7 +214,7 @@ class Requests:
             else:
                 opening.stream = stream
         except StreamFailure as error:
-            if isinstance(error.__cause__, ProtocolNotSupportedError):
+            if "protocols not supported" in str(error.__cause__):
                 opening.error = RequestError("refused", f"{short_peer(peer)} has no {protocol}")
         except Exception as error:
             opening.error = RequestError("closed", str(error) or type(error).__name__)

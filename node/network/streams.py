@@ -7,10 +7,13 @@ stream for every cancelled call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
 import trio
+
+from .scopes import shielded
 
 # With yamux's header (12 bytes) exactly one message of the encryption below (65,519 bytes).
 _PIECE_BYTES = 65_519 - 12
@@ -40,8 +43,13 @@ class FrameOversized(Exception):
     """The other side announced more bytes than it may send."""
 
 
-async def read_bytes(stream: Any, count: int, idle: float) -> bytes:
-    """Read `count` bytes. Raises `StreamIdle`, `StreamEnded` and what the stream raises."""
+async def read_bytes(
+    stream: Any, count: int, idle: float, progress: Callable[[int], None] | None = None
+) -> bytes:
+    """Read `count` bytes, telling `progress` how many there are so far.
+
+    Raises `StreamIdle`, `StreamEnded` and what the stream raises.
+    """
     buffer = bytearray()
     while len(buffer) < count:
         piece = b""
@@ -52,21 +60,27 @@ async def read_bytes(stream: Any, count: int, idle: float) -> bytes:
         if not piece:
             raise StreamEnded(f"ended after {len(buffer)} of {count} bytes")
         buffer += piece
+        if progress is not None:
+            progress(len(buffer))
     return bytes(buffer)
 
 
-async def read_frame(stream: Any, limit: int, idle: float) -> bytes:
+async def read_frame(
+    stream: Any, limit: int, idle: float, progress: Callable[[int], None] | None = None
+) -> bytes:
     """Read a length and that many bytes. Raises `FrameOversized` and what `read_bytes` raises."""
     size = int.from_bytes(await read_bytes(stream, 4, idle), "big")
     if size > limit:
         raise FrameOversized(f"{size} bytes announced where at most {limit} are allowed")
-    return await read_bytes(stream, size, idle)
+    return await read_bytes(stream, size, idle, progress)
 
 
-async def read_reply(stream: Any, limit: int, idle: float) -> tuple[Status, bytes]:
+async def read_reply(
+    stream: Any, limit: int, idle: float, progress: Callable[[int], None] | None = None
+) -> tuple[Status, bytes]:
     """Read a reply. Raises what `read_frame` raises, and `ValueError` for an unknown status."""
     status = Status((await read_bytes(stream, 1, idle))[0])
-    return status, await read_frame(stream, limit, idle)
+    return status, await read_frame(stream, limit, idle, progress)
 
 
 async def write_frame(stream: Any, data: bytes, prefix: bytes = b"") -> None:
@@ -81,5 +95,5 @@ async def write_frame(stream: Any, data: bytes, prefix: bytes = b"") -> None:
 
 async def reset(stream: Any) -> None:
     """End a stream at once in both directions, even while being cancelled. Never raises."""
-    with trio.move_on_after(_RESET_SECONDS, shield=True):
+    with shielded(_RESET_SECONDS):
         await stream.reset()

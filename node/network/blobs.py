@@ -1,0 +1,351 @@
+"""Blobs between peers: ask by content id, check the hash, keep what is right.
+
+A fetch ends with exactly the bytes that were asked for or with `FetchFailed`. Slow providers are
+overtaken by others, frozen ones too, liars are scored; a blob that several tasks want at once comes
+over the line once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import trio
+
+from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import PeerId
+from ...protocol.blobs import MAX_BLOB_BYTES
+from ...protocol.errors import ProtocolError
+from ..blobstore import BlobStore
+from .errors import RequestError
+from .network import Network
+from .scopes import open_scope
+
+PROTOCOL = "/distro/blob/1"
+"""Request: a content id. Answer: a zero byte and the blob, or a one byte: not here."""
+
+Providers = Callable[[], Sequence[PeerId]]
+
+_FOUND, _NOT_FOUND = b"\x00", b"\x01"
+_CONTENT_ID_BYTES = 32
+# One provider's share of our downloads; it gives any one peer half of its upload slots.
+_PER_PROVIDER = 2
+# A third provider is asked when two dawdle; more would multiply the bytes for no speed.
+_MAX_HEDGES = 3
+# A provider that takes this many times as long as usual has earned a competitor …
+_PATIENCE = 4.0
+# … but never sooner than this: on a busy line a second of silence is nothing.
+_MIN_PATIENCE_SECONDS = 1.0
+_POLL_SECONDS = 0.2
+# How long a provider that failed is left alone, doubled with each failure.
+_RETRY_SECONDS = 0.5
+_MAX_RETRY_SECONDS = 8.0
+# The weight of the newest measurement in what counts as usual.
+_NEWEST = 0.2
+_IDLE_SECONDS = 10.0
+
+
+class FetchFailed(Exception):
+    """No provider had the blob in time; `tried` says what came of each."""
+
+    def __init__(self, cid: ContentId, tried: dict[PeerId, str]) -> None:
+        counts = Counter(tried.values())
+        outcome = ", ".join(f"{count} × {what}" for what, count in counts.most_common())
+        super().__init__(outcome or "nobody to ask")
+        self.cid = cid
+        self.reason = outcome or "nobody to ask"
+        self.tried = tried
+
+
+def serve_blobs(
+    network: Network,
+    store: BlobStore,
+    max_uploads: int = 4,
+    kind_of: Callable[[ContentId], str] = lambda cid: "blob",
+) -> None:
+    """Serve the blobs of `store` to everybody who is connected, `max_uploads` at a time.
+
+    `kind_of` says what the bytes of a blob are counted as.
+    """
+
+    async def answer(peer: PeerId, request: bytes) -> bytes:
+        cid = _requested(request)
+        data = await trio.to_thread.run_sync(store.get, cid)
+        return _NOT_FOUND if data is None else _FOUND + data
+
+    network.serve(
+        PROTOCOL,
+        answer,
+        max_request=_CONTENT_ID_BYTES,
+        max_concurrent=max_uploads,
+        kind=lambda request: kind_of(ContentId(request)),
+    )
+
+
+class BlobFetcher:
+    """Fetches blobs into `store`."""
+
+    def __init__(self, network: Network, store: BlobStore) -> None:
+        self._network = network
+        self._store = store
+        self._downloads: dict[ContentId, _Download] = {}
+        self._busy: Counter[PeerId] = Counter()
+        # What is usual: seconds to the first byte, and bytes a second from there on.
+        self._latency = 0.25
+        self._rate = 1e6
+
+    async def fetch(
+        self,
+        cid: ContentId,
+        *,
+        max_bytes: int,
+        providers: Providers,
+        kind: str = "blob",
+        timeout: float,
+    ) -> bytes:
+        """Return a blob from the store or from a provider, and keep it in the store.
+
+        `providers` is asked anew whenever somebody is needed; those not connected are passed over.
+        Providers that fail are tried again while `timeout` seconds last. Raises `FetchFailed`, and
+        `DiskFull` if the blob cannot be kept.
+        """
+        data = await trio.to_thread.run_sync(self._store.get, cid)
+        if data is not None:
+            return data
+        download = self._downloads.get(cid)
+        if download is None:
+            download = _Download(cid, min(max_bytes, MAX_BLOB_BYTES), providers, kind)
+            self._downloads[cid] = download
+            self._network.spawn(self._run, download)
+        download.waiting += 1
+        try:
+            with trio.move_on_after(timeout):
+                await download.done.wait()
+        finally:
+            download.waiting -= 1
+            if not download.waiting:
+                # Nobody wants it any more: the tasks end, and their streams with them.
+                download.scope.cancel()
+                if self._downloads.get(cid) is download:
+                    del self._downloads[cid]
+        if download.error is not None:
+            raise download.error
+        if download.data is None:
+            raise FetchFailed(cid, dict(download.tried))
+        return download.data
+
+    async def fetch_many(
+        self,
+        cids: Sequence[ContentId],
+        *,
+        max_bytes: int,
+        providers: Providers,
+        kind: str = "blob",
+        timeout: float,
+        concurrency: int = 4,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Bring all of these blobs into the store, `concurrency` at a time.
+
+        `timeout` is for each; `progress(done, total)` is called after each. What is in the store
+        already is checked and counts as done, so an interrupted call resumes. Raises the first
+        failure as `fetch` does.
+        """
+        queue: Iterator[ContentId] = iter(cids)
+        done = 0
+        failures: list[Exception] = []
+
+        async def work(scope: trio.CancelScope) -> None:
+            nonlocal done
+            for cid in queue:
+                try:
+                    await self.fetch(
+                        cid, max_bytes=max_bytes, providers=providers, kind=kind, timeout=timeout
+                    )
+                except (FetchFailed, OSError) as error:
+                    failures.append(error)
+                    scope.cancel()
+                    return
+                done += 1
+                if progress is not None:
+                    progress(done, len(cids))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(concurrency, len(cids))):
+                nursery.start_soon(work, nursery.cancel_scope)
+        if failures:
+            raise failures[0]
+
+    async def _run(self, download: _Download) -> None:
+        with download.scope:
+            async with trio.open_nursery() as nursery:
+                while download.data is None and download.error is None:
+                    self._start_attempts(download, nursery)
+                    with trio.move_on_after(_POLL_SECONDS):
+                        await download.changed.wait()
+                    download.changed = trio.Event()
+                # The others have lost.
+                nursery.cancel_scope.cancel()
+        download.done.set()
+
+    def _start_attempts(self, download: _Download, nursery: trio.Nursery) -> None:
+        now = trio.current_time()
+        waiting = [each for each in download.attempts if not each.overdue(now)]
+        # One is enough as long as it is making headway.
+        if waiting or len(download.attempts) >= _MAX_HEDGES:
+            return
+        peer = self._choose(download, now)
+        if peer is not None:
+            expected = self._latency + download.max_bytes / self._rate
+            attempt = _Attempt(
+                peer,
+                now,
+                stall=max(_MIN_PATIENCE_SECONDS, _PATIENCE * self._latency),
+                whole=max(2 * _MIN_PATIENCE_SECONDS, _PATIENCE * expected),
+            )
+            download.attempts.append(attempt)
+            nursery.start_soon(self._attempt, download, attempt)
+
+    def _choose(self, download: _Download, now: float) -> PeerId | None:
+        connected = self._network.connected()
+        asked = {attempt.peer for attempt in download.attempts}
+        choices: list[PeerId] = []
+        for peer in download.providers():
+            if peer not in connected:
+                download.tried.setdefault(peer, "not connected")
+            elif (
+                peer not in asked
+                and peer not in download.excluded
+                and download.retry_at.get(peer, now) <= now
+                and self._busy[peer] < _PER_PROVIDER
+            ):
+                choices.append(peer)
+        # Every peer prefers another provider for every blob: the load spreads by itself.
+        own = self._network.peer
+        return min(
+            choices,
+            key=lambda peer: (self._busy[peer], content_id(own + download.cid + peer)),
+            default=None,
+        )
+
+    async def _attempt(self, download: _Download, attempt: _Attempt) -> None:
+        peer = attempt.peer
+        self._busy[peer] += 1
+        try:
+            response = await self._network.request(
+                peer,
+                PROTOCOL,
+                download.cid,
+                max_response=1 + download.max_bytes,
+                timeout=_longest(download.max_bytes),
+                idle_timeout=_IDLE_SECONDS,
+                kind=download.kind,
+                progress=attempt.note,
+            )
+            await self._judge(download, attempt, response)
+        except RequestError as error:
+            download.failed(peer, "too large" if error.reason == "oversized" else error.reason)
+            if error.reason == "oversized":
+                # No liar for certain (whoever told us the size may be one), but of no use.
+                download.excluded.add(peer)
+        except OSError as error:
+            download.error = error
+        finally:
+            self._busy[peer] -= 1
+            if not self._busy[peer]:
+                del self._busy[peer]
+            download.attempts.remove(attempt)
+            download.changed.set()
+
+    async def _judge(self, download: _Download, attempt: _Attempt, response: bytes) -> None:
+        peer = attempt.peer
+        if response == _NOT_FOUND:
+            download.failed(peer, "not found")
+            return
+        data = response[1:]
+        good = response[:1] == _FOUND and await trio.to_thread.run_sync(
+            _keep, self._store, download.cid, data
+        )
+        if not good:
+            download.failed(peer, "wrong content")
+            download.excluded.add(peer)
+            self._network.penalise(peer, "bad_hash")
+            return
+        download.data = data
+        self._learn(attempt, len(data))
+
+    def _learn(self, attempt: _Attempt, size: int) -> None:
+        first = attempt.first_byte or trio.current_time()
+        self._latency += _NEWEST * (first - attempt.started - self._latency)
+        seconds = trio.current_time() - first
+        # Small blobs say nothing about the rate.
+        if size >= 1 << 16 and seconds > 0:
+            self._rate += _NEWEST * (size / seconds - self._rate)
+
+
+class _Download:
+    """One blob on its way, for everybody who waits for it."""
+
+    def __init__(self, cid: ContentId, max_bytes: int, providers: Providers, kind: str) -> None:
+        self.cid = cid
+        self.max_bytes = max_bytes
+        self.providers = providers
+        self.kind = kind
+        self.waiting = 0
+        self.scope = open_scope()
+        self.done = trio.Event()
+        self.changed = trio.Event()
+        self.attempts: list[_Attempt] = []
+        self.tried: dict[PeerId, str] = {}
+        self.excluded: set[PeerId] = set()
+        self.retry_at: dict[PeerId, float] = {}
+        self._delays: dict[PeerId, float] = {}
+        self.data: bytes | None = None
+        self.error: OSError | None = None
+
+    def failed(self, peer: PeerId, outcome: str) -> None:
+        self.tried[peer] = outcome
+        delay = min(self._delays.get(peer, _RETRY_SECONDS), _MAX_RETRY_SECONDS)
+        self._delays[peer] = 2 * delay
+        # Those who were told "busy" together do not come back together.
+        self.retry_at[peer] = trio.current_time() + delay * random.uniform(0.5, 1.0)
+
+
+class _Attempt:
+    """One provider at work on one blob."""
+
+    def __init__(self, peer: PeerId, now: float, *, stall: float, whole: float) -> None:
+        self.peer = peer
+        self.started = now
+        self.first_byte: float | None = None
+        self._heard = now
+        self._stall = stall
+        self._whole = whole
+
+    def note(self, size: int) -> None:
+        self._heard = trio.current_time()
+        if self.first_byte is None:
+            self.first_byte = self._heard
+
+    def overdue(self, now: float) -> bool:
+        """Whether somebody else should have a go at it, too."""
+        return now - self._heard > self._stall or now - self.started > self._whole
+
+
+def _requested(request: bytes) -> ContentId:
+    if len(request) != _CONTENT_ID_BYTES:
+        raise ProtocolError("malformed", f"a content id has 32 bytes, not {len(request)}")
+    return ContentId(request)
+
+
+def _keep(store: BlobStore, cid: ContentId, data: bytes) -> bool:
+    if content_id(data) != cid:
+        return False
+    store.put(data)
+    return True
+
+
+def _longest(max_bytes: int) -> float:
+    """The most that one provider may take: 64 kbit/s and half a minute."""
+    return 30.0 + max_bytes / 8_000
