@@ -1,0 +1,47 @@
+"""A bootstrap peer: it introduces peers to each other, for any swarm, and nothing else.
+
+It keeps no state that matters; a swarm that has met goes on without it. It runs without torch and
+with little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from ..crypto.identity import Identity
+from ..protocol.introductions import Registry
+from .network.introductions import IntroductionService
+from .network.network import NetworkSettings, open_network
+
+# Members stay connected, so this is also how many nodes one bootstrap peer looks after; each costs
+# some 200 KB.
+MAX_CONNECTIONS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapSettings:
+    """Who the bootstrap peer is and where it listens."""
+
+    identity: Identity
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4001",)
+    announce: tuple[str, ...] = ()
+    max_connections: int = MAX_CONNECTIONS
+
+
+async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[str]], None]) -> None:
+    """Introduce peers until cancelled; `ready` is told the addresses to pass around.
+
+    Cancelling it closes the connections properly. Raises `PortInUse` and `BadAddress`.
+    """
+    network_settings = NetworkSettings(
+        listen=settings.listen,
+        announce=settings.announce,
+        max_connections=settings.max_connections,
+    )
+    async with open_network(network_settings, settings.identity) as network:
+        IntroductionService(network, Registry())
+        ready(network.addresses)
+        await trio.sleep_forever()
