@@ -28,7 +28,6 @@ from prometheus_client import (
 
 from .errors import ExitCode, UserError
 
-Role = Literal["member", "bootstrap"]
 State = Literal[
     "starting", "connecting", "syncing", "joining", "waiting", "training", "leaving", "other"
 ]
@@ -43,6 +42,7 @@ Reason = Literal[
     "bad_signature",
     "certificate",
     "equivocation",
+    "impersonation",
     "invalid",
     "malformed",
     "mismatch",
@@ -104,13 +104,13 @@ class Metrics:
     registry; hence the own one. All members may be set from any thread.
     """
 
-    def __init__(self, *, version: str, role: Role = "member") -> None:
+    def __init__(self, *, version: str) -> None:
         # Otherwise every counter drags a second series along that says when it was created.
         disable_created_metrics()
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        build = Info("distro_build", "Version and role of this node.", registry=self.registry)
-        build.info({"version": version, "role": role})
+        build = Info("distro_build", "The version of distro-node.", registry=self.registry)
+        build.info({"version": version})
 
         self._state = self._family(
             Gauge, "state", "1 for the state that the node is in, 0 for the others.", "state", State
@@ -223,12 +223,12 @@ class Metrics:
                 raise UserError(
                     ExitCode.PORT_IN_USE,
                     f"cannot serve metrics at {name}:{port}: the port is in use",
-                    "another node may be running here; choose another port with --metrics, or off",
+                    "another node may be running here; choose another port with --metrics-addr, or off",
                 ) from error
             raise UserError(
                 ExitCode.BAD_ADDRESS,
                 f"cannot serve metrics at {name}:{port}: {error.strerror or error}",
-                "give --metrics an address of this machine, such as 127.0.0.1:9464",
+                "give --metrics-addr an address of this machine, such as 127.0.0.1:9464",
             ) from error
         return MetricsPage(
             url=f"http://{name}:{server.server_port}/metrics", _server=server, _thread=thread

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,3 +32,53 @@ def project_files(checkout: Path) -> list[Path]:
     )
     paths = sorted({checkout / name for name in listed.stdout.split("\0") if name})
     return [path for path in paths if path.is_file()]
+
+
+@pytest.fixture(scope="session")
+def fault_in_command() -> Callable[[Sequence[str]], str | None]:
+    """A function that says what is wrong with the words after `distro-node`, or None.
+
+    It asks the parsers of the program itself, without running anything: unknown commands and
+    options, options without their value, missing or surplus arguments.
+    """
+    from distro_node.node.cli.main import app
+    from typer.main import get_command
+
+    group: Any = get_command(app)
+
+    def parse(command: Any, words: Sequence[str]) -> tuple[str | None, list[str]]:
+        parser = command.make_parser(command.context_class(command))
+        try:
+            values, rest, _ = parser.parse_args(args=list(words))
+        except Exception as error:
+            # The parser has its own exception classes; whichever it is, the words are wrong.
+            return str(error), []
+        missing = [
+            parameter.name
+            for parameter in command.params
+            if parameter.required and values.get(parameter.name) is None
+        ]
+        fault = f"lacks {', '.join(missing)}" if missing and "help" not in values else None
+        return fault, rest
+
+    def fault(words: Sequence[str]) -> str | None:
+        found, rest = parse(group, words)
+        if found or not rest:
+            return found
+        name, *rest = rest
+        if name not in group.commands:
+            return f"there is no command {name!r}"
+        found, rest = parse(group.commands[name], rest)
+        return found or (f"does not take {rest}" if rest else None)
+
+    return fault
+
+
+@pytest.fixture(scope="session")
+def promtool() -> str:
+    """The path of promtool. Where it is missing tests are skipped, but not in CI."""
+    found = shutil.which("promtool")
+    if found is None:
+        assert os.environ.get("CI") != "true", "CI needs promtool (Debian: prometheus)"
+        pytest.skip("promtool is not installed")
+    return found

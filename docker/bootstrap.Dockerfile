@@ -1,0 +1,46 @@
+# A bootstrap peer: introduces peers to each other and relays for those behind a NAT. No torch, no
+# GPU. Build it from the repository's root:
+#
+#   docker build --file docker/bootstrap.Dockerfile --tag distro-node-bootstrap .
+FROM python:3.13-slim-bookworm AS build
+
+# The distribution's mirrors keep only the newest build of a package: a pinned one stops building.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev libgmp-dev \
+    && rm -rf /var/lib/apt/lists/* \
+    && python3 -m venv /opt/distro-node
+
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE __init__.py ./
+COPY crypto ./crypto
+COPY protocol ./protocol
+COPY node ./node
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /opt/distro-node/bin/pip install . --constraint constraints.txt
+
+
+FROM python:3.13-slim-bookworm
+
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libgmp10 \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 10001 --create-home --shell /usr/sbin/nologin distro \
+    && install --directory --owner=distro --mode=0700 /var/lib/distro-node
+
+COPY --from=build /opt/distro-node /opt/distro-node
+ENV PATH=/opt/distro-node/bin:$PATH \
+    DISTRO_NODE_DATA_DIR=/var/lib/distro-node
+
+# By number, so that an orchestrator can see that it is not root.
+USER 10001
+WORKDIR /var/lib/distro-node
+# The identity: peers know this bootstrap peer by it.
+VOLUME /var/lib/distro-node
+EXPOSE 4001
+STOPSIGNAL SIGINT
+HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=3 \
+    CMD ["python3", "-c", "import socket; socket.create_connection(('127.0.0.1', 4001), 5)"]
+ENTRYPOINT ["distro-node"]
+CMD ["bootstrap", "--listen", "/ip4/0.0.0.0/tcp/4001"]
