@@ -302,10 +302,18 @@ class Network:
             events.put(event)
 
     async def _close(self) -> None:
-        # The library closes one connection after another, a fifth of a second each.
+        # The library closes one connection after another, a fifth of a second each; and when it is
+        # cancelled, it closes nothing at all.
         self._closing = True
         with shielded(_CLOSE_SECONDS):
-            await _close_all([c for group in self._connections.values() for c in group])
+            async with trio.open_nursery() as nursery:
+                for listener in list(self._swarm.listeners.values()):
+                    nursery.start_soon(listener.close)
+                for group in self._connections.values():
+                    nursery.start_soon(_close_all, group)
+        with shielded(_CLOSE_SECONDS):
+            for muxer in list(self._muxers()):
+                await muxer.secured_conn.close()
 
 
 class _Notices(INotifee):
