@@ -55,8 +55,6 @@ class FrameDecoder:
 
 def _decode(payload: bytes) -> Any:
     try:
-        return msgpack.unpackb(
-            payload, raw=False, strict_map_key=True, max_buffer_size=MAX_FRAME_BYTES
-        )
-    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        return msgpack.unpackb(payload, raw=False, strict_map_key=True)
+    except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
         raise FrameError(f"not MessagePack: {error!r}"[:200]) from None

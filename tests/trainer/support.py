@@ -1,0 +1,104 @@
+"""A tiny model on bytes, made in memory: what the trainer's tests train."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from distro_node.crypto.hashing import ContentId
+from distro_node.crypto.identity import PeerId
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.trainer.initial import initialise
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.protocol.blobs import CHUNK_BYTES, BlobList
+from distro_node.protocol.manifest import (
+    DataSpec,
+    Manifest,
+    OptimizerSpec,
+    ScheduleSpec,
+    ShardSpec,
+)
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+CPU = torch.device("cpu")
+
+TINY_LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
+
+
+def store_shard(store: BlobStore, tokens: np.ndarray) -> ShardSpec:
+    """Put tokens (already of the right width) into the store as a shard."""
+    data = tokens.tobytes()
+    chunks = tuple(
+        store.put(data[start : start + CHUNK_BYTES]) for start in range(0, len(data), CHUNK_BYTES)
+    )
+    blobs = BlobList(kind="shard", size=len(data), chunks=chunks)
+    return ShardSpec(blob=store.put(blobs.encode()), tokens=len(tokens))
+
+
+def store_byte_tokenizer(store: BlobStore) -> ContentId:
+    """A tokenizer whose 256 tokens are the bytes."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return store.put(tokenizer.to_str().encode())
+
+
+def example_text(size: int) -> np.ndarray:
+    """Bytes with something to learn in them: words of a small vocabulary in random order."""
+    words = [b"gradient ", b"momentum ", b"swarm ", b"update\n", b"round ", b"agree "]
+    chosen = np.random.default_rng(0).integers(0, len(words), size)
+    return np.frombuffer(b"".join(words[i] for i in chosen)[:size], dtype=np.uint8)
+
+
+def make_manifest(
+    root: Path,
+    config: dict[str, Any] | None = None,
+    optimizer: OptimizerSpec | None = None,
+    **changes: Any,
+) -> tuple[Manifest, Sequence[ContentId]]:
+    """A manifest whose blobs are all in the store at `root`; and its initial snapshot's chunks."""
+    store = BlobStore(root)
+    config = config or TINY_LLAMA
+    made = initialise(config, 0, None, store, CPU)
+    text = example_text(20_000)
+    manifest = Manifest(
+        name="tiny",
+        model=config,
+        parameters=made.table,
+        initial=store.put(made.blobs.encode()),
+        data=DataSpec(
+            sequence_length=32,
+            token_bytes=1,
+            vocabulary=256,
+            shards=(store_shard(store, text[:9000]), store_shard(store, text[9000:18_000])),
+            heldout=store_shard(store, text[18_000:]),
+            tokenizer=store_byte_tokenizer(store),
+        ),
+        optimizer=optimizer or OptimizerSpec(),
+        schedule=ScheduleSpec(peak=4e-3, warmup_rounds=2, total_rounds=100),
+        founder=PeerId(bytes(32)),
+    )
+    return dataclasses.replace(manifest, **changes), made.blobs.chunks
+
+
+def make_session(root: Path, **changes: Any) -> TrainingSession:
+    """A session with the initial parameters loaded."""
+    manifest, chunks = make_manifest(root, **changes)
+    session = TrainingSession(manifest, BlobStore(root), CPU)
+    session.load(chunks)
+    return session

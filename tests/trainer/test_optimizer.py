@@ -1,0 +1,208 @@
+"""Local momentum: the published update, refunds, and the file it is kept in."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distro_node.node.trainer.momentum import load_momentum, save_momentum
+from distro_node.node.trainer.optimizer import LocalOptimizer
+from distro_node.protocol.basis import BASIS_SCALE, scaled_basis
+from distro_node.protocol.manifest import OptimizerSpec, ParameterSpec
+from distro_node.protocol.update import encode_update, update_layout
+
+SHAPES = [(64, 128), (30, 20), (48,), ()]
+TABLE = [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(SHAPES)]
+LAYOUT = update_layout(TABLE, 64, 8)
+PLAIN = OptimizerSpec(preconditioner="none", momentum=0.9)
+RMS = OptimizerSpec(preconditioner="rms", momentum=0.9, second_moment=0.95)
+
+
+def new_optimizer(spec: OptimizerSpec = PLAIN) -> LocalOptimizer:
+    return LocalOptimizer(LAYOUT, [torch.zeros(shape) for shape in SHAPES], spec)
+
+
+def gradients(seed: int) -> list[torch.Tensor | None]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+def state(optimizer: LocalOptimizer) -> list[torch.Tensor]:
+    return [tensor.clone() for tensor in optimizer.momentum]
+
+
+def assert_close(left: list[torch.Tensor], right: list[torch.Tensor]) -> None:
+    """Within the rounding of two float32 transforms; momentum elements here are of size 1."""
+    for a, b in zip(left, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=2e-6)
+
+
+def test_momentum_gathers_gradients() -> None:
+    optimizer = new_optimizer()
+    first, second = gradients(1)[0], gradients(2)[0]
+    assert first is not None
+    assert second is not None
+    optimizer.accumulate(gradients(1))
+    optimizer.accumulate(gradients(2))
+    torch.testing.assert_close(optimizer.momentum[0], 0.9 * first + second)
+    optimizer.accumulate([None] * len(SHAPES))
+    optimizer.decay()
+    torch.testing.assert_close(optimizer.momentum[0], 0.81 * (0.9 * first + second))
+
+
+def test_the_preconditioner_divides_by_the_corrected_root_mean_square() -> None:
+    optimizer = new_optimizer(RMS)
+    first, second = gradients(1)[0], gradients(2)[0]
+    assert first is not None
+    assert second is not None
+    optimizer.accumulate(gradients(1))
+    torch.testing.assert_close(optimizer.momentum[0], torch.sign(first))
+    optimizer.accumulate(gradients(2))
+    mean_square = (0.05 * 0.95 * first**2 + 0.05 * second**2) / (1 - 0.95**2)
+    expected = 0.9 * torch.sign(first) + second / mean_square.sqrt()
+    torch.testing.assert_close(optimizer.momentum[0], expected)
+
+
+def test_a_gradient_of_zero_is_no_division_by_zero() -> None:
+    optimizer = new_optimizer(RMS)
+    optimizer.accumulate([torch.zeros(shape) for shape in SHAPES])
+    assert all((momentum == 0).all() for momentum in optimizer.momentum)
+
+
+def test_takes_the_strongest_coefficients_and_leaves_the_rest() -> None:
+    optimizer = new_optimizer()
+    optimizer.accumulate(gradients(3))
+    block = optimizer.momentum[0][:, 64:].double().numpy()
+    basis = scaled_basis(64) / BASIS_SCALE
+    coefficients = (basis @ block @ basis.T).ravel()
+    strongest = np.sort(np.argsort(-np.abs(coefficients))[:8])
+
+    positions, signs = optimizer.take(1)
+    np.testing.assert_array_equal(positions[0][1], strongest)
+    np.testing.assert_array_equal(signs[0][1], np.sign(coefficients[strongest]))
+    encode_update(LAYOUT, positions, signs)
+    coefficients[strongest] = 0
+    left = basis.T @ coefficients.reshape(64, 64) @ basis
+    np.testing.assert_allclose(optimizer.momentum[0][:, 64:].numpy(), left, atol=2e-6)
+
+
+def test_a_refund_restores_the_momentum() -> None:
+    optimizer = new_optimizer()
+    optimizer.accumulate(gradients(4))
+    before = state(optimizer)
+    optimizer.take(7)
+    assert not torch.allclose(optimizer.momentum[0], before[0], atol=1e-3)
+    assert optimizer.refund(7)
+    assert_close(state(optimizer), before)
+    assert not optimizer.refund(7)
+
+
+def test_what_was_counted_does_not_come_back() -> None:
+    optimizer = new_optimizer()
+    optimizer.accumulate(gradients(4))
+    optimizer.take(7)
+    after = state(optimizer)
+    assert optimizer.forget(7)
+    assert not optimizer.refund(7)
+    assert_close(state(optimizer), after)
+
+
+def test_taking_a_round_again_gives_the_first_take_back() -> None:
+    optimizer = new_optimizer()
+    optimizer.accumulate(gradients(4))
+    before = state(optimizer)
+    first = optimizer.take(7)
+    second = optimizer.take(7)
+    for a, b in zip(first[0], second[0], strict=True):
+        np.testing.assert_array_equal(a, b)
+    optimizer.refund(7)
+    assert_close(state(optimizer), before)
+
+
+def test_rounds_that_never_settle_are_refunded_not_lost() -> None:
+    optimizer = new_optimizer()
+    optimizer.accumulate(gradients(4))
+    before = state(optimizer)
+    for round_number in range(1, 21):
+        optimizer.take(round_number)
+    refunded = [round_number for round_number in range(1, 21) if optimizer.refund(round_number)]
+    assert refunded == list(range(13, 21))
+    assert_close(state(optimizer), before)
+
+
+def test_an_empty_momentum_sends_what_the_next_round_undoes() -> None:
+    optimizer = new_optimizer()
+    odd_positions, odd_signs = optimizer.take(1)
+    even_positions, even_signs = optimizer.take(2)
+    for a, b in zip(odd_positions, even_positions, strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(odd_signs, even_signs, strict=True):
+        np.testing.assert_array_equal(a, -b)
+
+
+def test_deterministic() -> None:
+    bodies = []
+    for _ in range(2):
+        optimizer = new_optimizer(RMS)
+        for seed in range(3):
+            optimizer.accumulate(gradients(seed))
+        bodies.append(encode_update(LAYOUT, *optimizer.take(1)))
+    assert bodies[0] == bodies[1]
+
+
+class TestFile:
+    def trained(self) -> LocalOptimizer:
+        optimizer = new_optimizer(RMS)
+        optimizer.accumulate(gradients(1))
+        optimizer.accumulate(gradients(2))
+        return optimizer
+
+    def test_round_trip(self, tmp_path: Path) -> None:
+        optimizer, other = self.trained(), new_optimizer(RMS)
+        path = tmp_path / "momentum"
+        save_momentum(optimizer, TABLE, path)
+        assert load_momentum(other, TABLE, path)
+        assert list(tmp_path.iterdir()) == [path]
+        optimizer.accumulate(gradients(3))
+        other.accumulate(gradients(3))
+        for a, b in zip(optimizer.momentum, other.momentum, strict=True):
+            assert torch.equal(a, b)
+
+    def test_missing(self, tmp_path: Path) -> None:
+        assert not load_momentum(new_optimizer(), TABLE, tmp_path / "nothing")
+
+    def test_of_another_model_or_optimizer(self, tmp_path: Path) -> None:
+        path = tmp_path / "momentum"
+        save_momentum(self.trained(), TABLE, path)
+        assert not load_momentum(new_optimizer(PLAIN), TABLE, path)
+        shapes = [(64, 64), *SHAPES[1:]]
+        table = [dataclasses.replace(spec, shape=s) for spec, s in zip(TABLE, shapes, strict=True)]
+        layout = update_layout(table, 64, 8)
+        other = LocalOptimizer(layout, [torch.zeros(shape) for shape in shapes], RMS)
+        assert not load_momentum(other, table, path)
+        assert (other.momentum[1] == 0).all()
+
+    def test_not_finite(self, tmp_path: Path) -> None:
+        path = tmp_path / "momentum"
+        broken = self.trained()
+        broken.second_moment[2][3] = float("inf")
+        save_momentum(broken, TABLE, path)
+        target = new_optimizer(RMS)
+        assert not load_momentum(target, TABLE, path)
+        assert (target.momentum[0] == 0).all()
+
+    @pytest.mark.parametrize("kept", [0, 7, 100, 2000, -4])
+    def test_torn(self, tmp_path: Path, kept: int) -> None:
+        path = tmp_path / "momentum"
+        save_momentum(self.trained(), TABLE, path)
+        path.write_bytes(path.read_bytes()[:kept])
+        assert not load_momentum(new_optimizer(RMS), TABLE, path)
+
+    def test_garbage_and_a_directory(self, tmp_path: Path) -> None:
+        path = tmp_path / "momentum"
+        path.write_bytes(np.random.default_rng(0).bytes(5000))
+        assert not load_momentum(new_optimizer(RMS), TABLE, path)
+        assert not load_momentum(new_optimizer(RMS), TABLE, tmp_path)

@@ -1,0 +1,154 @@
+"""Snapshots and training data, out of the blob store and into it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distro_node.crypto.hashing import ContentId
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.trainer.data import Corpus
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.snapshot import read_snapshot, write_snapshot
+from distro_node.protocol.blobs import CHUNK_BYTES, decode_blob_list
+from distro_node.protocol.manifest import DataSpec
+from trainer.support import store_shard
+
+# One and a bit chunks, with a tensor across the border.
+SHAPES = [(3, 5), (1000, 600), (), (600, 1000)]
+
+
+def tensors(seed: int | None = None) -> list[torch.Tensor]:
+    if seed is None:
+        return [torch.zeros(shape) for shape in SHAPES]
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+class TestSnapshot:
+    def test_round_trip(self, tmp_path: Path) -> None:
+        store = BlobStore(tmp_path)
+        blobs = write_snapshot(tensors(1), store)
+        assert blobs.size == 4 * (15 + 1 + 1_200_000)
+        assert len(blobs.chunks) == 2
+        decode_blob_list(blobs.encode(), "snapshot", blobs.size)
+        target = tensors()
+        read_snapshot(target, store, blobs.chunks)
+        for a, b in zip(tensors(1), target, strict=True):
+            assert torch.equal(a, b)
+
+    def test_the_bytes_are_float32_little_endian_in_order(self, tmp_path: Path) -> None:
+        store = BlobStore(tmp_path)
+        values = [torch.tensor([[1.0, -2.0], [0.5, 3.0]]).T, torch.tensor(7.0)]
+        (chunk,) = write_snapshot(values, store).chunks
+        assert store.get(chunk) == np.array([1, 0.5, -2, 3, 7], dtype="<f4").tobytes()
+
+    def test_exactly_full_chunks(self, tmp_path: Path) -> None:
+        store = BlobStore(tmp_path)
+        whole = [torch.ones(CHUNK_BYTES // 4), torch.ones(CHUNK_BYTES // 4)]
+        blobs = write_snapshot(whole, store)
+        assert len(blobs.chunks) == 2
+        target = [torch.zeros(CHUNK_BYTES // 2)]
+        read_snapshot(target, store, blobs.chunks)
+        assert (target[0] == 1).all()
+
+    @pytest.mark.parametrize("fault", ["missing", "count", "size", "nan", "inf", "corrupt"])
+    def test_a_bad_snapshot_changes_nothing(self, tmp_path: Path, fault: str) -> None:
+        store = BlobStore(tmp_path)
+        parameters = tensors(1)
+        if fault in ("nan", "inf"):
+            parameters[3][-1, -1] = float(fault)
+        chunks = list(write_snapshot(parameters, store).chunks)
+        match fault:
+            case "missing":
+                store.remove(chunks[1])
+            case "count":
+                chunks.append(chunks[1])
+            case "size":
+                chunks[1] = chunks[0]
+            case "corrupt":
+                path = store.path(chunks[1])
+                path.write_bytes(b"\1" + path.read_bytes()[1:])
+        target = tensors(2)
+        with pytest.raises(TrainerFailed) as caught:
+            read_snapshot(target, store, chunks)
+        assert caught.value.kind == "bad_snapshot"
+        for a, b in zip(tensors(2), target, strict=True):
+            assert torch.equal(a, b)
+
+
+class TestData:
+    def corpus(self, root: Path, width: int = 2) -> tuple[Corpus, DataSpec, np.ndarray]:
+        """Two shards; the first one's tokens run over three chunks."""
+        store = BlobStore(root)
+        kind = {1: "u1", 2: "<u2", 4: "<u4"}[width]
+        long = (np.arange(2 * CHUNK_BYTES // width + 1000) % 251).astype(kind)
+        short = np.arange(100, 200).astype(kind)
+        spec = DataSpec(
+            sequence_length=99,
+            token_bytes=width,  # type: ignore[arg-type]  # one of 1, 2, 4
+            vocabulary=251,
+            shards=(store_shard(store, long), store_shard(store, short)),
+            heldout=store_shard(store, short),
+            tokenizer=ContentId(bytes(32)),
+        )
+        return Corpus(spec, store), spec, long
+
+    @pytest.mark.parametrize("width", [1, 2, 4])
+    def test_every_sample_is_the_right_tokens_across_chunk_borders(
+        self, tmp_path: Path, width: int
+    ) -> None:
+        corpus, spec, long = self.corpus(tmp_path, width)
+        first = spec.samples_in(spec.shards[0])
+        border = CHUNK_BYTES // width // 99
+        samples = [0, border - 1, border, border + 1, 2 * border, first - 1]
+        read = corpus.training([*samples, first])
+        assert read.dtype == np.int64
+        for row, sample in zip(read, samples, strict=False):
+            np.testing.assert_array_equal(row, long[sample * 99 : sample * 99 + 100])
+        np.testing.assert_array_equal(read[-1], np.arange(100, 200))
+        assert spec.samples == first + 1
+
+    def test_held_out_and_nothing(self, tmp_path: Path) -> None:
+        corpus, _, _ = self.corpus(tmp_path)
+        assert corpus.heldout_samples == 1
+        np.testing.assert_array_equal(corpus.heldout([0])[0], np.arange(100, 200))
+        assert corpus.training([]).shape == (0, 100)
+
+    def test_token_outside_the_vocabulary(self, tmp_path: Path) -> None:
+        _, spec, _ = self.corpus(tmp_path)
+        narrow = Corpus(dataclasses.replace(spec, vocabulary=199), BlobStore(tmp_path))
+        with pytest.raises(TrainerFailed, match="token 199") as caught:
+            narrow.heldout([0])
+        assert caught.value.kind == "bad_data"
+
+    @pytest.mark.parametrize("sample", [-1, 10**9])
+    def test_sample_that_is_not_there(self, tmp_path: Path, sample: int) -> None:
+        corpus, _, _ = self.corpus(tmp_path)
+        with pytest.raises(TrainerFailed, match="sample"):
+            corpus.training([sample])
+
+    @pytest.mark.parametrize("fault", ["list", "chunk", "cut", "size"])
+    def test_missing_bytes(self, tmp_path: Path, fault: str) -> None:
+        _, spec, _ = self.corpus(tmp_path)
+        store = BlobStore(tmp_path)
+        shard = spec.heldout
+        data = store.get(shard.blob)
+        assert data is not None
+        (chunk,) = decode_blob_list(data, "shard", shard.tokens * 2).chunks
+        match fault:
+            case "list":
+                store.remove(shard.blob)
+            case "chunk":
+                store.remove(chunk)
+            case "cut":
+                store.path(chunk).write_bytes(b"12")
+            case "size":
+                shard = dataclasses.replace(shard, tokens=shard.tokens + 1)
+        corpus = Corpus(dataclasses.replace(spec, heldout=shard), store)
+        with pytest.raises(TrainerFailed) as caught:
+            corpus.heldout([0])
+        assert caught.value.kind == "bad_data"
