@@ -67,6 +67,21 @@ class Envelope:
     signature: bytes
     """64 bytes; enough, with the other fields, for `verify_detached`."""
 
+    def encode(self) -> bytes:
+        """The envelope's bytes, as `open_envelope` takes them; 135 + len(kind) more than the body."""
+        return b"".join(
+            (
+                _HEAD,
+                bytes([len(self.kind)]),
+                self.kind.encode("ascii"),
+                self.swarm,
+                self.sender,
+                len(self.body).to_bytes(_LENGTH_BYTES, "big"),
+                self.body,
+                self.signature,
+            )
+        )
+
 
 def signing_bytes(kind: str, swarm: bytes, body: bytes) -> bytes:
     """Return what is signed: domain and version, length of kind, kind, swarm-id, body.
@@ -83,6 +98,26 @@ def signing_bytes(kind: str, swarm: bytes, body: bytes) -> bytes:
     return b"".join((_DOMAIN, bytes([len(kind)]), kind.encode("ascii"), swarm, body))
 
 
+def sign(
+    identity: Identity,
+    kind: str,
+    swarm: bytes,
+    body: bytes,
+    *,
+    max_bytes: int = MAX_ENVELOPE_BYTES,
+) -> Envelope:
+    """Sign `body`.
+
+    Raises `ValueError` if the envelope would be over `max_bytes` (nobody would open it), and what
+    `signing_bytes` raises.
+    """
+    signature = identity.sign(signing_bytes(kind, swarm, body))
+    size = _FIXED_BYTES + len(kind) + len(body)
+    if size > max_bytes:
+        raise ValueError(f"an envelope of {size} bytes where at most {max_bytes} are allowed")
+    return Envelope(kind=kind, swarm=swarm, sender=identity.peer, body=body, signature=signature)
+
+
 def seal(
     identity: Identity,
     kind: str,
@@ -91,27 +126,8 @@ def seal(
     *,
     max_bytes: int = MAX_ENVELOPE_BYTES,
 ) -> bytes:
-    """Sign `body` and return the envelope's bytes, 135 + len(kind) more than the body.
-
-    Raises `ValueError` if the result would be over `max_bytes` (nobody would open it), and what
-    `signing_bytes` raises.
-    """
-    signature = identity.sign(signing_bytes(kind, swarm, body))
-    size = _FIXED_BYTES + len(kind) + len(body)
-    if size > max_bytes:
-        raise ValueError(f"an envelope of {size} bytes where at most {max_bytes} are allowed")
-    return b"".join(
-        (
-            _HEAD,
-            bytes([len(kind)]),
-            kind.encode("ascii"),
-            swarm,
-            identity.peer,
-            len(body).to_bytes(_LENGTH_BYTES, "big"),
-            body,
-            signature,
-        )
-    )
+    """The bytes of a signed envelope around `body`. Raises what `sign` raises."""
+    return sign(identity, kind, swarm, body, max_bytes=max_bytes).encode()
 
 
 def open_envelope(data: bytes, *, swarm: bytes, max_bytes: int = MAX_ENVELOPE_BYTES) -> Envelope:

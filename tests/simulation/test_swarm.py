@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from simulation.swarm import Node, Swarm, peers, toy_manifest
 
 
@@ -114,7 +113,7 @@ def test_a_slow_member_is_waited_for_or_refunded_but_never_stops_the_swarm() -> 
 @pytest.mark.parametrize("seed", range(12))
 def test_churn(seed: int) -> None:
     """Members come and go at random; whatever happens, parameters agree and rounds go on."""
-    swarm, nodes = start(5, seed, loss=0.05)
+    swarm, _ = start(5, seed, loss=0.05)
     swarm.run_until(everybody_at(swarm, 2), limit=60)
     index = 5
     for _ in range(8):

@@ -1,0 +1,398 @@
+"""The daemon: one node in one swarm, from the start of the process to its polite end.
+
+It opens the network, finds the swarm, brings what is missing to the disk and then runs the member. All
+that a user can mend ends in a `UserError`; whatever was stored stays good, and the same command resumes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from .. import __version__
+from ..crypto.hashing import ContentId
+from ..crypto.identity import Identity, PeerId, peer_text
+from ..protocol.errors import ProtocolError
+from ..protocol.ledger import Ledger
+from ..protocol.manifest import MAX_MANIFEST_BYTES, Manifest, decode_manifest
+from ..protocol.swarm_id import swarm_text
+from .blobstore import BlobStore
+from .control import serve_control
+from .datadir import DataDir, open_identity
+from .errors import ExitCode, UserError
+from .journal import Journal
+from .metrics import Follower, Metrics
+from .network.blobs import BlobFetcher, FetchFailed, serve_blobs
+from .network.errors import BadAddress, PortInUse
+from .network.introductions import Introducer, NoBootstrap
+from .network.network import Network, NetworkSettings, open_network
+from .network.scopes import open_scope
+from .provisions import Provisions
+from .records import Records
+from .runner import Runner
+from .settings import DaemonSettings
+from .snapshots import Snapshots
+from .sync import ask_any
+from .trainer.client import TrainerSpec
+from .workshop import Workshop
+
+_log = logging.getLogger(__name__)
+
+# How long a newcomer looks for somebody who knows the swarm before it says that nobody does.
+_CONTACT_SECONDS = 30.0
+_UNKNOWN_SECONDS = 30.0
+# What a polite leave waits for the others to take note.
+_LEAVE_SECONDS = 5.0
+_EVALUATE_ROUNDS = 10
+# What a node that could start by itself waits for others to turn up.
+_COMPANY_SECONDS = 3.0
+_POLL_SECONDS = 0.1
+_METRICS_SECONDS = 1.0
+
+
+async def run_daemon(settings: DaemonSettings) -> None:
+    """Take part in a swarm until told to leave. Raises `UserError`."""
+    data = DataDir(settings.data_dir)
+    data.create()
+    with data.lock():
+        identity = open_identity(data, settings.passphrase)
+        metrics = Metrics(version=__version__)
+        page = metrics.serve(settings.metrics_address) if settings.metrics_address else None
+        try:
+            async with _network(settings, identity) as network:
+                daemon = _Daemon(settings, data, identity, network, metrics)
+                daemon.metrics_url = page.url if page is not None else None
+                await daemon.run()
+        finally:
+            if page is not None:
+                page.close()
+
+
+@asynccontextmanager
+async def _network(settings: DaemonSettings, identity: Identity) -> AsyncIterator[Network]:
+    listen = settings.listen or NetworkSettings().listen
+    try:
+        network_settings = NetworkSettings(listen=listen, announce=settings.announce)
+        async with open_network(network_settings, identity) as network:
+            yield network
+    except PortInUse as error:
+        raise UserError(
+            ExitCode.PORT_IN_USE,
+            str(error),
+            "choose another port with --listen (0 takes a free one)",
+        ) from None
+    except BadAddress as error:
+        raise UserError(
+            ExitCode.BAD_ADDRESS,
+            f"{error.text!r} is not an address that can be used here: {error.why}",
+            "an address looks like /ip4/203.0.113.7/tcp/4001; a bootstrap peer's ends in /p2p/12D3KooW…",
+        ) from None
+
+
+class _Daemon:
+    def __init__(
+        self,
+        settings: DaemonSettings,
+        data: DataDir,
+        identity: Identity,
+        network: Network,
+        metrics: Metrics,
+    ) -> None:
+        self.metrics_url: str | None = None
+        self._settings = settings
+        self._data = data
+        self._directory = data.swarm(settings.swarm)
+        self._identity = identity
+        self._network = network
+        self._metrics = metrics
+        self._store = BlobStore(data.blobs)
+        self._fetcher = BlobFetcher(network, self._store)
+        self._journal = Journal(identity.peer, metrics)
+        self._manifest: Manifest | None = None
+        self._runner: Runner | None = None
+        self._introducer: Introducer | None = None
+        self._leaving = trio.Event()
+
+    async def run(self) -> None:
+        self._directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_signals, nursery.cancel_scope)
+            handlers = {"status": lambda _: self.status(), "leave": lambda _: self._leave()}
+            await nursery.start(serve_control, self._data.socket, handlers)
+            nursery.start_soon(self._update_metrics)
+            if self._settings.screen:
+                # Only here: a screen needs modules that a node without one does not.
+                from .screen import show_screen
+
+                nursery.start_soon(show_screen, self.status)
+            with open_scope() as joining:
+                nursery.start_soon(self._stop_joining, joining)
+                self._introducer = Introducer(
+                    self._network,
+                    self._identity,
+                    self._settings.swarm,
+                    self._settings.bootstrap,
+                    known_path=self._directory.root / "peers.json",
+                )
+                nursery.start_soon(self._introducer.run)
+                runner, workshop = await self._join(self._introducer)
+                self._runner = runner
+            if self._runner is not None:
+                await self._runner.run(workshop, until_round=self._settings.until_round)
+            nursery.cancel_scope.cancel()
+
+    # Joining
+
+    async def _join(self, introducer: Introducer) -> tuple[Runner, Workshop]:
+        """Everything up to the point where the member can run."""
+        journal, network = self._journal, self._network
+        journal.enter("connecting")
+        manifest = await self._get_manifest(introducer)
+        self._manifest = manifest
+        records = Records(self._directory, manifest)
+        journal.history = records.history
+        update_ids: dict[ContentId, None] = {}
+        serve_blobs(
+            network, self._store, kind_of=lambda cid: "update" if cid in update_ids else "blob"
+        )
+        journal.enter("syncing")
+        ledger = await trio.to_thread.run_sync(records.load_ledger)
+        await self._catch_up(ledger, records, introducer)
+        provisions = Provisions(
+            self._store, self._fetcher, lambda: list(network.connected()), journal.report
+        )
+        await provisions.data(manifest.data)
+        runner = Runner(
+            manifest=manifest,
+            identity=self._identity,
+            network=network,
+            store=self._store,
+            fetcher=self._fetcher,
+            records=records,
+            ledger=ledger,
+            journal=journal,
+            session=int(time.time()),
+            ticket=_ticket(self._settings.ticket),
+            update_ids=update_ids,
+        )
+        snapshots = Snapshots(
+            manifest=manifest,
+            store=self._store,
+            records=records,
+            provisions=provisions,
+            ledger=lambda: runner.member.ledger,
+        )
+        spec = TrainerSpec(
+            manifest=manifest.encode(),
+            blobs=self._data.blobs,
+            device=self._settings.device,
+            threads=self._settings.threads,
+            micro_batch=self._settings.micro_batch,
+        )
+        workshop = Workshop(
+            manifest=manifest,
+            spec=spec,
+            store=self._store,
+            snapshots=snapshots,
+            momentum=records.momentum,
+            journal=journal,
+            evaluate_every=self._settings.evaluate_every or _EVALUATE_ROUNDS,
+        )
+        return runner, workshop
+
+    async def _get_manifest(self, introducer: Introducer) -> Manifest:
+        """The manifest from disk, or from whoever has it."""
+        swarm = self._settings.swarm
+        blob = ContentId(swarm)
+        data = self._store.get(blob)
+        if data is None:
+            self._journal.report("looking for the swarm", 0, 0)
+            await self._first_contact(introducer)
+            try:
+                data = await self._fetcher.fetch(
+                    blob,
+                    max_bytes=MAX_MANIFEST_BYTES,
+                    providers=lambda: list(self._network.connected()),
+                    timeout=_UNKNOWN_SECONDS,
+                )
+            except FetchFailed:
+                raise UserError(
+                    ExitCode.UNKNOWN_SWARM,
+                    f"nobody that could be reached knows the swarm {swarm_text(swarm)}",
+                    "check the id, and that somebody who takes part in it is online",
+                ) from None
+        try:
+            manifest = decode_manifest(data, swarm)
+        except ProtocolError as error:
+            if error.reason == "version":
+                raise UserError(
+                    ExitCode.VERSION, str(error), "install the version that the swarm uses"
+                ) from None
+            raise UserError(
+                ExitCode.MANIFEST,
+                f"the swarm's manifest cannot be used: {error}",
+                "whoever made the swarm has to create it anew",
+            ) from None
+        self._directory.manifest.write_bytes(data)
+        return manifest
+
+    async def _first_contact(self, introducer: Introducer) -> None:
+        try:
+            await introducer.first_contact(_CONTACT_SECONDS)
+        except NoBootstrap as error:
+            tried = "; ".join(f"{address}: {why}" for address, why in error.outcomes.items())
+            if not tried:
+                raise UserError(
+                    ExitCode.NO_BOOTSTRAP,
+                    "there is nobody to ask about this swarm",
+                    "join with the invite link, or name a bootstrap peer with --bootstrap",
+                ) from None
+            raise UserError(
+                ExitCode.NO_BOOTSTRAP,
+                f"no bootstrap peer can be reached (tried {tried})",
+                "check your connection and the addresses, or ask for a newer invite link",
+            ) from None
+
+    async def _catch_up(self, ledger: Ledger, records: Records, introducer: Introducer) -> None:
+        """Bring the ledger up to what the others have, as far as anybody answers.
+
+        Without anybody there, a node with nothing but the manifest waits, unless it is the founder,
+        who starts the swarm; one that took part before goes on from its own disk.
+        """
+        manifest = self._manifest
+        assert manifest is not None  # `_join` has just set it
+        begun = len(ledger) > 0 or manifest.founder == self._identity.peer
+        if begun and not await self._has_company(introducer):
+            return
+        while True:
+            found = await ask_any(self._network, manifest, len(ledger), set)
+            if found is None:
+                if begun:
+                    return
+                self._journal.report("waiting for a member of the swarm", 0, 0)
+                await trio.sleep(1.0)
+                continue
+            peer, answer = found
+            try:
+                for decided in answer.decided():
+                    ledger.append(decided)
+                    records.keep(decided)
+            except ProtocolError as error:
+                # Another chain, perhaps: once the member runs, fork choice looks into it.
+                _log.info("peer %s: %s", peer_text(peer), error)
+                return
+            self._journal.report("fetching the ledger", len(ledger), answer.height)
+            if len(ledger) >= answer.height or not answer.entries:
+                return
+
+    async def _has_company(self, introducer: Introducer) -> bool:
+        """Give the network a moment to find somebody; whether it did."""
+        deadline = trio.current_time() + _COMPANY_SECONDS
+        while trio.current_time() < deadline:
+            if any(peer in introducer.records for peer in self._network.connected()):
+                return True
+            await trio.sleep(_POLL_SECONDS)
+        return False
+
+    # While running
+
+    def status(self) -> dict[str, Any]:
+        """What `distro-node status` shows."""
+        network, runner, journal = self._network, self._runner, self._journal
+        connected = network.connected()
+        sent, received = network.wire_bytes()
+        status = journal.status() | {
+            "version": __version__,
+            "peer": peer_text(self._identity.peer),
+            "swarm": swarm_text(self._settings.swarm),
+            "name": self._manifest.name if self._manifest is not None else None,
+            "members": self._members(connected),
+            "sent_bytes": sent,
+            "received_bytes": received,
+            "peers_connected": len(connected),
+            "addresses": network.addresses,
+            "metrics": self.metrics_url,
+            "bootstrap_connected": (
+                self._introducer is not None and self._introducer.bootstrap_connected()
+            ),
+            "until_round": self._settings.until_round,
+        }
+        if self._manifest is not None and not status["parameters"]:
+            status["parameters"] = self._manifest.elements
+        if runner is not None:
+            status["round_in_work"] = runner.member.round
+        return status
+
+    def _members(self, connected: frozenset[PeerId]) -> list[dict[str, Any]]:
+        if self._runner is None:
+            return []
+        now = trio.current_time()
+        member = self._runner.member
+        rows = []
+        for peer in member.members:
+            heard = member.presence.last_heard(peer)
+            me = peer == self._identity.peer
+            rows.append(
+                {
+                    "peer": peer_text(peer),
+                    "me": me,
+                    "connected": me or peer in connected,
+                    "heard_seconds": None if me or heard is None else max(0.0, now - heard),
+                }
+            )
+        return rows
+
+    def _leave(self) -> dict[str, Any]:
+        self._leaving.set()
+        if self._runner is not None:
+            self._runner.leave(_LEAVE_SECONDS)
+        return {"ok": True}
+
+    async def _stop_joining(self, joining: trio.CancelScope) -> None:
+        """A leave while still joining has nobody to say goodbye to."""
+        await self._leaving.wait()
+        if self._runner is None:
+            joining.cancel()
+
+    async def _watch_signals(self, everything: trio.CancelScope) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                if self._leaving.is_set():
+                    # The trainer ends with the pipe to it. Nothing is lost: all is on disk.
+                    _log.warning("leaving at once")
+                    os._exit(ExitCode.INTERRUPTED)
+                _log.info("leaving politely; once more to leave at once")
+                self._leave()
+
+    async def _update_metrics(self) -> None:
+        metrics, network = self._metrics, self._network
+        sent, received = Follower(metrics.sent), Follower(metrics.received)
+        rejected = Follower(metrics.rejected)
+        while True:
+            sent.update(network.traffic.sent)
+            received.update(network.traffic.received)
+            rejected.update(network.traffic.rejected)
+            metrics.peers_connected.set(len(network.connected()))
+            await trio.sleep(_METRICS_SECONDS)
+
+
+def _ticket(text: str | None) -> bytes:
+    if text is None:
+        return b""
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (ValueError, binascii.Error):
+        raise UserError(
+            ExitCode.BAD_SWARM_ID,
+            "the invite link's ticket is damaged",
+            "copy the whole link once more",
+        ) from None

@@ -1,0 +1,117 @@
+"""What a node must have on disk before it can train: manifest, data, tokenizer, parameters.
+
+Everything is named by content id and comes from whoever has it; what is here already is not fetched
+again, so an interrupted join resumes where it was. If nobody has a thing at present, a node waits for
+somebody who does, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import trio
+
+from ..crypto.hashing import ContentId
+from ..crypto.identity import PeerId
+from ..protocol.blobs import CHUNK_BYTES, MAX_BLOB_BYTES, BlobList, decode_blob_list
+from ..protocol.errors import ProtocolError
+from ..protocol.manifest import DataSpec
+from .blobstore import BlobStore
+from .network.blobs import BlobFetcher, FetchFailed
+
+_log = logging.getLogger(__name__)
+
+# One chunk over a line of 1 Mbit/s takes 34 s.
+_TIMEOUT_SECONDS = 120.0
+_PAUSE_SECONDS = 2.0
+
+Report = Callable[[str, int, int], None]
+"""(what, done, total)"""
+
+
+class Provisions:
+    """Fetches what is missing, and keeps fetching until it is there."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        fetcher: BlobFetcher,
+        providers: Callable[[], Sequence[PeerId]],
+        report: Report,
+    ) -> None:
+        self._store = store
+        self._fetcher = fetcher
+        self._providers = providers
+        self._report = report
+
+    async def blob(self, blob: ContentId, what: str, max_bytes: int = MAX_BLOB_BYTES) -> bytes:
+        """One blob's bytes. Raises `DiskFull`."""
+        while True:
+            try:
+                return await self._fetcher.fetch(
+                    blob,
+                    max_bytes=max_bytes,
+                    providers=self._providers,
+                    timeout=_TIMEOUT_SECONDS,
+                )
+            except FetchFailed as failure:
+                await self._wait(what, failure)
+
+    async def listed(
+        self, kind: Literal["snapshot", "shard"], blob: ContentId, size: int, what: str
+    ) -> BlobList:
+        """A blob list with all of its chunks. Raises `DiskFull`.
+
+        Raises `ProtocolError` if the list is not what it should be, which no peer can cause: its
+        content id comes from the manifest or from a certified record.
+        """
+        blobs = decode_blob_list(await self.blob(blob, what), kind, size)
+        while not await self._chunks(blobs, what):
+            pass
+        return blobs
+
+    async def data(self, data: DataSpec) -> None:
+        """The training data, the held-out part and the tokenizer. Raises `DiskFull`."""
+        await self.blob(data.tokenizer, "the tokenizer")
+        shards = dict.fromkeys((*data.shards, data.heldout))
+        for number, shard in enumerate(shards, 1):
+            what = f"training data, part {number} of {len(shards)}"
+            await self.listed("shard", shard.blob, shard.tokens * data.token_bytes, what)
+
+    async def _chunks(self, blobs: BlobList, what: str) -> bool:
+        def progress(done: int, total: int) -> None:
+            self._report(what, min(done * CHUNK_BYTES, blobs.size), blobs.size)
+
+        try:
+            await self._fetcher.fetch_many(
+                blobs.chunks,
+                max_bytes=CHUNK_BYTES,
+                providers=self._providers,
+                timeout=_TIMEOUT_SECONDS,
+                progress=progress,
+            )
+        except FetchFailed as failure:
+            await self._wait(what, failure)
+            return False
+        return True
+
+    async def _wait(self, what: str, failure: FetchFailed) -> None:
+        _log.info("waiting for a peer that has %s (%s)", what, failure.reason)
+        self._report(f"waiting for a peer that has {what}", 0, 0)
+        await trio.sleep(_PAUSE_SECONDS)
+
+
+def blob_list_at(
+    store: BlobStore, kind: Literal["snapshot", "shard"], blob: ContentId, size: int
+) -> BlobList | None:
+    """A blob list in the store, with all of its chunks at hand; None if anything is missing."""
+    data = store.get(blob)
+    if data is None:
+        return None
+    try:
+        blobs = decode_blob_list(data, kind, size)
+    except ProtocolError:
+        return None
+    return blobs if all(store.has(chunk) for chunk in blobs.chunks) else None

@@ -1,0 +1,394 @@
+"""The member at work: carries out what the protocol's state machine asks for.
+
+One task owns the state machine; every input goes through `_feed` and every effect through `_perform`,
+so nothing here races. Gossip, downloads and the trainer run in tasks of their own and report back.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import trio
+
+from ..crypto.envelope import Envelope, EnvelopeError, open_envelope, sign
+from ..crypto.hashing import ContentId
+from ..crypto.identity import Identity, PeerId, short_peer
+from ..protocol.effects import (
+    Apply,
+    AskSync,
+    Effect,
+    FetchUpdate,
+    Fork,
+    Keep,
+    Note,
+    Publish,
+    Resync,
+    Train,
+)
+from ..protocol.errors import ProtocolError
+from ..protocol.ledger import Ledger
+from ..protocol.manifest import Manifest
+from ..protocol.member import Member
+from ..protocol.messages import SnapshotEntry
+from ..protocol.update import UpdateLayout, decode_update, update_layout
+from .blobstore import BlobStore
+from .journal import Journal
+from .network.blobs import BlobFetcher, FetchFailed
+from .network.network import Network, PeerUp
+from .records import Records
+from .sync import Synchronizer
+from .workshop import Workshop
+
+_log = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.2
+# A download is given up after this and begun again while the round still needs it.
+_FETCH_SECONDS = 120.0
+_FETCH_PAUSE_SECONDS = 1.0
+# Updates whose bytes are counted as such when they are asked for: rounds of a swarm of any size.
+_RECENT_UPDATES = 16_384
+# Rounds between clearings of what was signed in rounds long decided.
+_FORGET_ROUNDS = 64
+
+
+class Runner:
+    """One node's membership in a swarm, from the point where its ledger is at hand."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        identity: Identity,
+        network: Network,
+        store: BlobStore,
+        fetcher: BlobFetcher,
+        records: Records,
+        ledger: Ledger,
+        journal: Journal,
+        session: int,
+        ticket: bytes,
+        update_ids: dict[ContentId, None],
+    ) -> None:
+        """`update_ids` is kept filled with the ids of recent updates, for counting their bytes."""
+        self.journal = journal
+        self._manifest = manifest
+        self._identity = identity
+        self._network = network
+        self._store = store
+        self._fetcher = fetcher
+        self._records = records
+        self._layout: UpdateLayout = update_layout(
+            manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k
+        )
+        self.member = Member(
+            manifest=manifest,
+            me=identity.peer,
+            sign=self._sign,
+            ledger=ledger,
+            now=trio.current_time(),
+            session=session,
+            ticket=ticket,
+        )
+        self._signed: dict[int, list[bytes]] = {}
+        signed = records.signed()
+        self.member.restore(signed, trio.current_time())
+        self._topic = f"distro/{manifest.swarm.hex()}"
+        self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
+        self._fetching: set[tuple[int, ContentId]] = set()
+        self._stored: dict[int, set[ContentId]] = {}
+        self._update_ids = update_ids
+        self._sync = Synchronizer(network, manifest, self.member)
+        self._syncing = False
+        self._leave_by = float("inf")
+        self._until_round: int | None = None
+        self._nursery: trio.Nursery | None = None
+        self.workshop: Workshop | None = None
+        self.finished = trio.Event()
+        """Set once a polite leave is complete, or its patience ended."""
+
+    async def run(self, workshop: Workshop, *, until_round: int | None = None) -> None:
+        """Take part until `finished`. The workshop must not have been opened yet."""
+        self.workshop = workshop
+        self._until_round = until_round
+        received = await self._network.subscribe(self._topic, self._validate)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._publish)
+            nursery.start_soon(self._watch_peers)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(workshop.run, self)
+            nursery.start_soon(self._receive, received)
+            await self.finished.wait()
+            nursery.cancel_scope.cancel()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the node is on its way out."""
+        return self._leave_by < float("inf")
+
+    def leave(self, patience: float) -> None:
+        """Say goodbye and finish when the others have taken note, at most `patience` seconds on."""
+        if self.leaving:
+            return
+        self.journal.enter("leaving")
+        self._leave_by = trio.current_time() + patience
+        self._feed(lambda now: self.member.leave(now))
+
+    # What the workshop reports
+
+    def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
+        """The trainer holds the parameters after `round`."""
+        self._feed(lambda now: self.member.loaded(round, fingerprint, snapshot, now))
+        self._say_state()
+
+    def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
+        """Our update for `round` is ready. Raises `DiskFull`."""
+        update = self._store.put(body)
+        self._store_for(round, update)
+        self.journal.round_times(round).trained = trio.current_time()
+        self._feed(lambda now: self.member.trained(round, update, len(body), tokens, loss, now))
+
+    def applied(
+        self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
+    ) -> None:
+        """The trainer has applied a record."""
+        now = trio.current_time()
+        record = self.member.ledger[record_round].record
+        if record.updates or record_round == 0:
+            members = len(self.member.ledger.membership(record_round))
+            self.journal.applied(record, members, fingerprint, seconds, now)
+        self._feed(lambda now: self.member.applied(record_round, fingerprint, snapshot, now))
+        self._sweep(record_round)
+        self._say_state()
+        if self._until_round is not None and record_round >= self._until_round:
+            self.leave(patience=8.0)
+
+    # Inputs
+
+    def _feed(self, act: Callable[[float], list[Effect]]) -> None:
+        """Tell the state machine something and do what it asks for."""
+        self._perform(act(trio.current_time()))
+
+    def _validate(self, sender: PeerId, data: bytes) -> str | None:
+        """Judge a gossip message before it is forwarded to anybody."""
+        try:
+            envelope = open_envelope(data, swarm=self._manifest.swarm)
+            if envelope.sender != sender:
+                return "bad_signature"
+            self.member.screen(envelope, trio.current_time())
+        except (EnvelopeError, ProtocolError) as error:
+            return error.reason
+        return None
+
+    async def _receive(self, received: trio.MemoryReceiveChannel[tuple[PeerId, bytes]]) -> None:
+        async for sender, data in received:
+            try:
+                # The validator checked the signature a moment ago: these are the same bytes.
+                envelope = open_envelope(data, swarm=self._manifest.swarm)
+                self._feed(lambda now, envelope=envelope: self.member.receive(envelope, now))
+            except (EnvelopeError, ProtocolError) as error:
+                self._reject(sender, error.reason, str(error))
+
+    def _reject(self, sender: PeerId, reason: str, text: str) -> None:
+        self._network.traffic.reject(reason)
+        _log.debug("from peer %s: %s", short_peer(sender), text)
+
+    async def _watch_peers(self) -> None:
+        async for event in self._network.peer_events():
+            up = isinstance(event, PeerUp)
+            tell = self.member.peer_up if up else self.member.peer_down
+            self._feed(lambda now, tell=tell, peer=event.peer: tell(peer, now))
+
+    async def _tick(self) -> None:
+        while True:
+            self._feed(self.member.tick)
+            self._note_collected()
+            now = trio.current_time()
+            if self.leaving and (now >= self._leave_by or self._may_go()):
+                self.finished.set()
+            await trio.sleep(TICK_SECONDS)
+
+    def _may_go(self) -> bool:
+        """Whether nobody needs us any more: our departure is recorded, or all others go as well."""
+        others = set(self.member.members) - {self.member.me}
+        return not self.member.is_member or others <= self.member.presence.leaving()
+
+    # Effects
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._perform_one(effect)
+
+    def _perform_one(self, effect: Effect) -> None:
+        match effect:
+            case Publish(envelope, durable):
+                if durable:
+                    self._remember(envelope)
+                try:
+                    self._outgoing.send_nowait(envelope)
+                except trio.WouldBlock:
+                    # Peers ask for what they miss; a backlog of a thousand messages helps nobody.
+                    _log.warning("too many messages are waiting to be sent; one was dropped")
+            case FetchUpdate():
+                self._spawn(self._fetch, effect)
+            case Train(round_, _, samples):
+                self.journal.round_times(round_).began = trio.current_time()
+                self._workshop.train(round_, samples)
+            case Apply():
+                self._workshop.apply(effect)
+            case Keep(decided):
+                round_ = decided.record.round
+                self._note_collected()
+                self.journal.round_times(round_).decided = trio.current_time()
+                self._records.keep(decided)
+                if round_ % _FORGET_ROUNDS == 0:
+                    self._signed = {r: said for r, said in self._signed.items() if r >= round_}
+                    self._records.forget_signed(b for said in self._signed.values() for b in said)
+            case AskSync():
+                if not self._syncing:
+                    self._syncing = True
+                    self._spawn(self._ask)
+            case Resync(reason):
+                self.journal.event("resync", self.member.round, None, reason)
+                self._workshop.reload()
+            case Fork(round_):
+                _log.warning("another chain differs from ours in round %d", round_)
+                self._spawn(self._settle)
+            case Note(kind, round_, peer, text):
+                if kind != "decided":
+                    self.journal.event(kind, round_, peer, text)
+
+    @property
+    def _workshop(self) -> Workshop:
+        assert self.workshop is not None  # `run` sets it before anything can happen
+        return self.workshop
+
+    def _spawn(self, function: Callable[..., object], *arguments: object) -> None:
+        assert self._nursery is not None  # likewise
+        self._nursery.start_soon(function, *arguments)  # type: ignore[arg-type]  # async functions
+
+    def _sign(self, kind: str, body: bytes) -> Envelope:
+        return sign(self._identity, kind, self._manifest.swarm, body)
+
+    def _remember(self, envelope: Envelope) -> None:
+        raw = envelope.encode()
+        self._signed.setdefault(self.member.round, []).append(raw)
+        self._records.sign(raw)
+
+    async def _publish(self) -> None:
+        async for envelope in self._to_publish:
+            await self._network.publish(self._topic, envelope.encode())
+
+    async def _fetch(self, wanted: FetchUpdate) -> None:
+        """Get an update and check it; keep trying while its round needs it."""
+        key = (wanted.round, wanted.update)
+        if key in self._fetching:
+            return
+        self._fetching.add(key)
+        try:
+            while wanted.round > self.member.applied_round:
+                body = await self._get(wanted)
+                if body is not None:
+                    self._check(wanted, body)
+                    return
+        finally:
+            self._fetching.discard(key)
+
+    async def _get(self, wanted: FetchUpdate) -> bytes | None:
+        here = self._store.has(wanted.update)
+
+        def providers() -> list[PeerId]:
+            connected = self._network.connected()
+            others = [p for p in self.member.members if p in connected and p != wanted.peer]
+            random.shuffle(others)
+            # Who made it certainly has it; the others come in when it is slow or gone.
+            return [wanted.peer, *others] if wanted.peer in connected else others
+
+        try:
+            body = await self._fetcher.fetch(
+                wanted.update,
+                max_bytes=min(wanted.size, self._layout.max_bytes),
+                providers=providers,
+                kind="update",
+                timeout=_FETCH_SECONDS,
+            )
+        except FetchFailed as failure:
+            _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
+            await trio.sleep(_FETCH_PAUSE_SECONDS)
+            return None
+        if not here:
+            self.journal.received(wanted.round, len(body))
+        return body
+
+    def _check(self, wanted: FetchUpdate, body: bytes) -> None:
+        try:
+            if len(body) != wanted.size:
+                raise ProtocolError("invalid", "the update is not of the announced size")
+            decode_update(self._layout, body)
+        except ProtocolError as error:
+            self._reject(wanted.peer, error.reason, f"a bad update: {error}")
+            self._network.penalise(wanted.peer, error.reason)
+            self._feed(lambda now: self.member.update_bad(wanted.update, now))
+        else:
+            self._store_for(wanted.round, wanted.update)
+            self._feed(lambda now: self.member.update_held(wanted.update, now))
+
+    def _store_for(self, round: int, update: ContentId) -> None:
+        self._stored.setdefault(round, set()).add(update)
+        self._update_ids[update] = None
+        if len(self._update_ids) > _RECENT_UPDATES:
+            del self._update_ids[next(iter(self._update_ids))]
+
+    def _sweep(self, round: int) -> None:
+        """Remove updates that missed their round: nobody will ever ask for them."""
+        for old in [r for r in self._stored if r <= round]:
+            counted = {entry.update for entry in self.member.ledger[old].record.updates}
+            for update in self._stored.pop(old) - counted:
+                self._store.remove(update)
+
+    async def _ask(self) -> None:
+        """Ask one peer for what we may have missed."""
+        try:
+            answer = await self._sync.ask(self.member.round)
+            if answer is None:
+                return
+            for decided in answer.decided():
+                self._feed(lambda now, d=decided: self.member.receive_decided(d, now))
+            for raw in answer.envelopes:
+                try:
+                    envelope = open_envelope(raw, swarm=self._manifest.swarm)
+                    self._feed(lambda now, e=envelope: self.member.receive(e, now))
+                except (EnvelopeError, ProtocolError) as error:
+                    self._network.traffic.reject(error.reason)
+        except ProtocolError as error:
+            self._network.traffic.reject(error.reason)
+        finally:
+            self._syncing = False
+
+    async def _settle(self) -> None:
+        """Compare our chain with that of the others, and follow the heavier."""
+        better = await self._sync.better_chain(self.member.ledger)
+        if better is not None:
+            self._records.keep_instead(better)
+            self._feed(lambda now: self.member.rebase(better, now))
+
+    def _note_collected(self) -> None:
+        ready = self.member.current.ready_since
+        if ready is not None:
+            self.journal.round_times(self.member.round).collected = ready
+
+    def _say_state(self) -> None:
+        if self.leaving:
+            return
+        if not self.member.at_tip:
+            self.journal.report(
+                "replaying rounds", self.member.applied_round + 1, self.member.round
+            )
+            self.journal.enter("syncing")
+        elif not self.member.is_member:
+            self.journal.enter("joining")
+        else:
+            self.journal.progress = None
+            self.journal.enter("waiting" if self.member.round == 0 else "training")
