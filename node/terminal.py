@@ -1,0 +1,46 @@
+"""Small things for whoever draws in a terminal: sizes, curves in one line, harmless text.
+
+All of it is pure, and takes whatever a status or a stranger's message may hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def size_text(count: float) -> str:
+    """A number of bytes for people: three digits and a unit, `12.3 kB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        # What rounds up to 1000 belongs to the next unit.
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The values as a curve of at most `width` characters, from the lowest to the highest.
+
+    More values than characters are averaged in groups. What is not finite is left out.
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    count = min(width, len(finite))
+    if count <= 0:
+        return ""
+    points = []
+    for index in range(count):
+        group = finite[index * len(finite) // count : (index + 1) * len(finite) // count]
+        points.append(sum(group) / len(group))
+    low, high = min(points), max(points)
+    # Values that do not differ are a line in the middle, not one at the bottom.
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    offset = 0.0 if scale else (len(_BARS) - 1) / 2
+    return "".join(_BARS[round((point - low) * scale + offset)] for point in points)
+
+
+def plain(text: object) -> str:
+    """The text without line breaks and terminal commands, which a stranger's may hold."""
+    return "".join(character if character.isprintable() else "·" for character in str(text))
