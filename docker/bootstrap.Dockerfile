@@ -16,8 +16,8 @@ COPY pyproject.toml constraints.txt README.md LICENSE __init__.py ./
 COPY crypto ./crypto
 COPY protocol ./protocol
 COPY node ./node
-RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/distro-node/bin/pip install . --constraint constraints.txt
+RUN --mount=type=cache,target=/var/cache/pip \
+    /opt/distro-node/bin/pip install --cache-dir /var/cache/pip . --constraint constraints.txt
 
 
 FROM python:3.13-slim-bookworm

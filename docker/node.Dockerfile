@@ -18,8 +18,8 @@ COPY pyproject.toml constraints.txt README.md LICENSE __init__.py ./
 COPY crypto ./crypto
 COPY protocol ./protocol
 COPY node ./node
-RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/distro-node/bin/pip install '.[train]' --constraint constraints.txt
+RUN --mount=type=cache,target=/var/cache/pip \
+    /opt/distro-node/bin/pip install --cache-dir /var/cache/pip '.[train]' --constraint constraints.txt
 
 
 FROM nvidia/cuda:13.0.2-runtime-ubuntu24.04

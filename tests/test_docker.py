@@ -149,8 +149,8 @@ def test_images_are_of_a_fixed_release(docker: Path, name: str) -> None:
 def test_only_the_nodes_image_has_torch(docker: Path) -> None:
     node = (docker / "node.Dockerfile").read_text(encoding="utf-8")
     bootstrap = (docker / "bootstrap.Dockerfile").read_text(encoding="utf-8")
-    assert "pip install '.[train]' --constraint constraints.txt" in node
-    assert "pip install . --constraint constraints.txt" in bootstrap
+    assert " '.[train]' --constraint constraints.txt" in node
+    assert " . --constraint constraints.txt" in bootstrap
 
 
 @pytest.mark.parametrize("name", DOCKERFILES)

@@ -36,8 +36,8 @@ ARROWS = {
     "node": {"node", "protocol", "crypto"},
 }
 # What the trainer's side of the pipe is made of. Everything else under node/ belongs to the node
-# process, the trainer's client and the pipe's frames included.
-NODE_SIDE_OF_TRAINER = {"__init__", "client", "frames"}
+# process, the trainer's client, its errors and the frames of the pipe included.
+NODE_SIDE_OF_TRAINER = {"__init__", "client", "errors", "frames"}
 TRAINER_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors"}
 MAX_LINES = 500
 
