@@ -32,7 +32,7 @@ from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.swarm import Swarm
 from libp2p.pubsub.pubsub import Pubsub
-from libp2p.stream_muxer.yamux.yamux import MAX_MESSAGE_SIZE, MAX_WINDOW_SIZE, Yamux
+from libp2p.stream_muxer.yamux.yamux import MAX_MESSAGE_SIZE, MAX_WINDOW_SIZE, Yamux, YamuxStream
 
 from .scopes import shielded
 
@@ -69,6 +69,7 @@ def install() -> None:
     if ORIGINALS:
         return
     _replace(Yamux, "__init__", _yamux_init)
+    _replace(YamuxStream, "reset", _reset)
     _replace(BasicHost, "_swarm_stream_handler", _stream_handler)
     _replace(Pubsub, "push_msg", _push_message)
     _replace(Pubsub, "continuously_read_stream", _read_pubsub_stream)
@@ -137,6 +138,16 @@ class _UnreadByStream(dict[int, bytearray]):
 def _yamux_init(self: Yamux, secured_conn: Any, *arguments: Any, **options: Any) -> None:
     ORIGINALS["Yamux.__init__"](self, GuardedConnection(secured_conn), *arguments, **options)
     self.stream_buffers = _UnreadByStream()
+
+
+async def _reset(self: YamuxStream) -> None:
+    # What a stream that we gave up had received would lie in memory for another minute or more.
+    try:
+        await ORIGINALS["YamuxStream.reset"](self)
+    finally:
+        self.conn._finalize_stream_locked(self, fully_closed=True)
+        for table in (self.conn.streams, self.conn.stream_buffers, self.conn.stream_events):
+            table.pop(self.stream_id, None)
 
 
 async def _stream_handler(self: BasicHost, stream: Any) -> None:

@@ -24,6 +24,7 @@ from ...protocol.errors import ProtocolError
 from .addresses import id_of, peer_of
 from .errors import RequestError
 from .streams import (
+    MAX_REASON_BYTES,
     FrameOversized,
     Status,
     StreamEnded,
@@ -48,7 +49,6 @@ _HANDLER_SECONDS = 60.0
 _SLOWEST_BYTES_PER_SECOND = 8_000
 _REPLY_SECONDS = 30.0
 _TIDY_SECONDS = 2.0
-_MAX_REASON_BYTES = 64
 
 
 class Requests:
@@ -163,7 +163,7 @@ class Requests:
         if status is Status.BUSY:
             raise RequestError("busy", short_peer(peer))
         if status is Status.REFUSED:
-            reason = response[:_MAX_REASON_BYTES].decode("ascii", "replace")
+            reason = response.decode("ascii", "replace")
             raise RequestError("refused", f"{short_peer(peer)} refuses: {reason}")
         raise RequestError("failed", f"{short_peer(peer)} reports a failure of its own")
 
@@ -176,7 +176,7 @@ class Requests:
         except ProtocolError as error:
             self._traffic.reject(error.reason)
             self._penalise(peer, error.reason)
-            return Status.REFUSED, error.reason.encode()[:_MAX_REASON_BYTES]
+            return Status.REFUSED, error.reason.encode()[:MAX_REASON_BYTES]
         except Exception:
             log.exception("the handler of %s failed", protocol)
             self._traffic.fail(protocol)

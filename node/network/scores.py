@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ...crypto.identity import PeerId
 
-# Four ordinary offences within a few minutes, or two lies about content.
-LIMIT = 100.0
+# Four ordinary offences within some minutes, or two lies about content.
+LIMIT = 80.0
 WEIGHTS = {"bad_hash": 50.0, "impersonation": 100.0}
 DEFAULT_WEIGHT = 25.0
 # An honest peer with a passing fault is forgiven in an hour; a flood is not outrun by it.

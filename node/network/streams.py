@@ -21,6 +21,10 @@ _READ_BYTES = 1 << 18
 _RESET_SECONDS = 1.0
 
 
+MAX_REASON_BYTES = 64
+"""What a reply other than OK may carry."""
+
+
 class Status(IntEnum):
     """The first byte of a reply."""
 
@@ -80,6 +84,8 @@ async def read_reply(
 ) -> tuple[Status, bytes]:
     """Read a reply. Raises what `read_frame` raises, and `ValueError` for an unknown status."""
     status = Status((await read_bytes(stream, 1, idle))[0])
+    if status is not Status.OK:
+        limit = MAX_REASON_BYTES
     return status, await read_frame(stream, limit, idle, progress)
 
 

@@ -1,0 +1,57 @@
+"""What the network tests share: networks on loopback, and a way to wait for a condition."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import trio
+from distro_node.crypto.identity import Identity
+from distro_node.node.network.network import Network, NetworkSettings, open_network
+
+LOOPBACK = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
+
+
+def identity(number: int) -> Identity:
+    """The same identity for a number in every run."""
+    return Identity.from_seed(number.to_bytes(4, "big") * 8)
+
+
+@asynccontextmanager
+async def networks(count: int) -> AsyncIterator[list[Network]]:
+    """Open some networks on loopback, not connected to each other."""
+    async with AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(open_network(LOOPBACK, identity(number + 1)))
+            for number in range(count)
+        ]
+
+
+@asynccontextmanager
+async def star(count: int) -> AsyncIterator[list[Network]]:
+    """Open some networks of which the first is connected to all others."""
+    async with networks(count) as opened:
+        for other in opened[1:]:
+            await opened[0].connect(other.addresses[0])
+            await until(lambda other=other: opened[0].peer in other.connected())
+        yield opened
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for a condition, and fail if it does not come true."""
+    with trio.fail_after(seconds):
+        while not condition():  # noqa: ASYNC110  (any condition, most of them in the library)
+            await trio.sleep(0.01)
+
+
+def muxers(network: Network) -> Sequence[Any]:
+    """The yamux connections of a network."""
+    return list(network._muxers())
+
+
+def requests_open(network: Network) -> int:
+    """How many streams are open on a network's connections, gossip's and identify's aside."""
+    quiet = ("/meshsub/", "/ipfs/")
+    streams = [s for group in network._connections.values() for c in group for s in c.streams]
+    return sum(not str(stream.get_protocol()).startswith(quiet) for stream in streams)

@@ -1,0 +1,423 @@
+"""Connections and requests: what works, what goes wrong in words, and what a peer cannot do."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections import Counter
+from typing import Any
+
+import pytest
+import trio
+from distro_node.crypto.identity import PeerId, peer_text
+from distro_node.node.network import liveness, requests
+from distro_node.node.network.addresses import id_of
+from distro_node.node.network.errors import BadAddress, DialError, PortInUse, RequestError
+from distro_node.node.network.network import (
+    Network,
+    NetworkSettings,
+    PeerDown,
+    PeerUp,
+    open_network,
+)
+from distro_node.protocol.errors import ProtocolError
+from libp2p.custom_types import TProtocol
+from network.support import LOOPBACK, identity, muxers, networks, requests_open, star, until
+
+ECHO = "/test/echo/1"
+
+
+async def echo(peer: PeerId, request: bytes) -> bytes:
+    return request
+
+
+def serve_echo(network: Network, **options: Any) -> None:
+    network.serve(ECHO, echo, **{"max_request": 1 << 20, "max_concurrent": 8, **options})
+
+
+async def ask(asker: Network, peer: PeerId, request: bytes = b"hello", **options: Any) -> bytes:
+    settings = {"max_response": 1 << 20, "timeout": 10.0, **options}
+    return await asker.request(peer, ECHO, request, **settings)
+
+
+async def outcome(asker: Network, peer: PeerId, **options: Any) -> str:
+    """The reason a request failed, or the answer."""
+    try:
+        return (await ask(asker, peer, **options)).decode()
+    except RequestError as error:
+        return error.reason
+
+
+async def test_two_peers_connect_and_talk() -> None:
+    async with star(2) as (a, b):
+        serve_echo(b)
+        assert a.connected() == {b.peer}
+        assert await ask(a, b.peer) == b"hello"
+        big = bytes(range(256)) * 4096
+        assert await ask(a, b.peer, big) == big
+        assert await ask(a, b.peer, b"") == b""
+        await until(lambda: requests_open(a) == requests_open(b) == 0)
+        sent, received = a.wire_bytes()
+        assert sent > len(big)
+        assert received > len(big)
+        assert a.traffic.sent["other"] == b.traffic.received["other"] == len(big) + 5
+        assert a.traffic.received["other"] == b.traffic.sent["other"] == len(big) + 5
+
+
+async def test_addresses_can_be_dialled_and_are_never_0_0_0_0() -> None:
+    settings = NetworkSettings(listen=("/ip4/0.0.0.0/tcp/0",))
+    async with open_network(settings, identity(1)) as a, open_network(LOOPBACK, identity(2)) as b:
+        assert a.addresses
+        for address in a.addresses:
+            assert "/0.0.0.0/" not in address
+            assert address.endswith("/p2p/" + peer_text(a.peer))
+        assert await b.connect(a.addresses[0]) == a.peer
+        # A second time, and by another address, changes nothing.
+        assert await b.connect(a.addresses[-1]) == a.peer
+
+
+async def test_announced_addresses_replace_the_real_ones() -> None:
+    settings = NetworkSettings(
+        listen=LOOPBACK.listen, announce=("/dns4/node.example.org/tcp/4001",)
+    )
+    async with open_network(settings, identity(1)) as a:
+        assert a.addresses == ["/dns4/node.example.org/tcp/4001/p2p/" + peer_text(a.peer)]
+
+
+async def test_a_name_is_resolved_as_the_system_does() -> None:
+    async with networks(2) as (a, b):
+        address = b.addresses[0].replace("/ip4/127.0.0.1/", "/dns4/localhost/")
+        assert await a.connect(address) == b.peer
+
+
+async def test_arrivals_and_departures_are_told() -> None:
+    async with networks(2) as (a, b):
+        early = a.peer_events()
+        await a.connect(b.addresses[0])
+        late = a.peer_events()
+        with trio.fail_after(10):
+            assert await early.receive() == PeerUp(b.peer)
+            assert await late.receive() == PeerUp(b.peer)
+        await b.disconnect(a.peer)
+        with trio.fail_after(10):
+            assert await early.receive() == PeerDown(b.peer)
+        assert a.connected() == frozenset()
+        await until(lambda: b.connected() == frozenset())
+        await b.connect(a.addresses[0])
+        with trio.fail_after(10):
+            assert await early.receive() == PeerUp(b.peer)
+
+
+async def test_events_that_nobody_reads_hold_nothing_up() -> None:
+    async with networks(1) as (a,):
+        events = a.peer_events()
+        for number in range(3000):
+            a._tell(PeerUp(PeerId(number.to_bytes(32, "big"))))
+        first = events.receive_nowait()
+        assert first == PeerUp(PeerId((3000 - 1024).to_bytes(32, "big")))
+
+
+async def test_a_port_that_is_taken() -> None:
+    async with networks(1) as (a,):
+        taken = a.addresses[0].partition("/p2p/")[0]
+        with pytest.raises(PortInUse, match=taken) as caught:
+            async with open_network(NetworkSettings(listen=(taken,)), identity(2)):
+                pass
+        assert caught.value.address == taken
+    # It is free again as soon as its owner is gone.
+    async with open_network(NetworkSettings(listen=(taken,)), identity(2)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("", "expected"),
+        ("nonsense", "not a multiaddress"),
+        ("/ip4/127.0.0.1", "expected"),
+        ("/ip4/127.0.0.1/udp/1", "expected"),
+        ("/ip4/300.0.0.1/tcp/1", "not a multiaddress"),
+        ("/ip4/127.0.0.1/tcp/70000", "not a multiaddress"),
+        ("/dns4/example.org/tcp/1", "expected"),
+        ("/ip4/192.0.2.1/tcp/0", "no such address"),
+        ("/ip4/127.0.0.1/tcp/" + "1" * 200, "longer than"),
+    ],
+)
+async def test_an_address_that_cannot_be_listened_on(address: str, why: str) -> None:
+    with pytest.raises(BadAddress, match=why):
+        async with open_network(NetworkSettings(listen=(address,)), identity(1)):
+            pass
+
+
+async def test_reasons_of_failed_dials() -> None:
+    async with networks(2) as (a, b):
+        stranger = peer_text(identity(9).peer)
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            port = closed.getsockname()[1]
+        with pytest.raises(DialError, match="connection refused"):
+            await a.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{stranger}")
+        with pytest.raises(DialError, match="another peer answers there"):
+            await a.connect(b.addresses[0].replace(peer_text(b.peer), stranger))
+        with pytest.raises(DialError, match="this is the node itself"):
+            await a.connect(a.addresses[0])
+        with pytest.raises(BadAddress, match="append /p2p/"):
+            await a.connect(b.addresses[0].partition("/p2p/")[0])
+        with pytest.raises(BadAddress, match="not a"):
+            await a.connect(b.addresses[0][:-1])
+        with pytest.raises(DialError, match="does not resolve"):
+            await a.connect(f"/dns4/nosuch.invalid/tcp/1/p2p/{stranger}")
+
+
+async def test_dialling_what_is_no_peer() -> None:
+    async def chatter(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+
+    async def silence(stream: trio.SocketStream) -> None:
+        await trio.sleep_forever()
+
+    stranger = peer_text(identity(9).peer)
+    async with networks(1) as (a,), trio.open_nursery() as nursery:
+        for handler, reason, timeout in (
+            (chatter, "does not speak", 5.0),
+            (silence, "within", 0.1),
+        ):
+            listeners = await nursery.start(
+                functools.partial(trio.serve_tcp, handler, 0, host="127.0.0.1")
+            )
+            port = listeners[0].socket.getsockname()[1]
+            with pytest.raises(DialError, match=reason):
+                await a.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{stranger}", timeout=timeout)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_the_body_raises_comes_out_as_it_is() -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with open_network(LOOPBACK, identity(1)):
+            raise KeyError("mine")
+
+
+async def test_cancelling_closes_connections_and_the_port() -> None:
+    scope, up = trio.CancelScope(), trio.Event()
+    address: list[str] = []
+
+    async def run_cancelled() -> None:
+        with scope:
+            async with open_network(LOOPBACK, identity(2)) as network:
+                address.extend(network.addresses)
+                up.set()
+                await trio.sleep_forever()
+
+    async with networks(1) as (a,), trio.open_nursery() as nursery:
+        nursery.start_soon(run_cancelled)
+        await up.wait()
+        await a.connect(address[0])
+        # Told by a closed socket; only silence would take the watch eight seconds.
+        scope.cancel()
+        await until(lambda: not a.connected(), seconds=liveness.SILENT_SECONDS - 2)
+        with pytest.raises(DialError, match="connection refused"):
+            await a.connect(address[0])
+
+
+async def test_requests_that_cannot_be_answered() -> None:
+    async with star(3) as (a, b, c):
+        serve_echo(b, max_request=100)
+
+        async def refuse(peer: PeerId, request: bytes) -> bytes:
+            raise ProtocolError("invalid", "no such thing")
+
+        async def fail(peer: PeerId, request: bytes) -> bytes:
+            raise ValueError("a bug")
+
+        b.serve("/test/refuse/1", refuse, max_request=10, max_concurrent=1)
+        b.serve("/test/fail/1", fail, max_request=10, max_concurrent=1)
+        assert await outcome(a, b.peer, max_response=4) == "oversized"
+        assert await outcome(a, c.peer) == "refused"
+        assert await outcome(b, c.peer) == "not_connected"
+        with pytest.raises(RequestError, match="refuses: invalid"):
+            await a.request(b.peer, "/test/refuse/1", b"", max_response=1, timeout=5)
+        with pytest.raises(RequestError, match="failed: "):
+            await a.request(b.peer, "/test/fail/1", b"", max_response=1, timeout=5)
+        assert b.traffic.failures == Counter({"/test/fail/1": 1})
+        assert b.traffic.rejected["invalid"] == 1
+        # A longer request than is served is an offence, too.
+        assert await outcome(a, b.peer, request=bytes(101)) == "closed"
+        assert b.traffic.rejected["oversized"] == 1
+        assert await outcome(a, b.peer) == "hello"
+        await until(lambda: requests_open(a) == requests_open(b) == 0)
+
+
+async def test_a_frozen_handler_and_a_dribbling_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "_HANDLER_SECONDS", 0.3)
+    async with star(2) as (a, b):
+
+        async def freeze(peer: PeerId, request: bytes) -> bytes:
+            await trio.sleep_forever()
+            return b""
+
+        async def dribble(stream: Any) -> None:
+            await stream.write(b"\0\0\0\0\x08half")
+            await trio.sleep_forever()
+
+        b.serve(ECHO, freeze, max_request=10, max_concurrent=8)
+        b._host.set_stream_handler(TProtocol("/test/dribble/1"), dribble)
+        assert await outcome(a, b.peer, timeout=0.1) == "timeout"
+        # Ours gives up on its own handler and says so.
+        assert await outcome(a, b.peer) == "failed"
+        with pytest.raises(RequestError, match="nothing for"):
+            await a.request(
+                b.peer, "/test/dribble/1", b"", max_response=10, timeout=60, idle_timeout=0.1
+            )
+        await until(lambda: requests_open(a) == 0)
+
+
+async def test_more_requests_than_are_served_are_told_so() -> None:
+    async with star(3) as (hub, a, b):
+        gate = trio.Event()
+
+        async def wait(peer: PeerId, request: bytes) -> bytes:
+            await gate.wait()
+            return b"done"
+
+        hub.serve(ECHO, wait, max_request=10, max_concurrent=4)
+        outcomes: dict[str, list[str]] = {"a": [], "b": []}
+
+        async def note(name: str, asker: Network) -> None:
+            outcomes[name].append(await outcome(asker, hub.peer))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(note, "a", a)
+            # One peer gets half of the places …
+            await until(lambda: outcomes["a"] == ["busy"] * 3)
+            for _ in range(5):
+                nursery.start_soon(note, "b", b)
+            # … and the other half is still there for the others.
+            await until(lambda: outcomes["b"] == ["busy"] * 3)
+            gate.set()
+        assert outcomes == {"a": ["busy"] * 3 + ["done"] * 2, "b": ["busy"] * 3 + ["done"] * 2}
+
+
+async def test_sixty_cancelled_requests_leave_nothing_behind() -> None:
+    async with star(2) as (a, b):
+        answer = bytes(2_000_000)
+
+        async def large(peer: PeerId, request: bytes) -> bytes:
+            return answer
+
+        b.serve(ECHO, large, max_request=10, max_concurrent=1000)
+        before = muxers(a)
+        broken_off = 0
+        for attempt in range(60):
+            # Cut off after ever more bytes of the answer, and in between at once.
+            with trio.CancelScope() as scope:
+
+                def cut(size: int, limit: int = attempt * 40_000, scope: Any = scope) -> None:
+                    if size >= limit:
+                        scope.cancel()
+
+                if attempt % 6 == 0:
+                    scope.deadline = trio.current_time() + attempt * 0.0002
+                await ask(a, b.peer, b"x", max_response=1 << 22, progress=cut)
+            broken_off += scope.cancelled_caught
+        assert broken_off >= 40
+        assert len(await ask(a, b.peer, b"x", max_response=1 << 22)) == len(answer)
+        assert muxers(a) == before, "the connection did not survive"
+        await until(lambda: requests_open(a) == requests_open(b) == 0)
+        for network in (a, b):
+            (muxer,) = muxers(network)
+            # What is left is gossip, one stream each way.
+            await until(lambda muxer=muxer: len(muxer.streams) <= 2)
+            await until(lambda muxer=muxer: not any(map(len, muxer.stream_buffers.values())))
+            assert muxer.stream_backlog_semaphore.value >= muxer.stream_backlog_limit - 2
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b"\xff" * 50, b"\0\0\0\x05abc", b"\xff\xff\xff\xff", bytes(3), b"GET / HTTP/1.1\r\n\r\n"],
+)
+async def test_garbage_on_every_protocol_is_survived(garbage: bytes) -> None:
+    async with star(2) as (a, b):
+        serve_echo(b)
+        protocols = [name for name in b._host.multiselect.handlers if name]
+        assert len(protocols) >= 4
+        for protocol in protocols:
+            stream = await a._host.new_stream(id_of(b.peer), [protocol])
+            await stream.write(garbage)
+            await stream.close_write()
+            with trio.move_on_after(2, shield=False):
+                await stream.reset()
+        # Not even a protocol.
+        raw = await a._swarm.new_stream(id_of(b.peer))
+        await raw.write(garbage)
+        await raw.reset()
+        host, port = b.addresses[0].split("/")[2], int(b.addresses[0].split("/")[4])
+        plain = await trio.open_tcp_stream(host, port)
+        await plain.send_all(garbage)
+        await plain.aclose()
+        assert await ask(a, b.peer) == b"hello"
+        assert b.connected() == {a.peer}
+
+
+async def test_a_peer_that_misbehaves_is_cut_off_and_refused() -> None:
+    async with star(3) as (hub, bad, good):
+        serve_echo(hub)
+        for _ in range(4):
+            assert bad.peer in hub.connected()
+            hub.penalise(bad.peer, "malformed")
+        assert hub.refuses(bad.peer)
+        await until(lambda: hub.connected() == {good.peer})
+        with pytest.raises(DialError, match="misbehaved"):
+            await hub.connect(bad.addresses[0])
+        # It may call, but it is not let in.
+        await bad.connect(hub.addresses[0])
+        await until(lambda: not bad.connected())
+        assert hub.connected() == {good.peer}
+        assert await ask(good, hub.peer) == b"hello"
+
+
+async def test_one_peer_has_few_connections() -> None:
+    async with networks(2) as (a, b):
+        for _ in range(6):
+            # Past our own check for a connection that is there already.
+            await a._swarm.dial_addr(b._host.get_addrs()[0], id_of(b.peer))
+        await until(lambda: sum(len(group) for group in b._connections.values()) <= 3)
+        assert a.peer in b.connected()
+
+
+async def test_a_frozen_peer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(liveness, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(liveness, "QUIET_SECONDS", 0.1)
+    monkeypatch.setattr(liveness, "SILENT_SECONDS", 1.0)
+    async with star(3) as (a, frozen, lively):
+        (muxer,) = muxers(frozen)
+
+        async def read_nothing(n: int | None = None) -> bytes:
+            await trio.sleep_forever()
+            return b""
+
+        heard = {m.peer_id: m.secured_conn.heard for m in muxers(a)}
+        muxer.secured_conn.read = read_nothing
+        await until(lambda: a.connected() == {lively.peer})
+        # The other is quiet just as well, but answers.
+        (remaining,) = muxers(a)
+        await until(lambda: remaining.secured_conn.heard > heard[remaining.peer_id] + 1.0)
+        assert a.connected() == {lively.peer}
+
+
+async def test_a_line_that_does_not_move_breaks_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from distro_node.node.network import guards
+
+    monkeypatch.setattr(guards, "WRITE_STALL_SECONDS", 0.1)
+    async with star(2) as (a, b):
+        serve_echo(b)
+        (muxer,) = muxers(a)
+
+        async def stuck(data: bytes) -> None:
+            await trio.sleep_forever()
+
+        muxer.secured_conn._inner.write = stuck
+        assert await outcome(a, b.peer) == "closed"
+        await until(lambda: not a.connected() and not b.connected())
