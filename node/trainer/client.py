@@ -171,6 +171,7 @@ class TrainerClient:
         self._unsent = memoryview(b"")
         self._lock = trio.Lock()
         self._next_id = 0
+        self._closed = False
 
     @property
     def pid(self) -> int:
@@ -242,13 +243,18 @@ class TrainerClient:
 
     async def _call(self, method: str, staged: Sequence[bytes] = (), **arguments: Any) -> Any:
         async with self._lock:
+            if self._closed:
+                raise TrainerDied("the trainer has been closed")
             identifier = self._next_id
             self._next_id += 1
-            await self._send_rest()
-            for body in staged:
-                await self._send(identifier, "stage", {"body": body})
-            await self._send(identifier, method, arguments)
-            answer = await self._receive(identifier)
+            try:
+                await self._send_rest()
+                for body in staged:
+                    await self._send(identifier, "stage", {"body": body})
+                await self._send(identifier, method, arguments)
+                answer = await self._receive(identifier)
+            except trio.ClosedResourceError:
+                raise TrainerDied("the trainer was closed during a call") from None
         if "error" in answer:
             kind = answer["error"]["kind"]
             raise TrainerFailed(
@@ -317,6 +323,11 @@ class TrainerClient:
         with trio.move_on_after(_EXIT_SECONDS) as patience:
             patience.shield = True
             await self._process.wait()
+        # The descriptors' numbers will soon be others'.
+        self._closed = True
+        for descriptor in (self._requests, self._answers):
+            trio.lowlevel.notify_closing(descriptor)
+            os.close(descriptor)
 
 
 @asynccontextmanager
@@ -324,37 +335,37 @@ async def _trainer_process(threads: int | None) -> AsyncIterator[TrainerClient]:
     requests_out, requests_in = os.pipe()
     answers_out, answers_in = os.pipe()
     try:
-        try:
-            process = await trio.lowlevel.open_process(
-                # -P: the working directory is the user's and none of our modules lie in it.
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "distro_node.node.trainer",
-                    f"--requests={requests_out}",
-                    f"--answers={answers_in}",
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                pass_fds=(requests_out, answers_in),
-                # Ctrl-C in a terminal goes to the foreground group: the daemon alone.
-                start_new_session=True,
-                env=_environment(threads),
-            )
-        finally:
-            os.close(requests_out)
-            os.close(answers_in)
-        os.set_blocking(requests_in, False)
-        os.set_blocking(answers_out, False)
-        client = TrainerClient(process, requests_in, answers_out)
-        try:
-            yield client
-        finally:
-            await client._shut_down()
-    finally:
+        process = await trio.lowlevel.open_process(
+            [
+                sys.executable,
+                # The working directory is the user's, and none of our modules lie in it.
+                "-P",
+                "-m",
+                "distro_node.node.trainer",
+                f"--requests={requests_out}",
+                f"--answers={answers_in}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=2,
+            pass_fds=(requests_out, answers_in),
+            # Ctrl-C in a terminal goes to the foreground group: the daemon alone.
+            start_new_session=True,
+            env=_environment(threads),
+        )
+    except BaseException:
         os.close(requests_in)
         os.close(answers_out)
+        raise
+    finally:
+        os.close(requests_out)
+        os.close(answers_in)
+    os.set_blocking(requests_in, False)
+    os.set_blocking(answers_out, False)
+    client = TrainerClient(process, requests_in, answers_out)
+    try:
+        yield client
+    finally:
+        await client._shut_down()
 
 
 def _environment(threads: int | None) -> dict[str, str]:

@@ -1,0 +1,223 @@
+"""The client against real trainer processes: a whole life, deaths, cancellations, refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+from distro_node.crypto.hashing import ContentId
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.trainer import client as client_module
+from distro_node.node.trainer.client import (
+    TrainerClient,
+    TrainerDied,
+    TrainerFailed,
+    TrainerSpec,
+    initialise_model,
+    open_trainer,
+)
+from distro_node.node.trainer.initial import initialise
+from distro_node.protocol.blobs import decode_blob_list
+from distro_node.protocol.manifest import Manifest
+from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
+
+RATE = 2.0**-8
+
+# Starting a trainer takes seconds: every test here starts one.
+pytestmark = pytest.mark.slow
+
+
+def spec_of(root: Path, manifest: Manifest, device: str = "cpu") -> TrainerSpec:
+    return TrainerSpec(manifest=manifest.encode(), blobs=root, device=device, threads=1)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone; one that nobody has waited for yet counts as gone."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+async def until_ended(pid: int) -> None:
+    with trio.fail_after(60):
+        while not ended(pid):  # noqa: ASYNC110 (not our child: nothing would wake us)
+            await trio.sleep(0.02)
+
+
+async def test_a_whole_life(tmp_path: Path) -> None:
+    root = tmp_path / "blobs"
+    manifest, chunks = make_manifest(root)
+    twin = make_session(root)
+    async with open_trainer(spec_of(root, manifest)) as trainer:
+        assert trainer.info.device == "cpu"
+        assert trainer.info.parameters == manifest.elements
+        assert trainer.info.needed_bytes > 16 * manifest.elements
+        # Ctrl-C is the daemon's business.
+        os.kill(trainer.pid, signal.SIGINT)
+
+        with pytest.raises(TrainerFailed) as caught:
+            await trainer.load([ContentId(bytes(32))])
+        assert caught.value.kind == "bad_snapshot"
+        start = await trainer.load(chunks)
+
+        trained = await trainer.train(1, [3, 1])
+        expected = twin.train(1, [3, 1])
+        assert trained.body == expected.body
+        assert trained.loss == pytest.approx(expected.loss)
+        assert (trained.tokens, trained.coefficients) == (64, twin.layout.coefficients)
+        other = make_session(root).train(1, [5]).body
+        applied = await trainer.apply(1, [other, trained.body], RATE, True)
+        assert applied.fingerprint == twin.apply(1, [trained.body, other], RATE, True)
+        assert applied.fingerprint != start
+
+        await trainer.train(2, [])
+        assert await trainer.refund(2)
+        assert not await trainer.refund(2)
+        with pytest.raises(TrainerFailed) as caught:
+            await trainer.train(3, [10**9])
+        assert caught.value.kind == "bad_data"
+        assert await trainer.evaluate(10) == pytest.approx(twin.evaluate(10))
+
+        snapshot = await trainer.snapshot()
+        blobs = decode_blob_list(snapshot.blob_list, "snapshot", snapshot.size)
+        assert twin.load(blobs.chunks) == applied.fingerprint
+        assert snapshot.size == 4 * manifest.elements
+
+        await trainer.save_momentum(tmp_path / "momentum")
+        assert await trainer.load_momentum(tmp_path / "momentum")
+        assert not await trainer.load_momentum(tmp_path / "nothing")
+
+        await trainer.export(tmp_path / "model")
+        assert (tmp_path / "model" / "model.safetensors").stat().st_size > snapshot.size
+
+        memory = await trainer.memory()
+        assert memory["process_bytes"] > 50_000_000
+        assert memory["device_bytes"] == 0
+    assert ended(trainer.pid)
+    with pytest.raises(TrainerDied, match="closed"):
+        await trainer.memory()
+
+
+async def frozen_call(trainer: TrainerClient, size: int) -> None:
+    """Cancel a call that a stopped trainer cannot answer."""
+    os.kill(trainer.pid, signal.SIGSTOP)
+    with trio.move_on_after(0.05) as scope:
+        await trainer.apply(1, [bytes(size)] * 3, RATE, False)
+    assert scope.cancelled_caught
+    os.kill(trainer.pid, signal.SIGCONT)
+
+
+async def test_cancelled_calls_leave_it_usable_and_a_stuck_one_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, chunks = make_manifest(tmp_path)
+    async with open_trainer(spec_of(tmp_path, manifest)) as trainer:
+        start = await trainer.load(chunks)
+        for size in (10, 100_000, 10, 3_000_000):
+            # The short one is sent whole and answered late; the long ones are cut in a frame.
+            await frozen_call(trainer, size)
+            assert await trainer.load(chunks) == start
+        body = (await trainer.train(1, [0])).body
+        # Nothing that the cancelled calls staged is left.
+        applied = await trainer.apply(1, [body], RATE, True)
+        assert applied.fingerprint != start
+
+        async with trio.open_nursery() as nursery:
+            # Calls from several tasks queue up.
+            for sequences in (1, 2, 3):
+                nursery.start_soon(trainer.evaluate, sequences)
+
+        monkeypatch.setattr(client_module, "_EXIT_SECONDS", 0.2)
+        os.kill(trainer.pid, signal.SIGSTOP)
+    assert ended(trainer.pid)
+
+
+async def test_a_killed_trainer_is_reported(tmp_path: Path) -> None:
+    manifest, chunks = make_manifest(tmp_path)
+    # Out of the whole block, to see that the exception arrives as it is, in no group.
+    with pytest.raises(TrainerDied, match="signal 9"):  # noqa: PT012
+        async with open_trainer(spec_of(tmp_path, manifest)) as trainer:
+            await trainer.load(chunks)
+            # Stopped first, so that it surely has not answered when it dies.
+            os.kill(trainer.pid, signal.SIGSTOP)
+            with trio.move_on_after(0.05):
+                await trainer.train(1, [0])
+            os.kill(trainer.pid, signal.SIGKILL)
+            with pytest.raises(TrainerDied):
+                await trainer.train(1, [0])
+            await trainer.train(1, [0])
+
+
+async def test_refusals_at_the_start(tmp_path: Path) -> None:
+    manifest, _ = make_manifest(tmp_path)
+    with pytest.raises(TrainerFailed, match="cuda:63") as caught:
+        async with open_trainer(spec_of(tmp_path, manifest, device="cuda:63")):
+            pytest.fail("a device that is not there was opened")
+    assert caught.value.kind == "no_device"
+    spec = TrainerSpec(manifest=b"\x80", blobs=tmp_path, device="cpu")
+    with pytest.raises(TrainerFailed) as caught:
+        async with open_trainer(spec):
+            pytest.fail("a manifest that is none was opened")
+    assert caught.value.kind == "bad_model"
+
+
+async def test_initial_parameters_are_those_of_the_seed(tmp_path: Path) -> None:
+    made = await initialise_model(TINY_LLAMA, 5, None, tmp_path / "a", "cpu")
+    expected = initialise(TINY_LLAMA, 5, None, BlobStore(tmp_path / "b"), CPU)
+    assert made.parameters == expected.table
+    assert made.blob_list == expected.blobs.encode()
+    assert sorted(BlobStore(tmp_path / "a").ids()) == sorted(BlobStore(tmp_path / "b").ids())
+
+
+PARENT = """
+import sys, trio
+from pathlib import Path
+from distro_node.node.trainer.client import TrainerSpec, open_trainer
+from distro_node.protocol.blobs import decode_blob_list
+
+async def main():
+    root = Path(sys.argv[1])
+    spec = TrainerSpec(
+        manifest=(root / "manifest").read_bytes(), blobs=root / "blobs", device="cpu", micro_batch=1
+    )
+    chunks = bytes.fromhex(sys.argv[2])
+    async with open_trainer(spec) as trainer:
+        await trainer.load([chunks[i : i + 32] for i in range(0, len(chunks), 32)])
+        print(trainer.pid, flush=True)
+        await trainer.train(1, [0] * 1_000_000)
+
+trio.run(main)
+"""
+
+
+async def test_a_trainer_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    """Not even one that is killed while the trainer computes."""
+    manifest, chunks = make_manifest(tmp_path / "blobs")
+    (tmp_path / "manifest").write_bytes(manifest.encode())
+    parent = subprocess.Popen(  # noqa: ASYNC220 (returns at once)
+        [sys.executable, "-c", PARENT, str(tmp_path), b"".join(chunks).hex()],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert parent.stdout is not None
+        pid = int(await trio.to_thread.run_sync(parent.stdout.readline))
+        assert not ended(pid)
+    finally:
+        parent.kill()
+        parent.communicate()
+    await until_ended(pid)
+
+
+def test_the_node_process_imports_no_torch() -> None:
+    program = (
+        "import sys, distro_node.node.trainer.client; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'safetensors')))"
+    )
+    assert subprocess.run([sys.executable, "-P", "-c", program], check=False).returncode == 0

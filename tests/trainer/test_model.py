@@ -1,0 +1,219 @@
+"""Models from strangers' configurations, initial parameters, and what does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.trainer import device as device_module
+from distro_node.node.trainer.device import choose_device, default_micro_batch, free_bytes
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.export import export
+from distro_node.node.trainer.initial import initialise
+from distro_node.node.trainer.model import build_model, ordered_parameters
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.protocol.manifest import ParameterSpec
+from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+TINY_GPT2 = {
+    "model_type": "gpt2",
+    "n_embd": 32,
+    "n_layer": 1,
+    "n_head": 2,
+    "n_positions": 64,
+    "vocab_size": 256,
+}
+
+
+def table_of(config: dict[str, Any], root: Path) -> tuple[ParameterSpec, ...]:
+    return initialise(config, 0, None, BlobStore(root), CPU).table
+
+
+def assert_fails(kind: str, config: dict[str, Any], table: Any, match: str | None = None) -> None:
+    with pytest.raises(TrainerFailed, match=match) as caught:
+        build_model(config, table, CPU)
+    assert caught.value.kind == kind
+
+
+class TestConfiguration:
+    def test_tied_weights_appear_once(self, tmp_path: Path) -> None:
+        tied = [spec.name for spec in table_of(TINY_LLAMA, tmp_path)]
+        untied = [
+            spec.name for spec in table_of(TINY_LLAMA | {"tie_word_embeddings": False}, tmp_path)
+        ]
+        assert set(untied) - set(tied) == {"lm_head.weight"}
+
+    def test_the_table_is_matched_by_name_whatever_its_order(self, tmp_path: Path) -> None:
+        table = table_of(TINY_LLAMA, tmp_path)[::-1]
+        model = build_model(TINY_LLAMA, table, CPU)
+        shapes = [tuple(parameter.shape) for parameter in ordered_parameters(model, table)]
+        assert shapes == [spec.shape for spec in table]
+
+    def test_a_table_that_does_not_match(self, tmp_path: Path) -> None:
+        table = list(table_of(TINY_LLAMA, tmp_path))
+        wrong_shape = [dataclasses.replace(table[0], shape=(256, 31)), *table[1:]]
+        assert_fails("bad_model", TINY_LLAMA, wrong_shape, r"\(256, 32\)")
+        assert_fails("bad_model", TINY_LLAMA, table[:-1], "every parameter once")
+        assert_fails("bad_model", TINY_LLAMA, [*table, table[0]], "every parameter once")
+        stranger = [*table, ParameterSpec(name="extra", shape=(2,))]
+        assert_fails("bad_model", TINY_LLAMA, stranger, "extra")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"model_type": None},
+            {"model_type": "no-such-architecture"},
+            {"model_type": "vit"},
+            {"hidden_size": "many"},
+            {"num_attention_heads": 0},
+            {"num_hidden_layers": 10**9},
+            {"hidden_size": 10**9},
+            {"auto_map": {"AutoModelForCausalLM": "evil--modeling.Evil"}},
+            {"quantization_config": {"quant_method": "gptq"}},
+        ],
+    )
+    def test_a_configuration_that_is_refused(self, tmp_path: Path, changes: dict[str, Any]) -> None:
+        table = table_of(TINY_LLAMA, tmp_path)
+        assert_fails("bad_model", TINY_LLAMA | changes, table)
+
+    def test_how_others_ran_it_is_ignored(self, tmp_path: Path) -> None:
+        foreign = TINY_LLAMA | {
+            "torch_dtype": "bfloat16",
+            "dtype": "float16",
+            "architectures": ["LlamaForCausalLM"],
+            "transformers_version": "4.0.0",
+            "_name_or_path": "somebody/something",
+            "attn_implementation": "somebody/kernel",
+            "_attn_implementation": "flash_attention_2",
+        }
+        model = build_model(foreign, table_of(TINY_LLAMA, tmp_path), CPU)
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+    @pytest.mark.parametrize(
+        ("changes", "match"),
+        [({"vocabulary": 257}, "257 tokens"), ({"sequence_length": 65}, "65 tokens")],
+    )
+    def test_data_that_the_model_cannot_take(
+        self, tmp_path: Path, changes: dict[str, int], match: str
+    ) -> None:
+        manifest, _ = make_manifest(tmp_path)
+        manifest = dataclasses.replace(manifest, data=dataclasses.replace(manifest.data, **changes))
+        with pytest.raises(TrainerFailed, match=match) as caught:
+            TrainingSession(manifest, BlobStore(tmp_path), CPU)
+        assert caught.value.kind == "bad_model"
+
+
+class TestInitialParameters:
+    def test_a_seed_gives_the_same_parameters(self, tmp_path: Path) -> None:
+        store = BlobStore(tmp_path)
+        first, again, other = (initialise(TINY_LLAMA, s, None, store, CPU) for s in (1, 1, 2))
+        assert first == again
+        assert first.blobs.chunks != other.blobs.chunks
+        assert sum(spec.elements for spec in first.table) * 4 == first.blobs.size
+
+    def test_export_and_checkpoint(self, tmp_path: Path) -> None:
+        """What is exported loads with transformers, and can be a swarm's beginning."""
+        session = make_session(tmp_path / "blobs")
+        store = BlobStore(tmp_path / "blobs")
+        session.apply(1, [session.train(1, [0, 1]).body], 2.0**-8, True)
+        directory = tmp_path / "out"
+        export(session, store, directory)
+        model = AutoModelForCausalLM.from_pretrained(directory)
+        for a, b in zip(
+            ordered_parameters(model, session.manifest.parameters), session.parameters, strict=True
+        ):
+            assert torch.equal(a, b)
+        tokenizer = AutoTokenizer.from_pretrained(directory)
+        tokens = tokenizer("a swarm, Ünïcode")["input_ids"]
+        assert len(tokens) == len("a swarm, Ünïcode".encode())
+        assert tokenizer.decode(tokens) == "a swarm, Ünïcode"
+
+        made = initialise(TINY_LLAMA, 0, directory, store, CPU)
+        assert made.blobs == session.snapshot()
+        assert made.table == session.manifest.parameters
+
+    def test_a_checkpoint_that_cannot_be_read(self, tmp_path: Path) -> None:
+        store = BlobStore(tmp_path / "blobs")
+        session = make_session(tmp_path / "blobs")
+        export(session, store, tmp_path / "out")
+        larger = TINY_LLAMA | {"num_hidden_layers": 2}
+        wider = TINY_LLAMA | {"hidden_size": 64}
+        for config, directory in [
+            (TINY_LLAMA, tmp_path / "nowhere"),
+            (larger, tmp_path / "out"),
+            (wider, tmp_path / "out"),
+        ]:
+            with pytest.raises(TrainerFailed) as caught:
+                initialise(config, 0, directory, store, CPU)
+            assert caught.value.kind == "bad_model"
+
+    def test_subnormal_and_infinite_parameters(self, tmp_path: Path) -> None:
+        """Devices disagree about subnormal numbers, so a swarm begins without any."""
+        store = BlobStore(tmp_path / "blobs")
+        session = make_session(tmp_path / "blobs")
+        with torch.no_grad():
+            session.parameters[0][0, :3] = torch.tensor([1e-39, -1e-45, 1.2e-38])
+        export(session, store, tmp_path / "out")
+        made = initialise(TINY_LLAMA, 0, tmp_path / "out", store, CPU)
+        session.load(made.blobs.chunks)
+        assert session.parameters[0][0, :2].tolist() == [0.0, 0.0]
+        assert session.parameters[0][0, 2] > 0
+        with torch.no_grad():
+            session.parameters[0][0, 0] = float("inf")
+        export(session, store, tmp_path / "out")
+        with pytest.raises(TrainerFailed, match="finite"):
+            initialise(TINY_LLAMA, 0, tmp_path / "out", store, CPU)
+
+
+class TestDevice:
+    def test_auto_finds_one_and_an_absent_one_is_named(self) -> None:
+        assert choose_device("auto").type in {"cuda", "mps", "cpu"}
+        for name in ("cuda:63", "nonsense", "xla"):
+            with pytest.raises(TrainerFailed, match=name) as caught:
+                choose_device(name)
+            assert caught.value.kind == "no_device"
+
+    def test_a_model_too_large_says_how_much_is_needed_and_there(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        manifest, _ = make_manifest(tmp_path)
+        monkeypatch.setattr(device_module, "free_bytes", lambda _: 100_000)
+        with pytest.raises(TrainerFailed) as caught:
+            TrainingSession(manifest, BlobStore(tmp_path), CPU)
+        assert caught.value.kind == "model_too_large"
+        assert "100000" in str(caught.value)
+        needed = int(str(caught.value).split(" takes ")[1].split()[0])
+        assert needed > 16 * manifest.elements
+
+    def test_a_container_s_limit_counts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(device_module, "_CGROUP", tmp_path)
+        machine = free_bytes(CPU)
+        assert machine > 10_000_000
+        (tmp_path / "memory.max").write_text("max\n")
+        (tmp_path / "memory.current").write_text("1000000\n")
+        assert free_bytes(CPU) > 10_000_000
+        (tmp_path / "memory.max").write_text("3000000\n")
+        assert free_bytes(CPU) == 2_000_000
+
+    def test_micro_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(device_module, "free_bytes", lambda _: 16_000 + 2_000)
+        assert default_micro_batch(1000, 100, CPU) == 10
+        assert default_micro_batch(1000, 10**6, CPU) == 1
+        assert default_micro_batch(1000, 1, CPU) == 32
+
+
+def test_another_architecture(tmp_path: Path) -> None:
+    """GPT-2: tied weights, biases, learned positions, transposed matrices."""
+    session = make_session(tmp_path, config=TINY_GPT2)
+    before = session.evaluate(10)
+    for round_number in range(1, 4):
+        body = session.train(round_number, range(8)).body
+        session.apply(round_number, [body], 2.0**-8, True)
+    assert session.evaluate(10) < before

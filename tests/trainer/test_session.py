@@ -1,0 +1,203 @@
+"""Training in memory: several members stay identical, nothing is lost, memory runs out politely."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distro_node.crypto.identity import PeerId
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.fingerprint import fingerprint
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.protocol.assignment import share
+from distro_node.protocol.manifest import Manifest, OptimizerSpec
+from distro_node.protocol.schedule import learning_rate
+from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
+
+RATE = 2.0**-8
+
+
+@pytest.mark.parametrize("preconditioner", ["none", "rms"])
+def test_members_stay_bit_identical_and_learn(tmp_path: Path, preconditioner: Any) -> None:
+    optimizer = OptimizerSpec(preconditioner=preconditioner, weight_decay=0.1)
+    manifest, chunks = make_manifest(tmp_path, optimizer=optimizer)
+    store = BlobStore(tmp_path)
+    members = [TrainingSession(manifest, store, CPU, micro_batch=size) for size in (1, 2, 3, 8)]
+    peers = [PeerId(bytes([index]) * 32) for index in range(4)]
+    assert len({member.load(chunks) for member in members}) == 1
+    before = members[0].evaluate(30)
+    seen = set()
+    for round_number in range(1, 6):
+        bodies = [
+            member.train(round_number, samples_of(manifest, peers, me, round_number)).body
+            for member, me in zip(members, peers, strict=True)
+        ]
+        # The third member's update misses its round.
+        counted = bodies[:2] + bodies[3:]
+        rate = learning_rate(manifest.schedule, round_number)
+        fingerprints = {
+            member.apply(round_number, counted[index:] + counted[:index], rate, index != 2)
+            for index, member in enumerate(members)
+        }
+        assert len(fingerprints) == 1
+        seen |= fingerprints
+    assert len(seen) == 5
+    assert members[0].evaluate(30) < before - 0.1
+    assert len({member.snapshot() for member in members}) == 1
+
+
+def samples_of(manifest: Manifest, peers: list[PeerId], me: PeerId, round_number: int) -> list[int]:
+    cursor = (round_number - 1) * 16
+    return share(manifest.seed, manifest.data.samples, cursor, 16, peers, me, round_number)
+
+
+def test_an_update_that_missed_its_round_is_back_in_the_momentum(tmp_path: Path) -> None:
+    counted, missed = make_session(tmp_path), make_session(tmp_path)
+    stranger = make_session(tmp_path).train(1, [9]).body
+    for session in (counted, missed):
+        session.train(1, [0, 1])
+    counted.apply(1, [stranger], RATE, True)
+    after = [m.clone() for m in missed.optimizer.momentum]
+    missed.apply(1, [stranger], RATE, False)
+    assert torch.equal(counted.optimizer.momentum[0], after[0])
+    assert not torch.allclose(missed.optimizer.momentum[0], after[0], atol=1e-3)
+    assert not missed.optimizer.refund(1)
+    assert fingerprint(counted.parameters) == fingerprint(missed.parameters)
+
+
+def test_a_round_without_updates_changes_nothing_but_refunds(tmp_path: Path) -> None:
+    optimizer = OptimizerSpec(weight_decay=0.5)
+    session = make_session(tmp_path, optimizer=optimizer)
+    before = fingerprint(session.parameters)
+    session.train(1, [0])
+    assert session.apply(1, [], RATE, False) == before
+    assert not session.optimizer.refund(1)
+
+
+def test_no_samples_sends_the_momentum(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    first = session.train(1, [0, 1, 2])
+    momentum = session.optimizer.momentum[0].clone()
+    session.optimizer.forget(1)
+    empty = session.train(2, [])
+    assert (empty.loss, empty.tokens) == (0.0, 0)
+    assert empty.coefficients == first.coefficients
+    # What is left has faded and lost what was taken.
+    assert session.optimizer.momentum[0].norm() < 0.95 * momentum.norm()
+    assert (first.tokens, len(first.body) > 50) == (96, True)
+
+
+def test_micro_batches_do_not_change_the_loss(tmp_path: Path) -> None:
+    losses = []
+    for size in (1, 3, 32):
+        session = make_session(tmp_path)
+        session.micro_batch = size
+        losses.append((session.train(1, range(7)).loss, session.evaluate(9)))
+    for train_loss, heldout in losses:
+        assert train_loss == pytest.approx(losses[0][0], abs=1e-5)
+        assert heldout == pytest.approx(losses[0][1], abs=1e-5)
+
+
+def test_a_gradient_that_is_not_finite_stays_out_of_the_momentum(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    with torch.no_grad():
+        session.parameters[1].fill_(float("nan"))
+    result = session.train(1, [0])
+    assert result.loss == 1e30
+    assert all(bool(torch.isfinite(m).all()) for m in session.optimizer.momentum)
+
+
+class OutOfMemory:
+    """Makes the model fail above a number of sequences, as the CPU's allocator does."""
+
+    def __init__(self, session: TrainingSession, fits: int) -> None:
+        self.tried: list[int] = []
+        forward = session.model.forward
+
+        def limited(*arguments: Any, **options: Any) -> Any:
+            self.tried.append(len(options["input_ids"]))
+            if self.tried[-1] > fits:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: 1 bytes")
+            return forward(*arguments, **options)
+
+        session.model.forward = limited
+
+
+def test_out_of_memory_halves_the_micro_batch(tmp_path: Path) -> None:
+    whole = make_session(tmp_path).train(1, range(8))
+    session = make_session(tmp_path)
+    session.micro_batch = 8
+    limit = OutOfMemory(session, fits=3)
+    result = session.train(1, range(8))
+    assert limit.tried == [8, 4, 2, 2, 2, 2]
+    assert session.micro_batch == 2
+    assert result.loss == pytest.approx(whole.loss, abs=1e-5)
+    session.micro_batch = 4
+    assert session.evaluate(4) > 0
+
+
+def test_one_sequence_that_does_not_fit(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    OutOfMemory(session, fits=0)
+    with pytest.raises(TrainerFailed, match="does not fit") as caught:
+        session.train(1, range(4))
+    assert caught.value.kind == "out_of_memory"
+
+
+def test_what_needs_parameters_says_so(tmp_path: Path) -> None:
+    manifest, _ = make_manifest(tmp_path)
+    session = TrainingSession(manifest, BlobStore(tmp_path), CPU)
+    for call in (
+        lambda: session.train(1, [0]),
+        lambda: session.apply(1, [], RATE, False),
+        session.snapshot,
+        lambda: session.evaluate(1),
+    ):
+        with pytest.raises(TrainerFailed, match="no parameters"):
+            call()
+
+
+def test_a_body_that_does_not_decode_changes_nothing(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    before = fingerprint(session.parameters)
+    good = session.train(1, [0]).body
+    with pytest.raises(TrainerFailed, match="decode"):
+        session.apply(1, [good, good[:-1]], RATE, True)
+    assert fingerprint(session.parameters) == before
+
+
+def test_loading_drops_what_is_pending_and_keeps_the_momentum(tmp_path: Path) -> None:
+    manifest, chunks = make_manifest(tmp_path)
+    session = make_session(tmp_path)
+    start = fingerprint(session.parameters)
+    body = session.train(1, [0]).body
+    momentum = [m.clone() for m in session.optimizer.momentum]
+    session.apply(2, [body], RATE, True)
+    assert session.load(chunks) == start
+    assert not session.optimizer.refund(1)
+    for a, b in zip(session.optimizer.momentum, momentum, strict=True):
+        assert torch.equal(a, b)
+    assert manifest.elements == sum(p.numel() for p in session.parameters)
+
+
+def test_a_corpus_that_is_not_there(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    store = BlobStore(tmp_path)
+    store.remove(session.manifest.data.shards[0].blob)
+    with pytest.raises(TrainerFailed) as caught:
+        session.train(1, [0])
+    assert caught.value.kind == "bad_data"
+
+
+def test_held_out_data_shorter_than_a_sample(tmp_path: Path) -> None:
+    manifest, chunks = make_manifest(tmp_path, config=TINY_LLAMA)
+    short = dataclasses.replace(manifest.data.heldout, tokens=20)
+    data = dataclasses.replace(manifest.data, heldout=short)
+    session = TrainingSession(dataclasses.replace(manifest, data=data), BlobStore(tmp_path), CPU)
+    session.load(chunks)
+    with pytest.raises(TrainerFailed, match="held-out"):
+        session.evaluate(5)
