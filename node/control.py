@@ -82,7 +82,8 @@ def ask(path: Path, command: str, timeout: float, **arguments: Any) -> dict[str,
             line = _read_line(client, deadline)
     except TimeoutError:
         raise _no_answer(f"the node in {path.parent} does not answer") from None
-    except OSError:
+    except (OSError, ValueError):
+        # ValueError: the file at `path` holds something that cannot be a path.
         raise UserError(
             ExitCode.NOT_RUNNING,
             f"no node is running in {path.parent}",
@@ -199,7 +200,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
         server.listen(16)
         if place != path:
             temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-            temporary.write_text(os.fspath(place), encoding="utf-8")
+            temporary.write_bytes(os.fsencode(place))
             temporary.replace(path)
         yield server
 
@@ -219,6 +220,6 @@ def _short_folder() -> str:
 def _address(path: Path) -> Path:
     """Where the socket of `path` is: `path` itself, or what the file there says."""
     if stat.S_ISREG(path.lstat().st_mode):
-        with path.open(encoding="utf-8") as file:
-            return Path(file.read(MAX_SOCKET_PATH_BYTES + 1))
+        with path.open("rb") as file:
+            return Path(os.fsdecode(file.read(MAX_SOCKET_PATH_BYTES)))
     return path

@@ -1,7 +1,7 @@
 """The data directory: where everything lies, who may use it, and whether there is room.
 
 One process at a time works in a data directory; a second one is told which process has it. The
-directory is readable by its owner alone, since the peer's secret key lies in it.
+directory is made readable by its owner alone, since the peer's secret key lies in it.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class DataDir:
     def create(self) -> None:
         """Create the directory and its parts, mode 0700, and check that one can write there.
 
+        A directory that is there keeps its mode: the home directory given by mistake must not be
+        closed to others. What lies in it has a mode of its own.
+
         Raises `UserError` (`DATA_DIR`, or `DISK_FULL` with less than `MINIMUM_FREE_BYTES` free).
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Directories of others stay as they are: /tmp given by mistake must not be closed.
-            if self.root.stat().st_uid == os.getuid():
-                self.root.chmod(0o700)
             for part in (self.blobs, self.swarms, self.logs):
                 part.mkdir(exist_ok=True, mode=0o700)
             if not os.access(self.root, os.W_OK | os.X_OK):

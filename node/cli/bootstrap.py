@@ -67,5 +67,5 @@ def bootstrap(
     with data.lock():
         identity = open_identity(data, passphrase)
         configure_logging(form=log_format, level=log_level, folder=data.logs)
-        settings = BootstrapSettings(listen=listening, announce=announced)
-        trio.run(functools.partial(run_bootstrap, settings, identity, ready=ready))
+        settings = BootstrapSettings(identity=identity, listen=listening, announce=announced)
+        trio.run(functools.partial(run_bootstrap, settings, ready=ready))

@@ -125,7 +125,10 @@ def _progress() -> Iterator:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    console = Console(stderr=True)
+    # In a log file a bar is noise.
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bars:
         tasks = {}
 
         def show(what: str, done: int, total: int) -> None:

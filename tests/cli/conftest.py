@@ -1,0 +1,60 @@
+"""Running the command line inside the test's process, in a home directory of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from distro_node.node.cli import main
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+    def refused_with(self, code: int, *words: str) -> None:
+        """Check that the command said what is wrong and what to do, in one line each."""
+        assert self.code == code, self
+        problem, remedy = self.err.splitlines()
+        assert problem.startswith("error: ")
+        assert remedy.startswith("  ")
+        assert remedy.strip()
+        for word in words:
+            assert word in problem
+        assert "Traceback" not in self.err
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home directory, and no setting of whoever runs the tests."""
+    for variable in list(os.environ):
+        if variable.startswith(("DISTRO_NODE", "XDG_")):
+            monkeypatch.delenv(variable)
+    place = tmp_path / "home"
+    place.mkdir()
+    monkeypatch.setenv("HOME", str(place))
+    return place
+
+
+@pytest.fixture
+def command(home: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command line and return how it ended."""
+
+    def run(*arguments: str | Path) -> Result:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return Result(int(ended.value.code or 0), out, err)
+
+    return run

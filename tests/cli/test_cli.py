@@ -1,0 +1,479 @@
+"""The program as a whole: what it loads, how it ends, and what it says about mistakes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib.metadata
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from distro_node import __version__
+from distro_node.crypto.identity import Identity, peer_text
+from distro_node.crypto.keystore import create_identity
+from distro_node.node.cli.main import COMMANDS
+from distro_node.node.config import command_options
+from distro_node.node.datadir import DataDir
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.settings import DaemonSettings, ExportSettings
+from distro_node.protocol.manifest import SwarmId
+from distro_node.protocol.swarm_id import Invite, invite_text, swarm_text
+
+SWARM = SwarmId(bytes(range(32)))
+TEXT = swarm_text(SWARM)
+PEER = peer_text(Identity.from_seed(bytes(32)).peer)
+ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}"
+OTHER = f"/dns4/example.org/tcp/4001/p2p/{PEER}"
+HEAVY = ("libp2p", "torch", "transformers", "tokenizers", "trio", "numpy", "rich")
+
+
+def process(*arguments: str | Path, **options) -> subprocess.Popen:
+    """The real console entry, in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "distro_node.node", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> list[DaemonSettings]:
+    """Stand-in for the daemon: collects the settings it is started with."""
+    started: list[DaemonSettings] = []
+
+    async def run_daemon(settings: DaemonSettings) -> None:
+        started.append(settings)
+
+    replace_module(monkeypatch, "daemon", run_daemon=run_daemon)
+    return started
+
+
+def replace_module(monkeypatch: pytest.MonkeyPatch, name: str, **content: object) -> None:
+    module = types.ModuleType(name)
+    for key, value in content.items():
+        setattr(module, key, value)
+    monkeypatch.setitem(sys.modules, f"distro_node.node.{name}", module)
+
+
+# --- what it loads -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["join", "--help"], ["id"], ["--version"]])
+def test_quick_commands_load_nothing_heavy(home: Path, arguments: list[str]) -> None:
+    create_identity(home / "identity.key", None)
+    script = f"""
+import sys
+from distro_node.node.cli import main
+try:
+    main({arguments!r})
+finally:
+    print([name for name in {HEAVY!r} if name in sys.modules])
+"""
+    environment = {**os.environ, "DISTRO_NODE_DATA_DIR": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_command_that_uses_the_network_would_be_noticed(home: Path) -> None:
+    # What the test above looks for is there to be found.
+    script = "import sys, trio, numpy; print([n for n in ('trio', 'numpy') if n in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "['trio', 'numpy']"
+
+
+def test_the_console_script_is_this_program(checkout: Path) -> None:
+    assert 'distro-node = "distro_node.node.cli:main"' in (checkout / "pyproject.toml").read_text()
+    done = process("--version")
+    out, err = done.communicate()
+    assert (done.returncode, out, err) == (0, f"distro-node {__version__}\n", "")
+
+
+# --- help ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command, name: str) -> None:
+    result = command(name, "--help")
+    assert result.code == 0
+    assert "For example:" in " ".join(result.out.split())
+    assert re.search(rf"^\s+distro-node {name}\b", result.out, re.M)
+
+
+def test_without_a_command_there_is_help(command) -> None:
+    result = command("--help")
+    for name in COMMANDS:
+        assert re.search(rf"^  {name} +\S", result.out, re.M)
+
+
+def test_options_are_named_as_their_settings() -> None:
+    # The names in the configuration file and the environment are derived from the function's.
+    for name, function in COMMANDS.items():
+        code = sys.modules[function.__module__].__file__
+        assert code is not None
+        source = Path(code).read_text() + (Path(code).parent / "options.py").read_text()
+        for option in command_options(function):
+            assert f'"--{option.replace("_", "-")}' in source, (name, option)
+
+
+def test_a_misspelled_option_is_a_usage_error(command) -> None:
+    result = command("join", TEXT, "--devise", "cpu")
+    assert result.code == ExitCode.USAGE
+    assert "--devise" in result.err
+    assert "Traceback" not in result.err
+
+
+# --- how it ends ---------------------------------------------------------------------------------
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    async def run_daemon(_settings: DaemonSettings) -> None:
+        raise error
+
+    replace_module(monkeypatch, "daemon", run_daemon=run_daemon)
+
+
+def test_a_mistake_of_the_users_is_two_lines(command, monkeypatch) -> None:
+    failing(monkeypatch, UserError(ExitCode.NO_BOOTSTRAP, "nobody\nanswers \x1b[31m", "try\nagain"))
+    result = command("join", TEXT)
+    assert result.code == ExitCode.NO_BOOTSTRAP
+    assert result.err == "error: nobody answers \\x1b[31m\n  try again\n"
+
+
+def test_a_mistake_is_found_inside_groups(command, monkeypatch) -> None:
+    mistake = UserError(ExitCode.PORT_IN_USE, "taken", "choose another")
+    failing(monkeypatch, ExceptionGroup("", [ExceptionGroup("", [mistake]), mistake]))
+    command("join", TEXT).refused_with(ExitCode.PORT_IN_USE, "taken")
+
+
+def test_a_bug_beside_a_mistake_is_not_hidden(command, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mistake = UserError(ExitCode.PORT_IN_USE, "taken", "choose another")
+    failing(monkeypatch, ExceptionGroup("", [mistake, KeyError("lost")]))
+    assert command("join", TEXT).code == ExitCode.BUG
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_wherever_it_happens(command, monkeypatch, number: int) -> None:
+    failing(monkeypatch, ExceptionGroup("", [OSError(number, "full", "/data/blobs/x")]))
+    command("join", TEXT).refused_with(ExitCode.DISK_FULL, "disk is full", "/data/blobs/x")
+
+
+def test_a_bug_leaves_its_traceback_in_a_file(command, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    failing(monkeypatch, ZeroDivisionError("of mine"))
+    result = command("join", TEXT)
+    assert result.code == ExitCode.BUG
+    (line,) = result.err.splitlines()
+    assert line.startswith("this is a bug in distro-node: ZeroDivisionError: of mine;")
+    file = Path(line.rpartition(" ")[2])
+    assert file.parent == tmp_path
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "Traceback" in file.read_text()
+
+
+def test_a_bug_shows_its_traceback_when_asked_to(command, monkeypatch) -> None:
+    monkeypatch.setenv("DISTRO_NODE_DEBUG", "1")
+    failing(monkeypatch, ZeroDivisionError("of mine"))
+    result = command("join", TEXT)
+    assert result.code == ExitCode.BUG
+    assert "Traceback" in result.err
+
+
+def test_a_bug_is_told_without_a_place_for_its_file(command, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    failing(monkeypatch, ZeroDivisionError("of mine"))
+    result = command("join", TEXT)
+    assert result.code == ExitCode.BUG
+    assert "DISTRO_NODE_DEBUG=1" in result.err
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), BaseExceptionGroup("", [KeyboardInterrupt()])]
+)
+def test_control_c_is_quiet(command, monkeypatch, error: BaseException) -> None:
+    failing(monkeypatch, error)
+    result = command("join", TEXT)
+    assert result.code == ExitCode.INTERRUPTED
+    assert result.err == ""
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(home: Path) -> None:
+    running = process("create", "--example", env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert running.stdout is not None
+    running.stdout.close()
+    assert running.wait() == 0
+    assert running.stderr is not None
+    assert running.stderr.read() == ""
+
+
+def test_control_c_in_a_real_process(home: Path, tmp_path: Path) -> None:
+    # A named pipe as the manifest: opening it blocks until somebody writes, here for ever.
+    pipe = tmp_path / "pipe.toml"
+    os.mkfifo(pipe)
+    running = process("create", pipe)
+    # Opening the other end returns once the process has come that far. Again and again, because
+    # Python may notice a signal and still enter the read it was about to.
+    with pipe.open("wb"):
+        while running.poll() is None:
+            running.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(1.0)
+    _, err = running.communicate()
+    assert running.returncode == ExitCode.INTERRUPTED
+    assert err == ""
+
+
+# --- join ----------------------------------------------------------------------------------------
+
+
+def test_join_passes_on_what_it_was_told(command, daemon, home: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("open sesame\nnot this\n")
+    link = invite_text(Invite(swarm=SWARM, bootstrap=(ADDRESS,), ticket="t1"))
+    options = f"--bootstrap {OTHER} --bootstrap {ADDRESS} --device cuda:1 --metrics-addr [::1]:80"
+    options += " --listen /ip4/0.0.0.0/tcp/1 --announce /dns4/me.example/tcp/2 --threads 3"
+    options += (
+        f" --micro-batch 2 --evaluate-every 5 --no-screen --until-round 9 --data-dir {home}/d"
+    )
+    result = command("join", link, *options.split(), "--passphrase-file", secret)
+    assert (result.code, result.err) == (0, "")
+    assert daemon == [
+        DaemonSettings(
+            swarm=SWARM,
+            data_dir=home / "d",
+            bootstrap=(ADDRESS, OTHER),
+            ticket="t1",
+            listen=("/ip4/0.0.0.0/tcp/1",),
+            announce=("/dns4/me.example/tcp/2",),
+            device="cuda:1",
+            metrics_address=("::1", 80),
+            threads=3,
+            micro_batch=2,
+            evaluate_every=5,
+            passphrase="open sesame",
+            screen=False,
+            until_round=9,
+        )
+    ]
+    assert "sesame" not in repr(daemon)
+
+
+def test_join_needs_nothing_but_the_swarm(command, daemon, home: Path) -> None:
+    assert command("join", f" {TEXT.upper()}").code == 0
+    (settings,) = daemon
+    assert settings == DaemonSettings(swarm=SWARM, data_dir=settings.data_dir)
+    assert settings.data_dir.is_relative_to(home)
+    assert settings.data_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_passphrase_may_stand_in_the_environment(command, daemon, monkeypatch) -> None:
+    monkeypatch.setenv("DISTRO_NODE_PASSPHRASE", "from here")
+    command("join", TEXT)
+    assert daemon[0].passphrase == "from here"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["swarm-abc"], ExitCode.BAD_SWARM_ID, "too short"),
+        (["swam-abc"], ExitCode.BAD_SWARM_ID, "swarm-"),
+        ([""], ExitCode.BAD_SWARM_ID, "swarm-"),
+        ([TEXT[:-1] + "a"], ExitCode.BAD_SWARM_ID, "checksum"),
+        ([TEXT[:-1] + "1"], ExitCode.BAD_SWARM_ID, "did you mean 'l'?"),
+        ([f"distro:{TEXT}?botstrap=x"], ExitCode.BAD_SWARM_ID, "did you mean 'bootstrap'?"),
+        ([f"distro:{TEXT}?bootstrap=x"], ExitCode.BAD_ADDRESS, "'x'"),
+        ([TEXT, "--bootstrap", "example.org:4001"], ExitCode.BAD_ADDRESS, "example.org"),
+        ([TEXT, "--bootstrap", "/ip4/192.0.2.1/tcp/1"], ExitCode.BAD_ADDRESS, "/p2p/"),
+        ([TEXT, "--listen", "0.0.0.0:4001"], ExitCode.BAD_ADDRESS, "0.0.0.0:4001"),
+        ([TEXT, "--announce", "me"], ExitCode.BAD_ADDRESS, "'me'"),
+        ([TEXT, "--metrics-addr", "9464"], ExitCode.BAD_ADDRESS, "9464"),
+        ([TEXT, "--metrics-addr", "127.0.0.1:99999"], ExitCode.BAD_ADDRESS, "99999"),
+        ([TEXT, "--metrics-addr", "127.0.0.256:1"], ExitCode.BAD_ADDRESS, "256"),
+        ([TEXT, "--metrics-addr", "[::g]:1"], ExitCode.BAD_ADDRESS, "::g"),
+        ([TEXT, "--metrics-addr", "a b:1"], ExitCode.BAD_ADDRESS, "a b"),
+        ([TEXT, "--metrics-addr", "localhost:٣"], ExitCode.BAD_ADDRESS, "localhost"),
+        ([TEXT, "--device", "gpu"], ExitCode.NO_DEVICE, "'gpu'"),
+        ([TEXT, "--passphrase-file", "/nowhere"], ExitCode.KEYSTORE, "/nowhere"),
+        ([TEXT, "--data-dir", "/dev/null"], ExitCode.DATA_DIR, "/dev/null"),
+        ([TEXT, "--data-dir", "/proc/1/x"], ExitCode.DATA_DIR, "/proc/1/x"),
+    ],
+)
+def test_join_refuses_nonsense(command, daemon, arguments, code: ExitCode, words: str) -> None:
+    command("join", *arguments).refused_with(code, words)
+    assert daemon == []
+
+
+def test_passphrase_files_are_checked(command, daemon, tmp_path: Path) -> None:
+    for number, content in enumerate([b"", b"\n", b"\xff\n", b"x" * 5000]):
+        file = tmp_path / str(number)
+        file.write_bytes(content)
+        command("join", TEXT, "--passphrase-file", file).refused_with(ExitCode.KEYSTORE, str(file))
+    assert daemon == []
+
+
+def test_metrics_can_be_switched_off(command, daemon) -> None:
+    command("join", TEXT, "--metrics-addr", "off")
+    assert daemon[0].metrics_address is None
+
+
+# --- id ------------------------------------------------------------------------------------------
+
+
+def test_id_prints_who_this_node_is(command, home: Path) -> None:
+    peer = peer_text(create_identity(home / "identity.key", "secret").peer)
+    assert command("id", "--data-dir", home).out == f"{peer}\n"
+    assert json.loads(command("id", "--data-dir", home, "--json").out)["peer"] == peer
+
+
+def test_id_makes_no_identity(command, home: Path) -> None:
+    command("id", "--data-dir", home / "new").refused_with(ExitCode.KEYSTORE, "no identity")
+    assert not (home / "new").exists()
+
+
+def test_id_refuses_a_damaged_key(command, home: Path) -> None:
+    key = home / "identity.key"
+    create_identity(key, None)
+    key.write_bytes(key.read_bytes().replace(b'"seed": "', b'"seed": "0'))
+    command("id", "--data-dir", home).refused_with(ExitCode.KEYSTORE, "damaged")
+    key.chmod(0o644)
+    command("id", "--data-dir", home).refused_with(ExitCode.KEYSTORE, "open to others")
+
+
+# --- export, demo, bootstrap ---------------------------------------------------------------------
+
+
+def test_export_wants_something_to_export(command, home: Path) -> None:
+    options = ["--to", home / "model", "--data-dir", home]
+    command("export", TEXT, *options).refused_with(ExitCode.NOTHING_TO_EXPORT, str(home))
+    manifest = DataDir(home).swarm(SWARM).manifest
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()
+    other = swarm_text(SwarmId(bytes(32)))
+    result = command("export", other, *options)
+    result.refused_with(ExitCode.NOTHING_TO_EXPORT)
+    assert TEXT in result.err
+    command("export", "swarm-x", *options).refused_with(ExitCode.BAD_SWARM_ID)
+
+
+def test_export_tells_what_it_wrote(command, home: Path, monkeypatch) -> None:
+    manifest = DataDir(home).swarm(SWARM).manifest
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()
+    asked = []
+
+    async def export_swarm(settings: ExportSettings) -> types.SimpleNamespace:
+        asked.append(settings)
+        return types.SimpleNamespace(directory=settings.to, round=12, parameters=3456)
+
+    replace_module(monkeypatch, "export", export_swarm=export_swarm)
+    result = command("export", f"distro:{TEXT}", "--to", home / "m", "--data-dir", home)
+    assert asked == [ExportSettings(swarm=SWARM, data_dir=home, to=home / "m")]
+    assert result.out == f"Wrote the model after round 12 (3,456 parameters) to {home / 'm'}\n"
+    result = command("export", TEXT, "--to", home / "m", "--data-dir", home, "--json")
+    facts = {"directory": str(home / "m"), "round": 12, "parameters": 3456}
+    assert json.loads(result.out) == facts
+
+
+def test_the_demo_decides_its_exit_code(command, monkeypatch) -> None:
+    asked = []
+
+    def run_demo(nodes: int, rounds: int, out: Path) -> int:
+        asked.append((nodes, rounds, out))
+        return ExitCode.DEMO_FAILED
+
+    replace_module(monkeypatch, "demo", run_demo=run_demo)
+    assert command("demo", "--rounds", "7").code == ExitCode.DEMO_FAILED
+    assert asked == [(4, 7, Path("demo-out"))]
+
+
+@pytest.fixture
+def introducer(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """Stand-in for the bootstrap peer: collects what it is started with."""
+    started = []
+
+    async def run_bootstrap(settings: object, identity: Identity, *, ready: Callable) -> None:
+        started.append((settings, identity))
+        ready([f"/ip4/192.0.2.7/tcp/4001/p2p/{peer_text(identity.peer)}"])
+
+    replace_module(
+        monkeypatch,
+        "bootstrap",
+        run_bootstrap=run_bootstrap,
+        BootstrapSettings=types.SimpleNamespace,
+    )
+    return started
+
+
+def test_a_bootstrap_peer_keeps_its_identity(command, introducer, home: Path) -> None:
+    first = command("bootstrap", "--data-dir", home / "b")
+    assert first.code == 0
+    second = command(
+        "bootstrap", "--data-dir", home / "b", "--json", "--listen", "/ip4/1.2.3.4/tcp/5"
+    )
+    (address,) = json.loads(second.out)["addresses"]
+    assert address in first.out
+    assert introducer[0][0].listen == ("/ip4/0.0.0.0/tcp/4001",)
+    assert introducer[1][0].listen == ("/ip4/1.2.3.4/tcp/5",)
+    assert introducer[0][1].peer == introducer[1][1].peer
+
+
+def test_a_bootstrap_peer_refuses_nonsense(command, introducer, home: Path, monkeypatch) -> None:
+    place = home / "b"
+    command("bootstrap", "--data-dir", place, "--listen", "4001").refused_with(ExitCode.BAD_ADDRESS)
+    place.mkdir()
+    create_identity(place / "identity.key", "secret")
+    locked = command("bootstrap", "--data-dir", place)
+    locked.refused_with(ExitCode.WRONG_PASSPHRASE, "under a passphrase")
+    assert "DISTRO_NODE_PASSPHRASE" in locked.err
+    monkeypatch.setenv("DISTRO_NODE_PASSPHRASE", "guess")
+    wrong = command("bootstrap", "--data-dir", place)
+    wrong.refused_with(ExitCode.WRONG_PASSPHRASE, "does not open")
+    (place / "identity.key").write_text("{}")
+    command("bootstrap", "--data-dir", place).refused_with(ExitCode.KEYSTORE)
+    assert introducer == []
+
+
+def test_a_data_directory_in_use_is_refused_and_names_its_user(
+    command, introducer, home: Path
+) -> None:
+    data = DataDir(home / "b")
+    data.create()
+    with data.lock():
+        result = command("bootstrap", "--data-dir", data.root)
+    result.refused_with(ExitCode.DATA_DIR_LOCKED, f"process {os.getpid()}")
+    assert introducer == []
+    assert not data.identity.exists()
+
+
+# --- the page of exit codes ----------------------------------------------------------------------
+
+
+def test_every_exit_code_has_its_entry(checkout: Path) -> None:
+    page = (checkout / "docs" / "exit-codes.md").read_text("utf-8")
+    expected = [(int(code), code.name) for code in ExitCode]
+    table = re.findall(r"^\| (\d+) \| `(\w+)` \| [^|]+\. \|$", page, re.M)
+    assert [(int(number), name) for number, name in table] == expected
+    sections = re.findall(r"^### (\d+) (\w+)\n[^#\n]{40,}", page, re.M)
+    assert [(int(number), name) for number, name in sections] == expected
+
+
+def test_the_version_is_one(checkout: Path) -> None:
+    try:
+        installed = importlib.metadata.version("distro-node")
+    except importlib.metadata.PackageNotFoundError:
+        installed = __version__
+    assert installed == __version__

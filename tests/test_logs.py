@@ -1,0 +1,91 @@
+"""Log lines: one a record, in the chosen form, in the chosen places, never without bound."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distro_node.node import logs
+from distro_node.node.logs import LOG_FILE, LogFormat, LogLevel, configure_logging
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
+    yield
+    for handler in root.handlers[:]:
+        root.removeHandler(handler)
+        if handler not in handlers:
+            handler.close()
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(level)
+    logging.raiseExceptions = raising
+
+
+def test_text_lines_are_for_people(capsys, tmp_path: Path) -> None:
+    configure_logging(folder=tmp_path)
+    logging.getLogger("distro_node.x").info("round %d\x1b[2J\nforged line", 7)
+    logging.getLogger("distro_node.x").debug("unseen")
+    line = capsys.readouterr().err
+    expected = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ INFO    round 7\\x1b\[2J\\nforged line\n"
+    assert re.fullmatch(expected, line)
+    assert (tmp_path / LOG_FILE).read_text() == line
+
+
+def test_json_lines_are_for_machines(capsys) -> None:
+    configure_logging(form=LogFormat.JSON, level=LogLevel.DEBUG)
+    try:
+        raise ValueError("é\n")
+    except ValueError:
+        logging.getLogger("x").exception("failed")
+    (line,) = capsys.readouterr().err.splitlines()
+    record = json.loads(line)
+    assert (record["level"], record["logger"], record["message"]) == ("error", "x", "failed")
+    assert "ValueError: é" in record["traceback"]
+
+
+def test_a_screen_is_not_written_over(capsys, tmp_path: Path) -> None:
+    configure_logging(folder=tmp_path, screen=True)
+    logging.getLogger("x").warning("hello")
+    assert capsys.readouterr().err == ""
+    assert "hello" in (tmp_path / LOG_FILE).read_text()
+
+
+def test_nothing_is_written_before_there_is_something_to_say(tmp_path: Path) -> None:
+    configure_logging(folder=tmp_path, screen=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_files_are_bounded(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(logs, "MAX_LOG_BYTES", 10_000)
+    configure_logging(folder=tmp_path, screen=True)
+    for number in range(1000):
+        logging.getLogger("x").info("line %d of some length, so that it adds up", number)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == [LOG_FILE, f"{LOG_FILE}.1"]
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 20_000
+    assert "line 999" in (tmp_path / LOG_FILE).read_text()
+
+
+def test_libraries_are_quiet_unless_debugging(capsys) -> None:
+    noisy = logging.getLogger("libp2p.host.test")
+    noisy.setLevel(logging.INFO)
+    configure_logging()
+    noisy.error("a line broke")
+    assert capsys.readouterr().err == ""
+    configure_logging(level=LogLevel.DEBUG)
+    noisy.debug("a line broke")
+    assert "a line broke" in capsys.readouterr().err
+
+
+def test_configuring_again_replaces(capsys) -> None:
+    configure_logging()
+    configure_logging()
+    logging.getLogger("x").info("once")
+    assert capsys.readouterr().err.count("once") == 1
