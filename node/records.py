@@ -37,8 +37,12 @@ class EntryFile:
         self._max_entry = max_entry
         self._file: FileIO | None = None
 
-    def read(self) -> Iterator[bytes]:
-        """All whole entries in order. A torn end is cut off, so that appending can go on."""
+    def read(self, *, mend: bool) -> Iterator[bytes]:
+        """All whole entries in order.
+
+        `mend`: cut a torn end off, so that appending can go on. Not for a reader beside the process
+        that writes, to which an entry that is just being written looks torn.
+        """
         if not self._path.exists():
             return
         good = 0
@@ -53,7 +57,7 @@ class EntryFile:
                     break
                 good += _LENGTH_BYTES + length
                 yield entry
-        if good < self._path.stat().st_size:
+        if mend and good < self._path.stat().st_size:
             os.truncate(self._path, good)
 
     def append(self, entry: bytes) -> None:
@@ -117,19 +121,22 @@ class Records:
         self.momentum = directory.momentum
         self.history = directory.history
 
-    def load_ledger(self) -> Ledger:
-        """The ledger on disk, checked again; what follows a bad entry is dropped."""
+    def load_ledger(self, *, mend: bool = True) -> Ledger:
+        """The ledger on disk, checked again up to the first bad entry.
+
+        `mend`: drop what follows it. Not beside a running node.
+        """
         ledger = Ledger(self._manifest)
         entries: list[bytes] = []
         damaged = False
-        for entry in self._ledger.read():
+        for entry in self._ledger.read(mend=mend):
             try:
                 ledger.append(decode_decided(entry))
             except ProtocolError:
                 damaged = True
                 break
             entries.append(entry)
-        if damaged:
+        if damaged and mend:
             self._ledger.replace(entries)
         return ledger
 
@@ -145,7 +152,7 @@ class Records:
     def signed(self) -> list[Envelope]:
         """What this node has signed and a restart must not contradict."""
         envelopes = []
-        for entry in self._votes.read():
+        for entry in self._votes.read(mend=True):
             try:
                 envelopes.append(open_envelope(entry, swarm=self._manifest.swarm))
             except EnvelopeError:

@@ -240,8 +240,8 @@ class Runner:
                 self._workshop.apply(effect)
             case Keep(decided):
                 round_ = decided.record.round
-                self._note_collected()
-                self.journal.round_times(round_).decided = trio.current_time()
+                times = self.journal.round_times(round_)
+                times.collected, times.decided = self.member.last_ready, trio.current_time()
                 self._records.keep(decided)
                 if round_ % _FORGET_ROUNDS == 0:
                     self._signed = {r: said for r, said in self._signed.items() if r >= round_}

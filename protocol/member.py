@@ -105,6 +105,8 @@ class Member:
         self._count = session << 20
         self.current = self._new_round(now)
         """The round at the tip."""
+        self.last_ready: float | None = None
+        """Since when the round before it need not have waited for more updates, if known."""
         self.presence.set_members(self.members, now)
 
     # What people ask
@@ -468,6 +470,7 @@ class Member:
         for departure in record.departed:
             kind = "expelled" if departure.peer == self.me else departure.reason
             effects.append(Note(kind, record.round, departure.peer))
+        self.last_ready = self.current.ready_since
         self._held -= self.current.collection.updates - {entry.update for entry in record.updates}
         self._requested = {(r, u) for r, u in self._requested if r > self.applied_round}
         self._enter_round(now)
