@@ -74,6 +74,7 @@ def install() -> None:
     _replace(Pubsub, "push_msg", _push_message)
     _replace(Pubsub, "continuously_read_stream", _read_pubsub_stream)
     _replace(Pubsub, "handle_subscription", _handle_subscription)
+    _replace(Pubsub, "_handle_dead_peer", _handle_dead_peer)
     _replace(Swarm, "_do_handle_inbound_connection", _inbound_connection)
     for module in (
         libp2p.io.utils,
@@ -186,6 +187,19 @@ def _handle_subscription(self: Pubsub, origin: Any, message: Any) -> None:
     # The library bounds how many topics a peer may name, but not how long they are.
     if len(message.topicid) <= MAX_TOPIC_CHARACTERS:
         ORIGINALS["Pubsub.handle_subscription"](self, origin, message)
+
+
+def _handle_dead_peer(self: Pubsub, peer: Any) -> None:
+    # When our gossip stream to a peer breaks while another connection to it holds, the library
+    # opens a new one but forgets what the peer has subscribed to; the peer, whose own stream is in
+    # order, does not say it again, and never gets another message from us.
+    topics = [topic for topic, peers in self.peer_topics.items() if peer in peers]
+    ORIGINALS["Pubsub._handle_dead_peer"](self, peer)
+    if self._peer_is_connected(peer):
+        for topic in topics:
+            self.peer_topics.setdefault(topic, set()).add(peer)
+        if topics:
+            self._peer_subscription_count[peer] = len(topics)
 
 
 async def _inbound_connection(self: Swarm, stream: Any, address: Any, failure: Any) -> None:

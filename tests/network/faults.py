@@ -212,6 +212,14 @@ async def endless_topic() -> bool:
         return any(len(topic) == 100_000 for topic in server.pubsub.peer_topics)
 
 
+async def forgotten_subscription() -> bool:
+    """A gossip stream that breaks and is replaced costs the peer its subscriptions."""
+    async with gossiping_pair() as (client, server):
+        client.pubsub._handle_dead_peer(server.get_id())
+        await client.pubsub.ensure_peer_stream(server.get_id())
+        return server.get_id() not in client.pubsub.peer_topics.get("t", ())
+
+
 async def impatient_reader() -> bool:
     """Whatever comes in more than 101 pieces is given up on."""
 
@@ -316,6 +324,7 @@ FAULTS = (
     gossip_bad_key,
     gossip_raising_validator,
     endless_topic,
+    forgotten_subscription,
     impatient_reader,
     inbound_slots,
     ignored_window,

@@ -1,0 +1,285 @@
+"""Fetching blobs: the right bytes or an honest failure, whatever the providers do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.node.blobstore import BlobStore, DiskFull
+from distro_node.node.network import blobs
+from distro_node.node.network.blobs import PROTOCOL, BlobFetcher, FetchFailed, serve_blobs
+from distro_node.node.network.network import Network
+from distro_node.protocol.blobs import MAX_BLOB_BYTES
+from distro_node.protocol.errors import ProtocolError
+from hypothesis import given
+from hypothesis import strategies as st
+from network.support import muxers, networks, requests_open, star, until
+
+DATA = bytes(range(256)) * 1000
+CID = content_id(DATA)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    """The fetching side's store."""
+    return BlobStore(tmp_path / "mine")
+
+
+@pytest.fixture
+def seeded(tmp_path: Path) -> BlobStore:
+    """A store that holds DATA."""
+    seeded = BlobStore(tmp_path / "theirs")
+    seeded.put(DATA)
+    return seeded
+
+
+async def fetch(
+    network: Network, store: BlobStore, *providers: Network, timeout: float = 20.0
+) -> bytes:
+    peers = [provider.peer for provider in providers]
+    return await BlobFetcher(network, store).fetch(
+        CID, max_bytes=len(DATA), providers=lambda: peers, timeout=timeout
+    )
+
+
+def lie(network: Network) -> None:
+    """Serve something else under every id."""
+
+    async def answer(peer: PeerId, request: bytes) -> bytes:
+        return b"\0" + DATA[::-1]
+
+    network.serve(PROTOCOL, answer, max_request=32, max_concurrent=4)
+
+
+def freeze(network: Network) -> None:
+    """Never answer."""
+
+    async def answer(peer: PeerId, request: bytes) -> bytes:
+        await trio.sleep_forever()
+        return b""
+
+    network.serve(PROTOCOL, answer, max_request=32, max_concurrent=4)
+
+
+async def test_a_blob_is_fetched_checked_and_kept(store: BlobStore, seeded: BlobStore) -> None:
+    async with star(2) as (a, b):
+        serve_blobs(b, seeded, kind_of=lambda cid: "update" if cid == CID else "blob")
+        assert await fetch(a, store, b) == DATA
+        assert store.get(CID) == DATA
+        assert a.traffic.received["blob"] == b.traffic.sent["update"] == len(DATA) + 1
+        # Now it is here, and nobody needs to be asked.
+        assert await fetch(a, store) == DATA
+        assert b.traffic.sent["update"] == len(DATA) + 1
+        await until(lambda: requests_open(a) == requests_open(b) == 0)
+
+
+async def test_the_largest_and_the_empty_blob(store: BlobStore, seeded: BlobStore) -> None:
+    async with star(2) as (a, b):
+        serve_blobs(b, seeded)
+        fetcher = BlobFetcher(a, store)
+        for data in (b"", bytes(MAX_BLOB_BYTES)):
+            assert data == await fetcher.fetch(
+                seeded.put(data), max_bytes=len(data), providers=lambda: [b.peer], timeout=60
+            )
+
+
+async def test_liars_frozen_and_dead_providers_are_overcome(
+    store: BlobStore, seeded: BlobStore
+) -> None:
+    async with star(6) as (a, liar, frozen, dead, empty, good):
+        lie(liar)
+        freeze(frozen)
+        serve_blobs(empty, BlobStore(store.root.parent / "empty"))
+        serve_blobs(good, seeded)
+        await dead.disconnect(a.peer)
+        await until(lambda: dead.peer not in a.connected())
+        # Whatever order the hashes put them in.
+        for _ in range(3):
+            store.remove(CID)
+            assert await fetch(a, store, liar, frozen, dead, empty, good) == DATA
+        await until(lambda: requests_open(a) == 0)
+        assert good.peer in a.connected()
+
+
+async def test_a_liar_alone_is_found_out(store: BlobStore) -> None:
+    async with star(2) as (a, liar):
+        lie(liar)
+        for _ in range(2):
+            with pytest.raises(FetchFailed) as caught:
+                await fetch(a, store, liar, timeout=1.0)
+            assert caught.value.tried == {liar.peer: "wrong content"}
+        assert not store.has(CID)
+        assert a.refuses(liar.peer)
+        await until(lambda: not a.connected())
+
+
+async def test_failures_say_what_came_of_whom(store: BlobStore, seeded: BlobStore) -> None:
+    async with star(4) as (a, frozen, empty, good):
+        freeze(frozen)
+        serve_blobs(empty, store)
+        serve_blobs(good, seeded)
+        absent = PeerId(bytes(32))
+        with pytest.raises(FetchFailed) as caught:
+            await BlobFetcher(a, store).fetch(
+                CID,
+                max_bytes=len(DATA) - 1,
+                providers=lambda: [frozen.peer, empty.peer, good.peer, absent],
+                timeout=3.0,
+            )
+        # The frozen one had not failed yet.
+        assert caught.value.tried == {
+            empty.peer: "not found",
+            good.peer: "too large",
+            absent: "not connected",
+        }
+        assert "1 × not found" in str(caught.value)
+        with pytest.raises(FetchFailed, match="nobody to ask"):
+            await fetch(a, store, timeout=0.1)
+        await until(lambda: requests_open(a) == 0)
+
+
+async def test_a_provider_that_appears_later_is_found(store: BlobStore, seeded: BlobStore) -> None:
+    async with networks(2) as (a, b):
+        serve_blobs(b, seeded)
+        providers: list[PeerId] = []
+        got: list[bytes] = []
+
+        async def wait_for_it() -> None:
+            fetcher = BlobFetcher(a, store)
+            got.append(
+                await fetcher.fetch(
+                    CID, max_bytes=len(DATA), providers=lambda: providers, timeout=30
+                )
+            )
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_it)
+            await a.connect(b.addresses[0])
+            providers.append(b.peer)
+        assert got == [DATA]
+
+
+async def test_one_download_serves_all_who_want_it(store: BlobStore, seeded: BlobStore) -> None:
+    async with star(2) as (a, b):
+        gate, asked = trio.Event(), Counter[ContentId]()
+
+        async def answer(peer: PeerId, request: bytes) -> bytes:
+            asked[ContentId(request)] += 1
+            await gate.wait()
+            return b"\0" + DATA
+
+        b.serve(PROTOCOL, answer, max_request=32, max_concurrent=8)
+        fetcher = BlobFetcher(a, store)
+        results: list[bytes] = []
+
+        async def want(scope: trio.CancelScope) -> None:
+            with scope:
+                results.append(
+                    await fetcher.fetch(
+                        CID, max_bytes=len(DATA), providers=lambda: [b.peer], timeout=20
+                    )
+                )
+
+        scopes = [trio.CancelScope() for _ in range(4)]
+        async with trio.open_nursery() as nursery:
+            for scope in scopes:
+                nursery.start_soon(want, scope)
+            await until(lambda: asked[CID] == 1)
+            # The one that began it loses interest; the others do not have to begin again.
+            scopes[0].cancel()
+            await until(lambda: scopes[0].cancelled_caught)
+            gate.set()
+        assert results == [DATA] * 3
+        assert asked == Counter({CID: 1})
+        assert fetcher._downloads == {}
+
+
+async def test_cancelled_fetches_leave_nothing_behind(store: BlobStore) -> None:
+    async with star(2) as (a, frozen):
+        freeze(frozen)
+        before = muxers(a)
+        fetcher = BlobFetcher(a, store)
+        for _ in range(60):
+            with trio.move_on_after(0.002):
+                await fetcher.fetch(CID, max_bytes=1, providers=lambda: [frozen.peer], timeout=20)
+        await until(lambda: requests_open(a) == requests_open(frozen) == 0)
+        assert fetcher._downloads == {}
+        assert not fetcher._busy
+        assert muxers(a) == before
+
+
+async def test_a_list_of_blobs(store: BlobStore, seeded: BlobStore) -> None:
+    pieces = [b"%d" % number * 1000 for number in range(20)]
+    cids = [seeded.put(piece) for piece in pieces]
+    for piece in pieces[:5]:
+        store.put(piece)
+    async with star(3) as (a, b, c):
+        serve_blobs(b, seeded)
+        serve_blobs(c, seeded)
+        steps: list[tuple[int, int]] = []
+        fetcher = BlobFetcher(a, store)
+
+        async def fetch_all(wanted: Sequence[ContentId], timeout: float) -> None:
+            await fetcher.fetch_many(
+                wanted,
+                max_bytes=2000,
+                providers=lambda: [b.peer, c.peer],
+                timeout=timeout,
+                progress=lambda done, total: steps.append((done, total)),
+            )
+
+        await fetch_all(cids, 20)
+        assert steps == [(number + 1, 20) for number in range(20)]
+        assert [store.get(cid) for cid in cids] == pieces
+        # Both had a share of the fifteen that were missing.
+        shares = [network.traffic.sent["blob"] // 1000 for network in (b, c)]
+        assert sum(shares) >= 15
+        assert min(shares) >= 2
+        with pytest.raises(FetchFailed, match="not found"):
+            await fetch_all([*cids, ContentId(bytes(32))], 1.0)
+        await fetch_all([], 1.0)
+
+
+async def test_a_full_disk_is_told(
+    store: BlobStore, seeded: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(data: bytes) -> ContentId:
+        raise DiskFull(28, "no room")
+
+    monkeypatch.setattr(store, "put", full)
+    async with star(2) as (a, b):
+        serve_blobs(b, seeded)
+        with pytest.raises(DiskFull):
+            await fetch(a, store, b)
+        assert a.connected() == {b.peer}
+
+
+async def test_few_uploads_at_a_time(store: BlobStore, seeded: BlobStore) -> None:
+    pieces = [b"%d" % number * 1000 for number in range(12)]
+    cids = [seeded.put(piece) for piece in pieces]
+    async with star(4) as (b, *others):
+        serve_blobs(b, seeded, max_uploads=2)
+        async with trio.open_nursery() as nursery:
+            for number, other in enumerate(others):
+                fetcher = BlobFetcher(other, BlobStore(store.root / str(number)))
+                for cid in cids:
+
+                    async def want(fetcher: BlobFetcher = fetcher, cid: ContentId = cid) -> None:
+                        await fetcher.fetch(
+                            cid, max_bytes=9999, providers=lambda: [b.peer], timeout=60
+                        )
+
+                    nursery.start_soon(want)
+        assert b.traffic.sent["blob"] == 3 * sum(len(piece) + 1 for piece in pieces)
+
+
+@given(st.binary(max_size=100).filter(lambda data: len(data) != 32))
+def test_a_request_is_a_content_id_or_refused(data: bytes) -> None:
+    assert blobs._requested(CID) == CID
+    with pytest.raises(ProtocolError, match="32 bytes"):
+        blobs._requested(data)
