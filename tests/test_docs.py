@@ -23,7 +23,8 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 def documents(checkout: Path) -> Iterator[Path]:
     for name in DOCUMENTS:
         place = checkout / name
-        yield from sorted(place.rglob("*.md")) if place.is_dir() else [place]
+        if place.exists():
+            yield from sorted(place.rglob("*.md")) if place.is_dir() else [place]
 
 
 def code_lines(text: str) -> Iterator[str]:
