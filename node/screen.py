@@ -63,11 +63,16 @@ async def show_screen(status: Callable[[], dict[str, Any]]) -> None:
     curves = Curves()
     live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
 
+    def begin() -> None:
+        live.start()
+        # A second Ctrl-C ends the process at once, and must not leave a terminal without a cursor.
+        console.show_cursor(True)
+
     def draw(facts: Status) -> None:
         live.update(screen_text(facts, curves, console.width, console.height), refresh=True)
 
     try:
-        await _in_thread(live.start)
+        await _in_thread(begin)
         while True:
             facts = status()
             curves.take(facts)

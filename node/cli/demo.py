@@ -14,8 +14,17 @@ def demo(
     ] = 4,
     rounds: Annotated[
         int,
-        typer.Option("--rounds", metavar="N", min=1, max=100_000, help="How many rounds to train."),
+        typer.Option("--rounds", metavar="N", min=9, max=100_000, help="How many rounds to train."),
     ] = 60,
+    victim: Annotated[
+        int | None,
+        typer.Option(
+            "--victim",
+            metavar="N",
+            min=1,
+            help="Which node is killed; 1 is the swarm's founder. [default: the last one]",
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIRECTORY", help="Where the results go.")
     ] = Path("demo-out"),
@@ -23,12 +32,12 @@ def demo(
     """Run a whole swarm on this machine.
 
     Checks that it keeps its promises. Starts a bootstrap peer and several nodes as separate
-    processes, trains a small model, kills nodes and lets others join meanwhile, and reports what
-    happened. For example:
+    processes and trains a small model. Meanwhile it kills a node, lets another one join, kills the
+    bootstrap peer too, and reports what happened. For example:
 
     \b
         distro-node demo --nodes 4 --rounds 60
     """
     from ..demo import run_demo
 
-    raise typer.Exit(run_demo(nodes, rounds, out))
+    raise typer.Exit(run_demo(nodes, rounds, out, victim))

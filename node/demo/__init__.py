@@ -1,0 +1,102 @@
+"""The demo: a whole swarm on one machine, with a node killed, a newcomer, and no bootstrap peer left.
+
+Every node is a process of its own, started as any user would. What the demo promises it checks, and
+says so with its exit code; however it ends, no process of its stays behind.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from ..errors import ExitCode
+from ..plots import plot_losses
+from ..terminal import plain
+from .director import DemoFailed, Director
+from .folder import DemoFolder, claim
+from .outcome import Check, Run, check, reduction, summarise
+from .plan import MIN_NODES, MIN_ROUNDS, Plan, collect_text, manifest_text
+from .processes import Processes, interrupted_by_signals
+from .view import View, print_results
+
+__all__ = ["MIN_NODES", "MIN_ROUNDS", "run_demo"]
+
+
+def run_demo(nodes: int, rounds: int, out: Path, victim: int | None = None) -> int:
+    """Run the demo and leave its results in `out`; return the exit code.
+
+    `victim` is the node to kill, counted from 1, the founder; the last one by default. The code is
+    `DEMO_FAILED` if anything did not come out as promised. Raises `UserError` if the demo cannot
+    begin, and `KeyboardInterrupt` on Ctrl-C, SIGTERM and SIGHUP, with every process ended.
+    """
+    begun = time.monotonic()
+    plan = Plan(nodes=nodes, rounds=rounds, victim=nodes if victim is None else victim)
+    with claim(out.absolute()) as folder:
+        collect_text(folder.text)
+        folder.manifest.write_text(manifest_text(plan), encoding="utf-8")
+        failure: DemoFailed | None = None
+        try:
+            with interrupted_by_signals(), Processes(folder.logs, folder.config) as processes:
+                with View() as view:
+                    director = Director(plan, folder, processes, view, begun)
+                    try:
+                        director.run()
+                    except DemoFailed as error:
+                        failure = error
+                # Before the processes that still run are ended, so that it says which those were.
+                run = director.result()
+        except KeyboardInterrupt:
+            _say(f"\nstopped; all processes have ended, their logs are in {folder.logs}")
+            raise
+        return _report(run, folder, failure)
+
+
+def _report(run: Run, folder: DemoFolder, failure: DemoFailed | None) -> int:
+    summary, checks = summarise(run), check(run)
+    passed = failure is None and all(check.passed for check in checks)
+    full = summary | {
+        "checks": [asdict(check) for check in checks],
+        "failure": str(failure) if failure is not None else None,
+        "passed": passed,
+    }
+    folder.summary.write_text(json.dumps(full, indent=1) + "\n", encoding="utf-8")
+    _plot(run, folder)
+    files = {"plot": folder.plot, "figures": folder.summary, "logs": folder.logs}
+    print_results(summary, checks, files)
+    if failure is not None:
+        _say(f"error: {plain(failure)}; the last lines of {failure.log}:")
+        for line in failure.words:
+            _say(f"  {line}")
+    elif not passed:
+        _say(f"error: {_failed(checks)}; the logs are in {folder.logs}")
+    return ExitCode.OK if passed else ExitCode.DEMO_FAILED
+
+
+def _plot(run: Run, folder: DemoFolder) -> None:
+    labels = {
+        "killed": f"node-{run.plan.victim} is killed (SIGKILL)",
+        "joined": f"node-{run.plan.newcomer} joins with a link",
+        "bootstrap_killed": "the bootstrap peer is killed",
+    }
+    factor = reduction(summarise(run))
+    title = f"{run.plan.nodes} nodes, {run.parameters:,} parameters, no coordinator"
+    if factor is not None:
+        title += f": {factor:,.0f} × fewer bytes than a dense all-reduce"
+    plot_losses(
+        folder.plot,
+        training=run.curve("loss"),
+        heldout=run.curve("heldout"),
+        events=[(event.round, labels[event.kind]) for event in run.events if event.kind in labels],
+        title=title,
+    )
+
+
+def _failed(checks: list[Check]) -> str:
+    return "not as promised: " + "; ".join(check.what for check in checks if not check.passed)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,332 @@
+"""The demo itself: starts everything, watches, and lets things go wrong at their rounds.
+
+It knows of the nodes only what any user could: their history files, what `distro-node status`
+shows, and how their processes end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from ...crypto import keystore
+from ...crypto.identity import peer_text
+from ...protocol.manifest import SwarmId
+from ...protocol.swarm_id import swarm_from_text
+from .folder import DemoFolder
+from .history import History, StatusPoller
+from .outcome import Event, NodeRun, Run
+from .plan import Plan
+from .processes import Processes, Program
+from .view import NodeRow, Picture, View
+
+_TICK_SECONDS = 0.25
+# Ticks between two looks at which processes there are.
+_CHILDREN_TICKS = 4
+
+# PyTorch loads in half a minute when five processes do it at once on two cores; a slow disk and a
+# busy machine may take a few times as long. Neither is a limit that a working demo comes near.
+_START_SECONDS = 180.0
+_ROUND_SECONDS = 120.0
+# A trainer sees its parent's death at once, unless it has just begun to import PyTorch.
+_TRAINER_GONE_SECONDS = 15.0
+
+# States of a node in which it has met the others, and so needs nobody to introduce it.
+_HAS_MET = ("joining", "waiting", "training")
+
+
+class DemoFailed(Exception):
+    """The demo cannot go on. `words` are the last log lines of whatever is to blame."""
+
+    def __init__(self, problem: str, program: Program) -> None:
+        super().__init__(problem)
+        self.words = program.last_words()
+        self.log = program.log
+
+
+class _Node:
+    """A node, whether it still runs or not."""
+
+    def __init__(self, number: int, program: Program, folder: DemoFolder, swarm: SwarmId) -> None:
+        self.number = number
+        self.program = program
+        self.killed = False
+        data = folder.node(number)
+        self.history = History(data.swarm(swarm).history)
+        self.poller = StatusPoller(data.socket)
+        self._identity = data.identity
+        self._peer: str | None = None
+
+    @property
+    def peer(self) -> str | None:
+        """Its peer id, as soon as it has one."""
+        if self._peer is None and self._identity.exists():
+            try:
+                self._peer = peer_text(keystore.load_identity(self._identity, None).peer)
+            except keystore.KeystoreError:
+                # The node is writing it this very moment.
+                return None
+        return self._peer
+
+    @property
+    def ending(self) -> str:
+        """How it ended, as in `NodeRun.exit`."""
+        code = self.program.code
+        if self.killed:
+            return "killed"
+        if code is None:
+            return "running"
+        return "left" if code == 0 else f"failed with exit code {code}"
+
+    @property
+    def state(self) -> str:
+        """What it does, in a word."""
+        if self.ending != "running":
+            return self.ending if self.ending in ("killed", "left") else "failed"
+        return str(self.poller.latest.get("state", "starting"))
+
+
+class Director:
+    """Runs one demo. The processes are the caller's to end."""
+
+    def __init__(
+        self, plan: Plan, folder: DemoFolder, processes: Processes, view: View, begun: float
+    ) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._processes = processes
+        self._view = view
+        self._begun = begun
+        self._doing = ""
+        self._happened: list[tuple[float, str]] = []
+        self._events: list[Event] = []
+        self._nodes: list[_Node] = []
+        self._bootstrap: Program | None = None
+        self._bootstrap_killed = False
+        self._parameters = 0
+        self._orphans: list[psutil.Process] | None = None
+        self._orphaned_at = 0.0
+        self._trainer_gone_seconds: float | None = None
+        self._ticks = 0
+        self._round = 0
+        self._round_at = time.monotonic()
+
+    def run(self) -> None:
+        """From the first process to the last node's end. Raises `DemoFailed`."""
+        self._doing = "starting the bootstrap peer"
+        self._bootstrap = bootstrap = self._processes.start(
+            "bootstrap",
+            *("bootstrap", "--json", "--listen", "/ip4/127.0.0.1/tcp/0"),
+            *("--data-dir", str(self._folder.bootstrap), "--log-format", "json"),
+        )
+        address = self._wait(bootstrap, bootstrap.printed)["addresses"][0]
+        self._doing = "making the swarm: text into tokens, a first model"
+        create = self._processes.start(
+            "create",
+            *("create", str(self._folder.manifest), "--json", "--data", str(self._folder.text)),
+            *("--bootstrap", address, "--data-dir", str(self._folder.node(1).root)),
+        )
+        made = self._wait(create, lambda: create.printed() if create.code == 0 else None)
+        self._parameters = made["parameters"]
+        swarm, link = swarm_from_text(made["swarm"]), made["invite"]
+        self._doing = f"starting {self._plan.nodes} nodes"
+        for number in range(1, self._plan.nodes + 1):
+            self._start_node(number, swarm, link)
+        self._round_at = time.monotonic()
+        while any(node.ending == "running" for node in self._nodes):
+            self._tick()
+            self._direct(swarm, link)
+        # What the last nodes wrote before they left.
+        self._look()
+
+    def result(self) -> Run:
+        """What has come of it so far."""
+        return Run(
+            plan=self._plan,
+            parameters=self._parameters,
+            nodes=[
+                NodeRun(
+                    number=node.number,
+                    peer=node.peer or "",
+                    exit=node.ending,
+                    history=node.history,
+                )
+                for node in self._nodes
+            ],
+            events=self._events,
+            trainer_gone_seconds=self._trainer_gone_seconds,
+            seconds=time.monotonic() - self._begun,
+        )
+
+    # What happens when
+
+    def _direct(self, swarm: SwarmId, link: str) -> None:
+        """Do what is due after the rounds that are done."""
+        plan, done = self._plan, {event.kind for event in self._events}
+        if "killed" not in done and self._round >= plan.kill_round:
+            self._kill(self._nodes[plan.victim - 1])
+        elif "started" not in done and self._round >= plan.join_round:
+            newcomer = self._start_node(plan.newcomer, swarm, link)
+            self._note("started", newcomer, f"node-{plan.newcomer} starts, with nothing but a link")
+        elif "started" in done and "joined" not in done:
+            newcomer = self._nodes[-1]
+            first = next((r for r, p in self._counted(newcomer) if newcomer.peer in p), None)
+            if first is not None:
+                self._events.append(Event(kind="joined", round=first, peer=newcomer.peer))
+                self._tell(f"the update of node-{plan.newcomer} counts from round {first} on")
+        # Whoever is still being introduced would be cut off by it: that shows nothing.
+        met = "started" in done and self._nodes[-1].state in _HAS_MET
+        if "bootstrap_killed" not in done and met and self._round >= plan.bootstrap_round:
+            self._kill_bootstrap()
+        self._doing = self._next(done)
+
+    def _next(self, done: set[str]) -> str:
+        plan = self._plan
+        if self._round == 0:
+            return "PyTorch loads, the nodes meet; training begins when all are there"
+        upcoming = [
+            ("killed", f"after round {plan.kill_round} node-{plan.victim} is killed"),
+            ("started", f"after round {plan.join_round} another node joins"),
+            (
+                "bootstrap_killed",
+                f"after round {plan.bootstrap_round} the bootstrap peer is killed",
+            ),
+        ]
+        following = next((what for kind, what in upcoming if kind not in done), None)
+        return f"training; {following or f'the nodes leave after round {plan.rounds}'}"
+
+    def _kill(self, node: _Node) -> None:
+        node.program.remember_children()
+        self._orphans = node.program.children()
+        node.program.kill()
+        self._orphaned_at = time.monotonic()
+        node.killed = True
+        node.poller.stop()
+        self._note("killed", node, f"node-{node.number} was killed with SIGKILL")
+
+    def _kill_bootstrap(self) -> None:
+        assert self._bootstrap is not None
+        self._bootstrap.kill()
+        self._bootstrap_killed = True
+        self._note("bootstrap_killed", None, "the bootstrap peer was killed with SIGKILL")
+
+    def _start_node(self, number: int, swarm: SwarmId, link: str) -> _Node:
+        data = self._folder.node(number)
+        program = self._processes.start(
+            data.root.name,
+            *("join", link, "--data-dir", str(data.root), "--listen", "/ip4/127.0.0.1/tcp/0"),
+            *("--device", "cpu", "--threads", "1", "--metrics-addr", "off", "--no-screen"),
+            *("--evaluate-every", "5", "--until-round", str(self._plan.rounds)),
+            *("--log-format", "json"),
+        )
+        node = _Node(number, program, self._folder, swarm)
+        self._nodes.append(node)
+        return node
+
+    # Watching
+
+    def _wait(self, program: Program, answer: Callable[[], Any]) -> Any:
+        """Wait until a program has printed its answer."""
+        deadline = time.monotonic() + _START_SECONDS
+        while (value := answer()) is None:
+            if program.code not in (None, 0):
+                raise DemoFailed(
+                    f"`distro-node {program.name}` ended with exit code {program.code}", program
+                )
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"`distro-node {program.name}` takes too long", program)
+            self._tick()
+        return value
+
+    def _tick(self) -> None:
+        """Wait a moment, look at everything, show it. Raises `DemoFailed`."""
+        time.sleep(_TICK_SECONDS)
+        self._ticks += 1
+        if self._ticks % _CHILDREN_TICKS == 0:
+            self._processes.remember_children()
+        self._look()
+        self._view.show(self._picture())
+        for node in self._nodes:
+            reached = node.history.last_round >= self._plan.rounds
+            if node.ending.startswith("failed") or (node.ending == "left" and not reached):
+                raise DemoFailed(
+                    f"node-{node.number} ended unexpectedly after round "
+                    f"{node.history.last_round} (exit code {node.program.code})",
+                    node.program,
+                )
+        if self._bootstrap is not None and not self._bootstrap_killed:
+            code = self._bootstrap.code
+            if code is not None:
+                raise DemoFailed(f"the bootstrap peer ended (exit code {code})", self._bootstrap)
+        limit = _ROUND_SECONDS if self._round else _START_SECONDS
+        if self._nodes and time.monotonic() - self._round_at > limit:
+            slowest = min(
+                (node for node in self._nodes if node.ending == "running"),
+                key=lambda node: node.history.last_round,
+            )
+            raise DemoFailed(
+                f"no round was done for {limit:.0f} s; node-{slowest.number}, the furthest behind, "
+                f"is in the state {slowest.state!r}",
+                slowest.program,
+            )
+
+    def _look(self) -> None:
+        for node in self._nodes:
+            node.history.update()
+        round_ = max((node.history.last_round for node in self._nodes), default=0)
+        if round_ > self._round:
+            self._round, self._round_at = round_, time.monotonic()
+        if self._orphans is not None and self._trainer_gone_seconds is None:
+            waited = time.monotonic() - self._orphaned_at
+            victim = self._nodes[self._plan.victim - 1].program
+            if self._orphans and not victim.children():
+                self._trainer_gone_seconds = waited
+                self._tell(f"its trainer has ended by itself, {waited:.1f} s later")
+            elif waited > _TRAINER_GONE_SECONDS:
+                raise DemoFailed(
+                    "the killed node's trainer goes on running"
+                    if self._orphans
+                    else "the killed node had no trainer",
+                    victim,
+                )
+
+    def _counted(self, node: _Node) -> list[tuple[int, list[str]]]:
+        return list(node.history.values("counted").items())
+
+    def _note(self, kind: str, node: _Node | None, what: str) -> None:
+        self._events.append(
+            Event(kind=kind, round=self._round, peer=node.peer if node is not None else None)
+        )
+        self._tell(f"after round {self._round}: {what}")
+
+    def _tell(self, what: str) -> None:
+        self._happened.append((time.monotonic() - self._begun, what))
+
+    def _picture(self) -> Picture:
+        run = self.result()
+        bootstrap = "not running" if self._bootstrap is None else "introduces nodes to each other"
+        return Picture(
+            doing=self._doing,
+            seconds=run.seconds,
+            round=self._round,
+            rounds=self._plan.rounds,
+            training=[loss for _, loss in run.curve("loss")],
+            heldout=run.curve("heldout"),
+            bootstrap="killed" if self._bootstrap_killed else bootstrap,
+            nodes=[
+                NodeRow(
+                    name=facts.name,
+                    peer=node.peer,
+                    state=node.state,
+                    round=node.history.last_round,
+                    contributed=len(facts.counted),
+                    sent=node.poller.latest.get("sent_bytes"),
+                    received=node.poller.latest.get("received_bytes"),
+                )
+                for node, facts in zip(self._nodes, run.nodes, strict=True)
+            ],
+            happened=self._happened,
+        )

@@ -1,0 +1,98 @@
+"""The demo's output directory: made, taken over from an earlier demo, or politely refused.
+
+Nothing that a demo has not written is ever removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from ..datadir import DataDir
+from ..errors import ExitCode, UserError
+
+_MARKER = "made-by-distro-node-demo"
+_MARKER_TEXT = """\
+This directory was made by `distro-node demo`, which will overwrite its results if it is run again.
+"""
+
+
+class DemoFolder:
+    """The paths below the output directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.marker = root / _MARKER
+        self.manifest = root / "manifest.toml"
+        self.config = root / "config.toml"
+        self.text = root / "text"
+        self.bootstrap = root / "bootstrap"
+        self.logs = root / "logs"
+        self.plot = root / "loss.png"
+        self.summary = root / "summary.json"
+
+    def node(self, number: int) -> DataDir:
+        """The data directory of a node."""
+        return DataDir(self.root / f"node-{number}")
+
+
+@contextlib.contextmanager
+def claim(root: Path) -> Iterator[DemoFolder]:
+    """Make the directory, or empty that of an earlier demo, and keep other demos out of it.
+
+    Raises `UserError` (`DATA_DIR`) if it holds something else or cannot be used, and
+    (`DATA_DIR_LOCKED`) if a demo runs in it.
+    """
+    folder = DemoFolder(root)
+    with contextlib.ExitStack() as stack:
+        try:
+            if root.exists() and not (root.is_dir() and _is_free(folder)):
+                raise UserError(
+                    ExitCode.DATA_DIR,
+                    f"{root} is there already and was not made by an earlier demo",
+                    "give another directory with --out, or move that one away",
+                )
+            root.mkdir(parents=True, exist_ok=True)
+            _lock(stack.enter_context(folder.marker.open("a+")), root)
+            _remove_results(folder)
+            folder.logs.mkdir()
+            folder.text.mkdir()
+            # An empty one, in the place of the user's own: the demo is the same for everybody.
+            folder.config.write_text("")
+        except PermissionError as error:
+            raise UserError(
+                ExitCode.DATA_DIR,
+                f"{error.filename} cannot be written: {error.strerror}",
+                "give a directory that you may write to with --out",
+            ) from error
+        yield folder
+
+
+def _is_free(folder: DemoFolder) -> bool:
+    return folder.marker.is_file() or not any(folder.root.iterdir())
+
+
+def _lock(marker: IO[str], root: Path) -> None:
+    try:
+        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            ExitCode.DATA_DIR_LOCKED,
+            f"a demo is running in {root}",
+            "wait for its end, or give another directory with --out",
+        ) from None
+    marker.truncate(0)
+    marker.write(_MARKER_TEXT)
+    marker.flush()
+
+
+def _remove_results(folder: DemoFolder) -> None:
+    for path in (folder.manifest, folder.config, folder.plot, folder.summary):
+        path.unlink(missing_ok=True)
+    for path in (folder.text, folder.logs, folder.bootstrap, *folder.root.glob("node-*")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)

@@ -1,0 +1,88 @@
+"""Following a node from outside: its history file, read as it grows, and its status, asked for.
+
+Both are what any user has: `history.jsonl` in the data directory, and what `distro-node status`
+shows.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..control import ask
+from ..errors import UserError
+
+_POLL_SECONDS = 1.0
+# Nodes that share two cores with their trainers may take a while.
+_ANSWER_SECONDS = 5.0
+
+RoundFacts = dict[str, Any]
+
+
+class History:
+    """What a history file says, by round; a round's later lines add to and correct earlier ones."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.rounds: dict[int, RoundFacts] = {}
+        self._path = path
+        self._offset = 0
+        self._rest = b""
+
+    def update(self) -> None:
+        """Read what has been written since the last time; there may be no file yet."""
+        if self._path is None or not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        self._offset += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self.add(lines)
+
+    def add(self, lines: Sequence[bytes]) -> None:
+        """Take lines in. One that a kill cut short is left out."""
+        for line in lines:
+            try:
+                facts = json.loads(line)
+                round_ = facts["round"]
+            except (ValueError, TypeError, KeyError):
+                continue
+            self.rounds.setdefault(round_, {}).update(facts)
+
+    @property
+    def last_round(self) -> int:
+        """The last round applied; 0 before the first."""
+        return max((r for r, facts in self.rounds.items() if "fingerprint" in facts), default=0)
+
+    def values(self, key: str) -> dict[int, Any]:
+        """What is known of `key`, by round, in the order of rounds."""
+        found = {r: self.rounds[r].get(key) for r in sorted(self.rounds)}
+        return {r: value for r, value in found.items() if value is not None}
+
+
+class StatusPoller:
+    """Asks a node for its status every second, in a thread of its own."""
+
+    def __init__(self, socket: Path) -> None:
+        self.latest: dict[str, Any] = {}
+        """The last answer; empty before the first."""
+        self._socket = socket
+        self._stop = threading.Event()
+        # A daemon thread: an answer that does not come must not hold up the end of the demo.
+        self._thread = threading.Thread(target=self._poll, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stop.set()
+
+    def _poll(self) -> None:
+        while not self._stop.wait(_POLL_SECONDS):
+            try:
+                self.latest = ask(self._socket, "status", _ANSWER_SECONDS)
+            except UserError:
+                # It starts, it is busy, or it is dead; whoever started it knows which.
+                continue

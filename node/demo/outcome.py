@@ -1,0 +1,267 @@
+"""What a demo has shown: the figures of a run, and which promises they bear out.
+
+Everything is computed from the nodes' own histories, and so can be checked against the files that
+the demo leaves behind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from .history import History, RoundFacts
+from .plan import Plan
+
+DENSE_BYTES = 2
+"""Bytes a parameter that an all-reduce in bfloat16 moves, as the DisTrO report counts it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that the demo did, or saw, after `round` was done."""
+
+    kind: str
+    """`killed`, `started`, `joined` or `bootstrap_killed`."""
+    round: int
+    peer: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRun:
+    """One node from its start to its end."""
+
+    number: int
+    peer: str
+    exit: str
+    """`left` politely, `killed` by the demo, `running`, or `failed` with an exit code."""
+    history: History
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"node-{self.number}"
+
+    @property
+    def counted(self) -> list[int]:
+        """The rounds in which its update counted, as it saw it itself."""
+        counted = self.history.values("counted")
+        return [round_ for round_, peers in counted.items() if self.peer in peers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A whole demo, over or not."""
+
+    plan: Plan
+    parameters: int
+    nodes: Sequence[NodeRun]
+    events: Sequence[Event]
+    trainer_gone_seconds: float | None
+    """How long the killed node's trainer outlived it; None if it was not seen to end."""
+    seconds: float
+
+    @property
+    def survivors(self) -> list[NodeRun]:
+        """The nodes that were not killed."""
+        return [node for node in self.nodes if node.exit != "killed"]
+
+    def event(self, kind: str) -> Event | None:
+        """The event of this kind, if it happened."""
+        return next((event for event in self.events if event.kind == kind), None)
+
+    def rounds(self) -> dict[int, RoundFacts]:
+        """What is known of each round, from the first node, survivors first, that knows it."""
+        merged: dict[int, RoundFacts] = {}
+        for node in sorted(self.nodes, key=lambda node: (node.exit == "killed", node.number)):
+            for round_, facts in node.history.rounds.items():
+                merged[round_] = facts | merged.get(round_, {})
+        return {round_: merged[round_] for round_ in sorted(merged)}
+
+    def curve(self, key: str) -> list[tuple[int, float]]:
+        """(round, value) of `loss` or `heldout`."""
+        rounds = self.rounds()
+        return [(r, facts[key]) for r, facts in rounds.items() if facts.get(key) is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One promise, whether it was kept, and by which figures one can see it."""
+
+    what: str
+    passed: bool
+    seen: str
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """The content of `summary.json`, less the checks."""
+    rounds = {r: facts for r, facts in run.rounds().items() if facts.get("counted")}
+    members = _usual_members(rounds)
+    own = [
+        (facts["update_bytes"], facts["bits_per_coefficient"])
+        for node in run.nodes
+        for facts in node.history.rounds.values()
+        if facts.get("update_bytes") and facts.get("bits_per_coefficient")
+    ]
+    coefficients = sum(8 * size / bits for size, bits in own)
+    return {
+        "rounds": max(rounds, default=0),
+        "members": members,
+        "members_by_round": [[r, facts["members"]] for r, facts in rounds.items()],
+        "parameters": run.parameters,
+        "nodes": [_node_summary(node) for node in run.nodes],
+        "training_loss": [list(point) for point in run.curve("loss")],
+        "heldout_loss": [list(point) for point in run.curve("heldout")],
+        "update_bytes": fmean(size for size, _ in own) if own else None,
+        "bits_per_coefficient": sum(8 * s for s, _ in own) / coefficients if own else None,
+        "received_bytes_per_round": _received(run, members),
+        "dense_bytes_per_round": DENSE_BYTES * run.parameters * max(0, members - 1),
+        "events": [asdict(event) for event in run.events],
+        "killed_trainer_gone_seconds": run.trainer_gone_seconds,
+        "seconds": round(run.seconds, 1),
+    }
+
+
+def reduction(summary: Mapping[str, Any]) -> float | None:
+    """How many times as much a dense all-reduce would have moved."""
+    received = summary["received_bytes_per_round"]
+    return summary["dense_bytes_per_round"] / received if received else None
+
+
+def check(run: Run) -> list[Check]:
+    """All that the demo promises, in the order in which it happens."""
+    return [
+        *_check_kill(run),
+        _check_newcomer(run),
+        _check_bootstrap(run),
+        _check_end(run),
+        _check_identity(run),
+        _check_learning(run),
+    ]
+
+
+def _usual_members(rounds: Mapping[int, RoundFacts]) -> int:
+    """The number of members that most rounds had."""
+    counts = Counter(facts["members"] for facts in rounds.values())
+    return counts.most_common(1)[0][0] if counts else 0
+
+
+def _received(run: Run, members: int) -> float | None:
+    """Update bytes that a node received in a round with the usual number of members, on average.
+
+    Rounds that a node only caught up with are left out: it fetched those when it joined.
+    """
+    received = [
+        node.history.rounds[round_]["received_bytes"]
+        for node in run.nodes
+        for round_ in node.counted
+        if node.history.rounds[round_]["members"] == members
+        and node.history.rounds[round_].get("received_bytes") is not None
+    ]
+    return fmean(received) if received else None
+
+
+def _node_summary(node: NodeRun) -> dict[str, Any]:
+    fingerprints = node.history.values("fingerprint")
+    return {
+        "name": node.name,
+        "peer_id": node.peer,
+        "first_round": min(node.counted, default=None),
+        "last_round": max(fingerprints, default=None),
+        "rounds_contributed": len(node.counted),
+        "final_fingerprint": fingerprints[max(fingerprints)] if fingerprints else None,
+        "exit": node.exit,
+    }
+
+
+def _check_kill(run: Run) -> Iterator[Check]:
+    name = f"node-{run.plan.victim}"
+    killed = run.event("killed")
+    after = _last_round(run) - killed.round if killed else 0
+    yield Check(
+        what=f"{name} is killed with SIGKILL, and the others go on without it",
+        passed=after > 0,
+        seen=f"killed after round {killed.round}, {after} rounds since" if killed else "not killed",
+    )
+    gone = run.trainer_gone_seconds
+    yield Check(
+        what="its trainer ends by itself",
+        passed=gone is not None,
+        seen=f"within {gone:.1f} s" if gone is not None else "it was not seen to end",
+    )
+
+
+def _check_newcomer(run: Run) -> Check:
+    newcomer = next((node for node in run.nodes if node.number == run.plan.newcomer), None)
+    counted = newcomer.counted if newcomer else []
+    started = run.event("started")
+    return Check(
+        what="a newcomer with nothing but the link joins the running swarm",
+        passed=bool(counted),
+        seen=f"started after round {started.round}, contributed from round {counted[0]} on"
+        if started and counted
+        else "it has not contributed to any round",
+    )
+
+
+def _check_bootstrap(run: Run) -> Check:
+    killed = run.event("bootstrap_killed")
+    after = _last_round(run) - killed.round if killed else 0
+    return Check(
+        what="the bootstrap peer is killed, and training goes on without it",
+        passed=after > 0,
+        seen=f"killed after round {killed.round}, {after} rounds since" if killed else "not killed",
+    )
+
+
+def _check_end(run: Run) -> Check:
+    missing = [
+        f"{node.name}: round {node.history.last_round}, {node.exit}"
+        for node in run.survivors
+        if node.exit != "left" or node.history.last_round != run.plan.rounds
+    ]
+    return Check(
+        what=f"every other node does all rounds to the {run.plan.rounds}th and leaves politely",
+        passed=not missing and bool(run.survivors),
+        seen="; ".join(missing) or f"all {len(run.survivors)} did",
+    )
+
+
+def _check_identity(run: Run) -> Check:
+    """In every round, not only the last: two wrongs could cancel out only by a miracle, but then
+    who was killed is compared as well."""
+    seen: dict[int, set[str]] = {}
+    compared = 0
+    for node in run.nodes:
+        for round_, fingerprint in node.history.values("fingerprint").items():
+            seen.setdefault(round_, set()).add(fingerprint)
+            compared += 1
+    different = sorted(round_ for round_, fingerprints in seen.items() if len(fingerprints) > 1)
+    last = {
+        node.history.values("fingerprint").get(node.history.last_round) for node in run.survivors
+    }
+    return Check(
+        what="all nodes hold the same parameters to the last bit, in every round",
+        passed=not different and len(last) == 1 and None not in last,
+        seen=f"differing in rounds {different[:5]}"
+        if different
+        else f"{compared} fingerprints compared, the last is {', '.join(map(str, last))}",
+    )
+
+
+def _check_learning(run: Run) -> Check:
+    heldout = run.curve("heldout")
+    if len(heldout) < 2:
+        return Check(what="the held-out loss falls", passed=False, seen="it was not measured twice")
+    (first, before), (last, after) = heldout[0], heldout[-1]
+    return Check(
+        what="the held-out loss falls",
+        passed=after < before,
+        seen=f"{before:.3f} nats a byte after round {first}, {after:.3f} after round {last}",
+    )
+
+
+def _last_round(run: Run) -> int:
+    return max((node.history.last_round for node in run.survivors), default=0)

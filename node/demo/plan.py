@@ -1,0 +1,163 @@
+"""What the demo is going to do: which swarm, on which text, and what goes wrong when.
+
+The same Python, nodes and rounds make the same swarm, but for the founder's key.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ExitCode, UserError
+
+# A third, a half and two thirds are then different rounds, with rounds between and after them.
+MIN_ROUNDS = 9
+MIN_NODES = 2
+
+# All rounds together read less than a tenth of this, so nobody sees a text twice; and a node has
+# fetched and checked it in a blink.
+TEXT_BYTES = 4_000_000
+# Less would be a Python whose library is packed away, of which a few stray files are left.
+_MIN_TEXT_BYTES = 500_000
+# What is in lib/python3.x without being the library's own, and tests, which are half of it.
+_NOT_TEXT = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "idle_test"}
+
+# Sequences of 128 bytes that all rounds of the demo read together. A round's share is this by the
+# number of rounds, so that a shorter demo learns as much, in longer rounds, and a newcomer's start
+# (PyTorch takes ten seconds to load) takes about the same part of it.
+_TOTAL_SEQUENCES = 60 * 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The demo's parts and the rounds in which something happens."""
+
+    nodes: int
+    """How many begin; one more joins later."""
+    rounds: int
+    victim: int
+    """Which of the nodes is killed, counted from 1, the founder."""
+
+    def __post_init__(self) -> None:
+        if self.nodes < MIN_NODES or self.rounds < MIN_ROUNDS:
+            raise ValueError(f"at least {MIN_NODES} nodes and {MIN_ROUNDS} rounds")
+        if not 1 <= self.victim <= self.nodes:
+            raise UserError(
+                ExitCode.USAGE,
+                f"there is no node {self.victim} to kill",
+                f"give a number from 1 to {self.nodes} with --victim",
+            )
+
+    @property
+    def kill_round(self) -> int:
+        """Once this round is done, a node is killed."""
+        return self.rounds // 3
+
+    @property
+    def join_round(self) -> int:
+        """Once this round is done, the newcomer starts."""
+        return self.rounds // 2
+
+    @property
+    def bootstrap_round(self) -> int:
+        """Once this round is done, the bootstrap peer is killed."""
+        return 2 * self.rounds // 3
+
+    @property
+    def newcomer(self) -> int:
+        """The number of the node that joins later."""
+        return self.nodes + 1
+
+
+def manifest_text(plan: Plan) -> str:
+    """The founder's manifest file."""
+    return _MANIFEST.format(
+        nodes=plan.nodes,
+        rounds=plan.rounds,
+        sequences=max(plan.nodes, _TOTAL_SEQUENCES // plan.rounds),
+        warmup=max(1, plan.rounds // 6),
+        decay=plan.rounds // 3,
+        snapshots=max(2, plan.rounds // 6),
+    )
+
+
+def collect_text(to: Path) -> int:
+    """Copy some of this Python's standard library to `to`; return how many bytes.
+
+    Raises `UserError` (`DATA_MISSING`) if this Python comes without sources.
+    """
+    library = Path(sysconfig.get_path("stdlib"))
+    copied = 0
+    for path in _sources(library):
+        size = path.stat().st_size
+        if copied + size > TEXT_BYTES:
+            break
+        target = to / path.relative_to(library)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+        copied += size
+    if copied < _MIN_TEXT_BYTES:
+        raise UserError(
+            ExitCode.DATA_MISSING,
+            f"the demo trains on Python's standard library, whose sources are not in {library}",
+            "use a Python that was installed with its library's source files",
+        )
+    return copied
+
+
+def _sources(library: Path) -> list[Path]:
+    """The library's source files: modules first, then packages, each in the order of names."""
+    found = []
+    for folder, folders, names in os.walk(library):
+        folders[:] = sorted(set(folders) - _NOT_TEXT)
+        found += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
+    return sorted(found, key=lambda path: (len(path.relative_to(library).parts), path))
+
+
+_MANIFEST = """\
+# The swarm of `distro-node demo`: a language model of a million parameters over bytes.
+# `distro-node create --example` prints a commented file like this.
+
+name = "demo"
+seed = 1
+fault_model = "byzantine"
+
+[model]
+model_type = "llama"
+hidden_size = 128
+intermediate_size = 344
+num_hidden_layers = 4
+num_attention_heads = 4
+max_position_embeddings = 128
+tie_word_embeddings = false
+
+[data]
+tokenizer = "bytes"
+sequence_length = 128
+include = ["*.py"]
+
+[optimizer]
+top_k = 8
+momentum = 0.95
+preconditioner = "rms"
+
+[schedule]
+peak = 4e-3
+warmup_rounds = {warmup}
+total_rounds = {rounds}
+decay_rounds = {decay}
+
+[rounds]
+sequences = {sequences}
+start_members = {nodes}
+snapshot_interval = {snapshots}
+collect_min_seconds = 1.0
+slot_min_seconds = 1.0
+lease_min_seconds = 5.0
+
+[admission]
+policy = "open"
+"""

@@ -1,0 +1,183 @@
+"""The demo's processes: started through the real command line, killed for real, never left behind.
+
+Each runs in a process group of its own, so a Ctrl-C meant for the demo does not reach it. Trainers
+put themselves into further groups; they are remembered by process id and start time while their
+parents live, so that they can still be found afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ..config import ENVIRONMENT_PREFIX
+from ..terminal import plain
+
+# How long killed processes may take to be gone; a machine that swaps is slow at it.
+_GONE_SECONDS = 10.0
+_LOG_TAIL_BYTES = 16_384
+_LOG_TAIL_LINES = 8
+
+
+class Program:
+    """One running `distro-node` command. Its output goes into files in the demo's log folder."""
+
+    def __init__(self, name: str, arguments: Sequence[str], logs: Path, config: Path) -> None:
+        self.name = name
+        self.log = logs / f"{name}.log"
+        self.answer = logs / f"{name}.out"
+        with self.log.open("ab") as log, self.answer.open("wb") as answer:
+            self._process = subprocess.Popen(
+                # -P: what lies in the working directory is none of ours.
+                [
+                    *(sys.executable, "-P", "-m", "distro_node.node"),
+                    *("--config", str(config)),
+                    *arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=answer,
+                stderr=log,
+                env=_environment(),
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self._family: set[psutil.Process] = set()
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def remember_children(self) -> None:
+        """Note which processes it has started by now."""
+        # It may end at any instant, and its children with it.
+        with contextlib.suppress(psutil.Error):
+            self._family.update(psutil.Process(self.pid).children(recursive=True))
+
+    def children(self) -> list[psutil.Process]:
+        """Those of its remembered children that still run."""
+        return [process for process in self._family if _runs(process)]
+
+    def kill(self) -> None:
+        """Kill -9 to its whole process group. What it started elsewhere is left alone."""
+        if self.code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait(_GONE_SECONDS)
+
+    def last_words(self) -> list[str]:
+        """The last lines of its log, for people."""
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+        return [_readable(line) for line in lines[-_LOG_TAIL_LINES:]]
+
+    def printed(self) -> dict[str, Any] | None:
+        """The JSON object it has printed; None if there is no whole one yet."""
+        text = self.answer.read_text("utf-8")
+        return json.loads(text) if text.endswith("\n") else None
+
+
+class Processes:
+    """All programs of a demo; on leaving the context every one of them is dead."""
+
+    def __init__(self, logs: Path, config: Path) -> None:
+        self._logs = logs
+        self._config = config
+        self._programs: list[Program] = []
+
+    def start(self, name: str, *arguments: str) -> Program:
+        """Start `distro-node` with these arguments."""
+        program = Program(name, arguments, self._logs, self._config)
+        self._programs.append(program)
+        return program
+
+    def remember_children(self) -> None:
+        """To be called every second or so while programs run."""
+        for program in self._programs:
+            if program.code is None:
+                program.remember_children()
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A second Ctrl-C must not leave half of them running; this takes seconds at the most.
+        with _ignoring_interrupts():
+            self.remember_children()
+            for program in self._programs:
+                program.kill()
+            self._kill_rest()
+
+    def _kill_rest(self) -> None:
+        """Trainers end by themselves when their parents do; those that do not are killed."""
+        deadline = time.monotonic() + _GONE_SECONDS
+        while rest := [child for program in self._programs for child in program.children()]:
+            for process in rest:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            if time.monotonic() > deadline:
+                numbers = ", ".join(str(process.pid) for process in rest)
+                raise RuntimeError(f"processes that do not die of SIGKILL: {numbers}")
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the block as Ctrl-C does, so that it cleans up."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    with _handlers({signal.SIGTERM: interrupt, signal.SIGHUP: interrupt}):
+        yield
+
+
+@contextlib.contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    kinds = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    with _handlers(dict.fromkeys(kinds, signal.SIG_IGN)):
+        yield
+
+
+@contextlib.contextmanager
+def _handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what would change the demo, and with one thread for each process's mathematics."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(f"{ENVIRONMENT_PREFIX}_")}
+    return kept | {"OMP_NUM_THREADS": "1"}
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether it runs. One that has ended and waits for its parent to ask does not."""
+    try:
+        # is_running() compares start times: a number that was given to another process is not it.
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _readable(line: str) -> str:
+    try:
+        entry = json.loads(line)
+        return plain(f"{entry['level']}: {entry['message']}")
+    except (ValueError, TypeError, KeyError):
+        return plain(line)

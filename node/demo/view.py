@@ -1,0 +1,206 @@
+"""What the demo shows while it runs and when it is over.
+
+A terminal gets a picture redrawn in place, anything else plain lines; both go to stderr. The results
+go to stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ..terminal import plain, size_text, sparkline
+from .outcome import Check, reduction
+
+_CURVE_WIDTH = 48
+# Between lines about the loss where there is no terminal.
+_LINE_ROUNDS = 5
+
+_STATE_STYLES = {"training": "green", "killed": "red", "left": "cyan"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRow:
+    """One node as the demo's screen shows it."""
+
+    name: str
+    peer: str | None
+    state: str
+    round: int
+    contributed: int
+    sent: float | None
+    received: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """All that the demo's screen shows."""
+
+    doing: str
+    seconds: float
+    round: int
+    rounds: int
+    training: Sequence[float]
+    heldout: Sequence[tuple[int, float]]
+    bootstrap: str
+    nodes: Sequence[NodeRow]
+    happened: Sequence[tuple[float, str]]
+    """Seconds since the start, and what."""
+
+
+class View(AbstractContextManager["View"]):
+    """Shows pictures, one after the other."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._live: Live | None = None
+        self._shown = 0
+        self._doing = ""
+        self._round = 0
+
+    def __enter__(self) -> View:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def show(self, picture: Picture) -> None:
+        """Draw a picture, or print what is new in it."""
+        if self._live is not None:
+            text = picture_text(picture, self._console.width, self._console.height)
+            self._live.update(text, refresh=True)
+        else:
+            for line in self._news(picture):
+                print(line, file=sys.stderr, flush=True)
+
+    def _news(self, picture: Picture) -> list[str]:
+        lines = []
+        if picture.doing != self._doing:
+            self._doing = picture.doing
+            lines.append(f"{picture.seconds:4.0f} s  {picture.doing}")
+        for seconds, what in picture.happened[self._shown :]:
+            lines.append(f"{seconds:4.0f} s  {what}")
+        self._shown = len(picture.happened)
+        if picture.round // _LINE_ROUNDS > self._round // _LINE_ROUNDS:
+            self._round = picture.round
+            line = f"{picture.seconds:4.0f} s  round {picture.round}/{picture.rounds}"
+            if picture.training:
+                line += f": training loss {picture.training[-1]:.3f}"
+            if picture.heldout:
+                line += ", held-out {1:.3f} (round {0})".format(*picture.heldout[-1])
+            lines.append(line)
+        return [plain(line) for line in lines]
+
+
+def picture_text(picture: Picture, width: int, height: int) -> Text:
+    """The picture in at most `height` - 1 lines; what happened first makes room."""
+    top = [
+        Text.assemble(("distro-node demo", "bold"), f"   {picture.seconds:.0f} s"),
+        Text(f"now: {picture.doing}", "yellow"),
+        Text(),
+        _bar(picture),
+        _curve("training", picture.training, "blue"),
+        _curve("held-out", [loss for _, loss in picture.heldout], "red"),
+        Text(),
+    ]
+    table = [
+        Text(
+            f"{'':10}{'peer':8}{'state':12}{'round':>6}{'counted':>9}{'sent':>10}{'received':>10}",
+            "dim",
+        ),
+        *(_node(row) for row in picture.nodes),
+        Text.assemble(f"{'bootstrap':18}", (picture.bootstrap, _style(picture.bootstrap))),
+        Text(),
+    ]
+    room = max(0, height - 1 - len(top) - len(table))
+    happened = [
+        Text.assemble((f"{seconds:4.0f} s  ", "dim"), plain(what))
+        for seconds, what in picture.happened
+    ]
+    lines = [*top, *table, *happened[len(happened) - min(room, len(happened)) :]][: height - 1]
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n", no_wrap=True).join(lines)
+
+
+def print_results(
+    summary: Mapping[str, Any], checks: Sequence[Check], files: Mapping[str, Path]
+) -> None:
+    """The tables at the end, on stdout."""
+    console = Console(highlight=False)
+    nodes = Table("node", "peer", "first round", "last round", "counted", "fingerprint", "end")
+    for node in summary["nodes"]:
+        keys = ("first_round", "last_round", "rounds_contributed", "final_fingerprint", "exit")
+        cells = ["–" if node[key] is None else str(node[key]) for key in keys]
+        nodes.add_row(node["name"], node["peer_id"][-6:], *cells)
+    console.print(nodes)
+    results = Table("", "promise", "seen")
+    for check in checks:
+        mark = Text("✓", "bold green") if check.passed else Text("✗", "bold red")
+        results.add_row(mark, check.what, plain(check.seen))
+    console.print(results)
+    for line in _figures(summary):
+        console.print(line, soft_wrap=True)
+    console.print()
+    for what, path in files.items():
+        console.print(f"{what:8} {path}", soft_wrap=True, markup=False)
+
+
+def _figures(summary: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"{summary['rounds']} rounds of a model of {summary['parameters']:,} parameters "
+        f"in {summary['seconds']:.0f} s, start and end included."
+    ]
+    factor = reduction(summary)
+    if factor is not None and summary["update_bytes"] is not None:
+        lines.append(
+            f"An update has {size_text(summary['update_bytes'])} "
+            f"({summary['bits_per_coefficient']:.2f} bits a coefficient). With "
+            f"{summary['members']} members each receives "
+            f"{size_text(summary['received_bytes_per_round'])} a round,"
+        )
+        lines.append(
+            f"where a dense all-reduce in bfloat16 moves "
+            f"{size_text(summary['dense_bytes_per_round'])}: {factor:,.0f} × as much."
+        )
+    return lines
+
+
+def _bar(picture: Picture) -> Text:
+    filled = _CURVE_WIDTH * picture.round // picture.rounds
+    line = Text(f"{'round':10}{picture.round:>4} of {picture.rounds:<4} ")
+    line.append("━" * filled, "green")
+    return line.append("━" * (_CURVE_WIDTH - filled), "bright_black")
+
+
+def _curve(label: str, values: Sequence[float], colour: str) -> Text:
+    value = f"{values[-1]:.4f}" if values else "–"
+    line = Text(f"{label:10}{value:13}")
+    return line.append(sparkline(values, _CURVE_WIDTH), colour)
+
+
+def _node(row: NodeRow) -> Text:
+    line = Text(f"{row.name:10}{(row.peer or '')[-6:]:8}")
+    line.append(f"{plain(row.state):12}", _style(row.state))
+    sent, received = (
+        "–" if count is None else size_text(count) for count in (row.sent, row.received)
+    )
+    return line.append(f"{row.round:>6}{row.contributed:>9}{sent:>10}{received:>10}")
+
+
+def _style(state: str) -> str:
+    return _STATE_STYLES.get(state, "yellow")
