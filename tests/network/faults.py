@@ -216,7 +216,8 @@ async def forgotten_subscription() -> bool:
     """A gossip stream that breaks and is replaced costs the peer its subscriptions."""
     async with gossiping_pair() as (client, server):
         client.pubsub._handle_dead_peer(server.get_id())
-        await client.pubsub.ensure_peer_stream(server.get_id())
+        await client.pubsub.wait_for_peer(server.get_id())
+        await answers(client, server)
         return server.get_id() not in client.pubsub.peer_topics.get("t", ())
 
 

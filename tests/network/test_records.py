@@ -1,0 +1,239 @@
+"""Peer records and introductions: what is signed, what is refused, what is kept and for how long."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distro_node.crypto.envelope import seal
+from distro_node.crypto.identity import peer_text
+from distro_node.protocol.errors import ProtocolError
+from distro_node.protocol.introductions import (
+    MAX_ADDRESSES,
+    MAX_PEERS_PER_SWARM,
+    MAX_RECORD_BYTES,
+    MAX_RECORDS,
+    MAX_SWARMS,
+    MAX_SWARMS_PER_PEER,
+    RECORD_SECONDS,
+    IntroductionRequest,
+    IntroductionResponse,
+    PeerRecord,
+    Registry,
+    decode_request,
+    decode_response,
+    open_record,
+    seal_record,
+)
+from distro_node.protocol.manifest import SwarmId
+from distro_node.protocol.wire import encode
+from hypothesis import given
+from hypothesis import strategies as st
+from network.support import identity
+
+SWARM = SwarmId(bytes(range(32)))
+OTHER = SwarmId(bytes(32))
+
+
+def address(number: int, port: int = 4001) -> str:
+    return f"/ip4/192.0.2.1/tcp/{port}/p2p/{peer_text(identity(number).peer)}"
+
+
+def sealed(number: int, swarm: SwarmId = SWARM, time: int = 1_700_000_000) -> bytes:
+    return seal_record(identity(number), swarm, [address(number)], time)
+
+
+def record(number: int, swarm: SwarmId = SWARM, time: int = 1_700_000_000) -> PeerRecord:
+    return open_record(sealed(number, swarm, time), swarm)
+
+
+def test_a_record_says_who_where_and_when() -> None:
+    opened = open_record(sealed(1), SWARM)
+    assert opened == PeerRecord(
+        peer=identity(1).peer,
+        swarm=SWARM,
+        addresses=(address(1),),
+        time=1_700_000_000,
+        sealed=sealed(1),
+    )
+
+
+def test_sealing_leaves_out_what_nobody_would_accept() -> None:
+    addresses = [address(2), "/ip4/1.2.3.4", "/dns4/" + "x" * 120 + address(1)]
+    addresses += [address(1, port) for port in range(1, 20)]
+    opened = open_record(seal_record(identity(1), SWARM, addresses, 1), SWARM)
+    assert opened.addresses == tuple(address(1, port) for port in range(1, 1 + MAX_ADDRESSES))
+
+
+def test_the_largest_record_fits() -> None:
+    ending = "/p2p/" + peer_text(identity(1).peer)
+    longest = ["/dns4/" + f"{n:x}" * (122 - len(ending)) + ending for n in range(MAX_ADDRESSES)]
+    data = seal_record(identity(1), SWARM, longest, 2**63 - 1)
+    assert len(open_record(data, SWARM).addresses) == MAX_ADDRESSES
+    response = IntroductionResponse(records=(data,) * MAX_RECORDS)
+    assert decode_response(response.encode()) == response
+    request = IntroductionRequest(swarm=SWARM, record=bytes(MAX_RECORD_BYTES))
+    assert decode_request(request.encode()) == request
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "malformed"),
+        (bytes(MAX_RECORD_BYTES + 1), "oversized"),
+        (sealed(1, OTHER), "wrong_swarm"),
+        (sealed(1)[:-1] + b"\0", "bad_signature"),
+        (seal(identity(1), "vote", SWARM, encode([[address(1)], 1])), "invalid"),
+        (seal(identity(1), "peer", SWARM, encode([[address(2)], 1])), "invalid"),
+        (seal(identity(1), "peer", SWARM, encode([["x" + address(1)], 1])), "invalid"),
+        (seal(identity(1), "peer", SWARM, encode([["/\x1b[2J" + address(1)], 1])), "invalid"),
+        (seal(identity(1), "peer", SWARM, encode([[address(1)] * 9, 1])), "invalid"),
+        (seal(identity(1), "peer", SWARM, encode([[address(1)], -1])), "invalid"),
+        (seal(identity(1), "peer", SWARM, encode([[address(1)], 1]) + b"\0"), "malformed"),
+    ],
+)
+def test_a_record_that_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        open_record(data, SWARM)
+    assert caught.value.reason == reason
+
+
+def test_the_formats_are_frozen(checkout: Path) -> None:
+    """A difference here is a new version of the protocol."""
+    request = IntroductionRequest(swarm=SWARM, record=sealed(1)).encode()
+    bare = IntroductionRequest(swarm=SWARM, record=None).encode()
+    response = IntroductionResponse(records=(sealed(1), sealed(2))).encode()
+    lines = [data.hex() for data in (sealed(1), request, bare, response)]
+    golden = checkout / "tests" / "golden" / "peer_record.hex"
+    assert golden.read_text().split() == lines
+
+
+def test_newer_records_replace_older_ones() -> None:
+    registry = Registry()
+    assert registry.add(record(1, time=10), now=0.0)
+    assert registry.add(record(1, time=11), now=1.0)
+    assert not registry.add(record(1, time=9), now=2.0)
+    assert [each.time for each in registry.records(SWARM, 2.0)] == [11]
+
+
+def test_records_hold_for_a_while_and_swarms_are_apart() -> None:
+    registry = Registry()
+    registry.add(record(1), 0.0)
+    registry.add(record(2), 60.0)
+    registry.add(record(3, OTHER), 60.0)
+    assert {each.peer for each in registry.records(SWARM, RECORD_SECONDS - 1)} == {
+        identity(1).peer,
+        identity(2).peer,
+    }
+    assert [each.peer for each in registry.records(SWARM, RECORD_SECONDS)] == [identity(2).peer]
+    assert [each.peer for each in registry.records(OTHER, RECORD_SECONDS)] == [identity(3).peer]
+    assert registry.records(SWARM, 1000.0) == []
+    assert registry.swarms() == 0
+    # Renewed in time, it stays.
+    registry.add(record(1), 1000.0)
+    registry.add(record(1), 1100.0)
+    assert len(registry.records(SWARM, 1150.0)) == 1
+
+
+def test_a_sample_is_bounded_leaves_the_asker_out_and_varies() -> None:
+    registry = Registry()
+    for number in range(100):
+        registry.add(record(number), float(number) / 10)
+    asker = identity(7).peer
+    samples = [registry.sample(SWARM, 10.0, bytes([salt]), asker) for salt in range(4)]
+    for sample in samples:
+        assert len(sample) == MAX_RECORDS
+        assert asker not in {each.peer for each in sample}
+    assert len({tuple(each.peer for each in sample) for sample in samples}) == 4
+
+
+def test_the_registry_is_bounded() -> None:
+    registry = Registry()
+    for number in range(MAX_PEERS_PER_SWARM + 20):
+        registry.add(record(number), 1.0)
+    kept = [each.peer for each in registry.records(SWARM, 1.0)]
+    assert kept == [identity(number).peer for number in range(20, MAX_PEERS_PER_SWARM + 20)]
+    swarms = [SwarmId(number.to_bytes(32, "big")) for number in range(MAX_SWARMS + 10)]
+    for number, swarm in enumerate(swarms):
+        registry.add(record(number, swarm), 2.0)
+    assert registry.swarms() == MAX_SWARMS
+    assert registry.records(swarms[-1], 2.0)
+    assert not registry.records(swarms[0], 2.0)
+
+
+def test_one_peer_cannot_push_swarms_out() -> None:
+    registry = Registry()
+    registry.add(record(1), 0.0)
+    for number in range(MAX_SWARMS + 10):
+        registry.add(record(2, SwarmId(number.to_bytes(32, "little"))), 1.0)
+    assert registry.swarms() == 1 + MAX_SWARMS_PER_PEER
+    assert len(registry.records(SWARM, 1.0)) == 1
+
+
+DECODERS: list[Callable[[bytes], Any]] = [
+    decode_request,
+    decode_response,
+    lambda data: open_record(data, SWARM),
+]
+
+
+def decodes_or_refuses(data: bytes) -> None:
+    """The one rule for decoders: a value that encodes to the same bytes, or a ProtocolError."""
+    for decode in DECODERS:
+        try:
+            value = decode(data)
+        except ProtocolError:
+            continue
+        assert (value.sealed if isinstance(value, PeerRecord) else value.encode()) == data
+
+
+def mutated(chance: random.Random, seeds: list[bytes]) -> bytes:
+    data = bytearray(chance.choice(seeds))
+    for _ in range(chance.randint(0, 4)):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(4):
+            case 0:
+                data[at:at] = chance.randbytes(chance.randint(1, 9))
+            case 1:
+                del data[at : at + chance.randint(1, 9)]
+            case 2:
+                data = data[:at]
+            case _:
+                data[at : at + 1] = chance.randbytes(1)
+    return bytes(data)
+
+
+SEEDS = [
+    b"",
+    sealed(1),
+    IntroductionRequest(swarm=SWARM, record=sealed(1)).encode(),
+    IntroductionRequest(swarm=SWARM, record=None).encode(),
+    IntroductionResponse(records=(sealed(1), sealed(2))).encode(),
+    IntroductionResponse(records=()).encode(),
+    seal(identity(1), "peer", SWARM, b""),
+]
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
+    decodes_or_refuses(data)
+
+
+@given(st.binary(max_size=200))
+def test_any_signed_body_decodes_or_is_refused(body: bytes) -> None:
+    decodes_or_refuses(seal(identity(1), "peer", SWARM, body))
+
+
+@given(st.randoms(use_true_random=False))
+def test_damaged_messages_decode_or_are_refused(chance: random.Random) -> None:
+    decodes_or_refuses(mutated(chance, SEEDS))
+
+
+@pytest.mark.soak
+def test_a_hundred_thousand_damaged_messages() -> None:
+    chance = random.Random(1)
+    for _ in range(100_000):
+        decodes_or_refuses(mutated(chance, SEEDS))
