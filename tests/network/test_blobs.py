@@ -14,6 +14,7 @@ from distro_node.node.blobstore import BlobStore, DiskFull
 from distro_node.node.network import blobs
 from distro_node.node.network.blobs import PROTOCOL, BlobFetcher, FetchFailed, serve_blobs
 from distro_node.node.network.network import Network
+from distro_node.node.network.scopes import open_scope
 from distro_node.protocol.blobs import MAX_BLOB_BYTES
 from distro_node.protocol.errors import ProtocolError
 from hypothesis import given
@@ -185,7 +186,7 @@ async def test_one_download_serves_all_who_want_it(store: BlobStore, seeded: Blo
                     )
                 )
 
-        scopes = [trio.CancelScope() for _ in range(4)]
+        scopes = [open_scope() for _ in range(4)]
         async with trio.open_nursery() as nursery:
             for scope in scopes:
                 nursery.start_soon(want, scope)

@@ -20,6 +20,7 @@ from distro_node.node.network.network import (
     PeerUp,
     open_network,
 )
+from distro_node.node.network.scopes import open_scope
 from distro_node.protocol.errors import ProtocolError
 from libp2p.custom_types import TProtocol
 from network.support import LOOPBACK, identity, muxers, networks, requests_open, star, until
@@ -176,15 +177,14 @@ async def test_dialling_what_is_no_peer() -> None:
     async def silence(stream: trio.SocketStream) -> None:
         await trio.sleep_forever()
 
+    serve: Any = trio.serve_tcp
     stranger = peer_text(identity(9).peer)
     async with networks(1) as (a,), trio.open_nursery() as nursery:
         for handler, reason, timeout in (
             (chatter, "does not speak", 5.0),
             (silence, "within", 0.1),
         ):
-            listeners = await nursery.start(
-                functools.partial(trio.serve_tcp, handler, 0, host="127.0.0.1")
-            )
+            listeners = await nursery.start(functools.partial(serve, handler, 0, host="127.0.0.1"))
             port = listeners[0].socket.getsockname()[1]
             with pytest.raises(DialError, match=reason):
                 await a.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{stranger}", timeout=timeout)
@@ -198,7 +198,7 @@ async def test_what_the_body_raises_comes_out_as_it_is() -> None:
 
 
 async def test_cancelling_closes_connections_and_the_port() -> None:
-    scope, up = trio.CancelScope(), trio.Event()
+    scope, up = open_scope(), trio.Event()
     address: list[str] = []
 
     async def run_cancelled() -> None:
@@ -310,7 +310,7 @@ async def test_sixty_cancelled_requests_leave_nothing_behind() -> None:
         broken_off = 0
         for attempt in range(60):
             # Cut off after ever more bytes of the answer, and in between at once.
-            with trio.CancelScope() as scope:
+            with open_scope() as scope:
 
                 def cut(size: int, limit: int = attempt * 40_000, scope: Any = scope) -> None:
                     if size >= limit:
@@ -342,11 +342,10 @@ async def test_garbage_on_every_protocol_is_survived(garbage: bytes) -> None:
         protocols = [name for name in b._host.multiselect.handlers if name]
         assert len(protocols) >= 4
         for protocol in protocols:
-            stream = await a._host.new_stream(id_of(b.peer), [protocol])
+            stream: Any = await a._host.new_stream(id_of(b.peer), [protocol])
             await stream.write(garbage)
             await stream.close_write()
-            with trio.move_on_after(2, shield=False):
-                await stream.reset()
+            await stream.reset()
         # Not even a protocol.
         raw = await a._swarm.new_stream(id_of(b.peer))
         await raw.write(garbage)

@@ -1,0 +1,285 @@
+"""Finding each other through a bootstrap peer, and without one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import peer_text
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
+from distro_node.node.network import introductions
+from distro_node.node.network.blobs import BlobFetcher, serve_blobs
+from distro_node.node.network.errors import BadAddress, RequestError
+from distro_node.node.network.introductions import (
+    PROTOCOL,
+    Introducer,
+    IntroductionService,
+    NoBootstrap,
+)
+from distro_node.node.network.network import Network, open_network
+from distro_node.node.network.scopes import open_scope
+from distro_node.protocol.introductions import (
+    IntroductionRequest,
+    Registry,
+    decode_response,
+    seal_record,
+)
+from distro_node.protocol.manifest import SwarmId
+from network.support import LOOPBACK, identity, networks, star, until
+
+SWARM = SwarmId(bytes(range(32)))
+OTHER = SwarmId(bytes(32))
+
+
+class Node:
+    """A network with an introducer that runs."""
+
+    def __init__(self, network: Network, introducer: Introducer) -> None:
+        self.network = network
+        self.introducer = introducer
+
+
+@asynccontextmanager
+async def node(
+    number: int, bootstrap: list[str], known: Path | None = None, swarm: SwarmId = SWARM
+) -> AsyncIterator[Node]:
+    async with open_network(LOOPBACK, identity(number)) as network:
+        introducer = Introducer(network, identity(number), swarm, bootstrap, known)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(introducer.run)
+            yield Node(network, introducer)
+            nursery.cancel_scope.cancel()
+
+
+class Bootstrap:
+    """A bootstrap peer that can be stopped."""
+
+    def __init__(self) -> None:
+        self.scope = open_scope()
+        self.stopped = trio.Event()
+
+    async def run(self, task_status: Any) -> None:
+        settings = BootstrapSettings(identity=identity(99), listen=LOOPBACK.listen)
+        with self.scope:
+            await run_bootstrap(settings, ready=task_status.started)
+        self.stopped.set()
+
+
+def closed_address(number: int) -> str:
+    """An address where nobody listens: port 1 needs privileges that nobody uses it with."""
+    return f"/ip4/127.0.0.1/tcp/1/p2p/{peer_text(identity(number).peer)}"
+
+
+async def test_nodes_find_each_other_and_outlive_the_bootstrap_peer(tmp_path: Path) -> None:
+    data = bytes(100_000)
+    seeded = BlobStore(tmp_path / "seeded")
+    seeded.put(data)
+    bootstrap = Bootstrap()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        addresses = await nursery.start(bootstrap.run)
+        # One of the two bootstrap addresses is dead from the start.
+        addresses = [closed_address(98), *addresses]
+        nodes = [await stack.enter_async_context(node(n, addresses)) for n in range(1, 5)]
+        for each in nodes:
+            await each.introducer.first_contact(10)
+            assert each.introducer.bootstrap_connected()
+        # To everybody else and to the bootstrap peer.
+        await until(lambda: all(len(each.network.connected()) == 4 for each in nodes))
+        bootstrap.scope.cancel()
+        await bootstrap.stopped.wait()
+        await until(lambda: not any(each.introducer.bootstrap_connected() for each in nodes))
+        a, b = nodes[0], nodes[3]
+        serve_blobs(a.network, seeded)
+        fetcher = BlobFetcher(b.network, BlobStore(tmp_path / "fetched"))
+        assert data == await fetcher.fetch(
+            content_id(data),
+            max_bytes=len(data),
+            providers=lambda: [a.network.peer],
+            timeout=20,
+        )
+        assert set(a.introducer.records) == {each.network.peer for each in nodes[1:]}
+        # A newcomer that knows a member can do without the bootstrap peer, too.
+        async with node(5, a.network.addresses) as newcomer:
+            await until(lambda: len(newcomer.network.connected()) == 4)
+
+
+async def test_swarms_are_not_mixed_up() -> None:
+    bootstrap = Bootstrap()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        addresses = await nursery.start(bootstrap.run)
+        ours = [await stack.enter_async_context(node(n, addresses)) for n in (1, 2)]
+        other = await stack.enter_async_context(node(3, addresses, swarm=OTHER))
+        await other.introducer.first_contact(10)
+        await until(lambda: all(len(each.network.connected()) == 2 for each in ours))
+        assert other.introducer.records == {}
+        assert len(other.network.connected()) == 1
+        bootstrap.scope.cancel()
+
+
+async def test_a_node_returns_by_the_peers_it_remembers(tmp_path: Path) -> None:
+    known = tmp_path / "peers.json"
+    bootstrap = Bootstrap()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        addresses = await nursery.start(bootstrap.run)
+        a = await stack.enter_async_context(node(1, addresses))
+        async with node(2, addresses, known) as b:
+            await until(lambda: len(b.network.connected()) == 2)
+            await until(lambda: b.introducer._registry.records(SWARM, trio.current_time()) != [])
+        bootstrap.scope.cancel()
+        await bootstrap.stopped.wait()
+        assert len(json.loads(known.read_bytes())["records"]) == 1
+        async with node(2, addresses, known) as b:
+            await b.introducer.first_contact(20)
+            assert b.network.connected() == {a.network.peer}
+            assert not b.introducer.bootstrap_connected()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b'{"records": 5}',
+        b'{"records": [5]}',
+        b'{"records": ["%%%"]}',
+        b'{"records": ["AAAA"]}',
+        b"[" * 100_000,
+        b" " * 1_000_000,
+    ],
+)
+async def test_a_damaged_memory_is_ignored(tmp_path: Path, content: bytes) -> None:
+    known = tmp_path / "peers.json"
+    known.write_bytes(content)
+    async with networks(1) as (network,):
+        introducer = Introducer(network, identity(1), SWARM, [], known)
+        assert introducer._remembered == []
+        # Nothing worth remembering came in its place, so it is not touched.
+        introducer._save()
+        assert known.read_bytes() == content
+
+
+async def test_nobody_to_introduce_us_is_said_with_reasons() -> None:
+    async with networks(1) as (silent,):
+        addresses = [closed_address(98), silent.addresses[0]]
+        async with node(2, addresses) as lonely:
+            with pytest.raises(NoBootstrap) as caught:
+                await lonely.introducer.first_contact(20)
+        assert caught.value.outcomes == {
+            addresses[0]: "connection refused",
+            addresses[1]: "connected, but it introduces nobody (refused)",
+        }
+        assert addresses[0] + ": connection refused" in str(caught.value)
+    async with node(2, []) as lonely:
+        with pytest.raises(NoBootstrap, match="no address to try"):
+            await lonely.introducer.first_contact(20)
+    async with networks(1) as (network,):
+        with pytest.raises(BadAddress):
+            Introducer(network, identity(1), SWARM, ["nonsense"])
+
+
+async def test_a_bootstrap_peer_that_comes_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(introductions, "_FIRST_RETRY_SECONDS", 0.05)
+    async with networks(1) as (late,), node(2, late.addresses) as early:
+        with pytest.raises(NoBootstrap):
+            await early.introducer.first_contact(20)
+        IntroductionService(late, Registry())
+        await until(early.introducer._contact.is_set)
+        await early.introducer.first_contact(0)
+
+
+async def ask(asker: Network, peer: Any, record: bytes | None, swarm: SwarmId = SWARM) -> list[Any]:
+    request = IntroductionRequest(swarm=swarm, record=record).encode()
+    answer = await asker.request(peer, PROTOCOL, request, max_response=1 << 20, timeout=10)
+    return list(decode_response(answer).records)
+
+
+async def test_only_a_peer_itself_can_be_introduced() -> None:
+    async with star(3) as (hub, a, b):
+        IntroductionService(hub, Registry(), {SWARM})
+        mine = seal_record(identity(2), SWARM, a.addresses, 1)
+        assert await ask(a, hub.peer, mine) == []
+        assert await ask(b, hub.peer, None) == [mine]
+        # Of another swarm it knows nobody and takes nobody, but asking is no offence.
+        assert await ask(a, hub.peer, seal_record(identity(2), OTHER, [], 1), OTHER) == []
+        assert await ask(b, hub.peer, None, OTHER) == []
+        assert not hub.refuses(a.peer)
+        # Whether the reason arrives or the connection is closed before is a matter of luck.
+        with pytest.raises(RequestError, match=r"impersonation|closed"):
+            await ask(b, hub.peer, mine)
+        await until(lambda: hub.connected() == {a.peer})
+
+
+async def test_a_crowd_of_invented_peers_does_not_keep_real_ones_away() -> None:
+    async with star(2) as (hub, real):
+        registry = Registry()
+        IntroductionService(hub, registry)
+        for number in range(1000, 1060):
+            sealed = seal_record(identity(number), SWARM, [closed_address(number)], 1)
+            registry.add(introductions.open_record(sealed, SWARM), trio.current_time())
+        await ask(real, hub.peer, seal_record(identity(2), SWARM, real.addresses, 1))
+        async with node(3, hub.addresses) as newcomer:
+            await until(lambda: real.peer in newcomer.network.connected())
+
+
+_MEASURE = """
+import sys, trio, psutil
+from distro_node.crypto.identity import Identity
+from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
+
+def ready(addresses):
+    print(addresses[0], flush=True)
+
+settings = BootstrapSettings(identity=Identity.from_seed(bytes(32)), listen=(sys.argv[1],))
+async def main():
+    async def until_asked():
+        await trio.to_thread.run_sync(sys.stdin.readline)
+        print(psutil.Process().memory_info().rss, "torch" in sys.modules, flush=True)
+        nursery.cancel_scope.cancel()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(until_asked)
+        await run_bootstrap(settings, ready=ready)
+trio.run(main)
+"""
+
+
+@pytest.fixture
+def separate() -> Iterator[subprocess.Popen[str]]:
+    """A bootstrap peer in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MEASURE, LOOPBACK.listen[0]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.e2e
+async def test_a_bootstrap_peer_is_small(separate: subprocess.Popen[str]) -> None:
+    """Under 150 MB and without torch, with some nodes connected; it ends when asked to."""
+    assert separate.stdin is not None
+    assert separate.stdout is not None
+    address = (await trio.to_thread.run_sync(separate.stdout.readline)).strip()
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(node(n, [address])) for n in range(1, 6)]
+        await until(lambda: all(len(each.network.connected()) == 5 for each in nodes))
+        separate.stdin.write("\n")
+        separate.stdin.flush()
+        resident, torch = (await trio.to_thread.run_sync(separate.stdout.readline)).split()
+        assert int(resident) < 150e6
+        assert torch == "False"
+        assert await trio.to_thread.run_sync(separate.wait) == 0
+        await until(lambda: not any(each.introducer.bootstrap_connected() for each in nodes))
