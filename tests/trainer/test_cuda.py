@@ -1,0 +1,68 @@
+"""A GPU and a CPU in one swarm hold the same bits. Skipped where there is no CUDA device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.trainer.device import choose_device
+from distro_node.node.trainer.exact import apply_step, check_exactness
+from distro_node.node.trainer.fingerprint import fingerprint
+from distro_node.node.trainer.session import TrainingSession
+from trainer.support import CPU, make_manifest
+from trainer.test_exact import SHAPES, layout_of, random_parameters, random_updates
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    return choose_device("cuda")
+
+
+def test_a_gpu_multiplies_exactly(cuda: torch.device) -> None:
+    check_exactness(cuda)
+
+
+# 4 members stay in float32, 300 × 8 × 127² is beyond it and takes float64.
+@pytest.mark.parametrize("members", [1, 4, 130, 300])
+def test_the_step_and_its_fingerprint_are_the_same_on_both(
+    cuda: torch.device, members: int
+) -> None:
+    layout = layout_of(SHAPES)
+    on_cpu = random_parameters(SHAPES)
+    on_gpu = [parameter.to(cuda) for parameter in on_cpu]
+    for seed in range(5):
+        updates = random_updates(layout, members, seed)
+        for parameters in (on_cpu, on_gpu):
+            apply_step(parameters, layout, updates, 0.001953125, 0.1)
+        assert fingerprint(on_cpu) == fingerprint(on_gpu)
+    for here, there in zip(on_cpu, on_gpu, strict=True):
+        assert torch.equal(here.view(torch.int32), there.cpu().view(torch.int32))
+
+
+def test_a_member_on_a_gpu_and_one_on_a_cpu_train_together(
+    cuda: torch.device, tmp_path: Path
+) -> None:
+    manifest, chunks = make_manifest(tmp_path)
+    sessions = [TrainingSession(manifest, BlobStore(tmp_path), device) for device in (CPU, cuda)]
+    for session in sessions:
+        session.load(chunks)
+    before = sessions[0].evaluate(8)
+    for round_ in range(1, 31):
+        bodies = [
+            session.train(
+                round_, list(range(8 * (2 * round_ + me), 8 * (2 * round_ + me + 1)))
+            ).body
+            for me, session in enumerate(sessions)
+        ]
+        results = {s.apply(round_, bodies, 0.001953125, own_counted=True) for s in sessions}
+        assert len(results) == 1
+    snapshots = {session.snapshot().encode() for session in sessions}
+    assert len(snapshots) == 1
+    assert sessions[1].evaluate(8) < before
