@@ -232,7 +232,8 @@ def _character_start(data: bytes) -> int:
     for index, byte in enumerate(data[:4]):
         if byte & 0xC0 != 0x80:
             return index
-    return 0
+    # Four of them in a row are no UTF-8, and any place is as good; fewer are the end of the file.
+    return 0 if len(data) >= 4 else len(data)
 
 
 def _blocks(piece: Piece, advance: Callable[[int], None]) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 from collections.abc import Sequence
 from json import dumps
 
@@ -53,19 +54,38 @@ def bootstrap(
 
     from ..bootstrap import BootstrapSettings, run_bootstrap
     from ..datadir import open_identity
+    from ..network.errors import BadAddress, PortInUse
+    from ..network_errors import explain_network
 
-    def ready(addresses: Sequence[str]) -> None:
-        if json:
-            typer.echo(dumps({"addresses": list(addresses)}))
-        else:
-            typer.echo("This bootstrap peer is reached at\n")
-            for address in addresses:
-                typer.echo(f"    {address}")
-            typer.echo("\nGive one of these to `distro-node create --bootstrap` or `join`.")
+    async def stop_on_signal(scope: trio.CancelScope) -> None:
+        # A signal is how a bootstrap peer ends. While it closes, a second one ends it at once: the
+        # handlers are then the ordinary ones again.
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                scope.cancel()
+                return
+
+    async def serve(settings: BootstrapSettings) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_on_signal, nursery.cancel_scope)
+            try:
+                await run_bootstrap(settings, ready=functools.partial(_print_addresses, json))
+            except (BadAddress, PortInUse) as error:
+                raise explain_network(error) from None
+            nursery.cancel_scope.cancel()
 
     data.create()
     with data.lock():
-        identity = open_identity(data, passphrase)
         configure_logging(form=log_format, level=log_level, folder=data.logs)
-        settings = BootstrapSettings(identity=identity, listen=listening, announce=announced)
-        trio.run(functools.partial(run_bootstrap, settings, ready=ready))
+        identity = open_identity(data, passphrase)
+        trio.run(serve, BootstrapSettings(identity=identity, listen=listening, announce=announced))
+
+
+def _print_addresses(json: bool, addresses: Sequence[str]) -> None:
+    if json:
+        typer.echo(dumps({"addresses": list(addresses)}))
+        return
+    typer.echo("This bootstrap peer is reached at\n")
+    for address in addresses:
+        typer.echo(f"    {address}")
+    typer.echo("\nGive one of these to `distro-node create --bootstrap` or `join --bootstrap`.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from json import dumps
@@ -9,6 +10,7 @@ from typing import Any
 
 import typer
 
+from ..terminal import plain, size_text
 from .options import DataDirectory, Json, data_directory
 
 # The daemon answers between two rounds at once; on an overloaded machine it may take seconds.
@@ -58,7 +60,7 @@ def _show(facts: dict[str, Any]) -> None:
         table.add_column(overflow="fold")
     for name, value, meaning in _lines(facts):
         # Text takes names and messages of others as they are, without markup.
-        table.add_row(Text(name, "bold"), Text(_plain(value)), Text(meaning, "dim"))
+        table.add_row(Text(name, "bold"), Text(plain(value)), Text(meaning, "dim"))
     console = Console()
     console.print(table)
     events = (facts.get("events") or [])[-_EVENTS_SHOWN:]
@@ -66,22 +68,27 @@ def _show(facts: dict[str, Any]) -> None:
         console.print()
     for event in events:
         when = time.strftime("%H:%M:%S", time.localtime(event.get("time") or 0))
-        line = f"{when}  round {event.get('round')}  {event.get('text')}"
-        console.print(Text(_plain(line)), soft_wrap=True)
+        line = f"{when}  round {_text(event.get('round'))}  {_text(event.get('text'))}"
+        console.print(Text(plain(line)), soft_wrap=True)
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """The rows: name, value, what it means."""
     members = facts.get("members") or []
     connected = sum(1 for member in members if member.get("connected") or member.get("me"))
-    yield "swarm", f"{facts.get('name')}  {facts.get('swarm')}", ""
-    yield "peer", str(facts.get("peer")), "who you are to the others"
+    yield "swarm", f"{_text(facts.get('name'))}  {_text(facts.get('swarm'))}", ""
+    yield "peer", _text(facts.get("peer")), "who you are to the others"
     progress = facts.get("progress")
-    state = str(facts.get("state"))
+    state = _text(facts.get("state"))
     if progress:
-        state += f": {progress.get('what')} {progress.get('done')}/{progress.get('total')}"
-    yield "state", state, _STATES.get(str(facts.get("state")), "")
-    yield "round", f"{facts.get('round')} ({facts.get('phase')})", "rounds done, and what now"
+        share = f"{_text(progress.get('done'))}/{_text(progress.get('total'))}"
+        state += f": {_text(progress.get('what'))} {share}"
+    yield "state", state, _STATES.get(_text(facts.get("state")), "")
+    yield (
+        "round",
+        f"{_text(facts.get('round'))} ({_text(facts.get('phase'))})",
+        "rounds done, and what now",
+    )
     yield "members", f"{len(members)}, {connected} in reach", "who trains with you, you included"
     yield "loss", _number(facts.get("loss"), ".4f"), "training loss of the last round, all members"
     heldout = facts.get("heldout")
@@ -97,24 +104,23 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     size = facts.get("update_bytes")
     if size is not None:
         bits = _number(facts.get("bits_per_coefficient"), ".2f")
-        yield "update", f"{_size(size)}, {bits} bits a coefficient", "what you send in a round"
+        yield "update", f"{size_text(size)}, {bits} bits a coefficient", "what you send in a round"
     received = facts.get("received_bytes_per_round")
     if received is not None:
-        yield "received", f"{_size(received)} a round", "updates of the others"
-    total = (
-        f"{_size(facts.get('sent_bytes') or 0)} up, {_size(facts.get('received_bytes') or 0)} down"
-    )
+        yield "received", f"{size_text(received)} a round", "updates of the others"
+    sent, arrived = facts.get("sent_bytes") or 0, facts.get("received_bytes") or 0
+    total = f"{size_text(sent)} up, {size_text(arrived)} down"
     yield "traffic", total, "since the start, all included"
-    yield "fingerprint", str(facts.get("fingerprint")), "of the model; the same at every member"
+    yield "fingerprint", _text(facts.get("fingerprint")), "of the model; the same at every member"
     yield (
         "device",
-        f"{facts.get('device')}, {_number(facts.get('parameters'), ',d')} parameters",
+        f"{_text(facts.get('device'))}, {_number(facts.get('parameters'), ',d')} parameters",
         "",
     )
     for address in facts.get("addresses") or []:
         yield "address", str(address), "where others reach you"
     if facts.get("metrics"):
-        yield "metrics", str(facts.get("metrics")), "for Prometheus"
+        yield "metrics", _text(facts.get("metrics")), "for Prometheus"
 
 
 _STATES = {
@@ -128,18 +134,10 @@ _STATES = {
 }
 
 
+def _text(value: Any) -> str:
+    return "–" if value is None else str(value)
+
+
 def _number(value: Any, form: str) -> str:
-    return format(value, form) if isinstance(value, (int, float)) else "–"
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def _plain(text: str) -> str:
-    """Without terminal commands: the swarm's name and the events are written by others."""
-    return "".join(character if character.isprintable() else "·" for character in text)
+    known = isinstance(value, (int, float)) and math.isfinite(value)
+    return format(value, form) if known else "–"

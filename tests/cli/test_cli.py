@@ -14,6 +14,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distro_node import __version__
@@ -391,23 +392,23 @@ def test_export_tells_what_it_wrote(command, home: Path, monkeypatch) -> None:
 def test_the_demo_decides_its_exit_code(command, monkeypatch) -> None:
     asked = []
 
-    def run_demo(nodes: int, rounds: int, out: Path) -> int:
+    def run_demo(nodes: int, rounds: int, out: Path, *_others: object) -> int:
         asked.append((nodes, rounds, out))
         return ExitCode.DEMO_FAILED
 
     replace_module(monkeypatch, "demo", run_demo=run_demo)
-    assert command("demo", "--rounds", "7").code == ExitCode.DEMO_FAILED
-    assert asked == [(4, 7, Path("demo-out"))]
+    assert command("demo", "--rounds", "17").code == ExitCode.DEMO_FAILED
+    assert asked == [(4, 17, Path("demo-out"))]
 
 
 @pytest.fixture
-def introducer(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+def introducer(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Stand-in for the bootstrap peer: collects what it is started with."""
     started = []
 
-    async def run_bootstrap(settings: object, identity: Identity, *, ready: Callable) -> None:
-        started.append((settings, identity))
-        ready([f"/ip4/192.0.2.7/tcp/4001/p2p/{peer_text(identity.peer)}"])
+    async def run_bootstrap(settings: Any, *, ready: Callable[[list[str]], None]) -> None:
+        started.append(settings)
+        ready([f"/ip4/192.0.2.7/tcp/4001/p2p/{peer_text(settings.identity.peer)}"])
 
     replace_module(
         monkeypatch,
@@ -426,9 +427,9 @@ def test_a_bootstrap_peer_keeps_its_identity(command, introducer, home: Path) ->
     )
     (address,) = json.loads(second.out)["addresses"]
     assert address in first.out
-    assert introducer[0][0].listen == ("/ip4/0.0.0.0/tcp/4001",)
-    assert introducer[1][0].listen == ("/ip4/1.2.3.4/tcp/5",)
-    assert introducer[0][1].peer == introducer[1][1].peer
+    assert introducer[0].listen == ("/ip4/0.0.0.0/tcp/4001",)
+    assert introducer[1].listen == ("/ip4/1.2.3.4/tcp/5",)
+    assert introducer[0].identity.peer == introducer[1].identity.peer
 
 
 def test_a_bootstrap_peer_refuses_nonsense(command, introducer, home: Path, monkeypatch) -> None:
@@ -457,6 +458,29 @@ def test_a_data_directory_in_use_is_refused_and_names_its_user(
     result.refused_with(ExitCode.DATA_DIR_LOCKED, f"process {os.getpid()}")
     assert introducer == []
     assert not data.identity.exists()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_real_bootstrap_peer_stops_when_told_to(home: Path, number: signal.Signals) -> None:
+    options = ["--data-dir", home, "--listen", "/ip4/127.0.0.1/tcp/0", "--json"]
+    # Whoever runs the tests in the background may have SIGINT ignored; that would be inherited.
+    running = process(
+        "bootstrap", *options, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    )
+    assert running.stdout is not None
+    addresses = json.loads(running.stdout.readline())["addresses"]
+    assert addresses
+    assert all(re.fullmatch(r"/ip4/127.0.0.1/tcp/\d+/p2p/12D3KooW\w+", one) for one in addresses)
+    # A second one wants the same port, and has another directory.
+    port = addresses[0].rpartition("/p2p/")[0]
+    second = process("bootstrap", "--data-dir", home / "second", "--listen", port)
+    _, err = second.communicate()
+    assert second.returncode == ExitCode.PORT_IN_USE
+    assert port.split("/")[-1] in err
+    running.send_signal(number)
+    _, err = running.communicate()
+    assert (running.returncode, "Traceback" in err) == (0, False)
 
 
 # --- the page of exit codes ----------------------------------------------------------------------
