@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -102,7 +103,7 @@ def create(
     )
     typer.echo(f"swarm-id     {swarm_text(made.swarm)}")
     typer.echo(f"invite link  {link}\n")
-    options = "" if data_dir is None else f" --data-dir {str(data_dir)!r}"
+    options = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
     typer.echo(f"Start it with\n\n    distro-node join '{link}'{options}\n")
     if introducers:
         typer.echo("and give the link to everybody who is to join.")

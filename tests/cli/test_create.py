@@ -1,0 +1,328 @@
+"""`create`: what a founder gets, and what is said when file, texts, key or disk are not as wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distro_node.crypto.identity import Identity, peer_text
+from distro_node.crypto.keystore import create_identity, load_identity
+from distro_node.node import create as creation
+from distro_node.node.blobstore import BlobStore, DiskFull
+from distro_node.node.datadir import DataDir
+from distro_node.node.errors import ExitCode
+from distro_node.node.manifest_file import read_manifest_file
+from distro_node.node.trainer.client import InitialModel
+from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
+from distro_node.protocol.blobs import BlobList, decode_blob_list
+from distro_node.protocol.manifest import Manifest, ParameterSpec, decode_manifest
+from distro_node.protocol.swarm_id import parse_invite, swarm_from_text
+
+RUN = """
+name = "a run"
+seed = 7
+[model]
+model_type = "llama"
+hidden_size = 8
+num_attention_heads = 2
+[data]
+sequence_length = 16
+paths = ["texts"]
+[optimizer]
+top_k = 4
+"""
+PEER = peer_text(Identity.from_seed(bytes(32)).peer)
+ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}"
+
+
+@pytest.fixture
+def initialised(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Stand-in for the trainer: collects what it is asked for and makes parameters out of it."""
+    asked: list[dict[str, Any]] = []
+
+    async def initialise_model(
+        config: dict[str, Any], seed: int, checkpoint: Path | None, blobs: Path, device: str
+    ) -> InitialModel:
+        asked.append({"config": config, "seed": seed, "checkpoint": checkpoint, "device": device})
+        chunk = json.dumps([config, seed]).encode().ljust(400)
+        listed = BlobList("snapshot", 400, (BlobStore(blobs).put(chunk),))
+        table = (ParameterSpec(name="weight", shape=(25, 4)),)
+        return InitialModel(table, listed.encode(), 400)
+
+    monkeypatch.setattr(creation, "initialise_model", initialise_model)
+    return asked
+
+
+@pytest.fixture
+def run(home: Path) -> Path:
+    """A founder's file with texts beside it."""
+    texts = home / "texts"
+    texts.mkdir()
+    for number in range(40):
+        (texts / f"{number}.txt").write_text(f"text number {number}: " + "words and words\n" * 20)
+    file = home / "run.toml"
+    file.write_text(RUN)
+    return file
+
+
+def manifest_in(data: DataDir) -> Manifest:
+    (swarm,) = data.known_swarms()
+    return decode_manifest(data.swarm(swarm).manifest.read_bytes(), swarm)
+
+
+def test_a_founder_gets_a_swarm(command, initialised, run: Path, home: Path) -> None:
+    data = DataDir(home / "data")
+    result = command("create", run, "--data-dir", data.root, "--bootstrap", ADDRESS)
+    assert (result.code, result.err) == (0, "")
+    manifest = manifest_in(data)
+    invite = parse_invite(re.findall(r"distro:\S+", result.out)[0])
+    assert (invite.swarm, invite.bootstrap) == (manifest.swarm, (ADDRESS,))
+    shown = re.search(r"^swarm-id +(\S+)$", result.out, re.M)
+    assert shown is not None
+    assert swarm_from_text(shown[1]) == manifest.swarm
+    assert re.search(r"^ +distro-node join 'distro:", result.out, re.M)
+    assert manifest.name == "a run"
+    assert manifest.seed == 7
+    assert manifest.optimizer.top_k == 4
+    assert manifest.model["vocab_size"] == 256
+    assert manifest.founder == load_identity(data.identity, None).peer
+    assert initialised == [
+        {"config": manifest.model, "seed": 7, "checkpoint": None, "device": "cpu"}
+    ]
+
+
+def test_all_that_the_manifest_names_is_stored(command, initialised, run: Path, home: Path) -> None:
+    data = DataDir(home / "data")
+    command("create", run, "--data-dir", data.root)
+    manifest = manifest_in(data)
+    store = BlobStore(data.blobs)
+    assert store.get(manifest.swarm) == manifest.encode()  # type: ignore[arg-type]  # also a blob
+    assert b"ByteLevel" in (store.get(manifest.data.tokenizer) or b"")
+    text = b""
+    for shard in (*manifest.data.shards, manifest.data.heldout):
+        blobs = decode_blob_list(store.get(shard.blob) or b"", "shard", shard.tokens)
+        text += b"".join(store.get(chunk) or b"?" for chunk in blobs.chunks)
+    files = [path.read_bytes() for path in (home / "texts").iterdir()]
+    assert len(text) == sum(len(file) for file in files)
+    assert all(file in text for file in files)
+    initial = decode_blob_list(store.get(manifest.initial) or b"", "snapshot", 400)
+    assert all(store.has(chunk) for chunk in initial.chunks)
+    leftovers = [path for path in data.root.rglob("*") if path.name.startswith(".")]
+    assert leftovers == []
+
+
+def test_the_same_inputs_make_the_same_swarm(command, initialised, run: Path, home: Path) -> None:
+    def create(*options: str | Path) -> dict[str, Any]:
+        return json.loads(command("create", run, "--json", "--data-dir", home, *options).out)
+
+    first = create()
+    assert create() == first
+    assert create("--data", home / "texts") == first
+    (home / "texts" / "1.txt").unlink()
+    assert create()["swarm"] != first["swarm"]
+    assert first["parameters"] == 100
+    assert first["samples"] > 100
+    assert Path(first["manifest"]).is_file()
+    assert len(DataDir(home).known_swarms()) == 2
+
+
+def test_the_example_can_be_used_as_it_is(command, initialised, run: Path, home: Path) -> None:
+    example = command("create", "--example")
+    assert example.code == 0
+    file = home / "example.toml"
+    file.write_text(example.out)
+    assert read_manifest_file(file).name == "example"
+    result = command("create", file, "--data", home / "texts", "--data-dir", home / "data")
+    assert (result.code, result.err) == (0, "")
+
+
+def test_an_invitation_is_the_founders_to_give(command, initialised, run: Path, home: Path) -> None:
+    run.write_text(RUN + '[admission]\npolicy = "invite"\n')
+    command("create", run, "--data-dir", home / "a")
+    manifest = manifest_in(DataDir(home / "a"))
+    assert manifest.admission.issuer == manifest.founder
+    run.write_text(RUN + f'[admission]\npolicy = "invite"\nissuer = "{PEER}"\n')
+    command("create", run, "--data-dir", home / "b")
+    assert manifest_in(DataDir(home / "b")).admission.issuer == Identity.from_seed(bytes(32)).peer
+
+
+def test_a_checkpoint_brings_its_configuration(command, initialised, run: Path, home: Path) -> None:
+    (home / "base").mkdir()
+    config = {"model_type": "llama", "hidden_size": 8, "vocab_size": 300, "some_new_key": [1]}
+    (home / "base" / "config.json").write_text(json.dumps(config))
+    text = re.sub(r"\[model\].*\[data\]", '[model]\ncheckpoint = "base"\n[data]', RUN, flags=re.S)
+    run.write_text(text)
+    assert command("create", run, "--data-dir", home / "data").code == 0
+    assert initialised[0]["checkpoint"] == home / "base"
+    assert initialised[0]["config"] == config | {"max_position_embeddings": 16}
+
+
+# --- mistakes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("top_k", "top_kk", "did you mean 'top_k'?"),
+        ("[optimizer]", "[optimiser]", "did you mean 'optimizer'?"),
+        ("= 16", '= "16"', "data.sequence_length: expected a whole number"),
+        ("[optimizer]", "[rounds]\nsequences = 0\n[optimizer]", "rounds.sequences"),
+        ("hidden_size", "hiden_size", "did you mean 'hidden_size'?"),
+        ("hidden_size = 8", "hidden_size = 8\nvocab_size = 100", "100 is too small"),
+        ("hidden_size = 8", "hidden_size = 8\nmax_position_embeddings = 8", "8 is less than"),
+        ("hidden_size = 8", "hidden_size = 9", "not a multiple"),
+        ("hidden_size = 8", 'hidden_size = 8\ncheckpoint = "x"', "model.checkpoint"),
+        ("[optimizer]", '[admission]\nissuer = "me"\n[optimizer]', "admission.issuer"),
+        ("[optimizer]", f'[admission]\nissuer = "{PEER}"\n[optimizer]', "policy 'invite'"),
+        ("paths", 'tokenizer = "no.json"\npaths', "no.json"),
+        ("name = ", "name = = ", "not TOML"),
+    ],
+)
+def test_a_wrong_file_is_told_before_anything_is_made(
+    command, initialised, run: Path, home: Path, old: str, new: str, words: str
+) -> None:
+    run.write_text(RUN.replace(old, new))
+    result = command("create", run, "--data-dir", home / "data")
+    result.refused_with(ExitCode.MANIFEST, words)
+    assert initialised == []
+    assert DataDir(home / "data").known_swarms() == []
+
+
+def test_a_file_that_is_not_there(command, initialised, home: Path) -> None:
+    command("create", home / "no.toml").refused_with(ExitCode.MANIFEST, "no.toml")
+    command("create").refused_with(ExitCode.USAGE, "manifest file is missing")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data", "nowhere"], "nowhere"),
+        (["--data", "short.txt"], "shorter than one sequence"),
+        (["--data", "nothing"], "no training text"),
+    ],
+)
+def test_missing_texts_are_told(
+    command, initialised, run: Path, home: Path, options: list[str], words: str
+) -> None:
+    (home / "short.txt").write_text("short")
+    (home / "nothing").mkdir()
+    options = [option if option.startswith("--") else str(home / option) for option in options]
+    result = command("create", run, "--data-dir", home / "data", *options)
+    result.refused_with(ExitCode.DATA_MISSING, words)
+    assert initialised == []
+
+
+def test_a_file_without_paths_needs_them(command, initialised, run: Path, home: Path) -> None:
+    run.write_text(RUN.replace('paths = ["texts"]', ""))
+    result = command("create", run, "--data-dir", home / "data")
+    result.refused_with(ExitCode.DATA_MISSING, "no path was given")
+    assert "--data" in result.err
+
+
+def test_the_data_directory_may_be_in_use(command, initialised, run: Path, home: Path) -> None:
+    data = DataDir(home / "data")
+    data.create()
+    with data.lock():
+        result = command("create", run, "--data-dir", data.root)
+    result.refused_with(ExitCode.DATA_DIR_LOCKED, str(os.getpid()))
+
+
+def test_the_key_must_be_usable(command, initialised, run: Path, home: Path, monkeypatch) -> None:
+    data = DataDir(home / "data")
+    data.create()
+    create_identity(data.identity, "secret")
+    before = data.identity.read_bytes()
+    create = ["create", run, "--data-dir", data.root]
+    command(*create).refused_with(ExitCode.WRONG_PASSPHRASE)
+    monkeypatch.setenv("DISTRO_NODE_PASSPHRASE", "guess")
+    command(*create).refused_with(ExitCode.WRONG_PASSPHRASE)
+    monkeypatch.setenv("DISTRO_NODE_PASSPHRASE", "secret")
+    assert command(*create).code == 0
+    assert data.identity.read_bytes() == before
+    data.identity.write_bytes(before[:-20])
+    command(*create).refused_with(ExitCode.KEYSTORE, "damaged")
+    assert data.identity.read_bytes() == before[:-20]
+
+
+def test_a_bootstrap_address_must_be_one(command, initialised, run: Path, home: Path) -> None:
+    result = command("create", run, "--data-dir", home / "data", "--bootstrap", "example.org")
+    result.refused_with(ExitCode.BAD_ADDRESS, "example.org")
+    assert initialised == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (TrainerFailed("bad_model", "no such model"), ExitCode.MANIFEST),
+        (TrainerFailed("bad_snapshot", "not a checkpoint"), ExitCode.MANIFEST),
+        (TrainerFailed("out_of_memory", "too large"), ExitCode.MODEL_TOO_LARGE),
+        (TrainerFailed("no_device", "no cpu"), ExitCode.NO_DEVICE),
+        (TrainerFailed("disk_full", "no room"), ExitCode.DISK_FULL),
+        (TrainerDied("killed"), ExitCode.TRAINER),
+    ],
+)
+def test_what_the_trainer_says_is_passed_on(
+    command, run: Path, home: Path, monkeypatch, error: Exception, code: ExitCode
+) -> None:
+    async def initialise_model(*_: object) -> InitialModel:
+        raise error
+
+    monkeypatch.setattr(creation, "initialise_model", initialise_model)
+    command("create", run, "--data-dir", home / "data").refused_with(code)
+    assert DataDir(home / "data").known_swarms() == []
+
+
+def test_a_bug_of_the_trainer_is_a_bug(command, run: Path, home: Path, monkeypatch) -> None:
+    async def initialise_model(*_: object) -> InitialModel:
+        raise TrainerFailed("internal", "KeyError")
+
+    monkeypatch.setattr(creation, "initialise_model", initialise_model)
+    monkeypatch.setattr("tempfile.tempdir", str(home))
+    assert command("create", run, "--data-dir", home / "data").code == ExitCode.BUG
+
+
+def test_a_full_disk_is_told(command, initialised, run: Path, home: Path, monkeypatch) -> None:
+    def put(_store: BlobStore, data: bytes) -> None:
+        raise DiskFull(28, f"no room for {len(data)} bytes")
+
+    monkeypatch.setattr(BlobStore, "put", put)
+    result = command("create", run, "--data-dir", home / "data")
+    result.refused_with(ExitCode.DISK_FULL, "disk is full")
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_real_trainer_makes_a_real_model(run: Path, home: Path) -> None:
+    run.write_text(
+        RUN.replace(
+            "hidden_size = 8", "hidden_size = 8\nintermediate_size = 16\nnum_hidden_layers = 1"
+        )
+    )
+    script = f"""
+import sys
+from distro_node.node.cli import main
+try:
+    main(["create", {str(run)!r}, "--data-dir", {str(home)!r}, "--json"])
+finally:
+    print([name for name in ("torch", "transformers", "libp2p") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    facts, heavy = done.stdout.splitlines()
+    # Two embeddings of 256 × 8, attention 4 × 8 × 8, feed-forward 3 × 8 × 16, three norms of 8.
+    assert json.loads(facts)["parameters"] == 2 * 256 * 8 + 4 * 64 + 3 * 128 + 3 * 8
+    assert heavy == "[]"
+    manifest = manifest_in(DataDir(home))
+    initial = BlobStore(DataDir(home).blobs).get(manifest.initial)
+    decode_blob_list(initial or b"", "snapshot", manifest.elements * 4)
