@@ -134,7 +134,11 @@ async def open_gossip(gossip: Gossip) -> AsyncIterator[None]:
     """Run the gossip services of a host that is running."""
     async with background_trio_service(gossip.pubsub), background_trio_service(gossip.router):
         await gossip.pubsub.wait_until_ready()
-        yield
+        try:
+            yield
+        finally:
+            # It sweeps in a thread of its own, which would outlive us.
+            gossip.pubsub.seen_messages.stop()
 
 
 class _CountingPubsub(Pubsub):

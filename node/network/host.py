@@ -7,7 +7,9 @@ limit by rules of its own) is switched off; `Network` decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import trio
 from libp2p import new_host
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
@@ -39,7 +41,6 @@ def build_host(
     config = ConnectionConfig(
         max_connections=max_connections,
         high_watermark=max_connections,
-        # The library fills up to these by dialling whom it has heard of. We choose ourselves.
         low_watermark=0,
         min_connections=0,
         max_connections_per_peer=MAX_CONNECTIONS_PER_PEER,
@@ -69,4 +70,9 @@ def build_host(
     # Its rate limits and circuit breaker lock out honest peers that reconnect often; connections
     # and streams are bounded by the configuration above and by `guards`.
     swarm.set_resource_manager(None)
+    # Whatever the watermarks above say, it would call up everybody it has heard of until it has half
+    # of `max_connections`; and it remembers for ever who hung up.
+    connector: Any = swarm.auto_connector
+    connector.maybe_connect = trio.lowlevel.checkpoint
+    connector.record_disconnect = lambda peer_id: None
     return host, swarm

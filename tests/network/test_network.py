@@ -375,6 +375,20 @@ async def test_a_peer_that_misbehaves_is_cut_off_and_refused() -> None:
         assert await ask(good, hub.peer) == b"hello"
 
 
+async def test_nobody_is_dialled_behind_our_back() -> None:
+    async with star(2) as (a, b):
+        await a.disconnect(b.peer)
+        await until(lambda: not a.connected() and not b.connected())
+        a._swarm.peerstore.add_addrs(id_of(b.peer), b._host.get_addrs(), 100)
+        connector = a._swarm.auto_connector
+        connector.clear_all_cooldowns()
+        await connector.maybe_connect()
+        # Unchecked, it would be connected by now.
+        assert not a._swarm.get_connections()
+        assert not connector._last_connect_attempt
+        assert not connector._recent_disconnects
+
+
 async def test_one_peer_has_few_connections() -> None:
     async with networks(2) as (a, b):
         for _ in range(6):
