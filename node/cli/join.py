@@ -119,14 +119,18 @@ def join(
         micro_batch=micro_batch,
         evaluate_every=evaluate_every,
         passphrase=find_passphrase(data, passphrase_file),
-        screen=screen,
+        # Lines for people would spoil a stream of JSON.
+        screen=screen and log_format is LogFormat.TEXT,
         until_round=until_round,
     )
     data.create()
     # libp2p: only now, so that --help is quick and a mistake above is told at once.
     import trio
+    from rich.console import Console
 
     from ..daemon import run_daemon
 
-    configure_logging(form=log_format, level=log_level, folder=data.logs, screen=screen)
+    # Where stderr is no terminal the screen is a line a round, and log lines may stand between.
+    drawn = settings.screen and Console(stderr=True).is_terminal
+    configure_logging(form=log_format, level=log_level, folder=data.logs, screen=drawn)
     trio.run(run_daemon, settings)

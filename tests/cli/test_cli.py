@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib.metadata
 import json
+import logging
 import os
 import re
 import signal
@@ -33,7 +34,7 @@ TEXT = swarm_text(SWARM)
 PEER = peer_text(Identity.from_seed(bytes(32)).peer)
 ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}"
 OTHER = f"/dns4/example.org/tcp/4001/p2p/{PEER}"
-HEAVY = ("libp2p", "torch", "transformers", "tokenizers", "trio", "numpy", "rich")
+HEAVY = ("libp2p", "torch", "transformers", "tokenizers", "trio", "numpy")
 
 
 def process(*arguments: str | Path, **options) -> subprocess.Popen:
@@ -324,6 +325,26 @@ def test_passphrase_files_are_checked(command, daemon, tmp_path: Path) -> None:
         file.write_bytes(content)
         command("join", TEXT, "--passphrase-file", file).refused_with(ExitCode.KEYSTORE, str(file))
     assert daemon == []
+
+
+def test_json_lines_are_not_mixed_with_a_screen(command, daemon) -> None:
+    assert command("join", TEXT, "--log-format", "json").code == 0
+    assert command("join", TEXT).code == 0
+    assert [settings.screen for settings in daemon] == [False, True]
+
+
+def test_log_lines_go_where_no_screen_is_drawn(command, monkeypatch, home: Path) -> None:
+    async def run_daemon(_settings: DaemonSettings) -> None:
+        logging.getLogger("distro_node").warning("look here")
+
+    replace_module(monkeypatch, "daemon", run_daemon=run_daemon)
+    options = ["join", TEXT, "--data-dir", home]
+    assert "look here" in command(*options).err
+    assert "look here" in command(*options, "--no-screen").err
+    # What rich takes for a terminal.
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert command(*options).err == ""
+    assert (home / "logs" / "distro-node.log").read_text().count("look here") == 3
 
 
 def test_metrics_can_be_switched_off(command, daemon) -> None:

@@ -5,27 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from distro_node.node import logs
 from distro_node.node.logs import LOG_FILE, LogFormat, LogLevel, configure_logging
-
-
-@pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
-    yield
-    for handler in root.handlers[:]:
-        root.removeHandler(handler)
-        if handler not in handlers:
-            handler.close()
-    for handler in handlers:
-        root.addHandler(handler)
-    root.setLevel(level)
-    logging.raiseExceptions = raising
 
 
 def test_text_lines_are_for_people(capsys, tmp_path: Path) -> None:
