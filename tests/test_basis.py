@@ -59,11 +59,22 @@ def test_the_unrounded_matrix_is_orthonormal() -> None:
 
 
 def test_the_bound_of_float32() -> None:
-    assert exact_in_float32(130, 8, 2)
-    assert not exact_in_float32(131, 8, 2)
-    assert exact_in_float32(4096, 32, 1)
-    worst = 130 * 8 * BASIS_SCALE**2
-    assert np.float32(worst) == worst < 2**24
+    assert exact_in_float32(4332, 8, 64, 64)
+    assert not exact_in_float32(4333, 8, 64, 64)
+    assert exact_in_float32(4096, 4095, 1, 1)
+    assert not exact_in_float32(4096, 4095, 1, 64)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (2, 3), (1, 5), (43, 7), (1, 1)])
+def test_no_sum_exceeds_the_bound(rows: int, columns: int) -> None:
+    """Every vote at the worst place: the largest sum of magnitudes is what the bound allows for."""
+    left = np.abs(integer_basis(rows).astype(np.int64)) if rows > 1 else np.ones((1, 1), np.int64)
+    right = np.abs(integer_basis(columns).astype(np.int64))
+    right = right if columns > 1 else np.ones((1, 1), np.int64)
+    worst = int(left.max() * right.max())
+    members = (2**24 - 1) // worst
+    assert exact_in_float32(members, 1, rows, columns)
+    assert not exact_in_float32(members + 1, 1, rows, columns)
 
 
 def test_side_out_of_range() -> None:

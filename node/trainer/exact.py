@@ -45,7 +45,9 @@ def apply_step(
         return
     decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
     for index, (parameter, tensor) in enumerate(zip(parameters, layout.tensors, strict=True)):
-        in_float32 = exact_in_float32(len(updates), tensor.top_k, tensor.sides)
+        in_float32 = exact_in_float32(
+            len(updates), tensor.top_k, tensor.block_rows, tensor.block_columns
+        )
         for stripe in stripes(tensor):
             votes = _count_votes(updates, index, tensor, stripe, parameter.device)
             direction = inverse_signs(votes, in_float32=in_float32)
@@ -81,11 +83,11 @@ def check_exactness(device: torch.device) -> None:
     side = 64
     generator = np.random.default_rng(0)
     votes = np.zeros((16, side, side), dtype=np.float32)
-    # 130 members × 8 coefficients, all that float32 holds: at once in the lowest frequencies, and
+    # 4332 members × 8 coefficients, all that float32 holds: at once in the lowest frequencies, and
     # spread at random.
-    votes[0, :8, 0] = 130
+    votes[0, :8, 0] = 4332
     for block in votes[1:]:
-        block.ravel()[generator.integers(0, side * side, 8)] = generator.integers(-130, 131, 8)
+        block.ravel()[generator.integers(0, side * side, 8)] = generator.integers(-4332, 4333, 8)
     basis = integer_basis(side).astype(np.int64)
     expected = np.sign(basis.T @ votes.astype(np.int64) @ basis)
     for in_float32 in (True, False):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from distro_node.node.blobstore import BlobStore
+from distro_node.node.trainer import exact
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.exact import apply_step, check_exactness
 from distro_node.node.trainer.fingerprint import fingerprint
@@ -29,11 +30,13 @@ def test_a_gpu_multiplies_exactly(cuda: torch.device) -> None:
     check_exactness(cuda)
 
 
-# 4 members stay in float32, 300 × 8 × 127² is beyond it and takes float64.
-@pytest.mark.parametrize("members", [1, 4, 130, 300])
+@pytest.mark.parametrize("in_float32", [True, False])
+@pytest.mark.parametrize("members", [1, 4, 300])
 def test_the_step_and_its_fingerprint_are_the_same_on_both(
-    cuda: torch.device, members: int
+    cuda: torch.device, members: int, in_float32: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Only thousands of members would need float64.
+    monkeypatch.setattr(exact, "exact_in_float32", lambda *_: in_float32)
     layout = layout_of(SHAPES)
     on_cpu = random_parameters(SHAPES)
     on_gpu = [parameter.to(cuda) for parameter in on_cpu]

@@ -116,25 +116,33 @@ def test_same_bits_for_any_order_threads_float_type_and_stripes(
         assert_equal_bits(stepped(updates, layout), expected)
 
 
-@pytest.mark.parametrize("members", [130, 131, 600])
-def test_at_and_beyond_the_bound_of_float32(members: int) -> None:
-    """All members send the same lowest frequencies: the largest sums there can be."""
-    layout = layout_of([(64, 64)])
-    positions = [np.arange(8, dtype=np.int32)[None] for _ in range(members)]
-    signs = np.ones((1, 8), dtype=np.int8)
-    updates = [DecodedUpdate([places], [signs]) for places in positions]
-    parameter = torch.zeros(64, 64)
-    apply_step([parameter], layout, updates, 1.0, 0.0)
-    votes = np.zeros((64, 64), dtype=np.int64)
-    votes[0, :8] = members
-    basis = integer_basis(64).astype(np.int64)
+@pytest.mark.parametrize("members", [517, 518])
+def test_beyond_the_bound_of_float32_it_takes_float64(
+    members: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All members send everything: the largest sums there can be. 518 · 4 · 90² exceeds 2^24."""
+    layout = update_layout([ParameterSpec(name="p", shape=(2, 2))], 2, 4)
+    everywhere = np.arange(4, dtype=np.int32)[None]
+    update = DecodedUpdate([everywhere], [np.ones((1, 4), dtype=np.int8)])
+    taken = []
+
+    def recorded(votes: torch.Tensor, *, in_float32: bool) -> torch.Tensor:
+        taken.append(in_float32)
+        return inverse_signs(votes, in_float32=in_float32)
+
+    monkeypatch.setattr(exact, "inverse_signs", recorded)
+    parameter = torch.zeros(2, 2)
+    apply_step([parameter], layout, [update] * members, 1.0, 0.0)
+    assert taken == [members == 517]
+    votes = np.full((2, 2), members)
+    basis = integer_basis(2).astype(np.int64)
     np.testing.assert_array_equal(parameter.numpy(), -np.sign(basis.T @ votes @ basis))
 
 
 def test_float32_does_lose_whole_numbers_beyond_the_bound() -> None:
     """So the switch to float64 is no decoration."""
     generator = np.random.default_rng(3)
-    votes = generator.integers(-600, 601, (1, 64, 64))
+    votes = generator.integers(-4096, 4097, (1, 64, 64))
     votes_t = torch.from_numpy(votes.astype(np.float32))
     basis = torch.from_numpy(integer_basis(64).astype(np.float32))
     whole = integer_basis(64).astype(np.int64)
