@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..protocol.manifest import Name, OptimizerSpec, RoundSpec, ScheduleSpec
+from ..protocol.manifest import MAX_MEMBERS, Name, OptimizerSpec, RoundSpec, ScheduleSpec
 from ..protocol.structure import Length, Range, StructureError, from_plain
 from .errors import ExitCode, UserError
 
@@ -49,7 +49,7 @@ class AdmissionTable:
 
     policy: Literal["open", "invite"] = "open"
     issuer: Annotated[str, Length(1, 64)] | None = None
-    max_members: Annotated[int, Range(1, 4096)] = 256
+    max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,12 +46,18 @@ from .messages import (
 SLOT_WINDOW = 32
 """Ballots for slots further ahead than this are refused: they bound what a peer can make us keep."""
 
+# A member casts the same ballot again when somebody falls silent or is heard again.
+_MAX_MASKS = 16
+
+# A member's ballots of one kind for one block, by mask: it signed them all.
+_Versions = dict[bytes, SignedBallot]
+
 
 @dataclass
 class _SlotState:
     proposal: RecordId | None = None
     # Ballots by kind, then by block: almost always a single block.
-    ballots: dict[BallotKind, dict[RecordId, dict[PeerId, SignedBallot]]] = field(
+    ballots: dict[BallotKind, dict[RecordId, dict[PeerId, _Versions]]] = field(
         default_factory=lambda: {"vote": {}, "skip": {}, "finalize": {}}
     )
     certificates: dict[BallotKind, Certificate] = field(default_factory=dict)
@@ -114,15 +120,22 @@ class Agreement:
         if (kind == "skip") != (ballot.block == NO_BLOCK):
             raise ProtocolError("invalid", f"a {kind} with the wrong kind of block")
         state = self._state(ballot.slot)
-        signed = SignedBallot(sender, ballot.silent, signature)
         by_block = state.ballots[kind]
         previous = next((block for block, seen in by_block.items() if sender in seen), None)
         if previous is not None and previous != ballot.block:
             raise ProtocolError("equivocation", f"two different {kind}s for slot {ballot.slot}")
-        # The same ballot with a newer mask replaces the older: silence is noticed over time. A
-        # certificate once found stays.
-        by_block.setdefault(ballot.block, {})[sender] = signed
-        certified = find_quorum(by_block[ballot.block], self.membership, self._model)
+        # The same ballot with another mask (silence is noticed over time) stands beside the first:
+        # members that heard them in another order, or not all, must come to the same end.
+        versions = by_block.setdefault(ballot.block, {}).setdefault(sender, {})
+        versions[ballot.silent] = SignedBallot(sender, ballot.silent, signature)
+        if len(versions) > _MAX_MASKS:
+            del versions[next(iter(versions))]
+        certified = find_quorum(
+            {peer: cast.values() for peer, cast in by_block[ballot.block].items()},
+            self.membership,
+            self._model,
+        )
+        # A certificate once found stays.
         if certified is not None:
             state.certificates[kind] = Certificate(
                 kind, self.round, self.parent, ballot.slot, ballot.block, certified

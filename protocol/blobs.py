@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from ..crypto.hashing import ContentId
 from .errors import ProtocolError
 from .structure import Length, Range
-from .wire import decode, encode
+from .wire import MAX_ITEMS, decode, encode
 
 MAX_BLOB_BYTES = 16 << 20
 """The most that one `get` moves; it bounds the memory of a download."""
@@ -21,8 +21,8 @@ MAX_BLOB_BYTES = 16 << 20
 CHUNK_BYTES = 4 << 20
 """Small enough that a slow line shows progress and loses little when it breaks."""
 
-# 32 bytes an entry: the list of a 70B model in float32 (280 GB) still fits.
-MAX_BLOB_LIST_BYTES = 4 << 20
+# 34 bytes a chunk: the longest list, 512 GiB, fits; a 70B model in float32 has 280 GB.
+MAX_BLOB_LIST_BYTES = 5 << 20
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class BlobList:
 
     kind: Literal["snapshot", "shard"]
     size: Annotated[int, Range(1, 2**50)]
-    chunks: Annotated[tuple[ContentId, ...], Length(1, 1 << 17)]
+    chunks: Annotated[tuple[ContentId, ...], Length(1, MAX_ITEMS)]
 
     def __post_init__(self) -> None:
         if len(self.chunks) != -(-self.size // CHUNK_BYTES):

@@ -7,7 +7,8 @@ that one honest signer who hears a member keeps that member in the count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
 from ..crypto.envelope import verify_detached
 from ..crypto.identity import PeerId
@@ -20,23 +21,54 @@ Verify = Callable[[str, bytes, PeerId, bytes, bytes], bool]
 """(kind, swarm, sender, body, signature) → whether the signature holds."""
 
 
-def find_quorum(
-    ballots: Mapping[PeerId, SignedBallot], membership: Membership, model: FaultModel
-) -> tuple[SignedBallot, ...] | None:
-    """The largest set among `ballots` (equal but for their masks) that certifies, sorted by peer.
+# Distinct masks are few: what everybody calls silent, and what somebody has noticed first. Only
+# ballots made to waste time have many; the bound is on what they cost.
+_MAX_FLOORS = 64
 
-    For each mask that occurs, those signers are tried together who call at least these members
-    silent; a set that certifies at all is contained in one of these.
+
+def find_quorum(
+    ballots: Mapping[PeerId, Iterable[SignedBallot]], membership: Membership, model: FaultModel
+) -> tuple[SignedBallot, ...] | None:
+    """The largest set among `ballots` that certifies, one of each signer, sorted by peer.
+
+    A signer's ballots differ in their masks only: it signed all of them and any may be used. For each
+    *floor*, an intersection of masks that occur, those are tried together who call at least these
+    members silent; whatever certifies has such an intersection and is contained in that set.
     """
-    masks = {peer: membership.bits(signed.silent) for peer, signed in ballots.items()}
-    best: tuple[SignedBallot, ...] | None = None
-    for floor in {0, *masks.values()}:
-        signers = [peer for peer, mask in masks.items() if mask & floor == floor]
-        if best is not None and len(signers) <= len(best):
-            continue
-        if _certifies([(peer, masks[peer]) for peer in signers], membership, model):
-            best = tuple(ballots[peer] for peer in sorted(signers))
-    return best
+    signers: list[list[tuple[int, SignedBallot]]] = []
+    for _, versions in sorted(ballots.items()):
+        masks = [(membership.bits(signed.silent), signed) for signed in versions]
+        signers.append(sorted(masks, key=lambda version: _by_size(version[0])))
+    most_silent = max((masks[-1][0].bit_count() for masks in signers), default=0)
+    if len(signers) < quorum(model, len(membership) - most_silent):
+        return None
+    best: list[tuple[int, SignedBallot]] = []
+    for floor in _floors(mask for masks in signers for mask, _ in masks):
+        chosen = [
+            next((version for version in masks if version[0] & floor == floor), None)
+            for masks in signers
+        ]
+        found = [version for version in chosen if version is not None]
+        if len(found) > len(best) and _certifies(
+            [(signed.peer, mask) for mask, signed in found], membership, model
+        ):
+            best = found
+    return tuple(signed for _, signed in best) or None
+
+
+def _floors(masks: Iterable[int]) -> list[int]:
+    """The empty mask and all intersections of `masks`, the smallest first; at most so many."""
+    floors = {0}
+    # The masks that many agree on first: what comes after may be noise.
+    for mask, _ in Counter(masks).most_common():
+        floors |= {mask, *(mask & floor for floor in floors)}
+        if len(floors) > _MAX_FLOORS:
+            break
+    return sorted(floors, key=_by_size)
+
+
+def _by_size(mask: int) -> tuple[int, int]:
+    return mask.bit_count(), mask
 
 
 def _certifies(
@@ -55,11 +87,15 @@ def _certifies(
 
 
 def silenced(certificate: Certificate, membership: Membership) -> set[PeerId]:
-    """The members that every signer of a checked certificate calls silent."""
+    """The members that every signer of a certificate calls silent."""
     common = ~0
     for signed in certificate.ballots:
         common &= membership.bits(signed.silent)
-    return {peer for peer in membership.peers if common & membership.bit(peer)}
+    return {
+        peer
+        for peer in set(membership.peers) - {signed.peer for signed in certificate.ballots}
+        if common & membership.bit(peer)
+    }
 
 
 def check_certificate(
@@ -76,7 +112,7 @@ def check_certificate(
 ) -> None:
     """Check that `certificate` proves that a quorum cast `kind` for `block` in this round.
 
-    Raises `ProtocolError` with the reason `certificate`.
+    Raises `ProtocolError` with the reason `certificate`, or `invalid` for a mask that cannot be.
     """
     subject = (certificate.kind, certificate.round, certificate.parent, certificate.block)
     if subject != (kind, round, parent, block):

@@ -1,4 +1,4 @@
-"""The updates of one round: who announced what, and what is held.
+"""Updates: who announced what in a round, what is held, and what was asked for.
 
 An update is *held* when its bytes are in the store and have passed the codec's checks; only held
 updates are proposed and voted for, so whatever is agreed on is available.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
+from .effects import Effect, FetchUpdate
+from .ledger import Ledger
 from .messages import Announcement, UpdateEntry
 
 
@@ -29,6 +31,10 @@ class Collection:
     def announced(self, peer: PeerId) -> bool:
         """Whether the member has announced its update."""
         return peer in self._announced
+
+    def announcements(self) -> list[tuple[PeerId, Announcement]]:
+        """Who announced what."""
+        return [(peer, announcement) for peer, (announcement, _) in self._announced.items()]
 
     def held(self, update: ContentId, now: float) -> None:
         """The update with this id is in the store and good."""
@@ -74,3 +80,38 @@ class Collection:
             for peer, (announcement, signature) in sorted(self._announced.items())
             if peer in self._arrivals and announcement.fingerprint == fingerprint
         ]
+
+
+class Holdings:
+    """The updates that this member holds, and those that it asked the world for."""
+
+    def __init__(self) -> None:
+        self.held: set[ContentId] = set()
+        self._asked: set[tuple[int, ContentId]] = set()
+
+    def fetch(self, round: int, peer: PeerId, update: ContentId, size: int) -> list[Effect]:
+        """Ask for an update of `peer`, unless it is held or was asked for."""
+        if update in self.held or (round, update) in self._asked:
+            return []
+        self._asked.add((round, update))
+        return [FetchUpdate(round, peer, update, size)]
+
+    def ask_again(self) -> None:
+        """Forget what was asked for."""
+        self._asked.clear()
+
+    def decided(self, announced: set[ContentId], ledger: Ledger, applied_round: int) -> None:
+        """A round was decided in which these were announced: drop what nobody will need.
+
+        Those that count stay until they are applied, and so do those of earlier rounds that still
+        are to be applied: somebody may have announced such a one again.
+        """
+        missed = self.held & announced
+        for round_ in range(applied_round + 1, len(ledger)) if missed else ():
+            missed -= {entry.update for entry in ledger[round_].record.updates}
+        self.held -= missed
+        self._asked = {(round_, update) for round_, update in self._asked if round_ > applied_round}
+
+    def applied(self, updates: set[ContentId]) -> None:
+        """These are in the parameters."""
+        self.held -= updates

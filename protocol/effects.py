@@ -79,7 +79,9 @@ class Resync:
 
 @dataclass(frozen=True)
 class Fork:
-    """A checked decision contradicts our chain in `round`: compare the chains."""
+    """Somebody has another record for `round`, or for one before it: compare the chains.
+
+    The record is not checked, since its chain is not known here."""
 
     round: int
 

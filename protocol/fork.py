@@ -1,7 +1,7 @@
 """Fork choice: which of two valid chains to follow.
 
 A partition that outlasts the silence lease makes two chains, each decided by those who could hear each
-other. When they meet, the chain with more updates by members that were in force at the fork point wins
+other. When they meet, the chain wins that more of the members in force at the fork point went on with
 (`Ledger.weight_from`); whoever held the other drops its state and rejoins like a newcomer.
 """
 
@@ -29,4 +29,8 @@ def better_chain(ours: Ledger, theirs: Sequence[Decided]) -> Ledger | None:
         raise ProtocolError("wrong_parent", "the entries do not meet our chain")
     for decided in differing:
         other.append(decided)
-    return other if other.weight_from(fork) > ours.weight_from(fork) else None
+    theirs_claim, our_claim = other.weight_from(fork), ours.weight_from(fork)
+    # A chain that parted with its last record cannot show yet who follows it. Were it given up for a
+    # handful of followers, a single liar with two rounds of its own could carry everybody off.
+    untold = len(ours) - fork < 2 and 2 * theirs_claim.followers < len(ours.membership(fork))
+    return other if theirs_claim > our_claim and not untold else None

@@ -8,6 +8,7 @@ here has to be believed because of who sent it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..crypto.envelope import verify_detached
 from ..crypto.identity import PeerId
@@ -33,6 +34,17 @@ MAX_DECIDED_BYTES = 4 << 20
 def decode_decided(data: bytes) -> Decided:
     """Decode a ledger entry. Raises `ProtocolError`; what it says is not checked yet."""
     return decode(Decided, data, max_bytes=MAX_DECIDED_BYTES)
+
+
+class Weight(NamedTuple):
+    """A chain's claim since a fork, in the order in which it is compared."""
+
+    followers: int
+    """Members in force at the fork that contributed to this chain, knowing that it was this one."""
+    updates: int
+    """All updates that members in force at the fork contributed since."""
+    tie: bytes
+    """Decides between equals: the lower hash of the first record after the fork."""
 
 
 class Ledger:
@@ -118,22 +130,24 @@ class Ledger:
                 copy._snapshot = (decided.record.round, decided.record.snapshot)
         return copy
 
-    def weight_from(self, fork: int) -> tuple[int, bytes]:
+    def weight_from(self, fork: int) -> Weight:
         """This chain's claim in a fork choice: the larger wins.
 
-        Counts the updates since `fork` by members that were in force there, so that a liar gains
-        nothing by admitting himself a crowd afterwards. Ties go to the lower hash of the first record
-        after the fork.
+        Only members in force at `fork` count, so that a liar gains nothing by admitting himself a crowd
+        afterwards; and each counts once, however many rounds there are: a member that calls all others
+        silent can make rounds as fast as it can sign. The record of round `fork` itself shows nobody's
+        choice, since the updates in it were announced before the chains parted; later ones name a
+        record of this chain as their parent.
         """
         in_force = self._memberships[fork]
-        count = sum(
-            1
+        counted = [
+            (decided.record.round, entry.peer)
             for decided in self._entries[fork:]
             for entry in decided.record.updates
             if entry.peer in in_force
-        )
+        ]
         tie = bytes(255 - byte for byte in self._ids[fork]) if fork < len(self) else b""
-        return count, tie
+        return Weight(len({peer for round_, peer in counted if round_ > fork}), len(counted), tie)
 
 
 def check_record(
@@ -196,12 +210,13 @@ def admission_problem(
         return "the request is too old or from the future"
     if request.round <= membership.gone.get(peer, -1):
         return "the request is older than the peer's departure"
+    return None if invited(peer, request, manifest) else "the invitation's ticket does not hold"
+
+
+def invited(peer: PeerId, request: JoinRequest, manifest: Manifest) -> bool:
+    """Whether the manifest's policy lets `peer` in at all."""
     issuer = manifest.admission.issuer
-    if issuer is not None and not verify_detached(
-        "ticket", manifest.swarm, issuer, peer, request.ticket
-    ):
-        return "the invitation's ticket does not hold"
-    return None
+    return issuer is None or verify_detached("ticket", manifest.swarm, issuer, peer, request.ticket)
 
 
 def _check_departure(
@@ -220,8 +235,9 @@ def _check_departure(
 
 
 def leave_is_current(said: int, peer: PeerId, round: int, membership: Membership) -> bool:
-    """Whether a leave for round `said` may be put into the record of `round`."""
-    return round - REQUEST_WINDOW <= said <= round + 1 and said > membership.since[peer]
+    """Whether a leave that `peer` said for round `said` may be put into the record of `round`."""
+    since = membership.since.get(peer)
+    return since is not None and since < said and round - REQUEST_WINDOW <= said <= round + 1
 
 
 def snapshot_round(record_round: int, interval: int) -> int | None:

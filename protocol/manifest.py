@@ -15,13 +15,17 @@ from ..crypto.hashing import ContentId, content_id
 from ..crypto.identity import PeerId
 from .errors import ProtocolError
 from .structure import Length, Range
-from .wire import decode, encode
+from .wire import decode, decode_plain, encode
 
 PROTOCOL_VERSION = 1
 
 # A manifest is fetched before anything about its sender is known. The largest honest part is the
 # parameter table: 20,000 tensors at 50 bytes.
 MAX_MANIFEST_BYTES = 2 << 20
+
+MAX_MEMBERS = 1024
+"""The most members of a swarm. A record names the update of each at some 160 bytes and travels in
+one proposal, which must fit an envelope of 256 KiB beside admissions and departures."""
 
 SwarmId = NewType("SwarmId", bytes)
 """Content id of the manifest's canonical encoding, 32 bytes."""
@@ -118,7 +122,7 @@ class RoundSpec:
 
     sequences: Count = 32
     """Samples per round, dealt out to all members."""
-    start_members: Annotated[int, Range(1, 4096)] = 1
+    start_members: Annotated[int, Range(1, MAX_MEMBERS)] = 1
     """Training begins once this many members are there; later any number goes on."""
     snapshot_interval: Annotated[int, Range(1, 100_000)] = 50
     """Rounds between certified snapshots."""
@@ -145,7 +149,7 @@ class AdmissionSpec:
 
     policy: Literal["open", "invite"] = "open"
     issuer: PeerId | None = None
-    max_members: Annotated[int, Range(1, 4096)] = 256
+    max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
 
     def __post_init__(self) -> None:
         if (self.policy == "invite") != (self.issuer is not None):
@@ -174,6 +178,13 @@ class Manifest:
     founder: PeerId
     """The first member. It starts the swarm and is from then on a member like any other."""
 
+    def __post_init__(self) -> None:
+        if self.rounds.start_members > self.admission.max_members:
+            raise ValueError(
+                f"start_members ({self.rounds.start_members}) exceeds max_members "
+                f"({self.admission.max_members}): training would never begin"
+            )
+
     @property
     def elements(self) -> int:
         """How many parameters the model has."""
@@ -197,10 +208,12 @@ def decode_manifest(data: bytes, swarm: SwarmId) -> Manifest:
     """
     if len(data) <= MAX_MANIFEST_BYTES and content_id(data) != swarm:
         raise ProtocolError("mismatch", "the manifest does not hash to the swarm-id")
-    manifest = decode(Manifest, data, max_bytes=MAX_MANIFEST_BYTES, named=True)
-    if manifest.version != PROTOCOL_VERSION:
+    # The version first: another one may well have keys that this one does not know.
+    plain = decode_plain(data, max_bytes=MAX_MANIFEST_BYTES)
+    version = plain.get("version") if isinstance(plain, dict) else None
+    if type(version) is int and version != PROTOCOL_VERSION:
         raise ProtocolError(
             "version",
-            f"the swarm speaks protocol version {manifest.version}, this program {PROTOCOL_VERSION}",
+            f"the swarm speaks protocol version {version}, this program {PROTOCOL_VERSION}",
         )
-    return manifest
+    return decode(Manifest, data, max_bytes=MAX_MANIFEST_BYTES, named=True)

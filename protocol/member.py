@@ -8,6 +8,7 @@ they hold a ledger that is longer than what they have applied.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 from ..crypto.envelope import Envelope
@@ -15,13 +16,13 @@ from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
 from .assignment import share
 from .certificates import silenced
-from .effects import Apply, AskSync, Effect, FetchUpdate, Fork, Keep, Note, Publish, Resync, Train
+from .collection import Holdings
+from .effects import Apply, AskSync, Effect, Fork, Keep, Note, Publish, Resync, Train
 from .errors import ProtocolError
-from .ledger import Ledger, snapshot_round
-from .mailbox import FUTURE_ROUNDS, Mailbox
+from .ledger import Ledger, invited, leave_is_current, snapshot_round
+from .mailbox import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES, Mailbox
 from .manifest import Manifest
 from .messages import (
-    MESSAGE_TYPES,
     Announcement,
     Ballot,
     BallotKind,
@@ -33,31 +34,22 @@ from .messages import (
     Message,
     Proposal,
     SnapshotEntry,
+    decode_message,
+    round_of,
 )
 from .pacing import Pacing
 from .presence import Presence
 from .proposing import JoinRequests
 from .round import Round, Standing
-from .wire import decode, encode
+from .wire import encode
 
 Sign = Callable[[str, bytes], Envelope]
 """(kind, body) → the signed envelope of this member."""
-
-# A proposal names each member's update: 4,096 members at 170 bytes. Everything else is far smaller.
-MAX_MESSAGE_BYTES = 256 * 1024
 
 _JOIN_SECONDS = 2.0
 _SYNC_SECONDS = 2.0
 # Something of a later round arrived: the record in between is known to somebody.
 _SYNC_BEHIND_SECONDS = 0.5
-
-
-def decode_message(envelope: Envelope) -> Message:
-    """Decode an envelope's body as its kind says. Raises `ProtocolError`."""
-    cls = MESSAGE_TYPES.get(envelope.kind)
-    if cls is None:
-        raise ProtocolError("unknown_kind", f"unknown kind of message {envelope.kind!r}")
-    return decode(cls, envelope.body, max_bytes=MAX_MESSAGE_BYTES)
 
 
 class Member:
@@ -88,8 +80,7 @@ class Member:
         self._ticket = ticket
         self._mailbox = Mailbox()
         self._joins = JoinRequests()
-        self._held: set[ContentId] = set()
-        self._requested: set[tuple[int, ContentId]] = set()
+        self._holdings = Holdings()
         self._applying = False
         self._resyncing = False
         self._trained_for = -1
@@ -138,13 +129,16 @@ class Member:
     # What happens
 
     def restore(self, envelopes: Iterable[Envelope], now: float) -> None:
-        """Take back what this member signed before a restart, so that it does not contradict it."""
+        """Take back what this member signed before a restart, so that it does not contradict it.
+
+        Words about another chain are passed over; those about rounds still to come (the ledger's end
+        was lost) wait for their round. Raises `ProtocolError` for what is no message.
+        """
         for envelope in envelopes:
             message = decode_message(envelope)
-            if envelope.sender == self.me and getattr(message, "round", -1) == self.round:
-                self._take(envelope, message, now)
-                if isinstance(message, Announcement):
-                    self._trained_for = self.round
+            if envelope.sender == self.me:
+                with contextlib.suppress(ProtocolError):
+                    self._take(envelope, message, now)
 
     def loaded(
         self, round: int, fingerprint: int, snapshot: SnapshotEntry | None, now: float
@@ -155,27 +149,30 @@ class Member:
         """
         self.applied_round, self.fingerprint, self._snapshot = round, fingerprint, snapshot
         self._applying = self._resyncing = False
-        if not self.current.collection.announced(self.me):
-            self._trained_for = -1
-        self._requested.clear()
+        self._trained_for = -1
+        self._holdings.ask_again()
         self.current.start = now
-        return self._step(now)
+        effects: list[Effect] = []
+        for peer, said in self.current.collection.announcements():
+            effects += self._holdings.fetch(self.round, peer, said.update, said.size)
+        return effects + self._step(now)
 
     def rebase(self, ledger: Ledger, now: float) -> list[Effect]:
         """Change to a heavier chain: drop what was applied since the fork and rejoin."""
         self.ledger = ledger
         self.fingerprint = None
-        self._resyncing = True
-        self._trained_for = -1
+        self._applying, self._resyncing = False, True
         self._enter_round(now)
         return [Note("forked", self.round), Resync("the swarm followed a heavier chain")]
 
     def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
         message = decode_message(envelope)
-        round_ = message.record.round if isinstance(message, Proposal) else message.round
+        round_ = round_of(message)
         current = self.ledger.membership(self.round)
         if isinstance(message, JoinRequest):
+            if not invited(envelope.sender, message, self._manifest):
+                raise ProtocolError("not_member", "asks for admission without an invitation")
             return message
         if not self.round - 1 <= round_ <= self.round + FUTURE_ROUNDS:
             # Not a fault by itself: one of the two is behind.
@@ -215,7 +212,7 @@ class Member:
 
     def update_held(self, update: ContentId, now: float) -> list[Effect]:
         """The bytes of `update` are in the store and passed the codec's checks."""
-        self._held.add(update)
+        self._holdings.held.add(update)
         self.current.collection.held(update, now)
         return self._step(now)
 
@@ -229,11 +226,11 @@ class Member:
     ) -> list[Effect]:
         """The own update for `round` is in the store."""
         if round != self.round or not self.at_tip or not self.is_member:
-            return [
-                Note("late", round, self.me, "the round was decided before our update was ready")
-            ]
+            return [Note("late", round, self.me, "decided before our update was ready")]
+        if self.current.collection.announced(self.me):
+            return []
         assert self.fingerprint is not None  # at_tip says so
-        self._held.add(update)
+        self._holdings.held.add(update)
         announcement = Announcement(
             round, self.ledger.head, update, size, tokens, loss, self.fingerprint
         )
@@ -249,8 +246,7 @@ class Member:
             return []
         self._applying = False
         self.applied_round, self.fingerprint, self._snapshot = round, fingerprint, snapshot
-        for entry in self.ledger[round].record.updates:
-            self._held.discard(entry.update)
+        self._holdings.applied({entry.update for entry in self.ledger[round].record.updates})
         if self.at_tip:
             self.current.start = now
         return self._step(now)
@@ -268,13 +264,13 @@ class Member:
     def leave(self, now: float) -> list[Effect]:
         """Say goodbye. The node should stay until `is_member` is false or its patience ends."""
         self._leaving = True
-        if not self.is_member:
+        # In round 0 there is nobody to tell, and somebody has to stay in the book.
+        if not self.is_member or self.round == 0:
             return []
         return self._say("leave", Leave(self.round), now) + self._step(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Time passes. Call at least a few times a second."""
-        self.presence.tick(now)
         effects: list[Effect] = []
         if self.is_member and not self._leaving:
             if now - self._last_said > self.pacing.heartbeat:
@@ -308,22 +304,24 @@ class Member:
         if isinstance(message, JoinRequest):
             self._joins.put(envelope.sender, message, envelope.signature, now)
             return []
-        slot = message.slot if isinstance(message, (Proposal, Ballot)) else 0
-        round_ = message.record.round if isinstance(message, Proposal) else message.round
-        if isinstance(message, Leave):
-            self.presence.took_leave(envelope.sender, message, envelope.signature)
-        if round_ < self.round or self._mailbox.has(round_, slot, envelope):
+        round_ = round_of(message)
+        past = round_ < self.round
+        if self._mailbox.has(round_, envelope) or (past and not isinstance(message, Leave)):
             return []
         # What the current round refuses is not kept, let alone handed to others.
-        effects = self._handle(envelope, message, now) if round_ == self.round else []
+        effects = self._handle(envelope, message, now) if round_ <= self.round else []
+        if past:
+            return effects
         # Only what is new proves that its sender lives: peers repeat the words of the dead.
         self.presence.heard(envelope.sender, now)
-        self._mailbox.put(round_, slot, envelope)
+        known = envelope.sender == self.me or envelope.sender in self.current.membership
+        self._mailbox.put(round_, envelope, MEMBER_BYTES if known else NEWCOMER_BYTES)
         self._behind |= round_ > self.round
         return effects
 
     def _handle(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
-        """Take in a message of the current round."""
+        """Take in a message of the current round, or a leave said in the one before."""
+        membership, sender = self.current.membership, envelope.sender
         parent = message.record.parent if isinstance(message, Proposal) else None
         if isinstance(message, (Announcement, Ballot)):
             parent = message.parent
@@ -331,17 +329,22 @@ class Member:
             self._behind = True
             raise ProtocolError("wrong_parent", "a message that builds on another chain")
         if isinstance(message, Announcement):
-            if envelope.sender not in self.ledger.membership(self.round):
+            if sender not in membership:
                 raise ProtocolError("not_member", "an update from somebody who is no member")
-            self.current.collection.announce(envelope.sender, message, envelope.signature)
-            if message.update in self._held:
+            if not self.current.collection.announce(sender, message, envelope.signature):
+                raise ProtocolError("equivocation", "a second update for one round")
+            if message.update in self._holdings.held:
                 self.current.collection.held(message.update, now)
-            return self._fetch(self.round, envelope.sender, message.update, message.size)
-        if isinstance(message, Proposal):
-            self.current.agreement.add_proposal(envelope.sender, message.slot, message.record)
+            return self._holdings.fetch(self.round, sender, message.update, message.size)
+        if isinstance(message, Leave):
+            if not leave_is_current(message.round, sender, self.round, membership):
+                raise ProtocolError("not_member", "takes leave of a membership that it has not")
+            self.presence.took_leave(sender, message, envelope.signature)
+        elif isinstance(message, Proposal):
+            self.current.agreement.add_proposal(sender, message.slot, message.record)
         elif isinstance(message, Ballot):
             kind: BallotKind = envelope.kind  # type: ignore[assignment]  # ballots have these kinds
-            self.current.agreement.add_ballot(kind, envelope.sender, message, envelope.signature)
+            self.current.agreement.add_ballot(kind, sender, message, envelope.signature)
         return []
 
     def _say(self, kind: str, message: Message, now: float) -> list[Effect]:
@@ -353,16 +356,11 @@ class Member:
             effects += self._take(envelope, message, now)
         return effects
 
-    def _fetch(self, round: int, peer: PeerId, update: ContentId, size: int) -> list[Effect]:
-        if update in self._held or (round, update) in self._requested:
-            return []
-        self._requested.add((round, update))
-        return [FetchUpdate(round, peer, update, size)]
-
     # The loop
 
     def _step(self, now: float) -> list[Effect]:
         """Do whatever can be done now."""
+        self.presence.tick(now)
         effects: list[Effect] = []
         while True:
             more = self._decide(now) or self._agree(now)
@@ -383,8 +381,8 @@ class Member:
             ]
         effects: list[Effect] = []
         for entry in record.updates:
-            effects += self._fetch(record.round, entry.peer, entry.update, entry.size)
-        if all(entry.update in self._held for entry in record.updates):
+            effects += self._holdings.fetch(record.round, entry.peer, entry.update, entry.size)
+        if all(entry.update in self._holdings.held for entry in record.updates):
             self._applying = True
             counted = any(entry.peer == self.me for entry in record.updates)
             effects.append(
@@ -405,6 +403,7 @@ class Member:
             or not self.is_member
             or self._leaving
             or self._trained_for >= self.round
+            or self.current.collection.announced(self.me)
             or self.round == 0
         ):
             return []
@@ -428,7 +427,8 @@ class Member:
         if certificate is None or not self._binds(certificate, now):
             return []
         record = current.agreement.records.get(certificate.block)
-        if record is None:
+        # No quorum of honest members signs for what the chain forbids; others are not followed.
+        if record is None or not current.is_valid(record):
             return []
         if self.at_tip and current.ready_since is not None:
             self.pacing.record_round(
@@ -441,10 +441,10 @@ class Member:
     def _agree(self, now: float) -> list[Effect]:
         """Say whatever the current round asks for."""
         fingerprint = self.fingerprint if self.at_tip else None
-        step = self.current.step(Standing(fingerprint, self._snapshot, self._held), now)
+        step = self.current.step(Standing(fingerprint, self._snapshot, self._holdings.held), now)
         effects: list[Effect] = [*step.notes]
         for entry in step.fetch:
-            effects += self._fetch(self.round, entry.peer, entry.update, entry.size)
+            effects += self._holdings.fetch(self.round, entry.peer, entry.update, entry.size)
         for kind, message in step.say:
             effects += self._say(kind, message, now)
         return effects
@@ -471,8 +471,7 @@ class Member:
             kind = "expelled" if departure.peer == self.me else departure.reason
             effects.append(Note(kind, record.round, departure.peer))
         self.last_ready = self.current.ready_since
-        self._held -= self.current.collection.updates - {entry.update for entry in record.updates}
-        self._requested = {(r, u) for r, u in self._requested if r > self.applied_round}
+        self._holdings.decided(self.current.collection.updates, self.ledger, self.applied_round)
         self._enter_round(now)
         self._last_decision = now
         self._mailbox.forget_before(self.round)

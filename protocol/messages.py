@@ -8,12 +8,18 @@ signed envelope whose kind is the message's. A record embeds the signatures of w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal, NewType
 
+from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId, content_id
 from ..crypto.identity import PeerId
+from .errors import ProtocolError
 from .structure import U63, U64, Length, Range
-from .wire import encode
+from .wire import decode, encode
+
+# A proposal names the update of each of 1,024 members at some 160 bytes. All else is far smaller.
+MAX_MESSAGE_BYTES = 256 * 1024
 
 RecordId = NewType("RecordId", bytes)
 """Content id of a record's canonical encoding, 32 bytes. Round 0's parent is the swarm-id."""
@@ -49,7 +55,7 @@ class JoinRequest:
     """ "Admit me; I have applied everything before `round`." The ticket answers an invite policy."""
 
     round: U63
-    ticket: Annotated[bytes, Length(0, 256)]
+    ticket: Annotated[bytes, Length(0, 64)]
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Record:
     departed: Annotated[tuple[DepartureEntry, ...], Length(0, 4096)]
     snapshot: SnapshotEntry | None
 
-    @property
+    @cached_property
     def id(self) -> RecordId:
         """The record's id: what votes are for and what the next record names as its parent."""
         return RecordId(content_id(encode(self)))
@@ -179,6 +185,19 @@ MESSAGE_TYPES: dict[str, type] = {
 """Message type by envelope kind."""
 
 Message = Announcement | JoinRequest | Leave | Heartbeat | Proposal | Ballot
+
+
+def round_of(message: Message) -> int:
+    """The round that a message is about."""
+    return message.record.round if isinstance(message, Proposal) else message.round
+
+
+def decode_message(envelope: Envelope) -> Message:
+    """Decode an envelope's body as its kind says. Raises `ProtocolError`."""
+    cls = MESSAGE_TYPES.get(envelope.kind)
+    if cls is None:
+        raise ProtocolError("unknown_kind", f"unknown kind of message {envelope.kind!r}")
+    return decode(cls, envelope.body, max_bytes=MAX_MESSAGE_BYTES)
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,13 @@ class Presence:
         self._last_tick = now
 
     def tick(self, now: float) -> None:
-        """Notice an absence of our own and forgive everybody for it."""
+        """Notice an absence of our own and forgive everybody for it.
+
+        To be called before silence is judged, whatever woke us: a message may come before the clock.
+        """
         away = now - self._last_tick
         if away > _OWN_ABSENCE_SECONDS:
-            self._heard = {peer: heard + away for peer, heard in self._heard.items()}
+            self._heard = {peer: min(now, heard + away) for peer, heard in self._heard.items()}
         self._last_tick = now
 
     def heard(self, peer: PeerId, now: float) -> None:

@@ -21,24 +21,25 @@ _MAX_WAITING = 1024
 _REQUEST_SECONDS = 15.0
 # A leader accuses later than a voter agrees, so that clocks need not match.
 _ACCUSE_MARGIN = 1.25
-# Admissions per record: keeps a record small when a crowd arrives at once.
+# Admissions, and departures by leave, per record: keeps it small when a crowd comes or goes at once.
 _MAX_ADMISSIONS = 64
+_MAX_LEAVES = 64
 # Who asks has applied everything up to a round or two ago: it can train in the round that admits it.
 _IN_SYNC_ROUNDS = 2
 
 
 class JoinRequests:
-    """The requests for admission that are waiting, newest of each peer."""
+    """The requests for admission that are waiting, the newest of each peer."""
 
     def __init__(self) -> None:
         self._waiting: dict[PeerId, tuple[JoinRequest, bytes, float]] = {}
 
     def put(self, peer: PeerId, request: JoinRequest, signature: bytes, now: float) -> None:
         """Take in a request, dropping those that were not repeated for a while."""
-        self._waiting = {
-            p: entry for p, entry in self._waiting.items() if now - entry[2] < _REQUEST_SECONDS
-        }
-        if peer in self._waiting or len(self._waiting) < _MAX_WAITING:
+        self._drop_old(now)
+        known = self._waiting.get(peer)
+        # An older one is a replay.
+        if len(self._waiting) < _MAX_WAITING if known is None else request.round >= known[0].round:
             self._waiting[peer] = (request, signature, now)
 
     def has(self, peer: PeerId) -> bool:
@@ -49,15 +50,23 @@ class JoinRequests:
         """`peer` was admitted."""
         self._waiting.pop(peer, None)
 
-    def admissible(self, manifest: Manifest, ledger: Ledger) -> list[AdmissionEntry]:
-        """Entries, sorted by peer, of those that the next record may admit."""
+    def admissible(self, manifest: Manifest, ledger: Ledger, now: float) -> list[AdmissionEntry]:
+        """Entries of those that the next record may admit; who has waited longest comes first."""
+        self._drop_old(now)
         membership = ledger.membership(len(ledger))
         return [
             AdmissionEntry(peer, request, signature)
-            for peer, (request, signature, _) in sorted(self._waiting.items())
+            for peer, (request, signature, _) in self._waiting.items()
             if request.round >= len(ledger) - _IN_SYNC_ROUNDS
             and admission_problem(peer, request, len(ledger), manifest, membership) is None
         ]
+
+    def _drop_old(self, now: float) -> None:
+        self._waiting = {
+            peer: entry
+            for peer, entry in self._waiting.items()
+            if now - entry[2] < _REQUEST_SECONDS
+        }
 
 
 def compose_record(
@@ -76,10 +85,14 @@ def compose_record(
     round_ = len(ledger)
     membership = ledger.membership(round_)
     departed: list[DepartureEntry] = []
+    leaves = 0
     silent = presence.silent(lease * _ACCUSE_MARGIN, now)
     for peer in membership.peers:
         said = presence.leave_of(peer)
         if said is not None and leave_is_current(said[0].round, peer, round_, membership):
+            if leaves == _MAX_LEAVES:
+                continue
+            leaves += 1
             departed.append(DepartureEntry(peer, "left", said[0].round, said[1]))
         elif peer in silent:
             departed.append(DepartureEntry(peer, "silent", 0, b""))
@@ -88,13 +101,15 @@ def compose_record(
         departed = []
     gone = {entry.peer for entry in departed if entry.reason == "silent"}
     room = manifest.admission.max_members - (len(membership) - len(departed))
-    admitted = joins.admissible(manifest, ledger)[: max(0, min(room, _MAX_ADMISSIONS))]
+    # Round 0 has nothing else in its record, and must admit all that the start takes.
+    crowd = max(_MAX_ADMISSIONS, manifest.rounds.start_members if round_ == 0 else 0)
+    admitted = joins.admissible(manifest, ledger, now)[: max(0, min(room, crowd))]
     return Record(
         round=round_,
         parent=ledger.head,
         fingerprint=fingerprint,
         updates=tuple(entry for entry in updates if entry.peer not in gone),
-        admitted=tuple(admitted),
+        admitted=tuple(sorted(admitted, key=lambda entry: entry.peer)),
         departed=tuple(departed),
         snapshot=snapshot,
     )

@@ -131,6 +131,12 @@ class Round:
             or self._skip(now)
         )
 
+    def is_valid(self, record: Record) -> bool:
+        """Whether the chain allows `record` to be this round's."""
+        if record.id not in self._checked:
+            self._checked[record.id] = self._check(record)
+        return self._checked[record.id]
+
     # What a member may say
 
     def _say_again(self, now: float) -> Step:
@@ -175,25 +181,18 @@ class Round:
         record = self.agreement.votable()
         if record is None:
             return _nothing()
-        block = record.id
-        if block not in self._checked:
-            self._checked[block] = self._is_valid(record)
-            if record.fingerprint != standing.fingerprint:
-                return Step(
-                    [], [Note("mismatch", self.number, None, "other parameters proposed")], []
-                )
-        if (
-            not self._checked[block]
-            or record.fingerprint != standing.fingerprint
-            or record.snapshot != standing.snapshot
-        ):
+        new = record.id not in self._checked
+        if not self.is_valid(record) or record.snapshot != standing.snapshot:
             return _nothing()
+        if record.fingerprint != standing.fingerprint:
+            notes = [Note("mismatch", self.number, None, "other parameters proposed")]
+            return Step([], notes if new else [], [])
         silent = self._presence.silent(self._pacing.lease, now)
         if not {entry.peer for entry in record.departed if entry.reason == "silent"} <= silent:
             return _nothing()
         missing = [entry for entry in record.updates if entry.update not in standing.held]
         if not missing:
-            return _say(self._ballot("vote", self.agreement.slot, block, now))
+            return _say(self._ballot("vote", self.agreement.slot, record.id, now))
         unasked = [entry for entry in missing if entry.update not in self._fetched]
         self._fetched |= {entry.update for entry in unasked}
         return Step([], [], unasked)
@@ -220,7 +219,7 @@ class Round:
     def _is_ready(self, now: float) -> bool:
         """Whether the round need not wait for more: all is held, or the deadline is past."""
         if self.number == 0:
-            waiting = len(self._joins.admissible(self._manifest, self._ledger))
+            waiting = len(self._joins.admissible(self._manifest, self._ledger, now))
             return waiting + 1 >= self._manifest.rounds.start_members
         if self.collection.last_arrival is None:
             return False
@@ -242,7 +241,7 @@ class Round:
             patience *= _MISSING_PATIENCE
         return begin + patience
 
-    def _is_valid(self, record: Record) -> bool:
+    def _check(self, record: Record) -> bool:
         try:
             check_record(
                 record,

@@ -25,10 +25,15 @@ from ..crypto.identity import PeerId
 
 T = TypeVar("T")
 
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 # Identifiers are 32 bytes wherever they appear; no field repeats it.
 _FIXED_LENGTH: dict[Any, int] = {ContentId: 32, PeerId: 32}
 # The deepest free-form value (a model's configuration) that we walk into.
 _MAX_DEPTH = 12
+# What MessagePack can carry, signed and unsigned.
+_INTEGERS = range(-(2**63), 2**64)
+# How much of a text somebody else chose goes into an error message.
+_SHOWN_CHARACTERS = 40
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class StructureError(ValueError):
 
 def to_plain(value: Any, *, named: bool) -> Any:
     """Turn a dataclass (or anything inside one) into dicts or lists of plain values."""
+    if type(value) in _SCALARS:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
         if named:
@@ -108,9 +115,11 @@ def _named_values(fields: Any, value: Any, where: str) -> dict[str, Any]:
     known = [f.name for f in fields]
     for key in value:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
+            # Finding the nearest takes time in the square of the length.
+            short = str(key)[:_SHOWN_CHARACTERS]
+            near = difflib.get_close_matches(short, known, n=1, cutoff=0.0)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise StructureError(where, f"unknown key {str(key)!r}{hint}")
+            raise StructureError(where, f"unknown key {short!r}{hint}")
     for f in fields:
         if f.name not in value and _required(f):
             raise StructureError(where, f"the key {f.name!r} is missing")
@@ -192,9 +201,12 @@ def _check_tuple(hint: Any, value: Any, where: str, named: bool) -> tuple[Any, .
 def _check_scalar(hint: Any, value: Any, where: str) -> Any:
     # bool is a subclass of int in Python and is neither a count nor a size to us.
     if hint is float and type(value) in (int, float):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
         if not math.isfinite(number):
-            raise StructureError(where, f"must be a finite number, got {number}")
+            raise StructureError(where, f"must be a finite number, got {_describe(value)}")
         return number
     if type(value) is not hint:
         raise StructureError(where, f"expected {_NAMES.get(hint, hint)}, got {_describe(value)}")
@@ -211,22 +223,45 @@ def _check_bound(bound: Any, value: Any, where: str) -> None:
         raise StructureError(where, f"must have {size} items, has {len(value)}")
 
 
-def _check_free(value: Any, where: str, depth: int = 0) -> Any:
+def _check_free(value: Any, where: str) -> Any:
     """Check a free-form value: scalars, lists and string-keyed dicts, not too deep."""
+    try:
+        return _free(value, 0)
+    except StructureError as error:
+        raise StructureError(where + error.where, error.problem) from None
+
+
+def _free(value: Any, depth: int) -> Any:
     if depth > _MAX_DEPTH:
-        raise StructureError(where, "nested too deeply")
-    if value is None or type(value) in (bool, int, str):
+        raise StructureError("", "nested too deeply")
+    if value is None or type(value) in (bool, str):
         return value
-    if type(value) is float:
-        return _check_scalar(float, value, where)
-    if isinstance(value, (list, tuple)):
-        return [_check_free(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if type(value) is int and value in _INTEGERS:
+        return value
+    if type(value) is float and math.isfinite(value):
+        return value
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise StructureError(where, f"keys must be strings, got {_describe(key)}")
-        return {key: _check_free(value[key], f"{where}.{key}", depth + 1) for key in sorted(value)}
-    raise StructureError(where, f"unexpected {_describe(value)}")
+                raise StructureError("", f"keys must be strings, got {_describe(key)}")
+    elif not isinstance(value, (list, tuple)):
+        raise StructureError("", f"unexpected {_describe(value)}")
+    # The place is put together on the way out of an error only: keys may be long, and to write them
+    # out for each of many items would take time in the square of the input.
+    step: int | str = 0
+    try:
+        if isinstance(value, Mapping):
+            table = {}
+            for step in sorted(value):
+                table[step] = _free(value[step], depth + 1)
+            return table
+        items = []
+        for step in range(len(value)):
+            items.append(_free(value[step], depth + 1))
+        return items
+    except StructureError as error:
+        here = f"[{step}]" if isinstance(step, int) else f".{step[:_SHOWN_CHARACTERS]}"
+        raise StructureError(here + error.where, error.problem) from None
 
 
 _NAMES = {
@@ -247,6 +282,9 @@ def _describe(value: Any) -> str:
         return "a table"
     if isinstance(value, bytes):
         return f"{len(value)} bytes"
+    if type(value) is int and value not in _INTEGERS:
+        # Python refuses to write out what has thousands of digits.
+        return f"a whole number of {value.bit_length()} bits"
     text = repr(value)
-    short = text if len(text) <= 40 else text[:37] + "…"
+    short = text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "…"
     return f"{short} ({_NAMES.get(type(value), type(value).__name__)})"

@@ -15,6 +15,9 @@ from .structure import StructureError, from_plain, to_plain
 
 T = TypeVar("T")
 
+MAX_ITEMS = 1 << 17
+"""The longest list of any format: the chunks of a blob list."""
+
 
 def encode(value: Any, *, named: bool = False) -> bytes:
     """Encode a dataclass (or plain value) canonically."""
@@ -44,7 +47,11 @@ def decode_plain(data: bytes, *, max_bytes: int) -> Any:
     if len(data) > max_bytes:
         raise ProtocolError("oversized", f"{len(data)} bytes where at most {max_bytes} are allowed")
     try:
-        # Lengths inside are bounded by the length of `data`, which msgpack takes as its limit.
-        return msgpack.unpackb(data, raw=False, strict_map_key=True)
-    except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        # Texts are bounded by the length of `data`, which msgpack takes as its limit. A list is
+        # allocated as long as it claims to be, before its items are seen, and lists nest up to a
+        # thousand deep: hence a limit of our own, and the last of the errors.
+        return msgpack.unpackb(
+            data, raw=False, strict_map_key=True, max_array_len=min(MAX_ITEMS, len(data))
+        )
+    except (ValueError, RecursionError, msgpack.exceptions.UnpackException, MemoryError) as error:
         raise ProtocolError("malformed", f"not MessagePack: {error!r}"[:200]) from None
