@@ -16,6 +16,8 @@ from .options import DataDirectory, Json, data_directory
 # The daemon answers between two rounds at once; on an overloaded machine it may take seconds.
 _TIMEOUT_SECONDS = 10.0
 _EVENTS_SHOWN = 5
+_NAME_WIDTH = 15
+_VALUE_WIDTH = 36
 
 
 def status(data_dir: DataDirectory = None, json: Json = False) -> None:
@@ -52,17 +54,17 @@ def leave(data_dir: DataDirectory = None, json: Json = False) -> None:
 
 def _show(facts: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for _ in range(3):
-        table.add_column(overflow="fold")
-    for name, value, meaning in _lines(facts):
-        # Text takes names and messages of others as they are, without markup.
-        table.add_row(Text(name, "bold"), Text(plain(value)), Text(meaning, "dim"))
     console = Console()
-    console.print(table)
+    for name, value, meaning in _lines(facts):
+        # Text takes names and messages of others as they are, without markup; soft wrapping leaves
+        # ids and addresses in one piece, to be copied.
+        line = Text(f"{name:<{_NAME_WIDTH}}", "bold").append(plain(value), "not bold")
+        if meaning:
+            gap = " " * max(2, _VALUE_WIDTH - len(value))
+            line.append(gap + meaning, "not bold dim")
+        console.print(line, soft_wrap=True)
     events = (facts.get("events") or [])[-_EVENTS_SHOWN:]
     if events:
         console.print()

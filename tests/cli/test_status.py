@@ -42,7 +42,7 @@ STATUS: dict[str, Any] = {
     "sent_bytes": 10,
     "received_bytes": 20_000,
     "peers_connected": 2,
-    "addresses": ["/ip4/192.0.2.1/tcp/4001"],
+    "addresses": [f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}/p2p-circuit/p2p/{PEER}"],
     "metrics": "http://127.0.0.1:9464/metrics",
     "device": "cpu",
     "parameters": 923_392,
@@ -87,8 +87,7 @@ def node(home: Path) -> Iterator[dict[str, Handler]]:
     thread.join()
 
 
-def test_status_shows_what_the_node_does(command, node, home: Path, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+def test_status_shows_what_the_node_does(command, node, home: Path) -> None:
     node["status"] = lambda _: STATUS
     result = command("status", "--data-dir", home)
     assert result.code == 0
@@ -104,6 +103,8 @@ def test_status_shows_what_the_node_does(command, node, home: Path, monkeypatch)
         "86.8 MB a round",
         "10 B up, 20 kB down",
         "0123456789abcdef",
+        # In one piece, however narrow the terminal.
+        STATUS["addresses"][0],
         "event 9",
         "event 5",
     ):
