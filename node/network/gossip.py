@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -70,6 +71,9 @@ class Gossip:
             eclipse_protection_enabled=False,
             adaptive_gossip_enabled=False,
         )
+        # Without the adaptation above nobody ever clears these times of all messages.
+        times: Any = defaultdict(lambda: deque(maxlen=0))
+        self.router.recent_message_deliveries = times
         self.pubsub = _CountingPubsub(
             host, self.router, strict_signing=True, max_subscriptions_per_peer=_MAX_TOPICS_PER_PEER
         )

@@ -221,6 +221,14 @@ async def forgotten_subscription() -> bool:
         return server.get_id() not in client.pubsub.peer_topics.get("t", ())
 
 
+async def short_queue() -> bool:
+    """Of a hundred messages at once most are dropped before they are sent."""
+    async with gossiping_pair() as (client, server):
+        queue = client.pubsub.peer_queues[server.get_id()]
+        message = rpc_pb2.Message(data=b"x", topicIDs=["elsewhere"])
+        return not all(queue.push(rpc_pb2.RPC(publish=[message])) for _ in range(100))
+
+
 async def impatient_reader() -> bool:
     """Whatever comes in more than 101 pieces is given up on."""
 
@@ -327,6 +335,7 @@ FAULTS = (
     gossip_raising_validator,
     endless_topic,
     forgotten_subscription,
+    short_queue,
     impatient_reader,
     inbound_slots,
     ignored_window,

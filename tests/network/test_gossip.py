@@ -157,6 +157,15 @@ async def test_a_burst_arrives_whole() -> None:
         assert {(await receive(at_c))[1] for _ in expected} == expected
 
 
+async def test_the_library_keeps_no_list_of_all_messages() -> None:
+    async with line(accept, accept) as ((a, b), (_, at_b)):
+        for _ in range(5):
+            await a.publish(TOPIC, b"x")
+            await receive(at_b)
+        for network in (a, b):
+            assert not any(map(len, network.gossip.router.recent_message_deliveries.values()))
+
+
 async def test_a_slow_reader_loses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gossip, "_BUFFERED_MESSAGES", 3)
     async with line(accept, accept) as ((a, b), (_, at_b)):
