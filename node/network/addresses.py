@@ -16,7 +16,7 @@ import psutil
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
-from ...crypto.identity import PeerId, peer_from_text, peer_text
+from ...crypto.identity import PeerId, peer_from_text
 from .errors import BadAddress, PortInUse
 
 # An address that is told to others: longer ones are refused by their records.
@@ -86,11 +86,6 @@ def advertised(bound: Sequence[Multiaddr], announce: Sequence[Multiaddr]) -> lis
         else:
             result.append(address)
     return result[:MAX_ADDRESSES]
-
-
-def with_peer(address: Multiaddr, peer: PeerId) -> str:
-    """The full text of an address, ending in `/p2p/<peer>`."""
-    return f"{address}/p2p/{peer_text(peer)}"
 
 
 def check_free(address: Multiaddr) -> None:

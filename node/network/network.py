@@ -6,7 +6,6 @@ here; a peer that misbehaves is scored, then disconnected and refused for a whil
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -19,14 +18,13 @@ from libp2p.abc import INotifee
 from libp2p.host.basic_host import BasicHost
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
-from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.stream_muxer.yamux.yamux import Yamux
-from libp2p.transport.exceptions import MuxerUpgradeFailure, SecurityUpgradeFailure
 from multiaddr import Multiaddr
 
 from ...crypto.identity import Identity, PeerId, short_peer
 from . import liveness
 from .addresses import check_free, id_of, parse_announce, parse_dial, parse_listen, peer_of
+from .dialling import dial_reason, resolve
 from .errors import BadAddress, DialError, RequestError
 from .gossip import Gossip, Receiver, Validator, open_gossip
 from .host import MAX_CONNECTIONS_PER_PEER, build_host
@@ -161,7 +159,7 @@ class Network:
         failure: Exception | None = None
         try:
             with trio.fail_after(timeout):
-                for candidate in await _resolve(target):
+                for candidate in await resolve(target):
                     try:
                         await self._swarm.dial_addr(candidate, id_of(peer))
                         return peer
@@ -172,7 +170,7 @@ class Network:
         except socket.gaierror as error:
             raise DialError(address, f"the name does not resolve ({error.strerror})") from None
         assert failure is not None
-        raise DialError(address, _dial_reason(failure)) from failure
+        raise DialError(address, dial_reason(failure)) from failure
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""
@@ -368,49 +366,3 @@ def _check_listening(swarm: Swarm, listen: list[Multiaddr]) -> None:
     for address in listen:
         if str(address) not in swarm.listeners:
             raise BadAddress(str(address), "cannot listen there")
-
-
-def _dial_reason(error: BaseException) -> str:
-    """The cause of a failed dial in a few words, dug out of the library's layers."""
-    cause: BaseException | None = error
-    # The layers are some five deep; the bound is for a chain that bites its own tail.
-    for _ in range(20):
-        if cause is None:
-            break
-        if isinstance(cause, PeerIDMismatchesPubkey):
-            return "another peer answers there"
-        if isinstance(cause, OSError) and cause.errno in _NETWORK_ERRORS:
-            return _NETWORK_ERRORS[cause.errno]
-        if isinstance(cause, SwarmException) and "Maximum connections" in str(cause):
-            return "this node has as many connections as it may"
-        if isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[0]
-        else:
-            cause = cause.__cause__ or cause.__context__
-    if isinstance(error.__cause__, (SecurityUpgradeFailure, MuxerUpgradeFailure)):
-        return "something answers there, but it does not speak libp2p as a node does"
-    return str(error) or type(error).__name__
-
-
-async def _resolve(target: Multiaddr) -> list[Multiaddr]:
-    """Replace a name by its addresses, as the system knows them; the library asks DNS alone."""
-    family = next(iter(target.protocols())).name
-    if family in ("ip4", "ip6"):
-        return [target]
-    name = str(target.value_for_protocol(family))
-    kind = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}.get(family, socket.AF_UNSPEC)
-    rest = f"/tcp/{target.value_for_protocol('tcp')}/p2p/{target.value_for_protocol('p2p')}"
-    found = await trio.socket.getaddrinfo(name, None, kind, socket.SOCK_STREAM)
-    return [
-        Multiaddr(f"/{'ip6' if each[0] == socket.AF_INET6 else 'ip4'}/{each[4][0]}{rest}")
-        for each in found
-    ]
-
-
-_NETWORK_ERRORS = {
-    errno.ECONNREFUSED: "connection refused",
-    errno.ECONNRESET: "connection refused",
-    errno.ENETUNREACH: "network unreachable",
-    errno.EHOSTUNREACH: "host unreachable",
-    errno.ETIMEDOUT: "timed out",
-}

@@ -1,0 +1,63 @@
+"""What peers are held responsible for, and which addresses are told."""
+
+from __future__ import annotations
+
+import pytest
+from distro_node.crypto.identity import PeerId
+from distro_node.node.network import addresses
+from distro_node.node.network.scores import HALF_LIFE_SECONDS, MAX_PEERS, REFUSAL_SECONDS, Scores
+from distro_node.node.network.traffic import Traffic
+from multiaddr import Multiaddr
+
+PEER = PeerId(bytes(32))
+
+
+def test_offences_add_up_and_fade() -> None:
+    scores = Scores()
+    assert [scores.penalise(PEER, "malformed", float(t)) for t in range(4)] == [0, 0, 0, 1]
+    # The same spread over hours is forgiven.
+    other = PeerId(bytes([1]) * 32)
+    assert not any(
+        scores.penalise(other, "malformed", t * 2 * HALF_LIFE_SECONDS) for t in range(100)
+    )
+
+
+def test_refusal_ends_and_begins_with_a_clean_sheet() -> None:
+    scores = Scores()
+    assert not scores.penalise(PEER, "bad_hash", 0.0)
+    assert not scores.refused(PEER, 0.0)
+    assert scores.penalise(PEER, "bad_hash", 0.0)
+    assert scores.refused(PEER, REFUSAL_SECONDS - 1)
+    assert not scores.refused(PEER, REFUSAL_SECONDS)
+    assert scores.score(PEER, REFUSAL_SECONDS) == 0.0
+
+
+def test_a_crowd_of_identities_does_not_fill_the_memory() -> None:
+    scores = Scores()
+    for number in range(MAX_PEERS + 100):
+        scores.penalise(PeerId(number.to_bytes(32, "big")), "malformed", 0.0)
+        scores.penalise(PeerId(number.to_bytes(32, "little")), "impersonation", 0.0)
+    assert len(scores._scores) == MAX_PEERS
+    assert len(scores._refused_until) == MAX_PEERS
+
+
+def test_labels_are_bounded() -> None:
+    traffic = Traffic()
+    for number in range(1000):
+        traffic.reject(f"reason {number}")
+    assert len(traffic.rejected) <= 129
+    assert traffic.rejected.total() == 1000
+    traffic.count_sent("no such kind", 5)
+    assert traffic.sent["other"] == 5
+
+
+def test_what_is_told_of_a_socket_on_all_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(addresses, "_interfaces", lambda family: ["192.0.2.1", "192.0.2.2"])
+    bound = [Multiaddr("/ip4/0.0.0.0/tcp/4001"), Multiaddr("/ip4/127.0.0.1/tcp/4002")]
+    assert [str(each) for each in addresses.advertised(bound, [])] == [
+        "/ip4/192.0.2.1/tcp/4001",
+        "/ip4/192.0.2.2/tcp/4001",
+        "/ip4/127.0.0.1/tcp/4002",
+    ]
+    announced = [Multiaddr(f"/dns4/example.org/tcp/{port}") for port in range(1, 20)]
+    assert addresses.advertised(bound, announced) == announced[: addresses.MAX_ADDRESSES]
