@@ -37,8 +37,8 @@ def test_a_crowd_of_identities_does_not_fill_the_memory() -> None:
     for number in range(MAX_PEERS + 100):
         scores.penalise(PeerId(number.to_bytes(32, "big")), "malformed", 0.0)
         scores.penalise(PeerId(number.to_bytes(32, "little")), "impersonation", 0.0)
-    assert len(scores._scores) == MAX_PEERS
-    assert len(scores._refused_until) == MAX_PEERS
+    assert len(scores._scores) <= MAX_PEERS
+    assert len(scores._refused_until) <= MAX_PEERS
 
 
 def test_labels_are_bounded() -> None:
