@@ -36,6 +36,7 @@ from .network.errors import BadAddress, PortInUse
 from .network.introductions import Introducer, NoBootstrap
 from .network.network import Network, NetworkSettings, open_network
 from .network.scopes import open_scope
+from .network_errors import explain_network
 from .provisions import Provisions
 from .records import Records
 from .runner import Runner
@@ -84,18 +85,8 @@ async def _network(settings: DaemonSettings, identity: Identity) -> AsyncIterato
         network_settings = NetworkSettings(listen=listen, announce=settings.announce)
         async with open_network(network_settings, identity) as network:
             yield network
-    except PortInUse as error:
-        raise UserError(
-            ExitCode.PORT_IN_USE,
-            str(error),
-            "choose another port with --listen (0 takes a free one)",
-        ) from None
-    except BadAddress as error:
-        raise UserError(
-            ExitCode.BAD_ADDRESS,
-            f"{error.text!r} is not an address that can be used here: {error.why}",
-            "an address looks like /ip4/203.0.113.7/tcp/4001; a bootstrap peer's ends in /p2p/12D3KooW…",
-        ) from None
+    except (PortInUse, BadAddress) as error:
+        raise explain_network(error) from None
 
 
 class _Daemon:

@@ -27,7 +27,8 @@ _SENTENCES = {
     "left": "{who} left politely",
     "silent": "{who} fell silent and counts as departed",
     "expelled": "the others took this node for gone; it rejoins",
-    "late": "our update missed round {round}; it goes back into the momentum",
+    "late": "the update of {who} came after round {round} was decided",
+    "refunded": "our update missed round {round}; it goes back into the momentum",
     "skipped": "the leader {who} was too slow; another one takes over",
     "mismatch": "different parameters were found: {text}",
     "forked": "the swarm followed another chain after a partition; this node rejoins it",
@@ -121,6 +122,8 @@ class Journal:
             }
         )
         if kind == "late":
+            self.metrics.updates_late.inc()
+        elif kind == "refunded":
             self.metrics.updates_refunded.inc()
         elif kind == "skipped":
             self.metrics.slots_skipped.inc()
@@ -165,6 +168,8 @@ class Journal:
             self.metrics.training_loss.set(self.loss)
         own = self.own.pop(round_, None)
         received = self._received.pop(round_, 0)
+        if own is not None and not counted:
+            self.event("refunded", round_, self.me)
         phases = self._phases(round_, seconds)
         self._count(round_, counted, own, tokens, received, len(record.updates))
         self._update_metrics(round_, members, counted, own, tokens, phases, now)

@@ -226,7 +226,8 @@ class Member:
     ) -> list[Effect]:
         """The own update for `round` is in the store."""
         if round != self.round or not self.at_tip or not self.is_member:
-            return [Note("late", round, self.me, "decided before our update was ready")]
+            # Too late: it is refunded when the record, which does not count it, is applied.
+            return []
         if self.current.collection.announced(self.me):
             return []
         assert self.fingerprint is not None  # at_tip says so
@@ -306,6 +307,8 @@ class Member:
             return []
         round_ = round_of(message)
         past = round_ < self.round
+        if past and isinstance(message, Announcement):
+            return [Note("late", round_, envelope.sender)]
         if self._mailbox.has(round_, envelope) or (past and not isinstance(message, Leave)):
             return []
         # What the current round refuses is not kept, let alone handed to others.
