@@ -18,13 +18,13 @@ MAX_SIDE = 64
 """The longest side of a transform block; `OptimizerSpec.chunk` has the same bound."""
 
 BASIS_SCALE = 127
-"""What 1 becomes. Signs then agree with the unrounded transform's on 99.86 % of entries, and float32
-stays exact up to 4332 members at k = 8 of 64 × 64, beyond the most that a swarm may have."""
+"""The largest entry that a basis can have. Signs then agree with the unrounded transform's on
+99.86 % of entries, and float32 stays exact up to 130 members at k = 8 of 64 × 64."""
 
-# Entries are rounded half away from zero. The only exact ties (127/2, at n = 4
-# and n = 6) come out of floats a hair above or below; the nudge puts them on one side. It is far
-# above the error of any libm (1e-14) and far below the distance of every other entry from a tie
-# (over 1e-6, checked by a test), so it decides ties and nothing else.
+# Entries are rounded half away from zero. The only exact ties (127/2, where the cosine is 1/2, on
+# sides that are multiples of 3) come out of floats a hair above or below; the nudge puts them on one
+# side. It is far above the error of any libm (1e-14) and far below the distance of every other entry
+# from a tie (over 1e-6, checked by a test), so it decides ties and nothing else.
 _NUDGE = 1e-9
 
 _FLOAT32_EXACT = 1 << 24
@@ -34,8 +34,9 @@ _FLOAT32_EXACT = 1 << 24
 def integer_basis(side: int) -> npt.NDArray[np.int8]:
     """The DCT-II matrix of `side` points, scaled and rounded: row = frequency, column = place.
 
-    Entry (f, x) is round(127 · s_f · cos(π (2x + 1) f / 2n)) with s_0 = sqrt(1/n) and
-    s_f = sqrt(2/n), the orthonormal DCT-II. The array is read-only and the same on every platform.
+    Entry (f, x) is round(127 · s_f · cos(π (2x + 1) f / 2n)) with s_0 = sqrt(1/2) and s_f = 1 else:
+    a multiple of the orthonormal DCT-II, so signs are the same. The array is read-only and the same on
+    every platform.
 
     Raises `ValueError` unless 1 ≤ side ≤ 64.
     """
@@ -47,7 +48,12 @@ def integer_basis(side: int) -> npt.NDArray[np.int8]:
 
 
 def scaled_basis(side: int) -> npt.NDArray[np.float64]:
-    """`integer_basis` before it is rounded; over 127 it is the orthonormal DCT-II matrix."""
+    """`integer_basis` before it is rounded."""
+    return BASIS_SCALE * math.sqrt(side / 2) * orthonormal_basis(side)
+
+
+def orthonormal_basis(side: int) -> npt.NDArray[np.float64]:
+    """The orthonormal DCT-II matrix of `side` points: row = frequency, column = place."""
     if not 1 <= side <= MAX_SIDE:
         raise ValueError(f"a transform block's side must be 1 to {MAX_SIDE}, not {side}")
     basis = np.empty((side, side), dtype=np.float64)
@@ -56,7 +62,7 @@ def scaled_basis(side: int) -> npt.NDArray[np.float64]:
         for place in range(side):
             # Reduced in whole numbers, so that large angles lose no precision.
             angle = (2 * place + 1) * frequency % (4 * side)
-            basis[frequency, place] = BASIS_SCALE * norm * math.cos(math.pi * angle / (2 * side))
+            basis[frequency, place] = norm * math.cos(math.pi * angle / (2 * side))
     return basis
 
 

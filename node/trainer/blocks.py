@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...protocol.basis import BASIS_SCALE, integer_basis, scaled_basis
+from ...protocol.basis import integer_basis, orthonormal_basis
 from ...protocol.update import TensorLayout
 
 # 64 MiB in float32: large enough to keep a GPU busy, small beside any model that needs one.
@@ -84,7 +84,7 @@ def inverse_transform(
 @functools.cache
 def float_basis(side: int, device: torch.device) -> torch.Tensor:
     """The orthonormal DCT-II matrix in float32."""
-    return torch.from_numpy(scaled_basis(side) / BASIS_SCALE).to(torch.float32).to(device)
+    return torch.from_numpy(orthonormal_basis(side)).to(torch.float32).to(device)
 
 
 @functools.cache

@@ -31,11 +31,11 @@ def test_a_gpu_multiplies_exactly(cuda: torch.device) -> None:
 
 
 @pytest.mark.parametrize("in_float32", [True, False])
-@pytest.mark.parametrize("members", [1, 4, 300])
+@pytest.mark.parametrize("members", [1, 4, 130])
 def test_the_step_and_its_fingerprint_are_the_same_on_both(
     cuda: torch.device, members: int, in_float32: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Only thousands of members would need float64.
+    # 130 members are the most that float32 holds; float64 must give the same.
     monkeypatch.setattr(exact, "exact_in_float32", lambda *_: in_float32)
     layout = layout_of(SHAPES)
     on_cpu = random_parameters(SHAPES)

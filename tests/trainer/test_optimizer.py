@@ -10,7 +10,7 @@ import pytest
 import torch
 from distro_node.node.trainer.momentum import load_momentum, save_momentum
 from distro_node.node.trainer.optimizer import LocalOptimizer
-from distro_node.protocol.basis import BASIS_SCALE, scaled_basis
+from distro_node.protocol.basis import orthonormal_basis
 from distro_node.protocol.manifest import OptimizerSpec, ParameterSpec
 from distro_node.protocol.update import encode_update, update_layout
 
@@ -76,7 +76,7 @@ def test_takes_the_strongest_coefficients_and_leaves_the_rest() -> None:
     optimizer = new_optimizer()
     optimizer.accumulate(gradients(3))
     block = optimizer.momentum[0][:, 64:].double().numpy()
-    basis = scaled_basis(64) / BASIS_SCALE
+    basis = orthonormal_basis(64)
     coefficients = (basis @ block @ basis.T).ravel()
     strongest = np.sort(np.argsort(-np.abs(coefficients))[:8])
 
