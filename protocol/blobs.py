@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from ..crypto.hashing import ContentId
 from .errors import ProtocolError
 from .structure import Length, Range
-from .wire import MAX_ITEMS, decode, encode
+from .wire import decode, encode
 
 MAX_BLOB_BYTES = 16 << 20
 """The most that one `get` moves; it bounds the memory of a download."""
@@ -31,7 +31,7 @@ class BlobList:
 
     kind: Literal["snapshot", "shard"]
     size: Annotated[int, Range(1, 2**50)]
-    chunks: Annotated[tuple[ContentId, ...], Length(1, MAX_ITEMS)]
+    chunks: Annotated[tuple[ContentId, ...], Length(1, 1 << 17)]
 
     def __post_init__(self) -> None:
         if len(self.chunks) != -(-self.size // CHUNK_BYTES):

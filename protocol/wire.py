@@ -6,6 +6,7 @@ compared. Hashes and signatures are over these bytes, so a second spelling would
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 import msgpack
@@ -15,8 +16,9 @@ from .structure import StructureError, from_plain, to_plain
 
 T = TypeVar("T")
 
-MAX_ITEMS = 1 << 17
-"""The longest list of any format: the chunks of a blob list."""
+MAX_ITEMS = 1 << 19
+"""The most items in one value: the longest honest ones (a manifest of 20,000 tensors and as many
+shards, a list of 131,072 chunks) have half as many."""
 
 
 def encode(value: Any, *, named: bool = False) -> bytes:
@@ -43,15 +45,58 @@ def decode(cls: type[T], data: bytes, *, max_bytes: int, named: bool = False) ->
 
 
 def decode_plain(data: bytes, *, max_bytes: int) -> Any:
-    """Decode one MessagePack value, with nothing behind it; memory stays in proportion to `data`."""
+    """Decode one MessagePack value, with nothing behind it.
+
+    Time and memory are bounded by the length of `data` and by `MAX_ITEMS` objects, whatever it holds.
+    Raises `ProtocolError` as `decode` does.
+    """
     if len(data) > max_bytes:
         raise ProtocolError("oversized", f"{len(data)} bytes where at most {max_bytes} are allowed")
+    _count_items(data)
     try:
-        # Texts are bounded by the length of `data`, which msgpack takes as its limit. A list is
-        # allocated as long as it claims to be, before its items are seen, and lists nest up to a
-        # thousand deep: hence a limit of our own, and the last of the errors.
-        return msgpack.unpackb(
-            data, raw=False, strict_map_key=True, max_array_len=min(MAX_ITEMS, len(data))
-        )
-    except (ValueError, RecursionError, msgpack.exceptions.UnpackException, MemoryError) as error:
-        raise ProtocolError("malformed", f"not MessagePack: {error!r}"[:200]) from None
+        return msgpack.unpackb(data, raw=False, strict_map_key=True)
+    except (ValueError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise ProtocolError("malformed", f"not MessagePack: {type(error).__name__}") from None
+
+
+# First bytes: what follows are this many bytes of a number; … of a length, then so many bytes; … of
+# a count, then so many times one item, or two. All others stand alone or hold a length themselves.
+_NUMBERS = {0xCA: 4, 0xCB: 8, **{0xCC + i: 1 << i % 4 for i in range(8)}}
+_TEXTS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+_COUNTS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+_SINGLES = re.compile(rb"[\x00-\x7f\xc0\xc2\xc3\xe0-\xff]+")
+
+
+def _count_items(data: bytes) -> None:
+    """Raise `ProtocolError` if there is more in `data` than one value of `MAX_ITEMS` items.
+
+    The library allocates a list as long as it claims to be before it has seen the items, and lists may
+    nest a thousand deep: claims alone can ask for gigabytes. But every item takes a byte at least.
+    """
+    position, seen, claimed = 0, 0, 1
+    limit = min(len(data), MAX_ITEMS)
+    while position < len(data):
+        first = data[position]
+        position += 1
+        seen += 1
+        if first in _NUMBERS:
+            position += _NUMBERS[first]
+        elif first in _TEXTS:
+            width = _TEXTS[first]
+            position += width + int.from_bytes(data[position : position + width], "big")
+        elif 0xA0 <= first < 0xC0:
+            position += first & 31
+        elif 0x80 <= first < 0xA0:
+            claimed += (first & 15) * (2 if first < 0x90 else 1)
+        elif first in _COUNTS:
+            width, items = _COUNTS[first]
+            claimed += items * int.from_bytes(data[position : position + width], "big")
+            position += width
+        elif run := _SINGLES.match(data, position - 1):
+            seen += run.end() - position
+            position = run.end()
+        else:
+            # Never used, or an extension type (a timestamp, say), which no format has.
+            raise ProtocolError("malformed", f"holds an item of the kind {first:#x}")
+        if claimed > limit or seen > claimed:
+            raise ProtocolError("malformed", "holds more than one value, or too many items")
