@@ -1,0 +1,61 @@
+"""The wire formats are frozen: the same value is the same bytes for ever.
+
+`tests/golden/messages.json` holds one instance of each format as hex, with its content id. If a test
+here fails after a change, the change speaks another language than the nodes out there. If that is meant,
+it is a new protocol version (`PROTOCOL_VERSION` in protocol/manifest.py): raise it, then write the
+file anew and commit both:
+
+    PYTHONPATH=tests .venv/bin/python tests/protocol/test_golden.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from distro_node.crypto.hashing import content_id, content_text
+from distro_node.protocol.messages import MESSAGE_TYPES
+from simulation.formats import FORMATS, MANIFEST, RECORD
+
+PATH = Path(__file__).resolve().parents[1] / "golden" / "messages.json"
+
+
+def current() -> dict[str, dict[str, str]]:
+    return {
+        name: {"id": content_text(content_id(format_.data)), "hex": format_.data.hex()}
+        for name, format_ in FORMATS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, dict[str, str]]:
+    return json.loads(PATH.read_text(encoding="utf-8"))
+
+
+def test_every_format_is_there(golden: dict[str, dict[str, str]]) -> None:
+    assert golden.keys() == FORMATS.keys()
+    assert golden.keys() >= MESSAGE_TYPES.keys()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_values_encode_as_ever(name: str, golden: dict[str, dict[str, str]]) -> None:
+    assert current()[name] == golden[name]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_bytes_decode_as_ever(name: str, golden: dict[str, dict[str, str]]) -> None:
+    assert FORMATS[name].decode(bytes.fromhex(golden[name]["hex"])) == FORMATS[name].value
+
+
+def test_ids_are_those_of_the_bytes(golden: dict[str, dict[str, str]]) -> None:
+    for name, id_ in (("record", RECORD.id), ("manifest", MANIFEST.swarm)):
+        assert content_id(bytes.fromhex(golden[name]["hex"])) == id_
+
+
+def main() -> None:
+    PATH.write_text(json.dumps(current(), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

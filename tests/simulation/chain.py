@@ -1,0 +1,230 @@
+"""Ledgers made by hand, by members whose keys the test holds: for tests of single rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from distro_node.crypto.envelope import Envelope, signing_bytes
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import Identity, PeerId
+from distro_node.protocol.ledger import Ledger, snapshot_round
+from distro_node.protocol.manifest import AdmissionSpec, Manifest
+from distro_node.protocol.member import Member
+from distro_node.protocol.membership import Membership
+from distro_node.protocol.messages import (
+    AdmissionEntry,
+    Announcement,
+    Ballot,
+    BallotKind,
+    Certificate,
+    Decided,
+    DepartureEntry,
+    JoinRequest,
+    Leave,
+    Message,
+    Record,
+    RecordId,
+    SignedBallot,
+    SnapshotEntry,
+    UpdateEntry,
+)
+from distro_node.protocol.wire import encode
+from simulation.swarm import identity, toy_manifest
+
+FINGERPRINT = 7
+"""Of the parameters after any round: these tests train nothing."""
+
+
+def envelope(manifest: Manifest, who: Identity, kind: str, message: Message) -> Envelope:
+    body = encode(message)
+    signature = who.sign(signing_bytes(kind, manifest.swarm, body))
+    return Envelope(
+        kind=kind, swarm=manifest.swarm, sender=who.peer, body=body, signature=signature
+    )
+
+
+def ticket(manifest: Manifest, issuer: Identity, peer: PeerId) -> bytes:
+    return issuer.sign(signing_bytes("ticket", manifest.swarm, peer))
+
+
+def update_of(peer: PeerId, round_: int) -> ContentId:
+    return content_id(peer + round_.to_bytes(8, "big"))
+
+
+class Chain:
+    """A ledger, and the keys of everybody in it. Whatever is not said is as in a quiet round."""
+
+    def __init__(self, count: int = 4, **changes: Any) -> None:
+        changes.setdefault("snapshot_interval", 1000)
+        self.manifest = toy_manifest(**changes)
+        self.ledger = Ledger(self.manifest)
+        self.keys = {who.peer: who for who in map(identity, range(64))}
+        if count:
+            self.grow(admitted=[self.admission(i) for i in range(1, count)])
+
+    @property
+    def membership(self) -> Membership:
+        return self.ledger.membership(len(self.ledger))
+
+    @property
+    def round(self) -> int:
+        return len(self.ledger)
+
+    def fork(self) -> Chain:
+        """Another chain that begins like this one."""
+        other = Chain(0)
+        other.manifest = self.manifest
+        other.ledger = self.ledger.truncated(len(self.ledger))
+        return other
+
+    def envelope(self, who: int | PeerId, kind: str, message: Message) -> Envelope:
+        return envelope(self.manifest, self._key(who), kind, message)
+
+    def signature(self, who: int | PeerId, kind: str, message: Message) -> bytes:
+        return self.envelope(who, kind, message).signature
+
+    def announcement(self, who: int | PeerId, **changes: Any) -> Announcement:
+        settings: dict[str, Any] = {
+            "round": self.round,
+            "parent": self.ledger.head,
+            "update": update_of(self._key(who).peer, self.round),
+            "size": 1000,
+            "tokens": 500,
+            "loss": 2.5,
+            "fingerprint": FINGERPRINT,
+        }
+        return Announcement(**(settings | changes))
+
+    def update(self, who: int | PeerId, **changes: Any) -> UpdateEntry:
+        said = self.announcement(who, **changes)
+        return UpdateEntry(
+            peer=self._key(who).peer,
+            update=said.update,
+            size=said.size,
+            tokens=said.tokens,
+            loss=said.loss,
+            signature=self.signature(who, "announcement", said),
+        )
+
+    def admission(
+        self, who: int, round_: int | None = None, invitation: bytes = b""
+    ) -> AdmissionEntry:
+        request = JoinRequest(self.round if round_ is None else round_, invitation)
+        return AdmissionEntry(identity(who).peer, request, self.signature(who, "join", request))
+
+    def leave(self, who: int | PeerId, round_: int | None = None) -> DepartureEntry:
+        said = Leave(self.round if round_ is None else round_)
+        signature = self.signature(who, "leave", said)
+        return DepartureEntry(self._key(who).peer, "left", said.round, signature)
+
+    def silence(self, who: int | PeerId) -> DepartureEntry:
+        return DepartureEntry(self._key(who).peer, "silent", 0, b"")
+
+    def record(
+        self,
+        *,
+        updates: Iterable[UpdateEntry] | None = None,
+        admitted: Iterable[AdmissionEntry] = (),
+        departed: Iterable[DepartureEntry] = (),
+        **changes: Any,
+    ) -> Record:
+        """The next record: by default everybody's update, and nobody comes or goes."""
+        departed = sorted(departed, key=lambda entry: entry.peer)
+        silent = {entry.peer for entry in departed if entry.reason == "silent"}
+        if updates is None:
+            contributors = set(self.membership.peers) - silent if self.round else set()
+            updates = [self.update(peer) for peer in contributors]
+        due = snapshot_round(self.round, self.manifest.rounds.snapshot_interval)
+        settings: dict[str, Any] = {
+            "round": self.round,
+            "parent": self.ledger.head,
+            "fingerprint": FINGERPRINT,
+            "updates": tuple(sorted(updates, key=lambda entry: entry.peer)),
+            "admitted": tuple(sorted(admitted, key=lambda entry: entry.peer)),
+            "departed": tuple(departed),
+            "snapshot": None if due is None else self.snapshot(due),
+        }
+        return Record(**(settings | changes))
+
+    def snapshot(self, round_: int) -> SnapshotEntry:
+        return SnapshotEntry(round_, content_id(b"state"), 4 * self.manifest.elements)
+
+    def ballot(
+        self, record: RecordId, *, slot: int = 1, silent: Iterable[PeerId] = (), **changes: Any
+    ) -> Ballot:
+        settings: dict[str, Any] = {
+            "round": self.round,
+            "parent": self.ledger.head,
+            "slot": slot,
+            "block": record,
+            "silent": self.membership.mask(silent),
+        }
+        return Ballot(**(settings | changes))
+
+    def certificate(
+        self,
+        record: RecordId,
+        *,
+        kind: BallotKind = "finalize",
+        signers: Sequence[PeerId] | None = None,
+        silent: Iterable[PeerId] = (),
+        **changes: Any,
+    ) -> Certificate:
+        """A certificate by all members but the silent, or by these signers."""
+        silent = set(silent)
+        if signers is None:
+            signers = [peer for peer in self.membership.peers if peer not in silent]
+        ballot = self.ballot(record, silent=silent, **changes)
+        return Certificate(
+            kind,
+            ballot.round,
+            ballot.parent,
+            ballot.slot,
+            ballot.block,
+            tuple(
+                SignedBallot(peer, ballot.silent, self.signature(peer, kind, ballot))
+                for peer in sorted(signers)
+            ),
+        )
+
+    def decide(self, record: Record, **changes: Any) -> Decided:
+        return Decided(record, self.certificate(record.id, **changes))
+
+    def grow(
+        self,
+        *,
+        silent: Iterable[PeerId] = (),
+        signers: Sequence[PeerId] | None = None,
+        **parts: Any,
+    ) -> Decided:
+        """Decide the next record and add it."""
+        decided = self.decide(self.record(**parts), silent=silent, signers=signers)
+        self.ledger.append(decided)
+        return decided
+
+    def member(self, who: int | PeerId, *, now: float = 0.0, session: int = 1) -> Member:
+        """A member that stands where the chain stands, with its parameters loaded at `now`."""
+        key = self._key(who)
+        return Member(
+            manifest=self.manifest,
+            me=key.peer,
+            sign=lambda kind, body: Envelope(
+                kind=kind,
+                swarm=self.manifest.swarm,
+                sender=key.peer,
+                body=body,
+                signature=key.sign(signing_bytes(kind, self.manifest.swarm, body)),
+            ),
+            ledger=self.ledger.truncated(len(self.ledger)),
+            now=now,
+            session=session,
+        )
+
+    def _key(self, who: int | PeerId) -> Identity:
+        return identity(who) if isinstance(who, int) else self.keys[who]
+
+
+def by_invitation() -> tuple[Identity, AdmissionSpec]:
+    issuer = identity(60)
+    return issuer, AdmissionSpec(policy="invite", issuer=issuer.peer)

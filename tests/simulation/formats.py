@@ -1,0 +1,208 @@
+"""One fixed instance of every wire format of `protocol/`, with the function that decodes it.
+
+Every field is given here, and everything a signature or an id depends on: the bytes change with the
+formats alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import Identity, PeerId
+from distro_node.protocol.blobs import CHUNK_BYTES, BlobList, decode_blob_list
+from distro_node.protocol.ledger import decode_decided
+from distro_node.protocol.manifest import (
+    AdmissionSpec,
+    DataSpec,
+    Manifest,
+    OptimizerSpec,
+    ParameterSpec,
+    RoundSpec,
+    ScheduleSpec,
+    ShardSpec,
+    SwarmId,
+    decode_manifest,
+)
+from distro_node.protocol.messages import (
+    MESSAGE_TYPES,
+    NO_BLOCK,
+    AdmissionEntry,
+    Announcement,
+    Ballot,
+    Certificate,
+    Decided,
+    DepartureEntry,
+    Heartbeat,
+    JoinRequest,
+    Leave,
+    Proposal,
+    Record,
+    RecordId,
+    SignedBallot,
+    SnapshotEntry,
+    UpdateEntry,
+    decode_message,
+)
+from distro_node.protocol.sync import (
+    SyncRequest,
+    SyncResponse,
+    decode_request,
+    decode_response,
+)
+from distro_node.protocol.wire import decode, encode
+
+
+@dataclass(frozen=True)
+class Format:
+    """`value` as it is, and the decoder of its kind."""
+
+    value: Any
+    decode: Callable[[bytes], Any]
+    named: bool = False
+
+    @property
+    def data(self) -> bytes:
+        return encode(self.value, named=self.named)
+
+
+def _id(text: str) -> ContentId:
+    return content_id(text.encode())
+
+
+def _peer(number: int) -> PeerId:
+    return Identity.from_seed(_id(f"golden peer {number}")).peer
+
+
+def _signature(number: int) -> bytes:
+    return bytes([number]) * 64
+
+
+PEERS = sorted(_peer(number) for number in range(3))
+
+MANIFEST = Manifest(
+    version=1,
+    name="golden",
+    task="causal_lm",
+    seed=2**62 + 1,
+    model={"hidden_size": 64, "model_type": "llama", "rope": {"theta": 10000.0}, "tie": False},
+    parameters=(
+        ParameterSpec(name="embed.weight", shape=(256, 64)),
+        ParameterSpec(name="norm.weight", shape=(64,)),
+        ParameterSpec(name="scale", shape=()),
+    ),
+    initial=_id("initial"),
+    data=DataSpec(
+        sequence_length=128,
+        token_bytes=2,
+        vocabulary=256,
+        shards=(
+            ShardSpec(blob=_id("shard 0"), tokens=100_000),
+            ShardSpec(blob=_id("shard 1"), tokens=99_999),
+        ),
+        heldout=ShardSpec(blob=_id("heldout"), tokens=10_000),
+        tokenizer=_id("tokenizer"),
+    ),
+    optimizer=OptimizerSpec(
+        chunk=64,
+        top_k=8,
+        momentum=0.95,
+        preconditioner="rms",
+        second_moment=0.9375,
+        weight_decay=0.125,
+    ),
+    schedule=ScheduleSpec(
+        peak=0.001953125, warmup_rounds=10, total_rounds=1000, decay_rounds=100, final=0.25
+    ),
+    rounds=RoundSpec(
+        sequences=32,
+        start_members=2,
+        snapshot_interval=50,
+        collect_min_seconds=1.0,
+        collect_max_seconds=600.0,
+        slot_min_seconds=1.5,
+        slot_max_seconds=60.0,
+        lease_rounds=4,
+        lease_min_seconds=20.0,
+    ),
+    admission=AdmissionSpec(policy="invite", issuer=_peer(9), max_members=256),
+    fault_model="byzantine",
+    founder=PEERS[0],
+)
+
+RECORD = Record(
+    round=51,
+    parent=RecordId(_id("record 50")),
+    fingerprint=2**64 - 2,
+    updates=(
+        UpdateEntry(PEERS[0], _id("update 0"), 2_800_000, 4096, 2.75, _signature(1)),
+        UpdateEntry(PEERS[1], _id("update 1"), 1, 0, -0.5, _signature(2)),
+    ),
+    admitted=(AdmissionEntry(_peer(4), JoinRequest(50, _signature(3)), _signature(4)),),
+    departed=(
+        DepartureEntry(PEERS[1], "left", 51, _signature(5)),
+        DepartureEntry(PEERS[2], "silent", 0, b""),
+    ),
+    snapshot=SnapshotEntry(50, _id("snapshot 50"), 65_796),
+)
+
+_BALLOT = Ballot(51, RECORD.parent, 3, RECORD.id, b"\x04")
+_SKIP = Ballot(51, RECORD.parent, 2, NO_BLOCK, b"\x00")
+
+CERTIFICATE = Certificate(
+    "finalize",
+    51,
+    RECORD.parent,
+    3,
+    RECORD.id,
+    (
+        SignedBallot(PEERS[0], b"\x04", _signature(6)),
+        SignedBallot(PEERS[1], b"\x06", _signature(7)),
+    ),
+)
+DECIDED = Decided(RECORD, CERTIFICATE)
+BLOBS = BlobList(
+    kind="snapshot", size=CHUNK_BYTES + 65_796, chunks=(_id("chunk 0"), _id("chunk 1"))
+)
+
+
+def _message(kind: str, value: object) -> Format:
+    assert type(value) is MESSAGE_TYPES[kind]
+
+    def decode_body(data: bytes) -> Any:
+        return decode_message(
+            Envelope(
+                kind=kind, swarm=bytes(32), sender=PEERS[0], body=data, signature=_signature(0)
+            )
+        )
+
+    return Format(value, decode_body)
+
+
+FORMATS: dict[str, Format] = {
+    "announcement": _message(
+        "announcement",
+        Announcement(51, RECORD.parent, _id("update 0"), 2_800_000, 4096, 2.75, 2**64 - 2),
+    ),
+    "join": _message("join", JoinRequest(50, _signature(3))),
+    "leave": _message("leave", Leave(51)),
+    "heartbeat": _message("heartbeat", Heartbeat(51, 1_700_000_000 << 20)),
+    "proposal": _message("proposal", Proposal(3, RECORD)),
+    "vote": _message("vote", _BALLOT),
+    "skip": _message("skip", _SKIP),
+    "finalize": _message("finalize", _BALLOT),
+    "record": Format(RECORD, lambda data: decode(Record, data, max_bytes=1 << 20)),
+    "certificate": Format(CERTIFICATE, lambda data: decode(Certificate, data, max_bytes=1 << 20)),
+    "decided": Format(DECIDED, decode_decided),
+    "manifest": Format(
+        MANIFEST, lambda data: decode_manifest(data, SwarmId(content_id(data))), named=True
+    ),
+    "blob_list": Format(BLOBS, lambda data: decode_blob_list(data, "snapshot", BLOBS.size)),
+    "sync_request": Format(SyncRequest(bytes(range(32)), 51), decode_request),
+    "sync_response": Format(
+        SyncResponse(52, (encode(DECIDED),), (b"an envelope", b"another")), decode_response
+    ),
+}
