@@ -197,6 +197,7 @@ class _Daemon:
             momentum=records.momentum,
             journal=journal,
             evaluate_every=self._settings.evaluate_every or _EVALUATE_ROUNDS,
+            last_round=self._settings.until_round,
         )
         return runner, workshop
 

@@ -89,6 +89,7 @@ class Workshop:
         momentum: Path,
         journal: Journal,
         evaluate_every: int,
+        last_round: int | None = None,
     ) -> None:
         self._manifest = manifest
         self._spec = spec
@@ -97,6 +98,7 @@ class Workshop:
         self._momentum = momentum
         self._journal = journal
         self._evaluate_every = evaluate_every
+        self._last_round = last_round
         self._jobs: deque[_Train | Apply | _Evaluate] = deque()
         self._wake = trio.Event()
         self._reload = False
@@ -201,8 +203,12 @@ class Workshop:
         if job.snapshot_due:
             snapshot = await self._take_snapshot(trainer, record.round)
         await self._measure_memory(trainer)
+        last = record.round == self._last_round
+        if last:
+            # The node leaves upon the report, and whoever ran it wants to know how well it ended.
+            await self._do(trainer, reports, _Evaluate())
         reports.applied(record.round, applied.fingerprint, applied.seconds, snapshot)
-        if record.round % self._evaluate_every == 0:
+        if record.round % self._evaluate_every == 0 and not last:
             # Behind the training that was just queued: nobody waits for a measurement.
             self._put(_Evaluate())
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ..errors import ExitCode
 from ..plots import plot_losses
@@ -62,7 +64,7 @@ def _report(run: Run, folder: DemoFolder, failure: DemoFailed | None) -> int:
         "failure": str(failure) if failure is not None else None,
         "passed": passed,
     }
-    folder.summary.write_text(json.dumps(full, indent=1) + "\n", encoding="utf-8")
+    folder.summary.write_text(_json_text(full), encoding="utf-8")
     _plot(run, folder)
     files = {"plot": folder.plot, "figures": folder.summary, "logs": folder.logs}
     print_results(summary, checks, files)
@@ -92,6 +94,18 @@ def _plot(run: Run, folder: DemoFolder) -> None:
         events=[(event.round, labels[event.kind]) for event in run.events if event.kind in labels],
         title=title,
     )
+
+
+def _json_text(facts: Mapping[str, Any]) -> str:
+    """JSON with a line for each key, and for each object in a list of them."""
+    lines = []
+    for key, value in facts.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            rows = ",\n".join(f"    {json.dumps(row)}" for row in value)
+            text = f"[\n{rows}\n  ]"
+        lines.append(f"  {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _failed(checks: list[Check]) -> str:

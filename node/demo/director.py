@@ -171,12 +171,6 @@ class Director:
         elif "started" not in done and self._round >= plan.join_round:
             newcomer = self._start_node(plan.newcomer, swarm, link)
             self._note("started", newcomer, f"node-{plan.newcomer} starts, with nothing but a link")
-        elif "started" in done and "joined" not in done:
-            newcomer = self._nodes[-1]
-            first = next((r for r, p in self._counted(newcomer) if newcomer.peer in p), None)
-            if first is not None:
-                self._events.append(Event(kind="joined", round=first, peer=newcomer.peer))
-                self._tell(f"the update of node-{plan.newcomer} counts from round {first} on")
         # Whoever is still being introduced would be cut off by it: that shows nothing.
         met = "started" in done and self._nodes[-1].state in _HAS_MET
         if "bootstrap_killed" not in done and met and self._round >= plan.bootstrap_round:
@@ -202,6 +196,7 @@ class Director:
         node.program.remember_children()
         self._orphans = node.program.children()
         node.program.kill()
+        node.program.wait_gone()
         self._orphaned_at = time.monotonic()
         node.killed = True
         node.poller.stop()
@@ -210,6 +205,7 @@ class Director:
     def _kill_bootstrap(self) -> None:
         assert self._bootstrap is not None
         self._bootstrap.kill()
+        self._bootstrap.wait_gone()
         self._bootstrap_killed = True
         self._note("bootstrap_killed", None, "the bootstrap peer was killed with SIGKILL")
 
@@ -279,6 +275,21 @@ class Director:
         round_ = max((node.history.last_round for node in self._nodes), default=0)
         if round_ > self._round:
             self._round, self._round_at = round_, time.monotonic()
+        self._look_for_newcomer()
+        self._look_for_orphans()
+
+    def _look_for_newcomer(self) -> None:
+        kinds = {event.kind for event in self._events}
+        if "started" not in kinds or "joined" in kinds:
+            return
+        newcomer = self._nodes[-1]
+        counted = newcomer.history.values("counted")
+        first = next((r for r, peers in counted.items() if newcomer.peer in peers), None)
+        if first is not None:
+            self._events.append(Event(kind="joined", round=first, peer=newcomer.peer))
+            self._tell(f"the update of node-{newcomer.number} counts from round {first} on")
+
+    def _look_for_orphans(self) -> None:
         if self._orphans is not None and self._trainer_gone_seconds is None:
             waited = time.monotonic() - self._orphaned_at
             victim = self._nodes[self._plan.victim - 1].program
@@ -292,9 +303,6 @@ class Director:
                     else "the killed node had no trainer",
                     victim,
                 )
-
-    def _counted(self, node: _Node) -> list[tuple[int, list[str]]]:
-        return list(node.history.values("counted").items())
 
     def _note(self, kind: str, node: _Node | None, what: str) -> None:
         self._events.append(

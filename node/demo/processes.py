@@ -73,7 +73,13 @@ class Program:
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait(_GONE_SECONDS)
+
+    def wait_gone(self, seconds: float = _GONE_SECONDS) -> None:
+        """Wait until it has ended. Raises `RuntimeError` if it does not within `seconds`."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"process {self.pid} ({self.name}) goes on running") from None
 
     def last_words(self) -> list[str]:
         """The last lines of its log, for people."""
@@ -118,6 +124,8 @@ class Processes:
             for program in self._programs:
                 program.kill()
             self._kill_rest()
+            for program in self._programs:
+                program.wait_gone()
 
     def _kill_rest(self) -> None:
         """Trainers end by themselves when their parents do; those that do not are killed."""

@@ -1,0 +1,116 @@
+"""The demo as a user runs it: all its promises kept, and no process left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+class Family:
+    """Collects every process that a process starts, directly or not, while it runs."""
+
+    def __init__(self, root: psutil.Process) -> None:
+        self.seen: set[psutil.Process] = set()
+        self._root = root
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.2):
+            with suppress(psutil.Error):
+                self.seen.update(self._root.children(recursive=True))
+
+    def stop(self) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def running(self) -> list[str]:
+        """The command lines of those that have not ended."""
+        lines = []
+        for process in self.seen:
+            with suppress(psutil.Error):
+                if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                    lines.append(" ".join(process.cmdline()))
+        return lines
+
+
+@contextmanager
+def demo(out: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Family]]:
+    """`distro-node demo` in a process, and the family it gets; killed if the test ends early."""
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "distro_node.node", "demo", "--out", str(out), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    family = Family(psutil.Process(process.pid))
+    try:
+        yield process, family
+    finally:
+        family.stop()
+        if process.poll() is None:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+@pytest.mark.timeout(600)
+def test_a_small_demo_keeps_its_promises_without_its_founder(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with demo(out, "--nodes", "3", "--rounds", "12", "--victim", "1") as (process, family):
+        stdout, stderr = process.communicate(timeout=540)
+    assert process.returncode == 0, f"{stdout}\n{stderr}"
+    # A bootstrap peer, `create`, four nodes, and the trainers of all but the first.
+    assert len(family.seen) >= 11
+    assert family.running() == []
+
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["passed"]
+    assert summary["rounds"] == 12
+    assert {event["kind"] for event in summary["events"]} == {
+        "killed", "started", "joined", "bootstrap_killed",
+    }  # fmt: skip
+    assert [node["exit"] for node in summary["nodes"]] == ["killed", "left", "left", "left"]
+    survivors = summary["nodes"][1:]
+    assert {node["last_round"] for node in survivors} == {12}
+    assert len({node["final_fingerprint"] for node in survivors}) == 1
+    assert survivors[-1]["first_round"] > 6
+    assert summary["heldout_loss"][-1][0] == 12
+    assert summary["heldout_loss"][-1][1] < summary["heldout_loss"][0][1] - 1
+    # The information in k = 8 positions of 4,096 and their signs, if all were equally likely.
+    assert 8 < summary["bits_per_coefficient"] < 11.2
+    assert summary["dense_bytes_per_round"] > 300 * summary["received_bytes_per_round"]
+    assert (out / "loss.png").stat().st_size > 10_000
+    assert "round 12/12" in stderr
+    assert "✗" not in stdout
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: int) -> None:
+    out = tmp_path / "out"
+    with demo(out, "--nodes", "2", "--rounds", "12") as (process, family):
+        # Far enough that there are trainers, too: two nodes, two trainers, one bootstrap peer.
+        deadline = time.monotonic() + 180
+        while len(family.running()) < 5:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert str(out / "logs") in stderr
+    assert "Traceback" not in stderr
+    assert family.running() == []
