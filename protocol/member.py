@@ -9,6 +9,7 @@ they hold a ledger that is longer than what they have applied.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from ..crypto.envelope import Envelope
@@ -84,6 +85,7 @@ class Member:
         self._applying = False
         self._resyncing = False
         self._trained_for = -1
+        self._doubted = -1
         self._snapshot: SnapshotEntry | None = None
         self._leaving = False
         # Nothing was decided before our eyes yet: until then, others know better what is going on.
@@ -132,11 +134,13 @@ class Member:
         """Take back what this member signed before a restart, so that it does not contradict it.
 
         Words about another chain are passed over; those about rounds still to come (the ledger's end
-        was lost) wait for their round. Raises `ProtocolError` for what is no message.
+        was lost) wait for their round. A leave is taken back by the return: were it still passed on,
+        members that left together would count each other out as soon as they are back. Raises
+        `ProtocolError` for what is no message.
         """
         for envelope in envelopes:
             message = decode_message(envelope)
-            if envelope.sender == self.me:
+            if envelope.sender == self.me and not isinstance(message, Leave):
                 with contextlib.suppress(ProtocolError):
                     self._take(envelope, message, now)
 
@@ -160,10 +164,9 @@ class Member:
     def rebase(self, ledger: Ledger, now: float) -> list[Effect]:
         """Change to a heavier chain: drop what was applied since the fork and rejoin."""
         self.ledger = ledger
-        self.fingerprint = None
-        self._applying, self._resyncing = False, True
+        self._applying = False
         self._enter_round(now)
-        return [Note("forked", self.round), Resync("the swarm followed a heavier chain")]
+        return [Note("forked", self.round), *self._resync("the swarm followed a heavier chain")]
 
     def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
@@ -284,7 +287,7 @@ class Member:
         if self._behind:
             patience = _SYNC_BEHIND_SECONDS
         elif self.is_member and self.current.ready_since is None:
-            patience = max(patience, self.pacing.heartbeat)
+            patience = max(patience, self.pacing.lease / 4)
         if now - max(self._last_sync, self._last_decision) >= patience:
             self._last_sync = now
             self._behind = False
@@ -370,18 +373,46 @@ class Member:
             if not more:
                 break
             effects += more
-        return effects + self._apply() + self._train()
+        return effects + self._doubt() + self._apply() + self._train()
+
+    def _doubt(self) -> list[Effect]:
+        """Load the parameters again if most others trained this round from other ones.
+
+        A decided record says so, too, but where our vote is needed there will be none. Once a round:
+        if it is the others who err, nothing is gained by trying again.
+        """
+        if not self.at_tip or not self.is_member or self._doubted == self.round:
+            return []
+        others = Counter(
+            said.fingerprint
+            for peer, said in self.current.collection.announcements()
+            if peer != self.me and said.fingerprint != self.fingerprint
+        )
+        if 2 * max(others.values(), default=0) <= len(self.members) - 1:
+            return []
+        self._doubted = self.round
+        return [
+            Note("mismatch", self.round, self.me, "most others train from other parameters"),
+            *self._resync("most members' parameters differ"),
+        ]
+
+    def _resync(self, reason: str) -> list[Effect]:
+        self.fingerprint, self._resyncing = None, True
+        return [Resync(reason)]
 
     def _apply(self) -> list[Effect]:
         if self._applying or self._resyncing or self.fingerprint is None or self.at_tip:
             return []
         record = self.ledger[self.applied_round + 1].record
         if record.fingerprint != self.fingerprint:
-            self._resyncing = True
             return [
                 Note("mismatch", record.round, self.me, "our parameters are not the swarm's"),
-                Resync(f"the fingerprint before round {record.round} is not the swarm's"),
+                *self._resync(f"the fingerprint before round {record.round} is not the swarm's"),
             ]
+        newest = self.ledger.snapshot
+        if newest and newest.round - self.applied_round > self._manifest.rounds.snapshot_interval:
+            # Nodes keep two snapshots and the updates since the older of them.
+            return self._resync(f"the swarm is at round {self.round} by now")
         effects: list[Effect] = []
         for entry in record.updates:
             effects += self._holdings.fetch(record.round, entry.peer, entry.update, entry.size)
@@ -433,7 +464,9 @@ class Member:
         # No quorum of honest members signs for what the chain forbids; others are not followed.
         if record is None or not current.is_valid(record):
             return []
-        if self.at_tip and current.ready_since is not None:
+        undisturbed = not any(any(signed.silent) for signed in certificate.ballots)
+        # Round 0 lasts until enough members have come.
+        if self.at_tip and current.ready_since is not None and undisturbed and self.round > 0:
             self.pacing.record_round(
                 arrivals=current.collection.arrivals(current.start),
                 decision=now - current.ready_since,
@@ -455,13 +488,14 @@ class Member:
     def _binds(self, certificate: Certificate, now: float) -> bool:
         """Whether a certificate binds this member.
 
-        One that calls it silent does not (it knows better), unless it was cut off itself: then it has
-        not seen anything decided for a lease either.
+        One that calls it silent does not (it knows better), unless it has taken leave, or was cut off
+        itself: then it has not seen anything decided for a lease either.
         """
         if not self.is_member or certificate.round != self.round:
             return True
         accused = self.me in silenced(certificate, self.ledger.membership(self.round))
-        return not accused or now - self._last_decision > self.pacing.lease
+        away = now - self._last_decision > self.pacing.lease
+        return not accused or self._leaving or away
 
     def _adopt(self, decided: Decided, now: float) -> list[Effect]:
         record = decided.record

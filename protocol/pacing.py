@@ -29,7 +29,10 @@ class Pacing:
         self._rounds: deque[float] = deque(maxlen=_WINDOW_ROUNDS)
 
     def record_round(self, *, arrivals: list[float], decision: float, total: float) -> None:
-        """Take in one round: when each update arrived, how long deciding took, and the whole."""
+        """Take in one round: when each update arrived, how long deciding took, and the whole.
+
+        Not one that waited for a member's silence to be certain: the lease would grow by itself.
+        """
         if arrivals:
             self._arrivals.append(arrivals)
         self._decisions.append(decision)
@@ -61,8 +64,11 @@ class Pacing:
 
     @property
     def heartbeat(self) -> float:
-        """How often a member with nothing else to say shows that it is alive."""
-        return self.lease / 4
+        """How often a member with nothing else to say shows that it is alive.
+
+        Not by the own lease: a newcomer has seen no slow round yet, and its lease is the shortest.
+        """
+        return self._limits.lease_min_seconds / 4
 
 
 def _median(values: deque[float]) -> float:

@@ -112,7 +112,8 @@ class Round:
         agreement = self.agreement
         if agreement.advance():
             self._slot_entered = now
-        if self._me not in self.membership:
+        # Whoever has taken leave is discounted by the others, and so must not be heard in two ways.
+        if self._me not in self.membership or self._me in self._presence.leaving():
             return _nothing()
         finalizes = [
             self._ballot("finalize", certificate.slot, certificate.block, now)

@@ -282,17 +282,22 @@ class Swarm:
 
     def sync(self, asker: Node, round_: int) -> None:
         others = [node for node in self.alive if node is not asker]
+        # As the daemon does: whoever is a member knows more.
+        members = [node for node in others if node.peer in asker.member.members]
         if not others:
             return
-        other = self.random.choice(others)
-        decided = other.member.ledger
-        for number in range(round_, len(decided)):
-            self.at(
-                self.latency() * 2 + number * 1e-6,
-                lambda entry=decided[number]: asker.deliver_decided(entry),
-            )
-        for envelope in other.member.messages(max(round_, other.member.round)):
-            self.at(self.latency() * 2, lambda envelope=envelope: asker.deliver(envelope))
+        other = self.random.choice(members or others)
+        ledger = other.member.ledger
+        entries = [ledger[number] for number in range(round_, len(ledger))]
+        envelopes = other.member.messages(max(round_, other.member.round))
+
+        def arrive() -> None:
+            for entry in entries:
+                asker.deliver_decided(entry)
+            for envelope in envelopes:
+                asker.deliver(envelope)
+
+        self.at(self.latency() * 2, arrive)
 
     def settle(self, node: Node) -> None:
         """Compare a node's chain with that of another."""

@@ -1,0 +1,84 @@
+"""Members that all leave at once, that come back, or whose parameters were damaged, in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+from simulation.swarm import Node, Swarm, toy_manifest
+
+
+def everybody_at(swarm: Swarm, round_: int):
+    return lambda: all(node.member.applied_round >= round_ for node in swarm.alive)
+
+
+def start(count: int, seed: int = 0, **options) -> tuple[Swarm, list[Node]]:
+    swarm = Swarm(toy_manifest(start_members=count, **options), seed)
+    return swarm, [swarm.add(index) for index in range(count)]
+
+
+@pytest.mark.parametrize("model", ["byzantine", "crash"])
+@pytest.mark.parametrize("seed", range(8))
+def test_members_that_all_leave_at_once_make_no_two_chains(model: str, seed: int) -> None:
+    swarm, nodes = start(3, seed, fault_model=model)
+    swarm.run_until(everybody_at(swarm, 5), limit=60)
+    # At some instant of a round, which takes a second and a half.
+    until = swarm.now + 1.5 * swarm.random.random()
+    swarm.run_until(lambda: swarm.now >= until, limit=10)
+    for node in nodes:
+        node.run(node.member.leave(swarm.now))
+    until = swarm.now + 8.0
+    swarm.run_until(lambda: swarm.now >= until, limit=20)
+    ledgers = [node.member.ledger for node in nodes]
+    for round_ in range(min(map(len, ledgers))):
+        assert len({ledger[round_].record.id for ledger in ledgers}) == 1
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_swarm_that_all_have_left_resumes(seed: int) -> None:
+    swarm, nodes = start(3, seed)
+    swarm.run_until(everybody_at(swarm, 5), limit=60)
+    for node in nodes:
+        node.run(node.member.leave(swarm.now))
+    until = swarm.now + 4.0
+    swarm.run_until(lambda: swarm.now >= until, limit=20)
+    for node in nodes:
+        node.stop()
+    again = []
+    for node in nodes:
+        until = swarm.now + swarm.random.random()
+        again.append(swarm.add(node.index, node.disk))
+        swarm.run_until(lambda until=until: swarm.now >= until, limit=5)
+    swarm.run_until(lambda: all(len(node.counted) >= 3 for node in again), limit=120)
+    assert swarm.forks == 0
+    # Nobody had left for good: no round took anybody out of the book.
+    assert not any(note.kind in ("left", "silent") for node in again for note in node.notes)
+
+
+def damage(node: Node) -> None:
+    """Let a node's parameters differ from the others', as bad memory would."""
+    node.parameters += 1
+    node.member.fingerprint = node.parameters
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_a_member_with_wrong_parameters_mends_itself(count: int) -> None:
+    """Without its vote two or three members decide nothing, so nobody else would show it."""
+    swarm, nodes = start(count)
+    swarm.run_until(lambda: everybody_at(swarm, 7)() and nodes[1].member.at_tip, limit=60)
+    damage(nodes[1])
+    contributed = len(nodes[1].counted)
+    target = nodes[0].member.round + 6
+    swarm.run_until(everybody_at(swarm, target), limit=120)
+    assert any(note.kind == "mismatch" and note.peer == nodes[1].peer for note in nodes[1].notes)
+    assert len(nodes[1].counted) > contributed
+
+
+def test_a_minority_cannot_talk_a_member_out_of_its_parameters() -> None:
+    swarm, nodes = start(5)
+    swarm.run_until(
+        lambda: everybody_at(swarm, 7)() and all(node.member.at_tip for node in nodes), limit=60
+    )
+    for node in nodes[:2]:
+        damage(node)
+    swarm.run_until(everybody_at(swarm, 14), limit=120)
+    for node in nodes[2:]:
+        assert not any(note.peer == node.peer for note in node.notes if note.kind == "mismatch")
