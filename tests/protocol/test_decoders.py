@@ -9,7 +9,6 @@ import dataclasses
 import random
 import types
 import typing
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import msgpack
@@ -294,10 +293,8 @@ def test_hostile_bytes(name: str) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", FORMATS)
-def test_hostile_bytes_for_long(name: str, record_property: Callable[[str, object], None]) -> None:
+def test_hostile_bytes_for_long(name: str) -> None:
     valid, refused = attack(FORMATS[name], name, SOAK_INPUTS)
-    record_property("values", valid)
-    record_property("errors", refused)
     assert valid > 0
     assert refused > valid
 
