@@ -114,3 +114,33 @@ def test_an_interrupted_demo_leaves_no_process_behind(tmp_path: Path, number: in
     assert str(out / "logs") in stderr
     assert "Traceback" not in stderr
     assert family.running() == []
+
+
+@pytest.mark.timeout(240)
+def test_a_process_that_dies_unasked_fails_the_demo_and_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with demo(out, "--nodes", "2", "--rounds", "12") as (process, family):
+        deadline = time.monotonic() + 120
+        # The second node has begun to say what it does.
+        while not (log := out / "logs" / "node-2.log").exists() or log.stat().st_size == 0:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        (node,) = [one for one in family.seen if str(out / "node-2") in " ".join(cmdline(one))]
+        node.kill()
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "error: node-2 ended unexpectedly after round 0 (exit code -9)" in stderr
+    assert str(log) in stderr
+    assert "info: " in stderr
+    assert "✗" in stdout
+    assert family.running() == []
+    summary = json.loads((out / "summary.json").read_text())
+    assert not summary["passed"]
+    assert "node-2" in summary["failure"]
+
+
+def cmdline(process: psutil.Process) -> list[str]:
+    with suppress(psutil.Error):
+        return process.cmdline()
+    return []

@@ -102,7 +102,7 @@ class Director:
         self._begun = begun
         self._doing = ""
         self._happened: list[tuple[float, str]] = []
-        self._events: list[Event] = []
+        self._events: list[tuple[str, int, _Node | None]] = []
         self._nodes: list[_Node] = []
         self._bootstrap: Program | None = None
         self._bootstrap_killed = False
@@ -141,6 +141,8 @@ class Director:
             self._direct(swarm, link)
         # What the last nodes wrote before they left.
         self._look()
+        self._doing = "all nodes have left"
+        self._view.show(self._picture())
 
     def result(self) -> Run:
         """What has come of it so far."""
@@ -156,7 +158,11 @@ class Director:
                 )
                 for node in self._nodes
             ],
-            events=self._events,
+            # A node that starts has no key yet, and so no id, when its event is noted.
+            events=[
+                Event(kind=kind, round=round_, peer=node.peer if node is not None else None)
+                for kind, round_, node in self._events
+            ],
             trainer_gone_seconds=self._trainer_gone_seconds,
             seconds=time.monotonic() - self._begun,
         )
@@ -165,7 +171,7 @@ class Director:
 
     def _direct(self, swarm: SwarmId, link: str) -> None:
         """Do what is due after the rounds that are done."""
-        plan, done = self._plan, {event.kind for event in self._events}
+        plan, done = self._plan, self._done_kinds()
         if "killed" not in done and self._round >= plan.kill_round:
             self._kill(self._nodes[plan.victim - 1])
         elif "started" not in done and self._round >= plan.join_round:
@@ -279,14 +285,14 @@ class Director:
         self._look_for_orphans()
 
     def _look_for_newcomer(self) -> None:
-        kinds = {event.kind for event in self._events}
+        kinds = self._done_kinds()
         if "started" not in kinds or "joined" in kinds:
             return
         newcomer = self._nodes[-1]
         counted = newcomer.history.values("counted")
         first = next((r for r, peers in counted.items() if newcomer.peer in peers), None)
         if first is not None:
-            self._events.append(Event(kind="joined", round=first, peer=newcomer.peer))
+            self._events.append(("joined", first, newcomer))
             self._tell(f"the update of node-{newcomer.number} counts from round {first} on")
 
     def _look_for_orphans(self) -> None:
@@ -304,10 +310,11 @@ class Director:
                     victim,
                 )
 
+    def _done_kinds(self) -> set[str]:
+        return {kind for kind, _, _ in self._events}
+
     def _note(self, kind: str, node: _Node | None, what: str) -> None:
-        self._events.append(
-            Event(kind=kind, round=self._round, peer=node.peer if node is not None else None)
-        )
+        self._events.append((kind, self._round, node))
         self._tell(f"after round {self._round}: {what}")
 
     def _tell(self, what: str) -> None:

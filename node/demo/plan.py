@@ -78,8 +78,8 @@ def manifest_text(plan: Plan) -> str:
         nodes=plan.nodes,
         rounds=plan.rounds,
         sequences=max(plan.nodes, _TOTAL_SEQUENCES // plan.rounds),
-        warmup=max(1, plan.rounds // 6),
-        decay=plan.rounds // 3,
+        warmup=max(1, plan.rounds // 12),
+        decay=plan.rounds // 2,
         snapshots=max(2, plan.rounds // 6),
     )
 
@@ -145,7 +145,7 @@ momentum = 0.95
 preconditioner = "rms"
 
 [schedule]
-peak = 4e-3
+peak = 3e-3
 warmup_rounds = {warmup}
 total_rounds = {rounds}
 decay_rounds = {decay}

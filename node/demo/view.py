@@ -95,7 +95,8 @@ class View(AbstractContextManager["View"]):
         for seconds, what in picture.happened[self._shown :]:
             lines.append(f"{seconds:4.0f} s  {what}")
         self._shown = len(picture.happened)
-        if picture.round // _LINE_ROUNDS > self._round // _LINE_ROUNDS:
+        last = picture.round == picture.rounds > self._round
+        if last or picture.round // _LINE_ROUNDS > self._round // _LINE_ROUNDS:
             self._round = picture.round
             line = f"{picture.seconds:4.0f} s  round {picture.round}/{picture.rounds}"
             if picture.training:
@@ -142,7 +143,7 @@ def print_results(
 ) -> None:
     """The tables at the end, on stdout."""
     console = Console(highlight=False)
-    nodes = Table("node", "peer", "first round", "last round", "counted", "fingerprint", "end")
+    nodes = Table("node", "peer", "first", "last", "counted", "fingerprint", "end")
     for node in summary["nodes"]:
         keys = ("first_round", "last_round", "rounds_contributed", "final_fingerprint", "exit")
         cells = ["–" if node[key] is None else str(node[key]) for key in keys]
