@@ -151,14 +151,15 @@ def _usual_members(rounds: Mapping[int, RoundFacts]) -> int:
 def _received(run: Run, members: int) -> float | None:
     """Update bytes that a node received in a round with the usual number of members, on average.
 
-    Rounds that a node only caught up with are left out: it fetched those when it joined.
+    Only rounds in which all of them sent something count, so that a member that has just died does
+    not make the rest look thrifty; and for each node only those in which it took part itself.
     """
     received = [
-        node.history.rounds[round_]["received_bytes"]
+        facts["received_bytes"]
         for node in run.nodes
-        for round_ in node.counted
-        if node.history.rounds[round_]["members"] == members
-        and node.history.rounds[round_].get("received_bytes") is not None
+        for facts in (node.history.rounds[round_] for round_ in node.counted)
+        if facts["members"] == members == len(facts["counted"])
+        and facts.get("received_bytes") is not None
     ]
     return fmean(received) if received else None
 
