@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 from json import dumps
+from typing import Annotated
 
 import typer
 
 from ...crypto import keystore
 from ...crypto.identity import peer_text
+from ..datadir import open_identity
 from ..errors import ExitCode, UserError
-from .options import DataDirectory, Json, data_directory
+from .options import DataDirectory, Json, PassphraseFile, data_directory, find_passphrase
 
 
-def id_command(data_dir: DataDirectory = None, json: Json = False) -> None:
+def id_command(
+    create: Annotated[
+        bool, typer.Option("--create", help="Make an identity if there is none yet.")
+    ] = False,
+    data_dir: DataDirectory = None,
+    passphrase_file: PassphraseFile = None,
+    json: Json = False,
+) -> None:
     """Print who this node is.
 
-    Others know it under its peer id. Needs no passphrase and changes nothing: an identity is made
-    by the first `join`, `create` or `bootstrap`. For example:
+    Others know it under its peer id. An identity is made by the first `join`, `create` or
+    `bootstrap`, or here with --create; an existing one is shown without its passphrase and never
+    changed. For example:
 
     \b
         distro-node id
     """
     data = data_directory(data_dir)
+    if create and not data.identity.exists():
+        data.create()
+        with data.lock():
+            open_identity(data, find_passphrase(data, passphrase_file))
     try:
         peer = keystore.read_peer(data.identity)
     except keystore.KeystoreMissing:
         raise UserError(
             ExitCode.KEYSTORE,
             f"there is no identity in {data.root} yet",
-            "the first `distro-node join`, `create` or `bootstrap` makes one; or give the right "
-            "directory with --data-dir",
+            "`distro-node id --create` makes one, and so does the first `join`, `create` or "
+            "`bootstrap`; or give the right directory with --data-dir",
         ) from None
     except keystore.KeystoreError as error:
         raise UserError(ExitCode.KEYSTORE, error.problem, error.remedy) from None

@@ -20,12 +20,14 @@ from .demo import demo
 from .export import export
 from .failures import explain
 from .identity import id_command
+from .invite import invite
 from .join import join
 from .status import leave, status
 
 COMMANDS = {
     "join": join,
     "create": create,
+    "invite": invite,
     "status": status,
     "leave": leave,
     "export": export,

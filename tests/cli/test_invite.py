@@ -1,0 +1,77 @@
+"""Invitations: the link works for the guest that it was written for, and only there."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from pathlib import Path
+
+import pytest
+from cli.conftest import Command
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import Identity, peer_text
+from distro_node.node.datadir import DataDir, open_identity
+from distro_node.node.errors import ExitCode
+from distro_node.protocol.ledger import invited
+from distro_node.protocol.manifest import AdmissionSpec, Manifest
+from distro_node.protocol.messages import JoinRequest
+from distro_node.protocol.swarm_id import parse_invite, swarm_text
+from simulation.swarm import toy_manifest
+
+GUEST = Identity.from_seed(bytes(32)).peer
+ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{peer_text(GUEST)}"
+
+
+def stored(place: Path, policy: str = "invite", issuer: bytes | None = None) -> Manifest:
+    """A swarm in the data directory at `place`, made by whose directory it is."""
+    data = DataDir(place)
+    data.create()
+    founder = open_identity(data, None).peer
+    manifest = dataclasses.replace(toy_manifest(), founder=founder)
+    if policy == "invite":
+        admission = AdmissionSpec(policy="invite", issuer=issuer or founder)  # type: ignore[arg-type]  # any 32 bytes
+        manifest = dataclasses.replace(manifest, admission=admission)
+    directory = data.swarm(manifest.swarm)
+    directory.root.mkdir(parents=True)
+    directory.manifest.write_bytes(manifest.encode())
+    return manifest
+
+
+def test_the_link_lets_this_guest_in_and_no_other(command: Command, tmp_path: Path) -> None:
+    manifest = stored(tmp_path / "host")
+    result = command(
+        "invite", swarm_text(manifest.swarm), peer_text(GUEST),
+        "--bootstrap", ADDRESS, "--data-dir", tmp_path / "host",
+    )  # fmt: skip
+    assert result.code == 0
+    invite = parse_invite(result.out.strip())
+    assert invite.bootstrap == (ADDRESS,)
+    assert invite.ticket is not None
+    ticket = base64.urlsafe_b64decode(invite.ticket + "==")
+    assert invited(GUEST, JoinRequest(0, ticket), manifest)
+    assert not invited(manifest.founder, JoinRequest(0, ticket), manifest)
+    other = dataclasses.replace(manifest, seed=99)
+    assert not invited(GUEST, JoinRequest(0, ticket), other)
+
+
+def test_who_cannot_invite(command: Command, tmp_path: Path) -> None:
+    opened = swarm_text(stored(tmp_path / "open", policy="open").swarm)
+    command("invite", opened, peer_text(GUEST), "--data-dir", tmp_path / "open").refused_with(
+        ExitCode.USAGE, "anybody"
+    )
+    foreign = swarm_text(stored(tmp_path / "foreign", issuer=content_id(b"else")).swarm)
+    command("invite", foreign, peer_text(GUEST), "--data-dir", tmp_path / "foreign").refused_with(
+        ExitCode.USAGE, "somebody else"
+    )
+    command("invite", opened, peer_text(GUEST), "--data-dir", tmp_path / "foreign").refused_with(
+        ExitCode.UNKNOWN_SWARM, "manifest"
+    )
+    command("invite", opened, "12D3nobody", "--data-dir", tmp_path / "open").refused_with(
+        ExitCode.USAGE, "not a peer id"
+    )
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_id_makes_an_identity_when_asked_to(command: Command, tmp_path: Path, times: int) -> None:
+    shown = {command("id", "--create", "--data-dir", tmp_path).out for _ in range(times)}
+    assert shown == {command("id", "--data-dir", tmp_path).out}
