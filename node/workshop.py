@@ -40,7 +40,7 @@ _LONGEST_PAUSE_SECONDS = 60.0
 # So often in a row a trainer may fail before it has done a single job.
 _MAX_FALSE_STARTS = 5
 
-_HELDOUT_SEQUENCES = 64
+_HELDOUT_SEQUENCES = 128
 
 # What a restart may mend; anything else that a trainer reports is for the user to mend.
 _RESTARTABLE = frozenset({"bad_snapshot", "internal"})
