@@ -6,6 +6,9 @@ updates are proposed and voted for, so whatever is agreed on is available.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
 from .effects import Effect, FetchUpdate
@@ -35,6 +38,15 @@ class Collection:
     def announcements(self) -> list[tuple[PeerId, Announcement]]:
         """Who announced what."""
         return [(peer, announcement) for peer, (announcement, _) in self._announced.items()]
+
+    def contradicts(self, fingerprint: int, me: PeerId, members: int) -> bool:
+        """Whether most of the other members trained from the same other parameters than these."""
+        others = Counter(
+            said.fingerprint
+            for peer, (said, _) in self._announced.items()
+            if peer != me and said.fingerprint != fingerprint
+        )
+        return 2 * max(others.values(), default=0) > members - 1
 
     def held(self, update: ContentId, now: float) -> None:
         """The update with this id is in the store and good."""
@@ -95,6 +107,14 @@ class Holdings:
             return []
         self._asked.add((round, update))
         return [FetchUpdate(round, peer, update, size)]
+
+    def fetch_all(self, round: int, entries: Iterable[UpdateEntry]) -> list[Effect]:
+        """Ask for all of these updates that are not held yet."""
+        return [
+            effect
+            for entry in entries
+            for effect in self.fetch(round, entry.peer, entry.update, entry.size)
+        ]
 
     def ask_again(self) -> None:
         """Forget what was asked for."""

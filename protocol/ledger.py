@@ -27,6 +27,9 @@ from .messages import (
 )
 from .wire import decode, encode
 
+TICKET_KIND = "ticket"
+"""The envelope kind of an invitation: the issuer's signature over the guest's peer id."""
+
 # 4,096 members at some 130 bytes an entry, admission and ballot each.
 MAX_DECIDED_BYTES = 4 << 20
 
@@ -58,6 +61,7 @@ class Ledger:
         self._ids: list[RecordId] = []
         self._memberships: list[Membership] = [founding(manifest.founder)]
         self._snapshot: tuple[int, SnapshotEntry] | None = None
+        self._everybody = {manifest.founder}
 
     def __len__(self) -> int:
         """How many rounds are decided, which is also the number of the next one."""
@@ -74,6 +78,10 @@ class Ledger:
     def membership(self, round: int) -> Membership:
         """The members of a round, at most the next one."""
         return self._memberships[round]
+
+    def has_been_member(self, peer: PeerId) -> bool:
+        """Whether `peer` is a member or was one at any time."""
+        return peer in self._everybody
 
     def parent(self, round: int) -> RecordId:
         """The id of the record before `round`."""
@@ -108,6 +116,7 @@ class Ledger:
         self._entries.append(decided)
         self._ids.append(record.id)
         self._memberships.append(membership.after(record))
+        self._everybody.update(admission.peer for admission in record.admitted)
         if record.snapshot is not None:
             self._snapshot = (round_, record.snapshot)
 
@@ -126,6 +135,7 @@ class Ledger:
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships[: length + 1]
         for decided in copy._entries:
+            copy._everybody.update(admission.peer for admission in decided.record.admitted)
             if decided.record.snapshot is not None:
                 copy._snapshot = (decided.record.round, decided.record.snapshot)
         return copy
@@ -216,7 +226,9 @@ def admission_problem(
 def invited(peer: PeerId, request: JoinRequest, manifest: Manifest) -> bool:
     """Whether the manifest's policy lets `peer` in at all."""
     issuer = manifest.admission.issuer
-    return issuer is None or verify_detached("ticket", manifest.swarm, issuer, peer, request.ticket)
+    return issuer is None or verify_detached(
+        TICKET_KIND, manifest.swarm, issuer, peer, request.ticket
+    )
 
 
 def _check_departure(

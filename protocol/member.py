@@ -9,18 +9,17 @@ they hold a ledger that is longer than what they have applied.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
-from .assignment import share
 from .certificates import silenced
 from .collection import Holdings
-from .effects import Apply, AskSync, Effect, Fork, Keep, Note, Publish, Resync, Train
+from .effects import Apply, Effect, Fork, Keep, Note, Publish, Resync, Train
 from .errors import ProtocolError
 from .ledger import Ledger, invited, leave_is_current, snapshot_round
+from .lookout import Lookout
 from .mailbox import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES, Mailbox
 from .manifest import Manifest
 from .messages import (
@@ -36,6 +35,7 @@ from .messages import (
     Proposal,
     SnapshotEntry,
     decode_message,
+    parent_of,
     round_of,
 )
 from .pacing import Pacing
@@ -48,9 +48,6 @@ Sign = Callable[[str, bytes], Envelope]
 """(kind, body) → the signed envelope of this member."""
 
 _JOIN_SECONDS = 2.0
-_SYNC_SECONDS = 2.0
-# Something of a later round arrived: the record in between is known to somebody.
-_SYNC_BEHIND_SECONDS = 0.5
 
 
 class Member:
@@ -93,8 +90,7 @@ class Member:
         self._last_said = now
         self._last_join = now
         self._join_round = -1
-        self._last_sync = now
-        self._behind = False
+        self._lookout = Lookout(now)
         self._count = session << 20
         self.current = self._new_round(now)
         """The round at the tip."""
@@ -171,22 +167,14 @@ class Member:
     def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
         message = decode_message(envelope)
-        round_ = round_of(message)
-        current = self.ledger.membership(self.round)
         if isinstance(message, JoinRequest):
             if not invited(envelope.sender, message, self._manifest):
                 raise ProtocolError("not_member", "asks for admission without an invitation")
             return message
-        if not self.round - 1 <= round_ <= self.round + FUTURE_ROUNDS:
-            # Not a fault by itself: one of the two is behind.
-            if round_ > self.round:
-                self._behind = True
-                self.presence.heard(envelope.sender, now)
-            raise ProtocolError("other_round", f"round {round_} while at {self.round}")
-        known = envelope.sender in current or self._joins.has(envelope.sender)
-        past = round_ < self.round and envelope.sender in self.ledger.membership(self.round - 1)
-        if not known and not past:
-            raise ProtocolError("not_member", f"a {envelope.kind} from somebody who is no member")
+        if round_of(message) > self.round + FUTURE_ROUNDS:
+            self.presence.heard(envelope.sender, now)
+        asks = self._joins.has(envelope.sender)
+        self._lookout.screen(envelope.sender, message, self.ledger, asks)
         return message
 
     def receive(self, envelope: Envelope, now: float) -> list[Effect]:
@@ -204,7 +192,7 @@ class Member:
             known = self.ledger[record.round].record.id == record.id
             return [] if known else [Fork(record.round)]
         if record.round > self.round:
-            self._behind = True
+            self._lookout.behind()
             return []
         if record.parent != self.ledger.head and self.round > 0:
             return [Fork(self.round - 1)]
@@ -280,29 +268,29 @@ class Member:
             if now - self._last_said > self.pacing.heartbeat:
                 self._count += 1
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
-        elif self.at_tip and not self._leaving and self._should_ask_in(now):
+        elif (
+            self.at_tip
+            and not self._leaving
+            and (
+                # A request is good for the next few rounds only.
+                self._join_round != self.round or now - self._last_join >= _JOIN_SECONDS
+            )
+        ):
             self._last_join, self._join_round = now, self.round
             effects += self._say("join", JoinRequest(self.round, self._ticket), now)
-        patience = _SYNC_SECONDS
-        if self._behind:
-            patience = _SYNC_BEHIND_SECONDS
-        elif self.is_member and self.current.ready_since is None:
-            patience = max(patience, self.pacing.lease / 4)
-        if now - max(self._last_sync, self._last_decision) >= patience:
-            self._last_sync = now
-            self._behind = False
-            effects.append(AskSync(self.round))
+        waiting = self.is_member and self.current.ready_since is None
+        patience = self.pacing.lease / 4 if waiting else 0.0
+        effects += self._lookout.questions(
+            self.ledger, last=self._last_decision, patience=patience, now=now
+        )
         return effects + self._step(now)
-
-    def _should_ask_in(self, now: float) -> bool:
-        """Whether to ask for admission (again): a request is good for the next few rounds only."""
-        return self._join_round != self.round or now - self._last_join >= _JOIN_SECONDS
 
     # Messages
 
     def _take(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
         if isinstance(message, Heartbeat):
-            self._behind |= message.round > self.round
+            if message.round > self.round:
+                self._lookout.behind()
             self.presence.beat(envelope.sender, message.count, now)
             return []
         if isinstance(message, JoinRequest):
@@ -322,17 +310,16 @@ class Member:
         self.presence.heard(envelope.sender, now)
         known = envelope.sender == self.me or envelope.sender in self.current.membership
         self._mailbox.put(round_, envelope, MEMBER_BYTES if known else NEWCOMER_BYTES)
-        self._behind |= round_ > self.round
+        if round_ > self.round:
+            self._lookout.behind()
         return effects
 
     def _handle(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
         """Take in a message of the current round, or a leave said in the one before."""
         membership, sender = self.current.membership, envelope.sender
-        parent = message.record.parent if isinstance(message, Proposal) else None
-        if isinstance(message, (Announcement, Ballot)):
-            parent = message.parent
-        if parent is not None and parent != self.ledger.head:
-            self._behind = True
+        if parent_of(message) not in (None, self.ledger.parent(round_of(message))):
+            self._lookout.behind()
+            self._lookout.stray(sender, message, self.ledger)
             raise ProtocolError("wrong_parent", "a message that builds on another chain")
         if isinstance(message, Announcement):
             if sender not in membership:
@@ -383,12 +370,9 @@ class Member:
         """
         if not self.at_tip or not self.is_member or self._doubted == self.round:
             return []
-        others = Counter(
-            said.fingerprint
-            for peer, said in self.current.collection.announcements()
-            if peer != self.me and said.fingerprint != self.fingerprint
-        )
-        if 2 * max(others.values(), default=0) <= len(self.members) - 1:
+        assert self.fingerprint is not None  # at_tip says so
+        collection, members = self.current.collection, len(self.current.membership)
+        if not collection.contradicts(self.fingerprint, self.me, members):
             return []
         self._doubted = self.round
         return [
@@ -409,26 +393,16 @@ class Member:
                 Note("mismatch", record.round, self.me, "our parameters are not the swarm's"),
                 *self._resync(f"the fingerprint before round {record.round} is not the swarm's"),
             ]
-        newest = self.ledger.snapshot
-        if newest and newest.round - self.applied_round > self._manifest.rounds.snapshot_interval:
+        newest, interval = self.ledger.snapshot, self._manifest.rounds.snapshot_interval
+        if newest and newest.round - self.applied_round > interval:
             # Nodes keep two snapshots and the updates since the older of them.
             return self._resync(f"the swarm is at round {self.round} by now")
-        effects: list[Effect] = []
-        for entry in record.updates:
-            effects += self._holdings.fetch(record.round, entry.peer, entry.update, entry.size)
+        effects = self._holdings.fetch_all(record.round, record.updates)
         if all(entry.update in self._holdings.held for entry in record.updates):
             self._applying = True
             counted = any(entry.peer == self.me for entry in record.updates)
-            effects.append(
-                Apply(
-                    record,
-                    own_counted=counted,
-                    snapshot_due=snapshot_round(
-                        record.round + 1, self._manifest.rounds.snapshot_interval
-                    )
-                    is not None,
-                )
-            )
+            due = snapshot_round(record.round + 1, interval) is not None
+            effects.append(Apply(record, own_counted=counted, snapshot_due=due))
         return effects
 
     def _train(self) -> list[Effect]:
@@ -442,17 +416,7 @@ class Member:
         ):
             return []
         self._trained_for = self.round
-        sequences = self._manifest.rounds.sequences
-        samples = share(
-            seed=self._manifest.seed,
-            samples=self._manifest.data.samples,
-            cursor=(self.round - 1) * sequences,
-            sequences=sequences,
-            members=self.members,
-            me=self.me,
-            round_number=self.round,
-        )
-        return [Train(self.round, self.ledger.head, tuple(samples))]
+        return [Train(self.round, self.ledger.head, self.current.samples())]
 
     def _decide(self, now: float) -> list[Effect]:
         """Move to the next round if this one is decided and its record known."""
@@ -464,23 +428,15 @@ class Member:
         # No quorum of honest members signs for what the chain forbids; others are not followed.
         if record is None or not current.is_valid(record):
             return []
-        undisturbed = not any(any(signed.silent) for signed in certificate.ballots)
-        # Round 0 lasts until enough members have come.
-        if self.at_tip and current.ready_since is not None and undisturbed and self.round > 0:
-            self.pacing.record_round(
-                arrivals=current.collection.arrivals(current.start),
-                decision=now - current.ready_since,
-                total=now - current.created,
-            )
+        if self.at_tip:
+            current.observe(certificate, now)
         return self._adopt(Decided(record, certificate), now)
 
     def _agree(self, now: float) -> list[Effect]:
         """Say whatever the current round asks for."""
         fingerprint = self.fingerprint if self.at_tip else None
         step = self.current.step(Standing(fingerprint, self._snapshot, self._holdings.held), now)
-        effects: list[Effect] = [*step.notes]
-        for entry in step.fetch:
-            effects += self._holdings.fetch(self.round, entry.peer, entry.update, entry.size)
+        effects = [*step.notes, *self._holdings.fetch_all(self.round, step.fetch)]
         for kind, message in step.say:
             effects += self._say(kind, message, now)
         return effects

@@ -192,6 +192,13 @@ def round_of(message: Message) -> int:
     return message.record.round if isinstance(message, Proposal) else message.round
 
 
+def parent_of(message: Message) -> RecordId | None:
+    """The record that a message builds on, if its kind names one."""
+    if isinstance(message, Proposal):
+        return message.record.parent
+    return message.parent if isinstance(message, (Announcement, Ballot)) else None
+
+
 def decode_message(envelope: Envelope) -> Message:
     """Decode an envelope's body as its kind says. Raises `ProtocolError`."""
     cls = MESSAGE_TYPES.get(envelope.kind)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
 from .agreement import Agreement
+from .assignment import share
 from .collection import Collection
 from .effects import Note
 from .errors import ProtocolError
@@ -22,6 +23,7 @@ from .messages import (
     NO_BLOCK,
     Ballot,
     BallotKind,
+    Certificate,
     Message,
     Proposal,
     Record,
@@ -131,6 +133,32 @@ class Round:
             or self._vote(standing, now)
             or self._skip(now)
         )
+
+    def samples(self) -> tuple[int, ...]:
+        """The samples that this member computes."""
+        sequences = self._manifest.rounds.sequences
+        return tuple(
+            share(
+                seed=self._manifest.seed,
+                samples=self._manifest.data.samples,
+                cursor=(self.number - 1) * sequences,
+                sequences=sequences,
+                members=self.membership.peers,
+                me=self._me,
+                round_number=self.number,
+            )
+        )
+
+    def observe(self, certificate: Certificate, now: float) -> None:
+        """The round was decided, with the member at the tip: let the pacing know how it went."""
+        undisturbed = not any(any(signed.silent) for signed in certificate.ballots)
+        # Round 0 lasts until enough members have come.
+        if self.ready_since is not None and undisturbed and self.number > 0:
+            self._pacing.record_round(
+                arrivals=self.collection.arrivals(self.start),
+                decision=now - self.ready_since,
+                total=now - self.created,
+            )
 
     def is_valid(self, record: Record) -> bool:
         """Whether the chain allows `record` to be this round's."""

@@ -300,12 +300,12 @@ class Swarm:
         self.at(self.latency() * 2, arrive)
 
     def settle(self, node: Node) -> None:
-        """Compare a node's chain with that of another."""
-        self.forks += 1
+        """Compare a node's chain with that of another; `forks` counts those who changed."""
         other = self.random.choice([other for other in self.alive if other is not node])
         ledger = other.member.ledger
         better = better_chain(node.member.ledger, [ledger[r] for r in range(len(ledger))])
         if better is not None:
+            self.forks += 1
             node.disk.entries = [better[r] for r in range(len(better))]
             node.run(node.member.rebase(better, self.now))
 
