@@ -226,7 +226,9 @@ def best_seconds(act: Callable[[], object], repeats: int = 3) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Size and speed of an update, beside others' formats.")
+    parser = argparse.ArgumentParser(
+        description="Size and speed of an update, beside others' formats."
+    )
     parser.add_argument("--k", type=int, default=8, help="coefficients of a block of 64 × 64")
     parser.add_argument(
         "--steps", type=int, default=30, help="training steps; updates of the later half count"
