@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from distro_node.node import logs
 from distro_node.node.cli import main
 
 
@@ -52,7 +53,10 @@ def logging_as_it_was() -> Iterator[None]:
     """Commands configure logging for the whole process, which here is pytest's."""
     root = logging.getLogger()
     handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
+    levels = {name: logging.getLogger(name).level for name in logs._QUIET_BELOW}
     yield
+    for name, quiet in levels.items():
+        logging.getLogger(name).setLevel(quiet)
     for handler in set(root.handlers) - set(handlers):
         root.removeHandler(handler)
         handler.close()
