@@ -59,7 +59,7 @@ class Chain:
         changes.setdefault("snapshot_interval", 1000)
         self.manifest = toy_manifest(**changes)
         self.ledger = Ledger(self.manifest)
-        self.keys = {who.peer: who for who in map(identity, range(64))}
+        self.keys = {who.peer: who for who in map(identity, range(max(64, count)))}
         if count:
             self.grow(admitted=[self.admission(i) for i in range(1, count)])
 
@@ -203,10 +203,20 @@ class Chain:
         self.ledger.append(decided)
         return decided
 
-    def member(self, who: int | PeerId, *, now: float = 0.0, session: int = 1) -> Member:
-        """A member that stands where the chain stands, with its parameters loaded at `now`."""
+    def member(
+        self,
+        who: int | PeerId,
+        *,
+        now: float = 0.0,
+        session: int = 1,
+        said: Iterable[Envelope] = (),
+        load: bool = True,
+        ticket: bytes = b"",
+    ) -> Member:
+        """A member that stands where the chain stands, has `said` this and, if `load`, has its
+        parameters."""
         key = self._key(who)
-        return Member(
+        member = Member(
             manifest=self.manifest,
             me=key.peer,
             sign=lambda kind, body: Envelope(
@@ -219,7 +229,12 @@ class Chain:
             ledger=self.ledger.truncated(len(self.ledger)),
             now=now,
             session=session,
+            ticket=ticket,
         )
+        member.restore(said, now)
+        if load:
+            member.loaded(self.round - 1, FINGERPRINT, None, now)
+        return member
 
     def _key(self, who: int | PeerId) -> Identity:
         return identity(who) if isinstance(who, int) else self.keys[who]
