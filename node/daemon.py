@@ -31,6 +31,7 @@ from .datadir import DataDir, open_identity
 from .errors import ExitCode, UserError
 from .journal import Journal
 from .metrics import Follower, Metrics
+from .network.addresses import parse_dial
 from .network.blobs import BlobFetcher, FetchFailed, serve_blobs
 from .network.errors import BadAddress, PortInUse
 from .network.introductions import Introducer, NoBootstrap
@@ -82,10 +83,12 @@ async def run_daemon(settings: DaemonSettings) -> None:
 async def _network(settings: DaemonSettings, identity: Identity) -> AsyncIterator[Network]:
     listen = settings.listen or NetworkSettings().listen
     try:
+        for address in settings.bootstrap:
+            parse_dial(address)
         network_settings = NetworkSettings(listen=listen, announce=settings.announce)
         async with open_network(network_settings, identity) as network:
             yield network
-    except (PortInUse, BadAddress) as error:
+    except (BadAddress, PortInUse) as error:
         raise explain_network(error) from None
 
 
@@ -137,7 +140,8 @@ class _Daemon:
                 nursery.start_soon(self._introducer.run)
                 runner, workshop = await self._join(self._introducer)
                 self._runner = runner
-            if self._runner is not None:
+            # Told to leave at the last instant of joining, nobody has said goodbye yet.
+            if self._runner is not None and not self._leaving.is_set():
                 await self._runner.run(workshop, until_round=self._settings.until_round)
             nursery.cancel_scope.cancel()
 
@@ -150,7 +154,7 @@ class _Daemon:
         manifest = await self._get_manifest(introducer)
         self._manifest = manifest
         records = Records(self._directory, manifest)
-        journal.history = records.history
+        await trio.to_thread.run_sync(journal.keep_history, records.history)
         update_ids: dict[ContentId, None] = {}
         serve_blobs(
             network, self._store, kind_of=lambda cid: "update" if cid in update_ids else "blob"

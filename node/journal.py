@@ -6,10 +6,13 @@ Everything that happens is told to the journal once; from there it goes to the s
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,10 @@ from .metrics import Metrics
 _log = logging.getLogger(__name__)
 
 _EVENTS_KEPT = 50
+# A replay begins at a snapshot: more rounds than lie between the usual two.
+_ROUNDS_REMEMBERED = 1024
+# Of the history's end; some hundred members make a line of ten kilobytes.
+_TAIL_BYTES = 8 << 20
 
 _SENTENCES = {
     "admitted": "{who} joined the swarm",
@@ -73,7 +80,7 @@ class _Totals:
 class Journal:
     """The account of one node in one swarm."""
 
-    def __init__(self, me: PeerId, metrics: Metrics, history: Path | None = None) -> None:
+    def __init__(self, me: PeerId, metrics: Metrics) -> None:
         self.me = me
         self.metrics = metrics
         self.started = time.time()
@@ -88,11 +95,18 @@ class Journal:
         self.parameters = 0
         self.times: dict[int, RoundTimes] = {}
         self.own: dict[int, OwnUpdate] = {}
-        self.history = history
+        self._history: Path | None = None
+        # The fingerprints of the rounds that have been told already, the newest last.
+        self._told: dict[int, int] = {}
         self._received: dict[int, int] = {}
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
         self._totals = _Totals()
         self._last_applied: float | None = None
+
+    def keep_history(self, path: Path) -> None:
+        """Write the history into this file, after what is there. Reads its end."""
+        self._history = path
+        self._told = dict(_last_rounds(path))
 
     # What happens
 
@@ -157,9 +171,18 @@ class Journal:
     def applied(
         self, record: Record, members: int, fingerprint: int, seconds: float, now: float
     ) -> None:
-        """A record is in the parameters. Writes the round's line of the history."""
+        """A record is in the parameters. Writes the round's line of the history.
+
+        A round that is only replayed, after a restart, is told and counted once.
+        """
         round_ = record.round
         self.round, self.fingerprint = round_, fingerprint
+        if self._told.get(round_) == fingerprint:
+            self.times.pop(round_, None)
+            return
+        self._told[round_] = fingerprint
+        if len(self._told) > _ROUNDS_REMEMBERED:
+            del self._told[next(iter(self._told))]
         counted = any(entry.peer == self.me for entry in record.updates)
         tokens = sum(entry.tokens for entry in record.updates)
         losses = [(entry.loss, entry.tokens) for entry in record.updates if entry.tokens]
@@ -291,14 +314,34 @@ class Journal:
                 metrics.phase_seconds[phase].observe(max(0.0, seconds))
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self.history is None:
+        if self._history is None:
             return
         try:
-            with self.history.open("a") as file:
+            with self._history.open("a") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             # The history is a convenience; a full disk is noticed where it matters.
             _log.warning("the history was not written: %s", error.strerror)
+
+
+def _last_rounds(history: Path) -> Iterator[tuple[int, int]]:
+    """Rounds and their fingerprints from the end of a history; what is no line of one is skipped.
+
+    A last line that a crash cut off is removed.
+    """
+    try:
+        with history.open("rb+") as file:
+            start = file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            tail = file.read()
+            whole = tail.rfind(b"\n") + 1
+            if whole < len(tail):
+                file.truncate(start + whole)
+    except OSError:
+        return
+    for line in tail[:whole].splitlines()[-_ROUNDS_REMEMBERED:]:
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            entry = json.loads(line)
+            yield int(entry["round"]), int(entry["fingerprint"], 16)
 
 
 def _difference(end: float | None, start: float | None) -> float | None:

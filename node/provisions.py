@@ -30,6 +30,13 @@ _PAUSE_SECONDS = 2.0
 Report = Callable[[str, int, int], None]
 """(what, done, total)"""
 
+Wanted = Callable[[], bool]
+"""Whether something is still worth waiting for."""
+
+
+def _always() -> bool:
+    return True
+
 
 class Provisions:
     """Fetches what is missing, and keeps fetching until it is there."""
@@ -46,30 +53,34 @@ class Provisions:
         self._providers = providers
         self._report = report
 
-    async def blob(self, blob: ContentId, what: str, max_bytes: int = MAX_BLOB_BYTES) -> bytes:
+    async def blob(self, blob: ContentId, what: str) -> bytes:
         """One blob's bytes. Raises `DiskFull`."""
-        while True:
-            try:
-                return await self._fetcher.fetch(
-                    blob,
-                    max_bytes=max_bytes,
-                    providers=self._providers,
-                    timeout=_TIMEOUT_SECONDS,
-                )
-            except FetchFailed as failure:
-                await self._wait(what, failure)
+        data = await self._blob(blob, what, _always)
+        assert data is not None  # it is wanted as long as it takes
+        return data
 
     async def listed(
-        self, kind: Literal["snapshot", "shard"], blob: ContentId, size: int, what: str
-    ) -> BlobList:
+        self,
+        kind: Literal["snapshot", "shard"],
+        blob: ContentId,
+        size: int,
+        what: str,
+        wanted: Wanted = _always,
+    ) -> BlobList | None:
         """A blob list with all of its chunks. Raises `DiskFull`.
+
+        None if nobody has it and, asked after each attempt, `wanted` says that it is not anymore.
 
         Raises `ProtocolError` if the list is not what it should be, which no peer can cause: its
         content id comes from the manifest or from a certified record.
         """
-        blobs = decode_blob_list(await self.blob(blob, what), kind, size)
+        data = await self._blob(blob, what, wanted)
+        if data is None:
+            return None
+        blobs = decode_blob_list(data, kind, size)
         while not await self._chunks(blobs, what):
-            pass
+            if not wanted():
+                return None
         return blobs
 
     async def data(self, data: DataSpec) -> None:
@@ -79,6 +90,20 @@ class Provisions:
         for number, shard in enumerate(shards, 1):
             what = f"training data, part {number} of {len(shards)}"
             await self.listed("shard", shard.blob, shard.tokens * data.token_bytes, what)
+
+    async def _blob(self, blob: ContentId, what: str, wanted: Wanted) -> bytes | None:
+        while True:
+            try:
+                return await self._fetcher.fetch(
+                    blob,
+                    max_bytes=MAX_BLOB_BYTES,
+                    providers=self._providers,
+                    timeout=_TIMEOUT_SECONDS,
+                )
+            except FetchFailed as failure:
+                await self._wait(what, failure)
+                if not wanted():
+                    return None
 
     async def _chunks(self, blobs: BlobList, what: str) -> bool:
         def progress(done: int, total: int) -> None:

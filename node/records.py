@@ -171,12 +171,14 @@ class Records:
         """The snapshots on disk, oldest first."""
         try:
             rows = json.loads(self._snapshots.read_bytes()[: 1 << 16])
-            return [
+            found = [
                 LocalSnapshot(int(row["round"]), str(row["blob"]), int(row["size"])) for row in rows
             ]
-        except (OSError, ValueError, KeyError, TypeError):
-            # Missing or damaged: the node starts from a certified snapshot instead.
-            return []
+            usable = all(len(blob_of(each)) == 32 and each.round >= 0 for each in found)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            usable, found = False, []
+        # Missing or damaged: the node starts from a certified snapshot instead.
+        return found if usable else []
 
     def keep_snapshots(self, snapshots: list[LocalSnapshot]) -> None:
         """Replace the list of snapshots on disk."""

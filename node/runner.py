@@ -38,6 +38,7 @@ from .journal import Journal
 from .network.blobs import BlobFetcher, FetchFailed
 from .network.network import Network, PeerUp
 from .records import Records
+from .snapshots import updates_from
 from .sync import Synchronizer
 from .workshop import Workshop
 
@@ -101,6 +102,7 @@ class Runner:
         self._update_ids = update_ids
         self._sync = Synchronizer(network, manifest, self.member)
         self._syncing = False
+        self._settling = False
         self._leave_by = float("inf")
         self._until_round: int | None = None
         self._nursery: trio.Nursery | None = None
@@ -154,6 +156,9 @@ class Runner:
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
     ) -> None:
         """The trainer has applied a record."""
+        if not self.member.awaits(record_round):
+            # Of a chain that was left while the trainer was at it.
+            return
         now = trio.current_time()
         record = self.member.ledger[record_round].record
         if record.updates or record_round == 0:
@@ -254,8 +259,11 @@ class Runner:
                 self.journal.event("resync", self.member.round, None, reason)
                 self._workshop.reload()
             case Fork(round_):
-                _log.warning("another chain differs from ours in round %d", round_)
-                self._spawn(self._settle)
+                # Each entry of an answer may be one that differs.
+                if not self._settling:
+                    self._settling = True
+                    _log.warning("another chain differs from ours in round %d", round_)
+                    self._spawn(self._settle)
             case Note(kind, round_, peer, text):
                 if kind != "decided":
                     self.journal.event(kind, round_, peer, text)
@@ -287,18 +295,19 @@ class Runner:
         if key in self._fetching:
             return
         self._fetching.add(key)
+        new = not self._store.has(wanted.update)
         try:
             while wanted.round > self.member.applied_round:
                 body = await self._get(wanted)
                 if body is not None:
-                    self._check(wanted, body)
+                    if new:
+                        self.journal.received(wanted.round, len(body))
+                    self._check(wanted, body, new)
                     return
         finally:
             self._fetching.discard(key)
 
     async def _get(self, wanted: FetchUpdate) -> bytes | None:
-        here = self._store.has(wanted.update)
-
         def providers() -> list[PeerId]:
             connected = self._network.connected()
             others = [p for p in self.member.members if p in connected and p != wanted.peer]
@@ -307,7 +316,7 @@ class Runner:
             return [wanted.peer, *others] if wanted.peer in connected else others
 
         try:
-            body = await self._fetcher.fetch(
+            return await self._fetcher.fetch(
                 wanted.update,
                 max_bytes=min(wanted.size, self._layout.max_bytes),
                 providers=providers,
@@ -318,11 +327,8 @@ class Runner:
             _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
             await trio.sleep(_FETCH_PAUSE_SECONDS)
             return None
-        if not here:
-            self.journal.received(wanted.round, len(body))
-        return body
 
-    def _check(self, wanted: FetchUpdate, body: bytes) -> None:
+    def _check(self, wanted: FetchUpdate, body: bytes, new: bool) -> None:
         try:
             if len(body) != wanted.size:
                 raise ProtocolError("invalid", "the update is not of the announced size")
@@ -330,6 +336,9 @@ class Runner:
         except ProtocolError as error:
             self._reject(wanted.peer, error.reason, f"a bad update: {error}")
             self._network.penalise(wanted.peer, error.reason)
+            if new:
+                # But what was here before is something else of ours that a liar named.
+                self._store.remove(wanted.update)
             self._feed(lambda now: self.member.update_bad(wanted.update, now))
         else:
             self._store_for(wanted.round, wanted.update)
@@ -343,10 +352,17 @@ class Runner:
 
     def _sweep(self, round: int) -> None:
         """Remove updates that missed their round: nobody will ever ask for them."""
+        ledger = self.member.ledger
+        missed: set[ContentId] = set()
         for old in [r for r in self._stored if r <= round]:
-            counted = {entry.update for entry in self.member.ledger[old].record.updates}
-            for update in self._stored.pop(old) - counted:
-                self._store.remove(update)
+            missed |= self._stored.pop(old)
+            missed -= {entry.update for entry in ledger[old].record.updates}
+        if missed:
+            # The same bytes may have counted in a round whose updates are still kept for others.
+            newest = ledger.snapshot.round if ledger.snapshot is not None else 0
+            missed -= updates_from(ledger, newest - self._manifest.rounds.snapshot_interval)
+        for update in missed:
+            self._store.remove(update)
 
     async def _ask(self) -> None:
         """Ask one peer for what we may have missed."""
@@ -369,10 +385,13 @@ class Runner:
 
     async def _settle(self) -> None:
         """Compare our chain with that of the others, and follow the heavier."""
-        better = await self._sync.better_chain(self.member.ledger)
-        if better is not None:
-            self._records.keep_instead(better)
-            self._feed(lambda now: self.member.rebase(better, now))
+        try:
+            better = await self._sync.better_chain(self.member.ledger)
+            if better is not None:
+                self._records.keep_instead(better)
+                self._feed(lambda now: self.member.rebase(better, now))
+        finally:
+            self._settling = False
 
     def _note_collected(self) -> None:
         ready = self.member.current.ready_since

@@ -39,7 +39,8 @@ class Snapshots:
         self._ledger = ledger
         self._size = 4 * manifest.elements
         self._kept = records.snapshots()
-        self._swept = -1
+        # What lies before the older of two snapshots was removed when the newer was made.
+        self._swept = self._kept[0].round if len(self._kept) == _KEPT else -1
 
     async def best(self, *, certified_only: bool) -> LocalSnapshot:
         """The newest snapshot that fits our ledger, brought to this disk if need be.
@@ -47,6 +48,7 @@ class Snapshots:
         An own one that is not certified (yet) will do after a restart, since what follows it is
         held against the record's fingerprint; not after a mismatch. Raises `DiskFull`.
         """
+        self._forget_left_chain()
         while True:
             ledger = self._ledger()
             certified = self._certified(ledger)
@@ -59,8 +61,17 @@ class Snapshots:
             name = (
                 "the parameters" if certified.round < 0 else f"the state of round {certified.round}"
             )
-            await self._provisions.listed("snapshot", blob_of(certified), certified.size, name)
-            if self._certified(self._ledger()) == certified:
+
+            # The others keep two snapshots only: there is no use in waiting for an older one.
+            def newest(certified: LocalSnapshot = certified) -> bool:
+                return self._certified(self._ledger()) == certified
+
+            blobs = await self._provisions.listed(
+                "snapshot", blob_of(certified), certified.size, name, wanted=newest
+            )
+            if blobs is not None and newest():
+                if certified.round >= 0:
+                    self._keep(certified)
                 return certified
 
     def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
@@ -77,14 +88,24 @@ class Snapshots:
 
     def keep(self, entry: SnapshotEntry) -> None:
         """Remember a new snapshot, and remove what only older ones needed."""
-        new = LocalSnapshot(entry.round, entry.blob.hex(), entry.size)
-        kept = [old for old in self._kept if old.round < entry.round] + [new]
-        self._kept, dropped = kept[-_KEPT:], kept[:-_KEPT]
-        # First the list, then the files: a crash in between wastes space and breaks nothing.
-        self._records.keep_snapshots(self._kept)
-        self._remove(dropped)
+        self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
+
+    def _keep(self, new: LocalSnapshot) -> None:
+        older = [old for old in self._kept if old.round < new.round]
+        self._replace([*older, new][-_KEPT:])
         if len(self._kept) == _KEPT:
             self._sweep_updates(self._kept[0].round)
+
+    def _replace(self, kept: list[LocalSnapshot]) -> None:
+        dropped = [old for old in self._kept if old not in kept]
+        self._kept = kept
+        # First the list, then the files: a crash in between wastes space and breaks nothing.
+        self._records.keep_snapshots(kept)
+        self._remove(dropped)
+
+    def _forget_left_chain(self) -> None:
+        """The list on disk is emptied with a change to another chain."""
+        self._replace([own for own in self._kept if own in self._records.snapshots()])
 
     def _certified(self, ledger: Ledger) -> LocalSnapshot:
         entry = ledger.snapshot
@@ -111,7 +132,19 @@ class Snapshots:
     def _sweep_updates(self, before: int) -> None:
         """Remove the updates of rounds up to `before`: a snapshot contains them."""
         ledger = self._ledger()
+        # The same bytes may count again: those of a member without momentum, or a replay.
+        needed = updates_from(ledger, before + 1)
         for round_ in range(max(0, self._swept + 1), min(before + 1, len(ledger))):
-            for update in ledger[round_].record.updates:
-                self._store.remove(update.update)
+            for entry in ledger[round_].record.updates:
+                if entry.update not in needed:
+                    self._store.remove(entry.update)
         self._swept = before
+
+
+def updates_from(ledger: Ledger, first: int) -> set[ContentId]:
+    """The updates that count in round `first` or later."""
+    return {
+        entry.update
+        for round_ in range(max(0, first), len(ledger))
+        for entry in ledger[round_].record.updates
+    }

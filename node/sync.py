@@ -37,6 +37,8 @@ _TIMEOUT_SECONDS = 60.0
 _MAX_CONCURRENT = 8
 # How far back a fork is looked for, in steps that double.
 _FORK_STEPS = (8, 64, 512, 4096, 1 << 40)
+# Weeks of rounds. A member that calls all others silent can make a chain as long as it likes.
+_MAX_FORK_ROUNDS = 1 << 16
 
 
 def serve_sync(network: Network, manifest: Manifest, member: Member) -> None:
@@ -118,35 +120,40 @@ class Synchronizer:
     async def better_chain(self, ours: Ledger) -> Ledger | None:
         """A chain of some other peer's that is heavier than ours, checked; None if there is none."""
         for peer in self._network.connected():
-            for step in _FORK_STEPS:
-                first = max(0, len(ours) - step)
-                theirs = await self._chain_of(peer, first)
-                meets = first == 0 or (theirs and theirs[0].record.parent == ours.parent(first))
-                if not theirs or not meets:
-                    continue
-                try:
-                    better = better_chain(ours, theirs)
-                except ProtocolError as error:
-                    _log.info("peer %s offers a chain that fails: %s", short_peer(peer), error)
-                    self._network.penalise(peer, error.reason)
-                    break
-                if better is not None:
-                    return better
-                break
+            try:
+                theirs = await self._chain_of(peer, ours)
+                better = better_chain(ours, theirs)
+            except ProtocolError as error:
+                _log.info("peer %s offers a chain that fails: %s", short_peer(peer), error)
+                self._network.penalise(peer, error.reason)
+                continue
+            if better is not None:
+                return better
         return None
 
-    async def _chain_of(self, peer: PeerId, first: int) -> list[Decided]:
-        """All of a peer's ledger from `first` on."""
-        entries: list[Decided] = []
-        while True:
-            answer = await ask_peer(self._network, self._manifest, peer, first + len(entries))
+    async def _chain_of(self, peer: PeerId, ours: Ledger) -> list[Decided]:
+        """A peer's ledger from a round on that both have; empty if it has none or is ours.
+
+        Each entry is checked before more is asked for. Raises `ProtocolError`.
+        """
+        for step in _FORK_STEPS:
+            first = max(0, len(ours) - step)
+            answer = await ask_peer(self._network, self._manifest, peer, first)
             if answer is None or not answer.entries:
-                return entries
-            try:
-                entries += answer.decided()
-            except ProtocolError as error:
-                self._network.penalise(peer, error.reason)
-                return entries
+                return []
+            entries = answer.decided()
+            if first and entries[0].record.parent != ours.parent(first):
+                continue
+            chain = ours.truncated(first)
+            followed: list[Decided] = []
+            while entries and len(followed) < _MAX_FORK_ROUNDS:
+                for decided in entries:
+                    chain.append(decided)
+                followed += entries
+                answer = await ask_peer(self._network, self._manifest, peer, len(chain))
+                entries = answer.decided() if answer is not None else []
+            return followed
+        return []
 
     def _others(self) -> set[PeerId]:
         return set(self._member.members) - {self._member.me}

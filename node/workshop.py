@@ -149,7 +149,6 @@ class Workshop:
                     "see the log in the data directory; what the node had is safe",
                 )
             self._journal.event("trainer", self._journal.round, None, reason)
-            self._jobs.clear()
             await trio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -169,6 +168,8 @@ class Workshop:
         fingerprint = await trainer.load(self._snapshots.chunks(snapshot))
         if await trainer.load_momentum(self._momentum):
             _log.info("took up the momentum where it was saved")
+        # Whatever was queued was for other parameters; the report makes the member ask anew.
+        self._jobs.clear()
         reports.loaded(snapshot.round, fingerprint, self._snapshots.entry(snapshot))
 
     async def _do(

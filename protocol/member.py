@@ -120,6 +120,10 @@ class Member:
         """Whether the parameters contain everything that is decided."""
         return self.fingerprint is not None and self.applied_round == self.round - 1
 
+    def awaits(self, round: int) -> bool:
+        """Whether the record of `round` is being applied for this member, on the chain it follows."""
+        return self._applying and round == self.applied_round + 1
+
     def messages(self, round: int) -> list[Envelope]:
         """The round's signed messages, for a peer that asks what it missed."""
         return self._mailbox.of_round(round)
@@ -234,7 +238,7 @@ class Member:
         self, round: int, fingerprint: int, snapshot: SnapshotEntry | None, now: float
     ) -> list[Effect]:
         """The record of `round` is in the parameters."""
-        if not self._applying or round != self.applied_round + 1:
+        if not self.awaits(round):
             return []
         self._applying = False
         self.applied_round, self.fingerprint, self._snapshot = round, fingerprint, snapshot
