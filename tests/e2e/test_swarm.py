@@ -1,0 +1,247 @@
+"""A swarm of three real nodes: it trains, and goes on whatever happens to its members.
+
+One swarm serves all tests. Each begins with three nodes that train, restored if need be, and ends with
+equal parameters at all survivors.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+from distro_node.crypto.envelope import open_envelope
+from distro_node.crypto.identity import peer_from_text
+from distro_node.node.errors import ExitCode
+from distro_node.protocol.messages import Ballot, Proposal, decode_message
+from e2e.program import is_running, wait_for
+from e2e.support import Node, Swarm, check_agreement, wait_for_round
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+NAMES = ("founder", "second", "third")
+SNAPSHOT_INTERVAL = 10
+
+
+@pytest.fixture(scope="module")
+def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
+    root = tmp_path_factory.mktemp("swarm")
+    with Swarm(root, start_members=3, snapshot_interval=SNAPSHOT_INTERVAL) as swarm:
+        swarm.create()
+        yield swarm
+
+
+@pytest.fixture
+def nodes(swarm: Swarm) -> list[Node]:
+    """The three nodes at work, with their bootstrap peer."""
+    swarm.restore_bootstrap()
+    return swarm.start(*NAMES)
+
+
+def test_training_lowers_the_heldout_loss(nodes: list[Node]) -> None:
+    founder = nodes[0]
+    losses = wait_for(
+        lambda: [line["heldout"] for line in founder.history() if "heldout" in line][4:],
+        "five measurements of the held-out loss",
+    )
+    first = next(line["heldout"] for line in founder.history() if "heldout" in line)
+    assert losses[-1] < first - 0.5
+    for node in nodes:
+        assert node.status()["bits_per_coefficient"] < 13
+        assert node.counted()
+    assert any(len(line["counted"]) == 3 for line in founder.rounds().values())
+    check_agreement(nodes)
+
+
+def test_a_killed_member_costs_nobody_else_anything(nodes: list[Node]) -> None:
+    founder, second, third = nodes
+    trainer, began, lost = third.trainer(), founder.round, third.peer
+    third.program.kill()
+    wait_for(lambda: not is_running(trainer), "the trainer of a dead node to end by itself")
+    wait_for(lambda: founder.events("silent", lost, began), "the death to be recorded")
+    last = check_agreement([founder, second])
+    assert founder.rounds()[last]["members"] == 2
+    departed = [
+        entry.reason
+        for round_ in range(began, last)
+        for entry in founder.ledger()[round_].record.departed
+        if entry.peer == peer_from_text(lost)
+    ]
+    assert departed == ["silent"]
+
+
+def test_a_newcomer_contributes_in_the_round_after_its_admission(
+    swarm: Swarm, nodes: list[Node]
+) -> None:
+    founder = nodes[0]
+    newcomer = swarm.node("newcomer")
+    newcomer.start()
+    wait_for(lambda: newcomer.counted(), "the newcomer's first contribution")
+    peer = peer_from_text(newcomer.peer)
+    check_agreement([*nodes, newcomer])
+    ledger = founder.ledger()
+    admitted = [
+        number
+        for number in range(len(ledger))
+        if peer in [entry.peer for entry in ledger[number].record.admitted]
+    ]
+    contributed = [
+        number
+        for number in range(len(ledger))
+        if peer in [entry.peer for entry in ledger[number].record.updates]
+    ]
+    assert contributed[0] == admitted[0] + 1
+    newcomer.program.signal(signal.SIGTERM)
+    assert newcomer.program.wait() == ExitCode.OK
+
+
+def test_a_swarm_outlives_its_bootstrap_peer(swarm: Swarm, nodes: list[Node]) -> None:
+    founder, second, third = nodes
+    for node in nodes:
+        wait_for((node.directory.root / "peers.json").exists, "the peers to be remembered")
+    swarm.bootstrap.kill()
+    wait_for(
+        lambda: not any(node.status().get("bootstrap_connected", True) for node in nodes),
+        "the nodes to notice that the bootstrap peer is dead",
+    )
+    check_agreement(nodes)
+    second.program.kill()
+    wait_for(lambda: founder.events("silent", second.peer), "the death to be recorded")
+    before = founder.round
+    second.start()
+    wait_for(lambda: second.counted(before), "the lost member to contribute again")
+    assert not second.status()["bootstrap_connected"]
+    check_agreement([founder, second, third])
+
+
+def test_a_restarted_node_goes_on_as_it_was(swarm: Swarm, nodes: list[Node]) -> None:
+    founder, second, third = nodes
+    me = second.peer
+    wait_for_round(nodes, 2)
+    second.program.kill()
+    height = len(second.ledger())
+    said = _ballots(swarm, second)
+    blobs = {cid: second.blobs.path(cid).stat().st_mtime_ns for cid in second.blobs.ids()}
+    second.start("--metrics-addr", "127.0.0.1:0")
+    wait_for(lambda: second.counted(height), "the restarted node to contribute again")
+    assert second.status()["peer"] == me
+    last = check_agreement([founder, second, third])
+
+    # What it says now never contradicts what it had said.
+    for subject, block in _ballots(swarm, second).items():
+        assert said.get(subject, block) == block
+
+    # Nothing that was there came again, and of updates only those that it had missed.
+    ledger = second.ledger()
+    updates = {
+        entry.update: entry.size
+        for number in range(height, len(ledger))
+        for entry in ledger[number].record.updates
+    }
+    earlier = {entry.update for number in range(height) for entry in ledger[number].record.updates}
+    for cid in second.blobs.ids():
+        if cid in blobs:
+            assert second.blobs.path(cid).stat().st_mtime_ns == blobs[cid]
+        assert cid in blobs or cid not in earlier
+    received = second.received()
+    # The round that was going on, or that is going on now, may not be among those.
+    assert received["update"] <= sum(updates.values()) + 6 * max(updates.values())
+    snapshots = 1 + (last - height) // SNAPSHOT_INTERVAL
+    assert received["blob"] <= snapshots * (4 * swarm.manifest.elements + 1000)
+
+
+def test_a_trainer_that_is_killed_is_started_again(nodes: list[Node]) -> None:
+    founder, second, _ = nodes
+    began = founder.round
+    trainer = second.trainer()
+    trainer.kill()
+    wait_for(lambda: second.status().get("trainer_restarts"), "the trainer's death to be noticed")
+    after = founder.round
+    wait_for(lambda: second.counted(after), "the node to contribute again")
+    assert second.trainer() != trainer
+    # It never stopped to be a member.
+    assert not [*founder.events("silent", second.peer, began), *founder.events("left", since=began)]
+    assert not second.events("mismatch")
+    check_agreement(nodes)
+
+
+def test_a_polite_leave_is_recorded_at_once(nodes: list[Node]) -> None:
+    founder, second, third = nodes
+    began, lost = founder.round, third.peer
+    third.program.signal(signal.SIGTERM)
+    # Whoever only falls silent is recorded as such.
+    wait_for(lambda: founder.events("left", lost, began), "the leave to be recorded")
+    assert third.program.wait() == ExitCode.OK
+    assert not third.program.children()
+    assert not founder.events("silent", lost, began)
+    check_agreement([founder, second])
+
+
+def test_a_second_signal_ends_a_node_at_once(nodes: list[Node]) -> None:
+    founder, second, third = nodes
+    trainer, lost, began = third.trainer(), third.peer, founder.round
+    try:
+        # Nobody is there to take note of the leave.
+        founder.program.signal(signal.SIGSTOP)
+        second.program.signal(signal.SIGSTOP)
+        third.program.signal(signal.SIGTERM)
+        wait_for(lambda: third.status()["state"] == "leaving", "the first signal's effect")
+        third.program.signal(signal.SIGTERM)
+        assert third.program.wait() == ExitCode.INTERRUPTED
+    finally:
+        founder.program.resume()
+        second.program.resume()
+    wait_for(lambda: not is_running(trainer), "its trainer to end")
+    wait_for(
+        lambda: [*founder.events("left", lost, began), *founder.events("silent", lost, began)],
+        "the departure to be recorded",
+    )
+    check_agreement([founder, second])
+
+
+def test_a_node_that_slept_longer_than_updates_are_kept_comes_back(nodes: list[Node]) -> None:
+    founder, second, third = nodes
+    began = third.round
+    try:
+        third.program.signal(signal.SIGSTOP)
+        wait_for_round([founder, second], began + 3 * SNAPSHOT_INTERVAL)
+    finally:
+        third.program.resume()
+    after = founder.round
+    wait_for(lambda: third.counted(after), "the node that slept to contribute again")
+    check_agreement(nodes)
+
+
+def test_a_swarm_that_all_have_left_resumes(swarm: Swarm, nodes: list[Node]) -> None:
+    for node in nodes:
+        node.program.signal(signal.SIGTERM)
+    for node in nodes:
+        assert node.program.wait() == ExitCode.OK
+    ledgers = [node.ledger() for node in nodes]
+    height = max(len(ledger) for ledger in ledgers)
+    swarm.start(*NAMES)
+    for node in nodes:
+        wait_for(lambda node=node: node.counted(height), f"{node.name} to contribute again")
+    check_agreement(nodes)
+    # One chain, that goes on from where it was.
+    now = nodes[0].ledger()
+    for ledger in ledgers:
+        assert [ledger[r].record.id for r in range(len(ledger))] == [
+            now[r].record.id for r in range(len(ledger))
+        ]
+
+
+def _ballots(swarm: Swarm, node: Node) -> dict[tuple[str, int, int], bytes]:
+    """What a node has voted for, by kind, round and slot; it must never have said two things."""
+    said: dict[tuple[str, int, int], bytes] = {}
+    for raw in node.signed():
+        envelope = open_envelope(raw, swarm=swarm.manifest.swarm)
+        message = decode_message(envelope)
+        if isinstance(message, Ballot):
+            subject, block = (envelope.kind, message.round, message.slot), message.block
+        elif isinstance(message, Proposal):
+            subject, block = ("proposal", message.record.round, message.slot), message.record.id
+        else:
+            continue
+        assert said.setdefault(subject, block) == block, f"two different ballots for {subject}"
+    return said
