@@ -91,6 +91,30 @@ def test_nor_by_splitting_off_at_the_last_record(chain: Chain, rounds: int) -> N
     assert not follows(honest, alone)
 
 
+def test_whom_liars_lead_astray_comes_back() -> None:
+    """Three liars of ten call six others silent: a certificate that accuses not the tenth binds it,
+    though it never signed. It follows them until it hears of the others."""
+    chain = Chain(10)
+    chain.grow()
+    peers = chain.membership.peers
+    liars, victim, honest = peers[:3], peers[3], peers[4:]
+    astray = chain.fork()
+    for rounds in range(1, 4):
+        astray.grow(
+            silent=[peer for peer in honest if peer in astray.membership],
+            signers=liars,
+            updates=[astray.update(peer) for peer in liars],
+            departed=[astray.silence(peer) for peer in honest if peer in astray.membership],
+        )
+        assert victim in astray.membership
+        true = split(chain, honest, 2)
+        assert follows(astray, true)
+        assert not follows(true, astray), rounds
+    # Two such victims are one too many.
+    with pytest.raises(ProtocolError):
+        chain.fork().grow(silent=honest[1:], signers=liars)
+
+
 def test_a_majority_is_followed_at_once(chain: Chain) -> None:
     """Who split off a moment ago need not wait to have a second record of its own."""
     peers = chain.membership.peers
