@@ -126,6 +126,8 @@ class RoundSpec:
     """Training begins once this many members are there; later any number goes on."""
     snapshot_interval: Annotated[int, Range(1, 100_000)] = 50
     """Rounds between certified snapshots."""
+    min_seconds: Annotated[float, Range(0.0, 86_400.0)] = 0.5
+    """A round takes at least this long, or a lone fast member would outrun gossip and newcomers."""
     collect_min_seconds: Seconds = 1.0
     collect_max_seconds: Seconds = 600.0
     slot_min_seconds: Seconds = 1.0

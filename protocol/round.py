@@ -250,12 +250,16 @@ class Round:
         if self.number == 0:
             waiting = len(self._joins.admissible(self._manifest, self._ledger, now))
             return waiting + 1 >= self._manifest.rounds.start_members
-        if self.collection.last_arrival is None:
+        if self.collection.last_arrival is None or now < self._earliest:
             return False
         presence = self._presence
         gone = presence.silent(self._pacing.lease, now) | presence.leaving() | presence.missing(now)
         late = now >= self.start + self._pacing.collect
         return late or not self.collection.outstanding(set(self.membership.peers) - gone)
+
+    @property
+    def _earliest(self) -> float:
+        return self.start + self._manifest.rounds.min_seconds
 
     def _slot_deadline(self, now: float) -> float:
         """When to give up on the current slot."""

@@ -54,6 +54,7 @@ def toy_manifest(**changes: Any) -> Manifest:
         sequences=64,
         start_members=changes.pop("start_members", 1),
         snapshot_interval=changes.pop("snapshot_interval", 5),
+        min_seconds=changes.pop("min_seconds", 0.0),
         collect_min_seconds=0.5,
         collect_max_seconds=30.0,
         lease_min_seconds=6.0,

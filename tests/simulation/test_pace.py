@@ -44,3 +44,13 @@ def test_a_round_that_waits_for_silence_makes_nobody_more_patient() -> None:
     for node in nodes[1:]:
         node.stop()
         swarm.run_until(lambda: len(nodes[0].member.members) == len(swarm.alive), limit=20)
+
+
+def test_a_lone_fast_member_does_not_outrun_gossip() -> None:
+    swarm = Swarm(toy_manifest(min_seconds=0.5))
+    member = swarm.add(0)
+    member.training_seconds = 0.001
+    swarm.run_until(lambda: member.member.applied_round >= 1, limit=60)
+    began, first = swarm.now, member.member.applied_round
+    swarm.run_until(lambda: swarm.now >= began + 20, limit=60)
+    assert 10 <= member.member.applied_round - first <= 40
