@@ -166,6 +166,11 @@ class Agreement:
         founded = self._founded()
         return founded[0] if founded and founded[0] is not None else None
 
+    def certified(self, block: RecordId) -> bool:
+        """Whether a quorum has voted for `block` in some slot."""
+        certificates = (state.certificates.get("vote") for state in self._slots.values())
+        return any(found is not None and found.block == block for found in certificates)
+
     def may_propose(self) -> bool:
         """Whether this member leads the current slot and has not proposed in it."""
         return (

@@ -216,8 +216,12 @@ class Round:
         if record.fingerprint != standing.fingerprint:
             notes = [Note("mismatch", self.number, None, "other parameters proposed")]
             return Step([], notes if new else [], [])
-        silent = self._presence.silent(self._pacing.lease, now)
-        if not {entry.peer for entry in record.departed if entry.reason == "silent"} <= silent:
+        accused = {entry.peer for entry in record.departed if entry.reason == "silent"}
+        # A certified block must be repeated until it is decided. A quorum agreed about the silence
+        # then; that the accused are heard again would otherwise stop the round for good.
+        if not accused <= self._presence.silent(
+            self._pacing.lease, now
+        ) and not self.agreement.certified(record.id):
             return _nothing()
         missing = [entry for entry in record.updates if entry.update not in standing.held]
         if not missing:

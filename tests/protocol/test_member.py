@@ -261,6 +261,28 @@ def test_silence_is_agreed_to_by_those_who_noticed_it() -> None:
     assert votes[-1].silent == seat.chain.membership.mask([gone])
 
 
+def test_a_certified_accusation_is_not_judged_again() -> None:
+    """The accused came back between the votes and the finalizes. The block must be repeated, since it
+    may be decided somewhere; were it refused now, the round would never end."""
+    seat = Seat()
+    chain = seat.chain
+    seat.trains()
+    gone, *here = [peer for peer in seat.others if peer != seat.leader]
+    here.append(seat.leader)
+    seat.gathers()
+    record = chain.record(
+        updates=[chain.update(peer) for peer in (seat.me, *here)], departed=[chain.silence(gone)]
+    )
+    assert said(seat.proposal(record)) == []
+    for peer in seat.others:
+        seat.hears(peer, "skip", chain.ballot(NO_BLOCK))
+    assert said(seat.proposal(record, slot=2)) == []
+    assert not seat.member.current.agreement.certified(record.id)
+    effects = seat.ballots("vote", record.id)
+    assert seat.member.current.agreement.certified(record.id)
+    assert said(effects, "vote") == [chain.ballot(record.id, slot=2)]
+
+
 def test_one_update_a_member_and_round() -> None:
     """A second announcement is an offence, and costs us no download."""
     seat = Seat()
