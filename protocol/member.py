@@ -303,7 +303,8 @@ class Member:
         round_ = round_of(message)
         past = round_ < self.round
         if past and isinstance(message, Announcement):
-            return [Note("late", round_, envelope.sender)]
+            # To one who catches up everything comes late.
+            return [Note("late", round_, envelope.sender)] if self.at_tip else []
         if self._mailbox.has(round_, envelope) or (past and not isinstance(message, Leave)):
             return []
         # What the current round refuses is not kept, let alone handed to others.
