@@ -9,7 +9,8 @@ a chain of them. The rules:
    skipped by a quorum.
 3. A member votes at most once a slot, for a well founded proposal of the slot's leader that it finds
    acceptable, and only while it is in that slot.
-4. When its timer runs out, a member skips the slot. It may have voted before.
+4. When its timer runs out, or so many have skipped that the slot cannot decide any more, a member skips
+   it. It may have voted before.
 5. A quorum of votes certifies a block, a quorum of skips ends a slot; either takes a member into the
    next slot. It finalizes a certified block unless it skipped that slot, and never skips a slot that
    it has finalized.
@@ -32,7 +33,7 @@ from dataclasses import dataclass, field
 from ..crypto.identity import PeerId
 from .certificates import find_quorum
 from .errors import ProtocolError
-from .membership import FaultModel, Membership
+from .membership import FaultModel, Membership, quorum
 from .messages import (
     NO_BLOCK,
     Ballot,
@@ -197,6 +198,14 @@ class Agreement:
             and not self._cast("skip", self.slot)
             and not self._cast("finalize", self.slot)
         )
+
+    def hopeless(self) -> bool:
+        """Whether so many skipped the current slot that the others are no quorum without them.
+
+        In the model `byzantine` one of them at least is honest, so liars alone cannot end a slot.
+        """
+        skipped = self._state(self.slot).ballots["skip"].get(NO_BLOCK, {})
+        return len(self.membership) - len(skipped) < quorum(self._model, len(self.membership))
 
     def finalizable(self) -> list[Certificate]:
         """Certificates of votes that rule 5 asks this member to finalize."""

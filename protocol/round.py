@@ -232,7 +232,9 @@ class Round:
 
     def _skip(self, now: float) -> Step:
         slot = self.agreement.slot
-        if not self.agreement.may_skip() or now < self._slot_deadline(now):
+        # Timers differ: a member that was restarted knows nothing of the swarm's pace.
+        late = now >= self._slot_deadline(now) or self.agreement.hopeless()
+        if not late or not self.agreement.may_skip():
             return _nothing()
         step = _say(self._ballot("skip", slot, NO_BLOCK, now))
         step.notes.append(Note("skipped", self.number, self.agreement.leader(slot)))

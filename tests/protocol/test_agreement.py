@@ -251,6 +251,29 @@ def test_no_skip_after_a_finalize() -> None:
     assert round_.agreement.finalizable() == []
 
 
+@pytest.mark.parametrize(
+    ("model", "count", "needed"),
+    [
+        ("byzantine", 3, 1),
+        ("byzantine", 4, 2),
+        ("byzantine", 7, 3),
+        ("crash", 3, 2),
+        ("crash", 4, 2),
+    ],
+)
+def test_a_slot_is_hopeless_without_a_quorum(model: FaultModel, count: int, needed: int) -> None:
+    """As many skips as it takes, more than there may be liars; those of other slots do not count."""
+    round_ = Round(count, model=model)
+    for number, peer in enumerate(round_.others, 1):
+        round_.cast("skip", peer, 2, NO_BLOCK)
+        assert not round_.agreement.hopeless()
+        if number == needed:
+            break
+    for number, peer in enumerate(round_.others[:needed], 1):
+        round_.cast("skip", peer, 1, NO_BLOCK)
+        assert round_.agreement.hopeless() == (number == needed)
+
+
 def test_an_earlier_slot_is_finalized_late() -> None:
     """Certificates may arrive after the member has moved on; it has not skipped, so it finalizes."""
     round_ = Round()

@@ -283,6 +283,17 @@ def test_a_certified_accusation_is_not_judged_again() -> None:
     assert said(effects, "vote") == [chain.ballot(record.id, slot=2)]
 
 
+def test_a_slot_that_cannot_decide_is_skipped_with_the_others() -> None:
+    """A member that was restarted has forgotten the swarm's pace and skips early; were the others to
+    wait for their own timers, each slot would take the longest that there is."""
+    seat = Seat()
+    seat.trains()
+    first, second, *_ = [peer for peer in seat.others if peer != seat.leader]
+    skip = seat.chain.ballot(NO_BLOCK)
+    assert said(seat.hears(first, "skip", skip)) == []
+    assert said(seat.hears(second, "skip", skip)) == [skip]
+
+
 def test_one_update_a_member_and_round() -> None:
     """A second announcement is an offence, and costs us no download."""
     seat = Seat()
