@@ -282,7 +282,9 @@ class Member:
         ):
             self._last_join, self._join_round = now, self.round
             effects += self._say("join", JoinRequest(self.round, self._ticket), now)
-        waiting = self.is_member and self.current.ready_since is None
+        # Who has just come back asks at once: much may have been said before.
+        seen = self._last_decision > float("-inf")
+        waiting = seen and self.is_member and self.current.ready_since is None
         patience = self.pacing.lease / 4 if waiting else 0.0
         effects += self._lookout.questions(
             self.ledger, last=self._last_decision, patience=patience, now=now

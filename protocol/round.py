@@ -40,6 +40,8 @@ from .proposing import JoinRequests, compose_record
 _REPEAT_PATIENCE = 0.25
 # A leader whose connection broke gets this part of the slot's time.
 _MISSING_PATIENCE = 0.25
+# An update that we announced before a restart lies on our own disk, or is lost.
+_OWN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -256,12 +258,15 @@ class Round:
         if self.number == 0:
             waiting = len(self._joins.admissible(self._manifest, self._ledger, now))
             return waiting + 1 >= self._manifest.rounds.start_members
-        if self.collection.last_arrival is None or now < self._earliest:
-            return False
         presence = self._presence
         gone = presence.silent(self._pacing.lease, now) | presence.leaving() | presence.missing(now)
-        late = now >= self.start + self._pacing.collect
-        return late or not self.collection.outstanding(set(self.membership.peers) - gone)
+        expected = set(self.membership.peers) - gone
+        if self.collection.announced(self._me) and now >= self.start + _OWN_SECONDS:
+            expected.discard(self._me)
+        outstanding = self.collection.outstanding(expected)
+        if now < self._earliest or (self.collection.last_arrival is None and outstanding):
+            return False
+        return not outstanding or now >= self.start + self._pacing.collect
 
     @property
     def _earliest(self) -> float:

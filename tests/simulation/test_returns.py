@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from distro_node.protocol.messages import Announcement, decode_message
 from simulation.swarm import Node, Swarm, toy_manifest
 
 
@@ -82,3 +83,48 @@ def test_a_minority_cannot_talk_a_member_out_of_its_parameters() -> None:
     swarm.run_until(everybody_at(swarm, 14), limit=120)
     for node in nodes[2:]:
         assert not any(note.peer == node.peer for note in node.notes if note.kind == "mismatch")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_member_killed_right_after_its_announcement_goes_on(count: int, lost: bool) -> None:
+    """Its update counts if it is still there; if the disk lost it, the round does without."""
+    swarm, nodes = start(count)
+    swarm.run_until(everybody_at(swarm, 5), limit=60)
+    for node in nodes[1:]:
+        # Too busy to have got it.
+        node.frozen = True
+    node = nodes[0]
+    said = len(node.disk.said)
+    swarm.run_until(
+        lambda: any(envelope.kind == "announcement" for envelope in node.disk.said[said:]),
+        limit=60,
+    )
+    number = next(i for i in range(said, len(node.disk.said)) if node.disk.said[i].kind[0] == "a")
+    announcement = decode_message(node.disk.said[number])
+    assert isinstance(announcement, Announcement)
+    node.stop()
+    del node.disk.said[number + 1 :], node.disk.entries[announcement.round :]
+    if lost:
+        node.disk.blobs.discard(announcement.update)
+        # What was applied a moment ago never happened.
+        swarm._parameters.pop(announcement.round, None)
+    again = swarm.add(0, node.disk)
+    for other in nodes[1:]:
+        other.frozen = False
+    swarm.run_until(everybody_at(swarm, announcement.round + 2), limit=20)
+    assert (announcement.round in again.counted) == (not lost)
+
+
+@pytest.mark.parametrize("round_", range(4, 10))
+def test_who_has_seen_no_round_yet_follows_those_who_know_the_pace(round_: int) -> None:
+    """A member without a measure of its own would wait for the slowest as long as allowed, also
+    where it leads."""
+    swarm, nodes = start(3)
+    swarm.run_until(everybody_at(swarm, round_), limit=60)
+    nodes[2].training_seconds = 1000.0
+    swarm.run_until(everybody_at(swarm, round_ + 2), limit=60)
+    nodes[1].stop()
+    swarm.add(1, nodes[1].disk)
+    target = nodes[0].member.round + 3
+    swarm.run_until(everybody_at(swarm, target), limit=25)
