@@ -85,6 +85,13 @@ def test_a_swarm_of_another_version(swarm: Swarm) -> None:
     join(swarm, "old", link).refused_with(ExitCode.VERSION, "version 2")
 
 
+def test_a_ticket_that_was_cut_short(swarm: Swarm) -> None:
+    guest = Invite(
+        swarm=swarm.manifest.swarm, bootstrap=(swarm.bootstrap_address,), ticket="c2hvcnQ"
+    )
+    join(swarm, "cut", invite_text(guest)).refused_with(ExitCode.BAD_SWARM_ID, "ticket")
+
+
 def test_ports_in_use(swarm: Swarm, taken_port: int) -> None:
     listen = ("--listen", f"/ip4/127.0.0.1/tcp/{taken_port}")
     join(swarm, "port", swarm.link, *listen).refused_with(ExitCode.PORT_IN_USE, str(taken_port))
