@@ -19,7 +19,7 @@ from ..protocol.blobs import CHUNK_BYTES, MAX_BLOB_BYTES, BlobList, decode_blob_
 from ..protocol.errors import ProtocolError
 from ..protocol.manifest import DataSpec
 from .blobstore import BlobStore
-from .network.blobs import BlobFetcher, FetchFailed
+from .network.blobs import BlobFetcher, FetchFailed, Wanted
 
 _log = logging.getLogger(__name__)
 
@@ -29,13 +29,6 @@ _PAUSE_SECONDS = 2.0
 
 Report = Callable[[str, int, int], None]
 """(what, done, total)"""
-
-Wanted = Callable[[], bool]
-"""Whether something is still worth waiting for."""
-
-
-def _always() -> bool:
-    return True
 
 
 class Provisions:
@@ -55,7 +48,7 @@ class Provisions:
 
     async def blob(self, blob: ContentId, what: str) -> bytes:
         """One blob's bytes. Raises `DiskFull`."""
-        data = await self._blob(blob, what, _always)
+        data = await self._blob(blob, what, lambda: True)
         assert data is not None  # it is wanted as long as it takes
         return data
 
@@ -65,11 +58,11 @@ class Provisions:
         blob: ContentId,
         size: int,
         what: str,
-        wanted: Wanted = _always,
+        wanted: Wanted = lambda: True,
     ) -> BlobList | None:
         """A blob list with all of its chunks. Raises `DiskFull`.
 
-        None if nobody has it and, asked after each attempt, `wanted` says that it is not anymore.
+        None if nobody has it, and `wanted` says that there is no use in waiting for somebody.
 
         Raises `ProtocolError` if the list is not what it should be, which no peer can cause: its
         content id comes from the manifest or from a certified record.
@@ -78,7 +71,7 @@ class Provisions:
         if data is None:
             return None
         blobs = decode_blob_list(data, kind, size)
-        while not await self._chunks(blobs, what):
+        while not await self._chunks(blobs, what, wanted):
             if not wanted():
                 return None
         return blobs
@@ -99,13 +92,14 @@ class Provisions:
                     max_bytes=MAX_BLOB_BYTES,
                     providers=self._providers,
                     timeout=_TIMEOUT_SECONDS,
+                    wanted=wanted,
                 )
             except FetchFailed as failure:
-                await self._wait(what, failure)
                 if not wanted():
                     return None
+                await self._wait(what, failure)
 
-    async def _chunks(self, blobs: BlobList, what: str) -> bool:
+    async def _chunks(self, blobs: BlobList, what: str, wanted: Wanted) -> bool:
         def progress(done: int, total: int) -> None:
             self._report(what, min(done * CHUNK_BYTES, blobs.size), blobs.size)
 
@@ -116,9 +110,11 @@ class Provisions:
                 providers=self._providers,
                 timeout=_TIMEOUT_SECONDS,
                 progress=progress,
+                wanted=wanted,
             )
         except FetchFailed as failure:
-            await self._wait(what, failure)
+            if wanted():
+                await self._wait(what, failure)
             return False
         return True
 

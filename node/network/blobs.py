@@ -26,6 +26,13 @@ PROTOCOL = "/distro/blob/1"
 """Request: a content id. Answer: a zero byte and the blob, or a one byte: not here."""
 
 Providers = Callable[[], Sequence[PeerId]]
+Wanted = Callable[[], bool]
+"""Whether something is still worth waiting for."""
+
+
+def _always() -> bool:
+    return True
+
 
 _FOUND, _NOT_FOUND = b"\x00", b"\x01"
 _CONTENT_ID_BYTES = 32
@@ -103,19 +110,20 @@ class BlobFetcher:
         providers: Providers,
         kind: str = "blob",
         timeout: float,
+        wanted: Wanted = _always,
     ) -> bytes:
         """Return a blob from the store or from a provider, and keep it in the store.
 
         `providers` is asked anew whenever somebody is needed; those not connected are passed over.
-        Providers that fail are tried again while `timeout` seconds last. Raises `FetchFailed`, and
-        `DiskFull` if the blob cannot be kept.
+        Providers that fail are tried again while `timeout` seconds last, or until `wanted` says no
+        while nobody has it. Raises `FetchFailed`, and `DiskFull` if the blob cannot be kept.
         """
         data = await trio.to_thread.run_sync(self._store.get, cid)
         if data is not None:
             return data
         download = self._downloads.get(cid)
         if download is None:
-            download = _Download(cid, min(max_bytes, MAX_BLOB_BYTES), providers, kind)
+            download = _Download(cid, min(max_bytes, MAX_BLOB_BYTES), providers, kind, wanted)
             self._downloads[cid] = download
             self._network.spawn(self._run, download)
         download.waiting += 1
@@ -145,6 +153,7 @@ class BlobFetcher:
         timeout: float,
         concurrency: int = 4,
         progress: Callable[[int, int], None] | None = None,
+        wanted: Wanted = _always,
     ) -> None:
         """Bring all of these blobs into the store, `concurrency` at a time.
 
@@ -161,7 +170,12 @@ class BlobFetcher:
             for cid in queue:
                 try:
                     await self.fetch(
-                        cid, max_bytes=max_bytes, providers=providers, kind=kind, timeout=timeout
+                        cid,
+                        max_bytes=max_bytes,
+                        providers=providers,
+                        kind=kind,
+                        timeout=timeout,
+                        wanted=wanted,
                     )
                 except (FetchFailed, OSError) as error:
                     failures.append(error)
@@ -182,6 +196,8 @@ class BlobFetcher:
             async with trio.open_nursery() as nursery:
                 while download.data is None and download.error is None:
                     self._start_attempts(download, nursery)
+                    if download.is_vain and not download.wanted():
+                        break
                     with trio.move_on_after(_POLL_SECONDS):
                         await download.changed.wait()
                     download.changed = trio.Event()
@@ -287,11 +303,14 @@ class BlobFetcher:
 class _Download:
     """One blob on its way, for everybody who waits for it."""
 
-    def __init__(self, cid: ContentId, max_bytes: int, providers: Providers, kind: str) -> None:
+    def __init__(
+        self, cid: ContentId, max_bytes: int, providers: Providers, kind: str, wanted: Wanted
+    ) -> None:
         self.cid = cid
         self.max_bytes = max_bytes
         self.providers = providers
         self.kind = kind
+        self.wanted = wanted
         self.waiting = 0
         self.scope = open_scope()
         self.done = trio.Event()
@@ -303,6 +322,14 @@ class _Download:
         self._delays: dict[PeerId, float] = {}
         self.data: bytes | None = None
         self.error: OSError | None = None
+
+    @property
+    def is_vain(self) -> bool:
+        """Whether nobody is at it, and everybody who could be does not have it."""
+        lacking = ("not found", "not connected")
+        return not self.attempts and all(
+            self.tried.get(peer) in lacking for peer in self.providers()
+        )
 
     def failed(self, peer: PeerId, outcome: str) -> None:
         self.tried[peer] = outcome

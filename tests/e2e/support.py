@@ -57,6 +57,7 @@ total_rounds = 100000
 sequences = 12
 start_members = {start_members}
 snapshot_interval = {snapshot_interval}
+min_seconds = 0.2
 collect_min_seconds = 5.0
 slot_min_seconds = 2.0
 lease_min_seconds = {lease_seconds}

@@ -79,6 +79,37 @@ async def test_a_blob_is_fetched_checked_and_kept(store: BlobStore, seeded: Blob
         await until(lambda: requests_open(a) == requests_open(b) == 0)
 
 
+async def test_what_nobody_has_is_not_waited_for_once_it_is_not_wanted(
+    store: BlobStore, seeded: BlobStore
+) -> None:
+    """As long as somebody sends it, though, it is taken."""
+    async with star(3) as (a, b, c):
+        serve_blobs(b, BlobStore(store.root / "empty"))
+        serve_blobs(c, seeded)
+        asked: list[float] = []
+
+        def wanted() -> bool:
+            asked.append(trio.current_time())
+            return len(asked) < 3
+
+        for providers, found in (([b.peer], False), ([b.peer, c.peer], True), ([], False)):
+            asked.clear()
+            with trio.fail_after(60):
+                try:
+                    data = await BlobFetcher(a, store).fetch(
+                        CID,
+                        max_bytes=len(DATA),
+                        providers=lambda providers=providers: providers,
+                        timeout=3600,
+                        wanted=wanted,
+                    )
+                    assert found
+                    assert data == DATA
+                except FetchFailed:
+                    assert not found
+            store.remove(CID)
+
+
 async def test_the_largest_and_the_empty_blob(store: BlobStore, seeded: BlobStore) -> None:
     async with star(2) as (a, b):
         serve_blobs(b, seeded)
