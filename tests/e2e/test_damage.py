@@ -61,15 +61,17 @@ def test_whatever_was_damaged_on_a_disk_comes_from_the_others(
     swarm: Swarm, nodes: list[Node]
 ) -> None:
     _, second = nodes
+    directory = second.directory
+    large = (directory.ledger, directory.votes, directory.momentum, directory.manifest)
+    small = (directory.root / "snapshots.json", directory.root / "peers.json")
+    # Each is written at a time of its own, and all of them are to be damaged.
+    wait_for(lambda: all(path.exists() for path in large + small), "every file to be written")
     second.program.kill()
     before = second.ledger()
-    for path in second.data.blobs.iterdir():
+    for path in (*second.data.blobs.iterdir(), *large):
         flip(path, path.stat().st_size // 2)
-    directory = second.directory
-    for path in (directory.ledger, directory.votes, directory.momentum, directory.manifest):
-        flip(path, path.stat().st_size // 2)
-    for name in ("snapshots.json", "peers.json"):
-        flip(directory.root / name, 0)
+    for path in small:
+        flip(path, 0)
     with directory.history.open("a") as file:
         file.write('{"round": 1')
     assert len(second.ledger()) < len(before)
