@@ -218,7 +218,8 @@ def _distro_step(spec: OptimizerSpec, trial: Trial) -> Callable[[float, int], fl
             workers, np.array_split(trial.next_batch(), len(workers)), strict=True
         ):
             worker.accumulate(trial.gradients(share))
-            bodies.append(encode_update(layout, *worker.take(number)))
+            taken = worker.take(number)
+            bodies.append(encode_update(layout, taken.positions, taken.signs))
             worker.forget(number)
         updates = [decode_update(layout, body) for body in bodies]
         apply_step([p.data for p in trial.parameters], layout, updates, rate, spec.weight_decay)

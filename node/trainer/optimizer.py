@@ -9,8 +9,10 @@ of each member, since no optimizer state is ever shared, and lowers the loss at 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ...protocol.manifest import OptimizerSpec
@@ -23,6 +25,18 @@ _EPSILON = 1e-12
 
 # Rounds that may be open at once; overlapping rounds need two.
 _MAX_PENDING = 8
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one round takes out of a momentum: per tensor of the layout arrays of (blocks, k)."""
+
+    positions: list[npt.NDArray[np.int32]]
+    """Positions in the block, ascending."""
+    values: list[npt.NDArray[np.float32]]
+    """The coefficients there. They stay at home: only their signs are sent."""
+    signs: list[npt.NDArray[np.int8]]
+    """+1 or -1: what is sent where a value is 0 depends on the round."""
 
 
 class LocalOptimizer:
@@ -72,11 +86,10 @@ class LocalOptimizer:
             momentum.mul_(self._spec.momentum)
 
     @torch.no_grad()
-    def take(self, round_number: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Take the strongest coefficients out of the momentum: positions and signs, per tensor.
+    def take(self, round_number: int) -> Taken:
+        """Take the strongest coefficients out of the momentum.
 
-        As `encode_update` wants them: (blocks, k), positions int32 and ascending, signs int8. They
-        stay pending until `forget` or `refund`. A second call for a round gives the first one's
+        They stay pending until `forget` or `refund`. A second call for a round gives the first one's
         coefficients back beforehand.
         """
         self.refund(round_number)
@@ -87,12 +100,12 @@ class LocalOptimizer:
         # A block without any momentum (rows of tokens never seen) must send something too. Its sign
         # alternates with the rounds, so that what it does to the parameters is undone next round.
         at_zero = 1 if round_number % 2 == 0 else -1
-        positions = [places.to(torch.int32).numpy() for places, _ in sent]
-        signs = [
-            np.where(values.numpy() == 0, at_zero, np.sign(values.numpy())).astype(np.int8)
-            for _, values in sent
-        ]
-        return positions, signs
+        values = [amounts.numpy() for _, amounts in sent]
+        return Taken(
+            positions=[places.to(torch.int32).numpy() for places, _ in sent],
+            values=values,
+            signs=[np.where(v == 0, at_zero, np.sign(v)).astype(np.int8) for v in values],
+        )
 
     @torch.no_grad()
     def refund(self, round_number: int) -> bool:

@@ -121,7 +121,8 @@ class TrainingSession:
         else:
             self.optimizer.decay()
         self._clear_gradients()
-        body = encode_update(self.layout, *self.optimizer.take(round_number))
+        taken = self.optimizer.take(round_number)
+        body = encode_update(self.layout, taken.positions, taken.signs)
         return LocalUpdate(
             body=body,
             # A comparison with NaN is false, so NaN becomes the largest, too.

@@ -80,10 +80,11 @@ def test_takes_the_strongest_coefficients_and_leaves_the_rest() -> None:
     coefficients = (basis @ block @ basis.T).ravel()
     strongest = np.sort(np.argsort(-np.abs(coefficients))[:8])
 
-    positions, signs = optimizer.take(1)
-    np.testing.assert_array_equal(positions[0][1], strongest)
-    np.testing.assert_array_equal(signs[0][1], np.sign(coefficients[strongest]))
-    encode_update(LAYOUT, positions, signs)
+    taken = optimizer.take(1)
+    np.testing.assert_array_equal(taken.positions[0][1], strongest)
+    np.testing.assert_allclose(taken.values[0][1], coefficients[strongest], rtol=1e-5)
+    np.testing.assert_array_equal(taken.signs[0][1], np.sign(coefficients[strongest]))
+    encode_update(LAYOUT, taken.positions, taken.signs)
     coefficients[strongest] = 0
     left = basis.T @ coefficients.reshape(64, 64) @ basis
     np.testing.assert_allclose(optimizer.momentum[0][:, 64:].numpy(), left, atol=2e-6)
@@ -116,7 +117,7 @@ def test_taking_a_round_again_gives_the_first_take_back() -> None:
     before = state(optimizer)
     first = optimizer.take(7)
     second = optimizer.take(7)
-    for a, b in zip(first[0], second[0], strict=True):
+    for a, b in zip(first.positions, second.positions, strict=True):
         np.testing.assert_array_equal(a, b)
     optimizer.refund(7)
     assert_close(state(optimizer), before)
@@ -135,11 +136,11 @@ def test_rounds_that_never_settle_are_refunded_not_lost() -> None:
 
 def test_an_empty_momentum_sends_what_the_next_round_undoes() -> None:
     optimizer = new_optimizer()
-    odd_positions, odd_signs = optimizer.take(1)
-    even_positions, even_signs = optimizer.take(2)
-    for a, b in zip(odd_positions, even_positions, strict=True):
+    odd, even = optimizer.take(1), optimizer.take(2)
+    assert not any(value.any() for value in odd.values)
+    for a, b in zip(odd.positions, even.positions, strict=True):
         np.testing.assert_array_equal(a, b)
-    for a, b in zip(odd_signs, even_signs, strict=True):
+    for a, b in zip(odd.signs, even.signs, strict=True):
         np.testing.assert_array_equal(a, -b)
 
 
@@ -149,7 +150,8 @@ def test_deterministic() -> None:
         optimizer = new_optimizer(RMS)
         for seed in range(3):
             optimizer.accumulate(gradients(seed))
-        bodies.append(encode_update(LAYOUT, *optimizer.take(1)))
+        taken = optimizer.take(1)
+        bodies.append(encode_update(LAYOUT, taken.positions, taken.signs))
     assert bodies[0] == bodies[1]
 
 
