@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..crypto.identity import PeerId
-from .certificates import find_quorum
+from .certificates import find_quorum, silenced
 from .errors import ProtocolError
 from .membership import FaultModel, Membership, quorum
 from .messages import (
@@ -55,10 +55,24 @@ _Versions = dict[bytes, SignedBallot]
 
 
 @dataclass
+class _Tally:
+    """The ballots of one kind for one block of a slot."""
+
+    cast: dict[PeerId, _Versions] = field(default_factory=dict)
+    most_silent: int = 0
+    """The most members that one of them calls silent: it bounds how small a quorum can be."""
+    settled: bool = False
+    """Whether there is a certificate that does not call this member silent."""
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self.cast
+
+
+@dataclass
 class _SlotState:
     proposal: RecordId | None = None
     # Ballots by kind, then by block: almost always a single block.
-    ballots: dict[BallotKind, dict[RecordId, dict[PeerId, _Versions]]] = field(
+    ballots: dict[BallotKind, dict[RecordId, _Tally]] = field(
         default_factory=lambda: {"vote": {}, "skip": {}, "finalize": {}}
     )
     certificates: dict[BallotKind, Certificate] = field(default_factory=dict)
@@ -116,7 +130,8 @@ class Agreement:
         self._check_slot(ballot.slot)
         if sender not in self.membership:
             raise ProtocolError("not_member", "a ballot from somebody who is no member")
-        if self.membership.bits(ballot.silent) & self.membership.bit(sender):
+        silent = self.membership.bits(ballot.silent)
+        if silent & self.membership.bit(sender):
             raise ProtocolError("invalid", "a ballot that calls its own sender silent")
         if (kind == "skip") != (ballot.block == NO_BLOCK):
             raise ProtocolError("invalid", f"a {kind} with the wrong kind of block")
@@ -127,20 +142,13 @@ class Agreement:
             raise ProtocolError("equivocation", f"two different {kind}s for slot {ballot.slot}")
         # The same ballot with another mask (silence is noticed over time) stands beside the first:
         # members that heard them in another order, or not all, must come to the same end.
-        versions = by_block.setdefault(ballot.block, {}).setdefault(sender, {})
+        tally = by_block.setdefault(ballot.block, _Tally())
+        tally.most_silent = max(tally.most_silent, silent.bit_count())
+        versions = tally.cast.setdefault(sender, {})
         versions[ballot.silent] = SignedBallot(sender, ballot.silent, signature)
         if len(versions) > _MAX_MASKS:
             del versions[next(iter(versions))]
-        certified = find_quorum(
-            {peer: cast.values() for peer, cast in by_block[ballot.block].items()},
-            self.membership,
-            self._model,
-        )
-        # A certificate once found stays.
-        if certified is not None:
-            state.certificates[kind] = Certificate(
-                kind, self.round, self.parent, ballot.slot, ballot.block, certified
-            )
+        self._certify(kind, ballot.slot, ballot.block, tally)
 
     # What the rules allow
 
@@ -204,8 +212,8 @@ class Agreement:
 
         In the model `byzantine` one of them at least is honest, so liars alone cannot end a slot.
         """
-        skipped = self._state(self.slot).ballots["skip"].get(NO_BLOCK, {})
-        return len(self.membership) - len(skipped) < quorum(self._model, len(self.membership))
+        tally = self._state(self.slot).ballots["skip"].get(NO_BLOCK, _Tally())
+        return len(self.membership) - len(tally.cast) < quorum(self._model, len(self.membership))
 
     def finalizable(self) -> list[Certificate]:
         """Certificates of votes that rule 5 asks this member to finalize."""
@@ -238,6 +246,26 @@ class Agreement:
         ]
 
     # Private
+
+    def _certify(self, kind: BallotKind, slot: int, block: RecordId, tally: _Tally) -> None:
+        """Look for a certificate, where there may be one and none is known that will do.
+
+        It costs time in the number of members, and ballots come as often: so not for each of them.
+        """
+        if tally.settled or len(tally.cast) < quorum(
+            self._model, len(self.membership) - tally.most_silent
+        ):
+            return
+        found = find_quorum(
+            {peer: versions.values() for peer, versions in tally.cast.items()},
+            self.membership,
+            self._model,
+        )
+        # A certificate once found stays, but one that calls this member silent may not bind it.
+        if found is not None:
+            certificate = Certificate(kind, self.round, self.parent, slot, block, found)
+            self._state(slot).certificates[kind] = certificate
+            tally.settled = self._me not in silenced(certificate, self.membership)
 
     def _founded(self) -> list[RecordId | None]:
         """Blocks that the current slot may build on, the latest first; None stands for a fresh one."""

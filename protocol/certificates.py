@@ -125,7 +125,10 @@ def check_certificate(
     signers = [(signed.peer, membership.bits(signed.silent)) for signed in certificate.ballots]
     if not _certifies(signers, membership, model):
         raise ProtocolError("certificate", f"{len(signers)} of {len(membership)} are no quorum")
+    # Most signers have the same mask, and so signed the same bytes.
+    bodies: dict[bytes, bytes] = {}
     for signed in certificate.ballots:
-        body = encode(certificate.ballot(signed))
-        if not verify(kind, swarm, signed.peer, body, signed.signature):
+        if signed.silent not in bodies:
+            bodies[signed.silent] = encode(certificate.ballot(signed))
+        if not verify(kind, swarm, signed.peer, bodies[signed.silent], signed.signature):
             raise ProtocolError("certificate", "a signature does not hold")

@@ -21,6 +21,9 @@ class Collection:
 
     def __init__(self) -> None:
         self._announced: dict[PeerId, tuple[Announcement, bytes]] = {}
+        # Whom an update is from: with a thousand members one is held every few milliseconds.
+        self._makers: dict[ContentId, list[PeerId]] = {}
+        self._fingerprints: Counter[int] = Counter()
         self._arrivals: dict[PeerId, float] = {}
         self._failed: set[PeerId] = set()
 
@@ -29,6 +32,8 @@ class Collection:
         if peer in self._announced:
             return False
         self._announced[peer] = (announcement, signature)
+        self._makers.setdefault(announcement.update, []).append(peer)
+        self._fingerprints[announcement.fingerprint] += 1
         return True
 
     def announced(self, peer: PeerId) -> bool:
@@ -41,28 +46,31 @@ class Collection:
 
     def contradicts(self, fingerprint: int, me: PeerId, members: int) -> bool:
         """Whether most of the other members trained from the same other parameters than these."""
-        others = Counter(
-            said.fingerprint
-            for peer, (said, _) in self._announced.items()
-            if peer != me and said.fingerprint != fingerprint
+        mine = self._announced[me][0].fingerprint if me in self._announced else None
+        return any(
+            other != fingerprint and 2 * (count - (other == mine)) > members - 1
+            for other, count in self._fingerprints.items()
         )
-        return 2 * max(others.values(), default=0) > members - 1
 
     def held(self, update: ContentId, now: float) -> None:
         """The update with this id is in the store and good."""
-        for peer, (announcement, _) in self._announced.items():
-            if announcement.update == update:
-                self._arrivals.setdefault(peer, now)
+        for peer in self._makers.get(update, ()):
+            self._arrivals.setdefault(peer, now)
 
     def bad(self, update: ContentId) -> set[PeerId]:
         """The update with this id is no update: whoever announced it will not be waited for."""
-        culprits = {peer for peer, (a, _) in self._announced.items() if a.update == update}
+        culprits = set(self._makers.get(update, ()))
         self._failed |= culprits
         return culprits
 
     def outstanding(self, expected: set[PeerId]) -> set[PeerId]:
         """Of the `expected` members, those whose update is still to come."""
         return expected - self._arrivals.keys() - self._failed
+
+    @property
+    def settled(self) -> int:
+        """Of how many members nothing more is to come: their update is held, or is none."""
+        return len(self._arrivals) + len(self._failed)
 
     def arrivals(self, start: float) -> list[float]:
         """How long after `start` each update was held, in seconds."""
@@ -76,7 +84,8 @@ class Collection:
     @property
     def last_arrival(self) -> float | None:
         """When the latest held update came."""
-        return max(self._arrivals.values(), default=None)
+        # They were held in the order in which they are kept.
+        return next(reversed(self._arrivals.values()), None)
 
     def entries(self, fingerprint: int) -> list[UpdateEntry]:
         """Record entries, sorted by peer, of all held updates trained from these parameters."""

@@ -186,11 +186,13 @@ def check_record(
             raise ProtocolError("record", "an update that its member did not announce")
     for departure in record.departed:
         _check_departure(departure, record, membership, signed)
-    _check_admissions(record, manifest, membership, signed)
+    _check_admissions(record, manifest, membership, verify)
     _check_snapshot(record, manifest)
 
 
-def _check_admissions(record: Record, manifest: Manifest, membership: Membership, signed) -> None:
+def _check_admissions(
+    record: Record, manifest: Manifest, membership: Membership, verify: Verify
+) -> None:
     remaining = len(membership) - len(record.departed)
     if record.admitted and remaining + len(record.admitted) > manifest.admission.max_members:
         raise ProtocolError("record", "more members than the manifest allows")
@@ -200,10 +202,14 @@ def _check_admissions(record: Record, manifest: Manifest, membership: Membership
         raise ProtocolError("record", "a record that leaves nobody")
     for admission in record.admitted:
         problem = admission_problem(
-            admission.peer, admission.request, record.round, manifest, membership
+            admission.peer, admission.request, record.round, manifest, membership, verify
         )
-        if problem is None and not signed(
-            "join", admission.peer, admission.request, admission.signature
+        if problem is None and not verify(
+            "join",
+            manifest.swarm,
+            admission.peer,
+            encode(admission.request),
+            admission.signature,
         ):
             problem = "the request's signature does not hold"
         if problem is not None:
@@ -211,7 +217,12 @@ def _check_admissions(record: Record, manifest: Manifest, membership: Membership
 
 
 def admission_problem(
-    peer: PeerId, request: JoinRequest, round: int, manifest: Manifest, membership: Membership
+    peer: PeerId,
+    request: JoinRequest,
+    round: int,
+    manifest: Manifest,
+    membership: Membership,
+    verify: Verify = verify_detached,
 ) -> str | None:
     """Why `peer` may not be admitted by the record of `round`; None if it may."""
     if peer in membership:
@@ -220,15 +231,17 @@ def admission_problem(
         return "the request is too old or from the future"
     if request.round <= membership.gone.get(peer, -1):
         return "the request is older than the peer's departure"
-    return None if invited(peer, request, manifest) else "the invitation's ticket does not hold"
+    if not invited(peer, request, manifest, verify):
+        return "the invitation's ticket does not hold"
+    return None
 
 
-def invited(peer: PeerId, request: JoinRequest, manifest: Manifest) -> bool:
+def invited(
+    peer: PeerId, request: JoinRequest, manifest: Manifest, verify: Verify = verify_detached
+) -> bool:
     """Whether the manifest's policy lets `peer` in at all."""
     issuer = manifest.admission.issuer
-    return issuer is None or verify_detached(
-        TICKET_KIND, manifest.swarm, issuer, peer, request.ticket
-    )
+    return issuer is None or verify(TICKET_KIND, manifest.swarm, issuer, peer, request.ticket)
 
 
 def _check_departure(

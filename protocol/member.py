@@ -172,7 +172,7 @@ class Member:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
         message = decode_message(envelope)
         if isinstance(message, JoinRequest):
-            if not invited(envelope.sender, message, self._manifest):
+            if not invited(envelope.sender, message, self._manifest, self.ledger.verify):
                 raise ProtocolError("not_member", "asks for admission without an invitation")
             return message
         if round_of(message) > self.round + FUTURE_ROUNDS:

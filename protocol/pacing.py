@@ -27,6 +27,7 @@ class Pacing:
         self._arrivals: deque[list[float]] = deque(maxlen=_WINDOW_ROUNDS)
         self._decisions: deque[float] = deque(maxlen=_WINDOW_ROUNDS)
         self._rounds: deque[float] = deque(maxlen=_WINDOW_ROUNDS)
+        self._derive()
 
     def record_round(self, *, arrivals: list[float], decision: float, total: float) -> None:
         """Take in one round: when each update arrived, how long deciding took, and the whole.
@@ -37,30 +38,23 @@ class Pacing:
             self._arrivals.append(arrivals)
         self._decisions.append(decision)
         self._rounds.append(total)
+        self._derive()
 
     @property
     def collect(self) -> float:
         """How long after the round's start the leader waits for updates."""
-        observed = sorted(seconds for arrivals in self._arrivals for seconds in arrivals)
-        if not observed:
-            return self._limits.collect_max_seconds
-        high = observed[min(len(observed) - 1, int(_QUANTILE * len(observed)))]
-        return _clamp(
-            high * _MARGIN, self._limits.collect_min_seconds, self._limits.collect_max_seconds
-        )
+        return self._collect
 
     def slot(self, slot: int) -> float:
         """How long a slot may last before it is skipped."""
-        typical = _median(self._decisions) if self._decisions else 0.0
-        base = max(self._limits.slot_min_seconds, 3 * typical)
         # The exponent is bounded only to keep the power finite; the limit is reached long before.
-        return min(base * _SLOT_GROWTH ** min(slot - 1, 64), self._limits.slot_max_seconds)
+        growth = _SLOT_GROWTH ** min(slot - 1, 64)
+        return min(self._slot * growth, self._limits.slot_max_seconds)
 
     @property
     def lease(self) -> float:
         """How long a member may be unheard before it counts as silent."""
-        typical = _median(self._rounds) if self._rounds else 0.0
-        return max(self._limits.lease_min_seconds, self._limits.lease_rounds * typical)
+        return self._lease
 
     @property
     def heartbeat(self) -> float:
@@ -69,6 +63,24 @@ class Pacing:
         Not by the own lease: a newcomer has seen no slow round yet, and its lease is the shortest.
         """
         return self._limits.lease_min_seconds / 4
+
+    def _derive(self) -> None:
+        """Work the deadlines out once a round: they are asked for with every message."""
+        limits = self._limits
+        decision = _median(self._decisions) if self._decisions else 0.0
+        self._slot = max(limits.slot_min_seconds, 3 * decision)
+        whole = _median(self._rounds) if self._rounds else 0.0
+        self._lease = max(limits.lease_min_seconds, limits.lease_rounds * whole)
+        self._collect = self._collect_seconds()
+
+    def _collect_seconds(self) -> float:
+        observed = sorted(seconds for arrivals in self._arrivals for seconds in arrivals)
+        if not observed:
+            return self._limits.collect_max_seconds
+        high = observed[min(len(observed) - 1, int(_QUANTILE * len(observed)))]
+        return _clamp(
+            high * _MARGIN, self._limits.collect_min_seconds, self._limits.collect_max_seconds
+        )
 
 
 def _median(values: deque[float]) -> float:

@@ -28,6 +28,8 @@ class Presence:
         self._beats: dict[PeerId, int] = {}
         self._leaves: dict[PeerId, tuple[Leave, bytes]] = {}
         self._last_tick = now
+        # Nobody was last heard before this.
+        self._oldest = now
 
     def tick(self, now: float) -> None:
         """Notice an absence of our own and forgive everybody for it.
@@ -81,9 +83,12 @@ class Presence:
 
     def silent(self, lease: float, now: float) -> set[PeerId]:
         """Members unheard for `lease` seconds."""
-        return {
-            peer for peer, heard in self._heard.items() if peer != self._me and now - heard > lease
-        }
+        # Asked for with every message, and almost always in vain.
+        if now - self._oldest <= lease:
+            return set()
+        others = {peer: heard for peer, heard in self._heard.items() if peer != self._me}
+        self._oldest = min(others.values(), default=now)
+        return {peer for peer, heard in others.items() if now - heard > lease}
 
     def leaving(self) -> set[PeerId]:
         """Members that took leave and have not departed yet."""

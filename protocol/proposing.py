@@ -58,7 +58,8 @@ class JoinRequests:
             AdmissionEntry(peer, request, signature)
             for peer, (request, signature, _) in self._waiting.items()
             if request.round >= len(ledger) - _IN_SYNC_ROUNDS
-            and admission_problem(peer, request, len(ledger), manifest, membership) is None
+            and admission_problem(peer, request, len(ledger), manifest, membership, ledger.verify)
+            is None
         ]
 
     def _drop_old(self, now: float) -> None:

@@ -260,13 +260,17 @@ class Round:
             return waiting + 1 >= self._manifest.rounds.start_members
         presence = self._presence
         gone = presence.silent(self._pacing.lease, now) | presence.leaving() | presence.missing(now)
+        # Asked with every message. What follows takes time in the number of members.
+        waited = now >= self.start + self._pacing.collect
+        if not waited and self.collection.settled + len(gone) + 1 < len(self.membership):
+            return False
         expected = set(self.membership.peers) - gone
         if self.collection.announced(self._me) and now >= self.start + _OWN_SECONDS:
             expected.discard(self._me)
         outstanding = self.collection.outstanding(expected)
         if now < self._earliest or (self.collection.last_arrival is None and outstanding):
             return False
-        return not outstanding or now >= self.start + self._pacing.collect
+        return not outstanding or waited
 
     @property
     def _earliest(self) -> float:
