@@ -88,7 +88,14 @@ class Collection:
         return next(reversed(self._arrivals.values()), None)
 
     def entries(self, fingerprint: int) -> list[UpdateEntry]:
-        """Record entries, sorted by peer, of all held updates trained from these parameters."""
+        """Record entries, sorted by peer, of all held updates trained from these parameters.
+
+        An update counts once: for whom it was announced by first, since a copy comes later.
+        """
+        first: dict[ContentId, PeerId] = {}
+        for peer, (announcement, _) in self._announced.items():
+            if announcement.fingerprint == fingerprint:
+                first.setdefault(announcement.update, peer)
         return [
             UpdateEntry(
                 peer=peer,
@@ -99,7 +106,7 @@ class Collection:
                 signature=signature,
             )
             for peer, (announcement, signature) in sorted(self._announced.items())
-            if peer in self._arrivals and announcement.fingerprint == fingerprint
+            if peer in self._arrivals and first.get(announcement.update) == peer
         ]
 
 

@@ -176,6 +176,8 @@ def check_record(
     _check_sorted([entry.peer for entry in record.updates])
     _check_sorted([entry.peer for entry in record.admitted])
     _check_sorted([entry.peer for entry in record.departed])
+    if len({entry.update for entry in record.updates}) < len(record.updates):
+        raise ProtocolError("record", "an update that counts twice")
     silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
     if record.round == 0 and record.updates:
         raise ProtocolError("record", "round 0 gathers members and has no updates")

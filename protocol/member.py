@@ -16,23 +16,20 @@ from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
 from .certificates import silenced
 from .collection import Holdings
-from .effects import Apply, Effect, Fork, Keep, Note, Publish, Resync, Train
+from .effects import Effect, Fork, Keep, Note, Publish, Train
 from .errors import ProtocolError
-from .ledger import Ledger, invited, leave_is_current, snapshot_round
+from .ledger import Ledger, invited
 from .lookout import Lookout
 from .mailbox import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES, Mailbox
 from .manifest import Manifest
 from .messages import (
     Announcement,
-    Ballot,
-    BallotKind,
     Certificate,
     Decided,
     Heartbeat,
     JoinRequest,
     Leave,
     Message,
-    Proposal,
     SnapshotEntry,
     decode_message,
     parent_of,
@@ -41,6 +38,7 @@ from .messages import (
 from .pacing import Pacing
 from .presence import Presence
 from .proposing import JoinRequests
+from .replica import Replica
 from .round import Round, Standing
 from .wire import encode
 
@@ -67,10 +65,8 @@ class Member:
         """`session` must grow from one start of the node to the next (seconds of a wall clock do)."""
         self.ledger = ledger
         self.me = me
-        self.applied_round = -1
-        """The last round whose record the parameters contain; -1 for the initial parameters."""
-        self.fingerprint: int | None = None
-        """Of the parameters after `applied_round`; None until they are loaded."""
+        self.replica = Replica(me, manifest.rounds.snapshot_interval)
+        """Where the parameters stand."""
         self.pacing = Pacing(manifest.rounds)
         self.presence = Presence(me, now)
         self._manifest = manifest
@@ -79,11 +75,7 @@ class Member:
         self._mailbox = Mailbox()
         self._joins = JoinRequests()
         self._holdings = Holdings()
-        self._applying = False
-        self._resyncing = False
         self._trained_for = -1
-        self._doubted = -1
-        self._snapshot: SnapshotEntry | None = None
         self._leaving = False
         # Nothing was decided before our eyes yet: until then, others know better what is going on.
         self._last_decision = float("-inf")
@@ -118,11 +110,21 @@ class Member:
     @property
     def at_tip(self) -> bool:
         """Whether the parameters contain everything that is decided."""
-        return self.fingerprint is not None and self.applied_round == self.round - 1
+        return self.replica.is_current(self.ledger)
+
+    @property
+    def applied_round(self) -> int:
+        """The last round whose record the parameters contain; -1 for the initial parameters."""
+        return self.replica.round
+
+    @property
+    def fingerprint(self) -> int | None:
+        """Of the parameters after `applied_round`; None until they are loaded."""
+        return self.replica.fingerprint
 
     def awaits(self, round: int) -> bool:
         """Whether the record of `round` is being applied for this member, on the chain it follows."""
-        return self._applying and round == self.applied_round + 1
+        return self.replica.awaits(round)
 
     def messages(self, round: int) -> list[Envelope]:
         """The round's signed messages, for a peer that asks what it missed."""
@@ -151,8 +153,7 @@ class Member:
 
         `snapshot` is that of `round` if one was due there.
         """
-        self.applied_round, self.fingerprint, self._snapshot = round, fingerprint, snapshot
-        self._applying = self._resyncing = False
+        self.replica.loaded(round, fingerprint, snapshot)
         self._trained_for = -1
         self._holdings.ask_again()
         self.current.start = now
@@ -164,9 +165,9 @@ class Member:
     def rebase(self, ledger: Ledger, now: float) -> list[Effect]:
         """Change to a heavier chain: drop what was applied since the fork and rejoin."""
         self.ledger = ledger
-        self._applying = False
         self._enter_round(now)
-        return [Note("forked", self.round), *self._resync("the swarm followed a heavier chain")]
+        lost = self.replica.drop("the swarm followed a heavier chain")
+        return [Note("forked", self.round), *lost]
 
     def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
@@ -226,6 +227,7 @@ class Member:
         if self.current.collection.announced(self.me):
             return []
         assert self.fingerprint is not None  # at_tip says so
+        self.replica.made(round, update)
         self._holdings.held.add(update)
         announcement = Announcement(
             round, self.ledger.head, update, size, tokens, loss, self.fingerprint
@@ -240,8 +242,7 @@ class Member:
         """The record of `round` is in the parameters."""
         if not self.awaits(round):
             return []
-        self._applying = False
-        self.applied_round, self.fingerprint, self._snapshot = round, fingerprint, snapshot
+        self.replica.applied(round, fingerprint, snapshot)
         self._holdings.applied({entry.update for entry in self.ledger[round].record.updates})
         if self.at_tip:
             self.current.start = now
@@ -323,29 +324,11 @@ class Member:
 
     def _handle(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
         """Take in a message of the current round, or a leave said in the one before."""
-        membership, sender = self.current.membership, envelope.sender
         if parent_of(message) not in (None, self.ledger.parent(round_of(message))):
             self._lookout.behind()
-            self._lookout.stray(sender, message, self.ledger)
+            self._lookout.stray(envelope.sender, message, self.ledger)
             raise ProtocolError("wrong_parent", "a message that builds on another chain")
-        if isinstance(message, Announcement):
-            if sender not in membership:
-                raise ProtocolError("not_member", "an update from somebody who is no member")
-            if not self.current.collection.announce(sender, message, envelope.signature):
-                raise ProtocolError("equivocation", "a second update for one round")
-            if message.update in self._holdings.held:
-                self.current.collection.held(message.update, now)
-            return self._holdings.fetch(self.round, sender, message.update, message.size)
-        if isinstance(message, Leave):
-            if not leave_is_current(message.round, sender, self.round, membership):
-                raise ProtocolError("not_member", "takes leave of a membership that it has not")
-            self.presence.took_leave(sender, message, envelope.signature)
-        elif isinstance(message, Proposal):
-            self.current.agreement.add_proposal(sender, message.slot, message.record)
-        elif isinstance(message, Ballot):
-            kind: BallotKind = envelope.kind  # type: ignore[assignment]  # ballots have these kinds
-            self.current.agreement.add_ballot(kind, sender, message, envelope.signature)
-        return []
+        return self.current.take(envelope, message, self._holdings, now)
 
     def _say(self, kind: str, message: Message, now: float) -> list[Effect]:
         """Sign a message, take it in ourselves and publish it."""
@@ -367,50 +350,10 @@ class Member:
             if not more:
                 break
             effects += more
-        return effects + self._doubt() + self._apply() + self._train()
-
-    def _doubt(self) -> list[Effect]:
-        """Load the parameters again if most others trained this round from other ones.
-
-        A decided record says so, too, but where our vote is needed there will be none. Once a round:
-        if it is the others who err, nothing is gained by trying again.
-        """
-        if not self.at_tip or not self.is_member or self._doubted == self.round:
-            return []
-        assert self.fingerprint is not None  # at_tip says so
-        collection, members = self.current.collection, len(self.current.membership)
-        if not collection.contradicts(self.fingerprint, self.me, members):
-            return []
-        self._doubted = self.round
-        return [
-            Note("mismatch", self.round, self.me, "most others train from other parameters"),
-            *self._resync("most members' parameters differ"),
-        ]
-
-    def _resync(self, reason: str) -> list[Effect]:
-        self.fingerprint, self._resyncing = None, True
-        return [Resync(reason)]
-
-    def _apply(self) -> list[Effect]:
-        if self._applying or self._resyncing or self.fingerprint is None or self.at_tip:
-            return []
-        record = self.ledger[self.applied_round + 1].record
-        if record.fingerprint != self.fingerprint:
-            return [
-                Note("mismatch", record.round, self.me, "our parameters are not the swarm's"),
-                *self._resync(f"the fingerprint before round {record.round} is not the swarm's"),
-            ]
-        newest, interval = self.ledger.snapshot, self._manifest.rounds.snapshot_interval
-        if newest and newest.round - self.applied_round > interval:
-            # Nodes keep two snapshots and the updates since the older of them.
-            return self._resync(f"the swarm is at round {self.round} by now")
-        effects = self._holdings.fetch_all(record.round, record.updates)
-        if all(entry.update in self._holdings.held for entry in record.updates):
-            self._applying = True
-            counted = any(entry.peer == self.me for entry in record.updates)
-            due = snapshot_round(record.round + 1, interval) is not None
-            effects.append(Apply(record, own_counted=counted, snapshot_due=due))
-        return effects
+        if self.at_tip and self.is_member:
+            members = len(self.current.membership)
+            effects += self.replica.doubt(self.round, self.current.collection, members)
+        return effects + self.replica.next(self.ledger, self._holdings) + self._train()
 
     def _train(self) -> list[Effect]:
         if (
@@ -442,7 +385,8 @@ class Member:
     def _agree(self, now: float) -> list[Effect]:
         """Say whatever the current round asks for."""
         fingerprint = self.fingerprint if self.at_tip else None
-        step = self.current.step(Standing(fingerprint, self._snapshot, self._holdings.held), now)
+        standing = Standing(fingerprint, self.replica.snapshot, self._holdings.held)
+        step = self.current.step(standing, now)
         effects = [*step.notes, *self._holdings.fetch_all(self.round, step.fetch)]
         for kind, message in step.say:
             effects += self._say(kind, message, now)

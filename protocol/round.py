@@ -10,20 +10,23 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
+from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
 from .agreement import Agreement
 from .assignment import share
-from .collection import Collection
-from .effects import Note
+from .collection import Collection, Holdings
+from .effects import Effect, Note
 from .errors import ProtocolError
-from .ledger import Ledger, check_record
+from .ledger import Ledger, check_record, leave_is_current
 from .manifest import Manifest
 from .messages import (
     NO_BLOCK,
+    Announcement,
     Ballot,
     BallotKind,
     Certificate,
+    Leave,
     Message,
     Proposal,
     Record,
@@ -135,6 +138,33 @@ class Round:
             or self._vote(standing, now)
             or self._skip(now)
         )
+
+    def take(
+        self, envelope: Envelope, message: Message, holdings: Holdings, now: float
+    ) -> list[Effect]:
+        """Take in a message of this round, or a leave said in the one before.
+
+        Raises `ProtocolError` for what its sender may not say.
+        """
+        sender = envelope.sender
+        if isinstance(message, Announcement):
+            if sender not in self.membership:
+                raise ProtocolError("not_member", "an update from somebody who is no member")
+            if not self.collection.announce(sender, message, envelope.signature):
+                raise ProtocolError("equivocation", "a second update for one round")
+            if message.update in holdings.held:
+                self.collection.held(message.update, now)
+            return holdings.fetch(self.number, sender, message.update, message.size)
+        if isinstance(message, Leave):
+            if not leave_is_current(message.round, sender, self.number, self.membership):
+                raise ProtocolError("not_member", "takes leave of a membership that it has not")
+            self._presence.took_leave(sender, message, envelope.signature)
+        elif isinstance(message, Proposal):
+            self.agreement.add_proposal(sender, message.slot, message.record)
+        elif isinstance(message, Ballot):
+            kind: BallotKind = envelope.kind  # type: ignore[assignment]  # ballots have these kinds
+            self.agreement.add_ballot(kind, sender, message, envelope.signature)
+        return []
 
     def samples(self) -> tuple[int, ...]:
         """The samples that this member computes."""

@@ -45,6 +45,17 @@ def test_entries_are_what_is_held_and_trained_from_the_same_parameters() -> None
     assert sorted(collection.arrivals(10.5)) == [0.0, 0.5]
 
 
+def test_a_copied_update_counts_for_whom_it_was_heard_of_first() -> None:
+    author, copycat = PEERS[2], PEERS[0]
+    collection = announced(author)
+    copy = CHAIN.announcement(copycat, update=update(collection, author))
+    assert collection.announce(copycat, copy, bytes(64))
+    collection.held(copy.update, 1.0)
+    assert collection.entries(FINGERPRINT) == [CHAIN.update(author)]
+    # Nobody waits for the copy either.
+    assert collection.outstanding({author, copycat}) == set()
+
+
 def test_what_is_bad_is_not_waited_for() -> None:
     collection = announced(PEERS[0], PEERS[1])
     assert collection.outstanding(set(PEERS)) == set(PEERS)

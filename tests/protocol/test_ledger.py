@@ -139,6 +139,15 @@ def test_updates_are_members(chain: Chain) -> None:
     assert "no member" in problem(chain, chain.record(updates=[chain.update(9)]))
 
 
+def test_an_update_counts_once(chain: Chain) -> None:
+    author, copycat = (chain.update(i) for i in (1, 2))
+    copied = chain.update(2, update=author.update)
+    assert copied.update != copycat.update
+    updates = sorted([author, copied], key=lambda entry: entry.peer)
+    assert "twice" in problem(chain, chain.record(updates=updates))
+    chain.grow(updates=[copied])
+
+
 def test_the_silent_have_no_updates(chain: Chain) -> None:
     record = chain.record(updates=[chain.update(1)], departed=[chain.silence(1)])
     assert "no member" in problem(chain, record)

@@ -157,6 +157,20 @@ def test_a_round_from_training_to_applying() -> None:
     assert of(Train, seat.member.applied(2, FINGERPRINT, None, 1.0))[0].round == 3
 
 
+def test_an_update_that_counts_in_the_name_of_another_is_not_given_back() -> None:
+    """The leader heard the copy first; what is in the parameters may not go back into the momentum."""
+    seat = Seat()
+    seat.trains()
+    copycat, *others = seat.others
+    copy = seat.chain.update(copycat, update=update_of(seat.me, 2))
+    seat.gathers(*others)
+    record = seat.chain.record(updates=[copy, *(seat.chain.update(peer) for peer in others)])
+    seat.proposal(record)
+    effects = [*seat.ballots("vote", record.id), *seat.ballots("finalize", record.id)]
+    (apply,) = of(Apply, effects)
+    assert apply.own_counted
+
+
 def test_what_must_survive_is_durable() -> None:
     seat = Seat(leads=True)
     effects = [*seat.trains(), *seat.gathers(), *seat.ballots("vote", seat.chain.record().id)]

@@ -57,7 +57,7 @@ def test_a_swarm_that_all_have_left_resumes(seed: int) -> None:
 def damage(node: Node) -> None:
     """Let a node's parameters differ from the others', as bad memory would."""
     node.parameters += 1
-    node.member.fingerprint = node.parameters
+    node.member.replica.fingerprint = node.parameters
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
