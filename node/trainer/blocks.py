@@ -15,8 +15,11 @@ import torch
 from ...protocol.basis import integer_basis, orthonormal_basis
 from ...protocol.update import TensorLayout
 
-# 64 MiB in float32: large enough to keep a GPU busy, small beside any model that needs one.
-_STRIPE_ELEMENTS = 1 << 24
+# Elements of a stripe. A CPU is fastest while the few arrays of that size that are worked on stay in
+# its caches (1 MiB each in float32); a GPU is kept busy by 64 MiB, small beside any model that
+# needs one.
+_CPU_STRIPE = 1 << 18
+_GPU_STRIPE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,12 @@ class Stripe:
         return self.blocks.stop - self.blocks.start
 
 
-def stripes(layout: TensorLayout) -> Iterator[Stripe]:
-    """Cut a tensor into stripes of at most about 16 million elements."""
+def stripes(layout: TensorLayout, device: torch.device) -> Iterator[Stripe]:
+    """Cut a tensor into stripes of a size that suits the device, but of one block row at least."""
     across = layout.columns // layout.block_columns
     block_rows = layout.rows // layout.block_rows
-    step = max(1, _STRIPE_ELEMENTS // (layout.block_rows * layout.columns))
+    limit = _CPU_STRIPE if device.type == "cpu" else _GPU_STRIPE
+    step = max(1, limit // (layout.block_rows * layout.columns))
     for start in range(0, block_rows, step):
         stop = min(start + step, block_rows)
         yield Stripe(
@@ -79,6 +83,24 @@ def inverse_transform(
     if a > 1:
         result = torch.matmul(matrix_a.T, result)
     return result
+
+
+def inverse_transform_rows(
+    coefficients_RC: torch.Tensor, matrix_a: torch.Tensor, matrix_b: torch.Tensor
+) -> torch.Tensor:
+    """`inverse_transform` of whole block rows whose blocks lie as in the tensor, with no copy.
+
+    The result is laid out likewise, and may be the argument's memory.
+    """
+    a, b = len(matrix_a), len(matrix_b)
+    rows, columns = coefficients_RC.shape
+    result = coefficients_RC
+    if a > 1:
+        bands = result.view(rows // a, a, columns)
+        result = torch.bmm(matrix_a.T.expand(len(bands), a, a), bands)
+    if b > 1:
+        result = torch.mm(result.view(-1, b), matrix_b)
+    return result.view(rows, columns)
 
 
 @functools.cache

@@ -15,17 +15,21 @@ and the difference of two normal numbers this far from 2^-126 is zero or far abo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
 import torch
 
 from ...protocol.basis import exact_in_float32, integer_basis
+from ...protocol.manifest import ParameterSpec
 from ...protocol.schedule import nearest_float32
-from ...protocol.update import DecodedUpdate, TensorLayout, UpdateLayout
-from .blocks import Stripe, block_view, inverse_transform, stripes, whole_basis
+from ...protocol.update import DecodedUpdate, TensorLayout, UpdateLayout, update_layout
+from .blocks import Stripe, inverse_transform_rows, stripes, whole_basis
 from .errors import TrainerFailed
+
+Basis = Callable[[int, torch.dtype, torch.device], torch.Tensor]
+"""Side, float type, device → the matrix of the transform: row = frequency, column = place."""
 
 
 @torch.no_grad()
@@ -35,11 +39,13 @@ def apply_step(
     updates: Sequence[DecodedUpdate],
     learning_rate: float,
     weight_decay: float,
+    *,
+    basis: Basis = whole_basis,
 ) -> None:
     """Take one step with these updates, in any order; with none, nothing changes at all.
 
-    `parameters` are contiguous float32 tensors in layout order; `learning_rate` is exactly a
-    float32.
+    `parameters` are float32 tensors in layout order, strided as they like; `learning_rate` is exactly
+    a float32. Any `basis` but the protocol's is for experiments, and promises nothing.
     """
     if not updates:
         return
@@ -48,28 +54,34 @@ def apply_step(
         in_float32 = exact_in_float32(
             len(updates), tensor.top_k, tensor.block_rows, tensor.block_columns
         )
-        for stripe in stripes(tensor):
-            votes = _count_votes(updates, index, tensor, stripe, parameter.device)
-            direction = inverse_signs(votes, in_float32=in_float32)
-            view = block_view(parameter.detach(), tensor, stripe)
+        target = parameter.detach()
+        dense = target.contiguous()
+        for stripe in stripes(tensor, dense.device):
+            votes = _count_votes(updates, index, tensor, stripe, dense.device)
+            direction = inverse_signs(votes, tensor, in_float32=in_float32, basis=basis)
+            rows = dense.view(tensor.rows, tensor.columns)[stripe.rows]
             if decay != 1.0:
-                view.mul_(decay)
-            view.sub_(direction.mul_(learning_rate).view(view.shape))
+                rows.mul_(decay)
+            rows.sub_(direction, alpha=learning_rate)
+        if not target.is_contiguous():
+            target.copy_(dense)
 
 
-def inverse_signs(votes_NAB: torch.Tensor, *, in_float32: bool) -> torch.Tensor:
-    """The signs (-1, 0 or 1, in float32) of the integer inverse transform.
+def inverse_signs(
+    votes_RC: torch.Tensor, tensor: TensorLayout, *, in_float32: bool, basis: Basis = whole_basis
+) -> torch.Tensor:
+    """The signs (-1, 0 or 1, in float32) of the integer inverse transform of some block rows.
 
-    `votes_NAB`: whole numbers in float32. Devices without float64 (MPS) leave sums beyond float32
-    to the CPU.
+    `votes_RC`: whole numbers in float32, each block's where the block is in the tensor; used up.
+    Devices without float64 (MPS) leave sums beyond float32 to the CPU.
     """
-    device = votes_NAB.device
+    device = votes_RC.device
     place = torch.device("cpu") if not in_float32 and device.type == "mps" else device
     dtype = torch.float32 if in_float32 else torch.float64
-    votes = votes_NAB.to(place).to(dtype)
-    matrix_a = whole_basis(votes.shape[1], dtype, place)
-    matrix_b = whole_basis(votes.shape[2], dtype, place)
-    return torch.sign(inverse_transform(votes, matrix_a, matrix_b)).to(torch.float32).to(device)
+    matrix_a = basis(tensor.block_rows, dtype, place)
+    matrix_b = basis(tensor.block_columns, dtype, place)
+    sums = inverse_transform_rows(votes_RC.to(place).to(dtype), matrix_a, matrix_b)
+    return sums.sign_().to(torch.float32).to(device)
 
 
 def check_exactness(device: torch.device) -> None:
@@ -82,7 +94,8 @@ def check_exactness(device: torch.device) -> None:
     """
     side = 64
     generator = np.random.default_rng(0)
-    votes = np.zeros((16, side, side), dtype=np.float32)
+    blocks = 16
+    votes = np.zeros((blocks, side, side), dtype=np.float32)
     # 130 members × 8 coefficients, all that float32 holds: at once in the lowest frequencies, and
     # spread at random.
     votes[0, :8, 0] = 130
@@ -90,9 +103,11 @@ def check_exactness(device: torch.device) -> None:
         block.ravel()[generator.integers(0, side * side, 8)] = generator.integers(-130, 131, 8)
     basis = integer_basis(side).astype(np.int64)
     expected = np.sign(basis.T @ votes.astype(np.int64) @ basis)
+    layout = update_layout([ParameterSpec(name="", shape=(blocks * side, side))], side, 8)
     for in_float32 in (True, False):
-        signs = inverse_signs(torch.from_numpy(votes).to(device), in_float32=in_float32)
-        if not np.array_equal(signs.cpu().numpy(), expected):
+        column = torch.from_numpy(votes).to(device).view(blocks * side, side)
+        signs = inverse_signs(column, layout.tensors[0], in_float32=in_float32)
+        if not np.array_equal(signs.cpu().numpy(), expected.reshape(blocks * side, side)):
             raise TrainerFailed(
                 "no_device", f"{device} does not multiply float32 exactly and cannot take part"
             )
@@ -105,11 +120,20 @@ def _count_votes(
     stripe: Stripe,
     device: torch.device,
 ) -> torch.Tensor:
-    """Sums of signs (blocks, a, b): whole numbers, so float32 adds them exactly in any order."""
-    votes = torch.zeros((stripe.count, tensor.elements), dtype=torch.float32, device=device)
-    for update in updates:
-        # Few bytes travel to the device: they are widened there.
-        positions = torch.from_numpy(update.positions[index][stripe.blocks]).to(device)
-        signs = torch.from_numpy(update.signs[index][stripe.blocks]).to(device)
-        votes.scatter_add_(1, positions.to(torch.int64), signs.to(torch.float32))
-    return votes.view(stripe.count, tensor.block_rows, tensor.block_columns)
+    """Sums of signs, laid out like the stripe's rows: float32 adds them exactly in any order."""
+    rows = stripe.rows.stop - stripe.rows.start
+    across = tensor.columns // tensor.block_columns
+    # Few bytes travel to the device, all at once: they are widened there.
+    positions = np.stack([update.positions[index][stripe.blocks] for update in updates])
+    signs = np.stack([update.signs[index][stripe.blocks] for update in updates])
+    places_UNK = torch.from_numpy(positions.astype(np.int16)).to(device).to(torch.int64)
+    # A step down in a block is block_columns positions, but a whole row of the tensor.
+    places_UNK += (places_UNK // tensor.block_columns) * (tensor.columns - tensor.block_columns)
+    block = torch.arange(stripe.count, device=device)
+    corners = (block // across) * (tensor.block_rows * tensor.columns)
+    corners += (block % across) * tensor.block_columns
+    places_UNK += corners[:, None]
+    votes = torch.zeros(rows * tensor.columns, dtype=torch.float32, device=device)
+    weights = torch.from_numpy(signs).to(device).to(torch.float32)
+    votes.index_add_(0, places_UNK.view(-1), weights.view(-1))
+    return votes.view(rows, tensor.columns)

@@ -135,7 +135,7 @@ class LocalOptimizer:
         matrix_a = float_basis(tensor.block_rows, momentum.device)
         matrix_b = float_basis(tensor.block_columns, momentum.device)
         all_positions, all_values = [], []
-        for stripe in stripes(tensor):
+        for stripe in stripes(tensor, momentum.device):
             view = block_view(momentum, tensor, stripe)
             shape = (stripe.count, tensor.block_rows, tensor.block_columns)
             coefficients = forward_transform(view.reshape(shape), matrix_a, matrix_b)
@@ -153,7 +153,7 @@ class LocalOptimizer:
         tensor, momentum = self._layout.tensors[index], self.momentum[index]
         matrix_a = float_basis(tensor.block_rows, momentum.device)
         matrix_b = float_basis(tensor.block_columns, momentum.device)
-        for stripe in stripes(tensor):
+        for stripe in stripes(tensor, momentum.device):
             places = positions[stripe.blocks].to(momentum.device).to(torch.int64)
             amounts = values[stripe.blocks].to(momentum.device)
             sent = torch.zeros((stripe.count, tensor.elements), device=momentum.device)

@@ -12,8 +12,8 @@ from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.exact import apply_step, check_exactness
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
+from trainer.exactness import SHAPES, layout_of, random_parameters, random_updates
 from trainer.support import CPU, make_manifest
-from trainer.test_exact import SHAPES, layout_of, random_parameters, random_updates
 
 pytestmark = [
     pytest.mark.cuda,
