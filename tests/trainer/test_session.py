@@ -16,6 +16,8 @@ from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.assignment import share
 from distro_node.protocol.manifest import Manifest, OptimizerSpec
 from distro_node.protocol.schedule import learning_rate
+from distro_node.protocol.update import decode_update
+from trainer.exactness import assert_equal_bits, bits_of, reference_step
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 
 RATE = 2.0**-8
@@ -48,6 +50,27 @@ def test_members_stay_bit_identical_and_learn(tmp_path: Path, preconditioner: An
     assert len(seen) == 5
     assert members[0].evaluate(30) < before - 0.1
     assert len({member.snapshot() for member in members}) == 1
+
+
+def test_tied_weights_are_stepped_once(tmp_path: Path) -> None:
+    """A Llama whose output layer is its embedding: one tensor, two names, one step, one decay."""
+    optimizer = OptimizerSpec(weight_decay=0.5)
+    session = make_session(tmp_path, config=TINY_LLAMA, optimizer=optimizer)
+    model: Any = session.model
+    embedding, output = model.model.embed_tokens.weight, model.lm_head.weight
+    assert output is embedding
+    assert [p is embedding for p in session.parameters].count(True) == 1
+
+    before = [parameter.detach().clone() for parameter in session.parameters]
+    body = session.train(1, [0, 1]).body
+    covered = sum(tensor.blocks * tensor.elements for tensor in session.layout.tensors)
+    assert covered == session.manifest.elements == sum(p.numel() for p in model.parameters())
+    session.apply(1, [body], RATE, True)
+    updates = [decode_update(session.layout, body)]
+    expected = reference_step(before, session.layout, updates, RATE, 0.5)
+    assert_equal_bits(bits_of([p.detach() for p in session.parameters]), expected)
+    assert output is embedding
+    assert output.data_ptr() == embedding.data_ptr()
 
 
 def samples_of(manifest: Manifest, peers: list[PeerId], me: PeerId, round_number: int) -> list[int]:

@@ -46,6 +46,39 @@ class TestSnapshot:
         (chunk,) = write_snapshot(values, store).chunks
         assert store.get(chunk) == np.array([1, 0.5, -2, 3, 7], dtype="<f4").tobytes()
 
+    def test_every_flipped_bit_is_another_snapshot(self, tmp_path: Path) -> None:
+        """Sign, exponent and mantissa; first, last and between, and on both sides of each border."""
+        store = BlobStore(tmp_path)
+        parameters = tensors(1)
+        whole = write_snapshot(parameters, store)
+        border = CHUNK_BYTES // 4 - 600_016
+        places = [(0, 0), (0, 7), (0, 14), (1, 0), (1, 599_999), (2, 0), (3, 0), (3, 599_999)]
+        places += [(3, border - 1), (3, border)]
+        seen = {whole.encode()}
+        for index, element in places:
+            bits = parameters[index].view(-1).view(torch.int32)
+            for mask in (1, 1 << 22, 1 << 23, 1 << 30, -(1 << 31)):
+                bits[element] ^= mask
+                changed = write_snapshot(parameters, store)
+                bits[element] ^= mask
+                # What is untouched keeps its chunk: only one of the two differs.
+                assert sum(a != b for a, b in zip(changed.chunks, whole.chunks, strict=True)) == 1
+                seen.add(changed.encode())
+                for chunk in set(changed.chunks) - set(whole.chunks):
+                    store.remove(chunk)
+        assert len(seen) == 5 * len(places) + 1
+        assert write_snapshot(parameters, store) == whole
+
+    def test_exchanged_elements_and_tensors_are_another_snapshot(self, tmp_path: Path) -> None:
+        store = BlobStore(tmp_path)
+        one, other = torch.arange(6.0), torch.arange(6.0, 12.0)
+        exchanged = torch.tensor([1.0, 0.0, 2.0, 3.0, 4.0, 5.0])
+        lists = [[one, other], [other, one], [exchanged, other], [one, -other]]
+        assert len({write_snapshot(values, store) for values in lists}) == 4
+        # What tells tensors apart is the manifest's table; the bytes are one row.
+        joined = torch.cat([one, other])
+        assert write_snapshot([joined], store) == write_snapshot([one, other], store)
+
     def test_exactly_full_chunks(self, tmp_path: Path) -> None:
         store = BlobStore(tmp_path)
         whole = [torch.ones(CHUNK_BYTES // 4), torch.ones(CHUNK_BYTES // 4)]

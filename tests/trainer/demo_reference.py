@@ -1,0 +1,145 @@
+"""DeMo written down from its paper's equations, slowly and in float64: the oracle of our optimizer.
+
+Peng, Quesnelle, Kingma: "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870, algorithm 1. It
+shares no line with the program: chunks are cut by loops and cosines written out. Two things the
+paper leaves open are settled as in our protocol: a chunk's side is the largest divisor of its
+dimension up to 64, and a chunk smaller than 64 × 64 sends an eighth of its coefficients at most, but
+always one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+MOST = 64
+
+Chunk = tuple[int, slice, slice]
+"""Tensor, rows, columns."""
+
+
+@dataclass
+class Member:
+    """One accelerator: its decoupled momentum, and the fast components that it shares."""
+
+    momentum: list[torch.Tensor]
+    fast: list[torch.Tensor] = field(default_factory=list)
+    """q of the last extraction, in the space of the parameters."""
+    sent: dict[tuple[int, int, int], list[tuple[int, int, float]]] = field(default_factory=dict)
+    """Tensor, first row and first column of a chunk → (row frequency, column frequency, value)."""
+
+
+class DemoReference:
+    """All accelerators and the parameters they share."""
+
+    def __init__(
+        self, parameters: Sequence[torch.Tensor], members: int, *, decay: float, top_k: int
+    ) -> None:
+        self.parameters = [_matrix(p).double().clone() for p in parameters]
+        self.members = [
+            Member([torch.zeros_like(p) for p in self.parameters]) for _ in range(members)
+        ]
+        self.closest_call = math.inf
+        """The smallest distance seen between the weakest coefficient sent and the strongest kept."""
+        self._decay = decay
+        self._top_k = top_k
+
+    def share(self, gradients: Sequence[Sequence[torch.Tensor]], *, signs: bool = False) -> None:
+        """Every member's m ← β·m + g; q ← fast components of m; m ← m - q. One gradient a member.
+
+        With `signs` members subtract the same q, but share the sign of each coefficient.
+        """
+        for member, gradient in zip(self.members, gradients, strict=True):
+            member.fast = [torch.zeros_like(p) for p in self.parameters]
+            member.sent = {}
+            for momentum, g in zip(member.momentum, gradient, strict=True):
+                momentum.mul_(self._decay).add_(_matrix(g).double())
+            for index, rows, columns in self._chunks():
+                left = member.momentum[index][rows, columns]
+                coefficients = transform(left)
+                strongest = self._strongest(coefficients)
+                q, shared = torch.zeros_like(left), torch.zeros_like(left)
+                for f, g in strongest:
+                    value = float(coefficients[f, g])
+                    q += value * wave(f, g, left.shape)
+                    shared += (math.copysign(1, value) if signs else value) * wave(f, g, left.shape)
+                left -= q
+                member.fast[index][rows, columns] = shared
+                member.sent[index, rows.start, columns.start] = [
+                    (f, g, float(coefficients[f, g])) for f, g in strongest
+                ]
+
+    def synchronized(self) -> list[torch.Tensor]:
+        """Q: the mean of q over the members."""
+        return [
+            sum(member.fast[index] for member in self.members) / len(self.members)
+            for index in range(len(self.parameters))
+        ]  # type: ignore[return-value]  # `sum` of tensors is a tensor
+
+    def step(self, rate: float, *, sign: bool) -> None:
+        """θ ← θ - η·Q, or θ ← θ - η·sign(Q)."""
+        for parameter, q in zip(self.parameters, self.synchronized(), strict=True):
+            parameter -= rate * (torch.sign(q) if sign else q)
+
+    def _chunks(self) -> Iterator[Chunk]:
+        for index, parameter in enumerate(self.parameters):
+            rows, columns = (side(length) for length in parameter.shape)
+            for row in range(0, parameter.shape[0], rows):
+                for column in range(0, parameter.shape[1], columns):
+                    yield index, slice(row, row + rows), slice(column, column + columns)
+
+    def _strongest(self, coefficients: torch.Tensor) -> list[tuple[int, int]]:
+        elements = coefficients.numel()
+        count = min(self._top_k, elements if elements == MOST * MOST else max(1, elements // 8))
+        rows, columns = coefficients.shape
+        places = [(f, g) for f in range(rows) for g in range(columns)]
+        places.sort(key=lambda place: -abs(float(coefficients[place])))
+        if count < elements:
+            gap = abs(float(coefficients[places[count - 1]])) - abs(
+                float(coefficients[places[count]])
+            )
+            self.closest_call = min(self.closest_call, gap)
+        return sorted(places[:count])
+
+
+def side(length: int) -> int:
+    """The largest divisor of a length that is at most 64."""
+    best = 1
+    for candidate in range(1, MOST + 1):
+        if length % candidate == 0:
+            best = candidate
+    return best
+
+
+def cosine(frequency: int, place: int, length: int) -> float:
+    """The orthonormal DCT-II: s_f · cos(π (2x + 1) f / 2n), with s_0 = √(1/n) and s_f = √(2/n) else."""
+    scale = math.sqrt((1 if frequency == 0 else 2) / length)
+    return scale * math.cos(math.pi * (2 * place + 1) * frequency / (2 * length))
+
+
+@functools.cache
+def cosines(length: int) -> torch.Tensor:
+    """Row = frequency, column = place."""
+    rows = [[cosine(f, x, length) for x in range(length)] for f in range(length)]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def wave(f: int, g: int, shape: torch.Size) -> torch.Tensor:
+    """The chunk whose one coefficient that is not 0 is a 1 at (f, g)."""
+    rows, columns = shape
+    return torch.outer(cosines(rows)[f], cosines(columns)[g])
+
+
+def transform(chunk: torch.Tensor) -> torch.Tensor:
+    """C(f, g) = Σ_x Σ_y chunk(x, y) · cos_f(x) · cos_g(y)."""
+    rows, columns = chunk.shape
+    return torch.einsum("fx,xy,gy->fg", cosines(rows), chunk, cosines(columns))
+
+
+def _matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """A vector or scalar is one row; a tensor of more dimensions is rows of its last one."""
+    return tensor.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
