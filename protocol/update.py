@@ -1,115 +1,58 @@
 """The update: which coefficients a member sends, and its bytes.
 
-An `UpdateLayout` follows from the model's parameter table and says where every coefficient belongs;
-the body then needs no names, shapes or counts. A body decodes to one update and an update has one
-body: whatever is spelled differently is refused.
+A body decodes to one update and an update has one body: whatever is spelled differently is refused.
+Decoding costs what the layout says, whatever the bytes.
 
-Format 1. A block's positions are a set; it is coded as gaps (the first position, then the distance
-to the one before, minus one), each gap as a Rice code: its low `r` bits, and the rest in unary.
-Blocks of equal size and count form a class, and each class has the `r` that makes it shortest.
+Format 2. All numbers are big-endian, all words have 16 bits.
 
-    byte 0          1, the format
-    1 byte a class  its r, the smallest of those that give the fewest bits
-    remainders      r bits a gap, most significant first; classes in order of first appearance,
-                    in a class tensors in layout order, in a tensor blocks in raster order
-    signs           a bit each in the same order, 1 for minus
-    quotients       in the same order: gap >> r zeros and a one
+    byte 0          2, the format
+    byte 1          the mode: 1 if frequencies are counted, 0 if all count as equally likely
+    states          three words a lane (`lanes`), the highest first
+    stack           the rest, in words, the top first
 
-Each section is padded with zero bits to a whole byte. Three sections rather than one stream,
-because each can then be packed and unpacked as an array.
+What is decoded, step by step: the waves in order (`waves`); in a wave the first coefficient of every
+block, then the second ones; of each coefficient its row, then its column. As many neighbours in that
+order as there are lanes make a step. The interval of a row or column follows from the counts before
+the wave (`popularity`). The coefficients of a block come in an arrangement that spells bits
+(`orders`). Those of a wave, class by class and block by block, make up words that go back onto the
+stack, the first one on top; the bits that do not fill a word must be zero.
+
+At the end each state must be 2^32 plus two words, which go back onto the stack, lane 0's on top. Then
+the stack is: the signs, a bit each in layout order, 1 for minus, with zero bits up to a whole word;
+and below them as many zero words as an encoder takes from under an empty stack, not one more.
+
+An encoder does the opposite from the end to the beginning. Mode 1 is used wherever it keeps within
+`UpdateLayout.max_bytes`, mode 0 nowhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import ProtocolError
-from .manifest import ParameterSpec
+from .lanes import Decoder, Encoder, lane_count
+from .layout import HEADER_BYTES, TensorLayout, UpdateLayout, update_layout
+from .orders import order_bits, read_orders, write_orders
+from .popularity import Popularity
+from .waves import Plan, Wave
 
-FORMAT = 1
+__all__ = [
+    "FORMAT",
+    "DecodedUpdate",
+    "TensorLayout",
+    "UpdateLayout",
+    "decode_update",
+    "encode_update",
+    "update_layout",
+]
 
-# A gap is below 4096 (64 × 64), and with r = 11 a quotient is at most 1; a larger r never pays.
-_RICE_LIMIT = 12
+FORMAT = 2
 
-
-@dataclass(frozen=True, kw_only=True)
-class TensorLayout:
-    """How one parameter tensor, seen as `rows` × `columns`, is cut into blocks in raster order."""
-
-    name: str
-    rows: int
-    columns: int
-    block_rows: int
-    block_columns: int
-    top_k: int
-    """Coefficients sent of each block."""
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks there are."""
-        return (self.rows // self.block_rows) * (self.columns // self.block_columns)
-
-    @property
-    def elements(self) -> int:
-        """Elements of one block; a position in it is row · block_columns + column."""
-        return self.block_rows * self.block_columns
-
-    @property
-    def coefficients(self) -> int:
-        """Coefficients sent of the whole tensor."""
-        return self.blocks * self.top_k
-
-    @property
-    def sides(self) -> int:
-        """How many sides are transformed: those longer than 1."""
-        return (self.block_rows > 1) + (self.block_columns > 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpdateLayout:
-    """Where the coefficients of an update belong. Build it with `update_layout`."""
-
-    tensors: tuple[TensorLayout, ...]
-
-    @cached_property
-    def coefficients(self) -> int:
-        """How many coefficients every update of this layout has."""
-        return sum(tensor.coefficients for tensor in self.tensors)
-
-    @cached_property
-    def min_bytes(self) -> int:
-        """No body is shorter: all gaps zero."""
-        return 1 + len(self.classes) + 2 * _bytes_of(self.coefficients)
-
-    @cached_property
-    def max_bytes(self) -> int:
-        """No body is longer.
-
-        The gaps of a block add up to at most elements - k, so with any r a block takes at most
-        k·r + k + (elements - k) >> r bits beside its signs; the encoder's r is the best for the
-        class, so the least of these over r bounds what it makes.
-        """
-        bits = 0
-        for (elements, top_k), members in self.classes.items():
-            blocks = sum(self.tensors[index].blocks for index in members)
-            bits += blocks * min(
-                top_k * rice + top_k + ((elements - top_k) >> rice) for rice in range(_RICE_LIMIT)
-            )
-        # Remainders and quotients are padded apart: one byte more than their sum.
-        return 1 + len(self.classes) + _bytes_of(self.coefficients) + _bytes_of(bits) + 1
-
-    @cached_property
-    def classes(self) -> dict[tuple[int, int], list[int]]:
-        """(elements of a block, k) → indices of the tensors cut so; in order of appearance."""
-        classes: dict[tuple[int, int], list[int]] = {}
-        for index, tensor in enumerate(self.tensors):
-            classes.setdefault((tensor.elements, tensor.top_k), []).append(index)
-        return classes
+_EVEN, _ADAPTIVE = 0, 1
 
 
 @dataclass(frozen=True)
@@ -122,17 +65,6 @@ class DecodedUpdate:
     """Each (blocks, k): +1 or -1."""
 
 
-def update_layout(parameters: Sequence[ParameterSpec], chunk: int, top_k: int) -> UpdateLayout:
-    """The layout of a model's updates.
-
-    A matrix is cut into blocks of chunk × chunk, each side shrunk to the largest divisor of its
-    dimension; a vector likewise, into blocks of chunk; a tensor of more dimensions is seen as
-    (product of the leading ones, last). A full block of chunk × chunk sends `top_k` coefficients,
-    a smaller one at most an eighth of its elements, and each at least one.
-    """
-    return UpdateLayout(tensors=tuple(_tensor_layout(p, chunk, top_k) for p in parameters))
-
-
 def encode_update(
     layout: UpdateLayout,
     positions: Sequence[npt.NDArray[np.int32]],
@@ -143,26 +75,15 @@ def encode_update(
     Raises `ValueError` if the arrays do not fit the layout.
     """
     _check_arrays(layout, positions, signs)
-    header, remainders, quotients, minus = bytearray([FORMAT]), [], [], []
-    for members in layout.classes.values():
-        gaps = np.concatenate([_gaps(positions[index]) for index in members])
-        rice = _best_rice(gaps)
-        header.append(rice)
-        remainders.append(_low_bits(gaps, rice))
-        quotients.append(gaps >> rice)
-        minus += [signs[index].ravel() < 0 for index in members]
-    ends = np.cumsum(np.concatenate(quotients) + 1)
-    unary = np.zeros(ends[-1], dtype=np.uint8)
-    unary[ends - 1] = 1
-    sections = (np.concatenate(remainders), np.concatenate(minus), unary)
-    return bytes(header) + b"".join(np.packbits(section).tobytes() for section in sections)
+    body = _encode(layout, positions, signs, _ADAPTIVE)
+    return body if len(body) <= layout.max_bytes else _encode(layout, positions, signs, _EVEN)
 
 
 def decode_update(layout: UpdateLayout, body: bytes) -> DecodedUpdate:
-    """Decode a body; memory and time are bounded by `layout.max_bytes`, whatever the bytes.
+    """Decode a body; memory and time are bounded by the layout, whatever the bytes.
 
     Raises `ProtocolError`: `oversized` above the layout's bound, `malformed` if this is no body of
-    this layout or not the one spelling of its update, `invalid` for a position outside its block.
+    this layout or not the one spelling of its update, `invalid` for a position that comes twice.
     """
     if len(body) > layout.max_bytes:
         raise ProtocolError("oversized", f"{len(body)} bytes, at most {layout.max_bytes} possible")
@@ -170,63 +91,191 @@ def decode_update(layout: UpdateLayout, body: bytes) -> DecodedUpdate:
         raise _malformed(f"{len(body)} bytes, at least {layout.min_bytes} needed")
     if body[0] != FORMAT:
         raise _malformed(f"update format {body[0]}, this program knows {FORMAT}")
-    counts = [sum(layout.tensors[i].coefficients for i in m) for m in layout.classes.values()]
-    start = 1 + len(counts)
-    rices = list(body[1:start])
-    if max(rices) >= _RICE_LIMIT:
-        raise _malformed("a Rice parameter is out of range")
+    mode = body[1]
+    if mode not in (_EVEN, _ADAPTIVE) or len(body) % 2:
+        raise _malformed("an unknown mode, or half a word")
+    words = np.frombuffer(body, ">u2", offset=HEADER_BYTES).astype(np.uint16)
+    plan = layout.plan
+    decoder = Decoder(words, lane_count(layout.coefficients), layout.order_words)
+    popularity = Popularity(plan, adaptive=mode == _ADAPTIVE)
+    found = {
+        k: np.empty((sum(layout.tensors[i].blocks for i in members), k), np.int32)
+        for k, members in layout.classes.items()
+    }
+    for wave in plan.waves:
+        _decode_wave(decoder, popularity, plan, wave, found)
+    minus = np.unpackbits(decoder.finish(layout.sign_words).astype(">u2").view(np.uint8))
+    if minus[layout.coefficients :].any():
+        raise _malformed("padding is not zero")
+    update = _split(layout, found, minus)
+    if (
+        mode == _EVEN
+        and len(_encode(layout, update.positions, update.signs, _ADAPTIVE)) <= layout.max_bytes
+    ):
+        raise _malformed("not the shorter of two spellings")
+    return update
 
-    bits = sum(rice * count for rice, count in zip(rices, counts, strict=True))
-    remainders, start = _section(body, start, bits)
-    minus, start = _section(body, start, layout.coefficients)
-    quotients = _unary(body, start, layout.coefficients)
 
+def _split(
+    layout: UpdateLayout, found: dict[int, npt.NDArray[np.int32]], minus: npt.NDArray[np.uint8]
+) -> DecodedUpdate:
     positions: dict[int, npt.NDArray[np.int32]] = {}
-    signs: dict[int, npt.NDArray[np.int8]] = {}
-    done = bit = 0
-    for rice, count, members in zip(rices, counts, layout.classes.values(), strict=True):
-        gaps = quotients[done : done + count]
-        for column in remainders[bit : bit + rice * count].reshape(count, rice).T:
-            gaps = (gaps << 1) | column
-        bit += rice * count
-        if _best_rice(gaps) != rice:
-            raise _malformed("a Rice parameter is not the best one")
-        for index in members:
-            tensor = layout.tensors[index]
-            shape, size = (tensor.blocks, tensor.top_k), tensor.coefficients
-            places = np.cumsum(gaps[:size].reshape(shape) + 1, axis=1) - 1
-            if places[:, -1].max() >= tensor.elements:
-                raise ProtocolError(
-                    "invalid", f"a position lies outside its block in {tensor.name}"
-                )
-            positions[index] = places.astype(np.int32)
-            flags = minus[done : done + size].reshape(shape)
-            signs[index] = 1 - 2 * flags.astype(np.int8)
-            gaps = gaps[size:]
-            done += size
-    order = range(len(layout.tensors))
-    return DecodedUpdate([positions[index] for index in order], [signs[index] for index in order])
+    for top_k, members in layout.classes.items():
+        ends = np.cumsum([layout.tensors[index].blocks for index in members])
+        positions |= zip(members, np.split(found[top_k], ends[:-1]), strict=True)
+    ordered = [positions[index] for index in range(len(positions))]
+    ends = np.cumsum([places.size for places in ordered])
+    signs = np.split(1 - 2 * minus[: layout.coefficients].astype(np.int8), ends[:-1])
+    return DecodedUpdate(ordered, [s.reshape(p.shape) for s, p in zip(signs, ordered, strict=True)])
 
 
-def _tensor_layout(parameter: ParameterSpec, chunk: int, top_k: int) -> TensorLayout:
-    shape = parameter.shape
-    columns = shape[-1] if shape else 1
-    rows = parameter.elements // columns
-    block_rows, block_columns = _divisor(rows, chunk), _divisor(columns, chunk)
-    elements = block_rows * block_columns
-    most = elements if elements == chunk * chunk else max(1, elements // 8)
-    return TensorLayout(
-        name=parameter.name,
-        rows=rows,
-        columns=columns,
-        block_rows=block_rows,
-        block_columns=block_columns,
-        top_k=min(top_k, most),
+def _encode(
+    layout: UpdateLayout,
+    positions: Sequence[npt.NDArray[np.int32]],
+    signs: Sequence[npt.NDArray[np.int8]],
+    mode: int,
+) -> bytes:
+    plan = layout.plan
+    minus = np.zeros(layout.sign_words * 16, dtype=np.uint8)
+    minus[: layout.coefficients] = np.concatenate([sign.ravel() < 0 for sign in signs])
+    bottom = np.packbits(minus).view(">u2").astype(np.uint16)
+    encoder = Encoder(
+        bottom, lane_count(layout.coefficients), layout.order_words, 2 * layout.coefficients
     )
+    popularity = Popularity(plan, adaptive=mode == _ADAPTIVE)
+    given = {
+        k: np.concatenate([positions[i] for i in members]) for k, members in layout.classes.items()
+    }
+    for wave in plan.waves:
+        popularity.learn(_lines(plan, wave, given))
+    for wave in reversed(plan.waves):
+        popularity.unlearn(_lines(plan, wave, given))
+        _encode_wave(encoder, popularity, plan, wave, given)
+    return bytes([FORMAT, mode]) + encoder.finish().astype(">u2").tobytes()
 
 
-def _divisor(dimension: int, chunk: int) -> int:
-    return next(side for side in range(min(chunk, dimension), 0, -1) if dimension % side == 0)
+@dataclass(frozen=True)
+class _Side:
+    """For each coefficient of a wave, in the order of coding, its strip in one direction."""
+
+    first: npt.NDArray[np.int64]
+    base: npt.NDArray[np.int64]
+    total: npt.NDArray[np.int64]
+    lines: npt.NDArray[np.int64]
+
+
+def _sides(popularity: Popularity, plan: Plan, wave: Wave) -> tuple[_Side, _Side]:
+    which = np.concatenate([np.arange(count) for count in wave.ranks])
+    sides = []
+    for side, lines in enumerate((plan.row_lines, plan.column_lines)):
+        first = lines[wave.blocks]
+        base, total = popularity.strips(first, plan.sides[wave.blocks, side])
+        sides.append(
+            _Side(first.astype(np.int64)[which], base[which], total[which], np.empty_like(which))
+        )
+    return sides[0], sides[1]
+
+
+def _decode_wave(
+    decoder: Decoder,
+    popularity: Popularity,
+    plan: Plan,
+    wave: Wave,
+    found: dict[int, npt.NDArray[np.int32]],
+) -> None:
+    popularity.prepare(wave, search=True)
+    sides = _sides(popularity, plan, wave)
+    count = len(sides[0].lines)
+    for start in range(0, count, decoder.lanes):
+        part = slice(start, min(start + decoder.lanes, count))
+        for side in sides:
+            base, total = side.base[part], side.total[part]
+            slots = decoder.slots(part.stop - part.start)
+            lines = popularity.find(slots, base, total) + side.first[part]
+            decoder.advance(slots, *popularity.intervals(lines, base, total))
+            side.lines[part] = lines
+    for side in sides:
+        popularity.learn(side.lines)
+    rows, columns = (side.lines - side.first for side in sides)
+    spelled = []
+    for top_k, blocks, places in _pieces(wave):
+        shape = (blocks.stop - blocks.start, top_k)
+        arranged = np.empty(shape, np.int32)
+        width = plan.sides[blocks, 1]
+        for rank, piece in enumerate(places):
+            arranged[:, rank] = rows[piece] * width + columns[piece]
+        ascending = np.sort(arranged, axis=1)
+        if (ascending[:, 1:] == ascending[:, :-1]).any():
+            raise ProtocolError("invalid", "a position comes twice")
+        spelled.append(read_orders(arranged))
+        found[top_k][plan.places[blocks]] = ascending
+    decoder.push(_to_words(np.concatenate(spelled), wave.order_words))
+
+
+def _encode_wave(
+    encoder: Encoder,
+    popularity: Popularity,
+    plan: Plan,
+    wave: Wave,
+    given: dict[int, npt.NDArray[np.int32]],
+) -> None:
+    popularity.prepare(wave, search=False)
+    sides = _sides(popularity, plan, wave)
+    spelled = np.unpackbits(encoder.pop(wave.order_words).astype(">u2").view(np.uint8))
+    spelled = np.concatenate([spelled, np.zeros(16, np.uint8)])
+    rows, columns = sides[0].lines, sides[1].lines
+    done = 0
+    for top_k, blocks, places in _pieces(wave):
+        bits = order_bits(top_k) * (blocks.stop - blocks.start)
+        arranged = write_orders(given[top_k][plan.places[blocks]], spelled[done : done + bits])
+        done += bits
+        width = plan.sides[blocks, 1]
+        for rank, piece in enumerate(places):
+            rows[piece], columns[piece] = np.divmod(arranged[:, rank], width)
+    intervals = []
+    for side in sides:
+        np.add(side.lines, side.first, out=side.lines)
+        intervals.append(popularity.intervals(side.lines, side.base, side.total))
+    count = len(rows)
+    for start in reversed(range(0, count, encoder.lanes)):
+        part = slice(start, min(start + encoder.lanes, count))
+        for low, width in reversed(intervals):
+            encoder.push(low[part], width[part])
+
+
+def _pieces(wave: Wave):
+    """Of each class: k, its blocks, and for each rank where they stand in the order of coding."""
+    offsets = np.concatenate([[0], np.cumsum(wave.ranks)])
+    first = wave.blocks.start
+    for top_k, blocks in wave.classes:
+        yield (
+            top_k,
+            blocks,
+            [slice(o + blocks.start - first, o + blocks.stop - first) for o in offsets[:top_k]],
+        )
+
+
+def _lines(
+    plan: Plan, wave: Wave, given: dict[int, npt.NDArray[np.int32]]
+) -> npt.NDArray[np.int64]:
+    lines = []
+    for top_k, blocks in wave.classes:
+        rows, columns = np.divmod(given[top_k][plan.places[blocks]], plan.sides[blocks, 1, None])
+        lines += [
+            (rows + plan.row_lines[blocks, None]).ravel(),
+            (columns + plan.column_lines[blocks, None]).ravel(),
+        ]
+    return np.concatenate(lines)
+
+
+def _to_words(bits: npt.NDArray[np.uint8], words: int) -> npt.NDArray[np.uint16]:
+    if bits[16 * words :].any():
+        raise _malformed("orders spell more than there is")
+    return np.packbits(bits[: 16 * words]).view(">u2").astype(np.uint16)
+
+
+def _malformed(problem: str) -> ProtocolError:
+    return ProtocolError("malformed", problem)
 
 
 def _check_arrays(
@@ -243,47 +292,3 @@ def _check_arrays(
             raise ValueError(f"{tensor.name}: positions must ascend within their block")
         if not (np.abs(sign) == 1).all():
             raise ValueError(f"{tensor.name}: signs must be +1 or -1")
-
-
-def _gaps(positions: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    return (np.diff(positions.astype(np.int64), axis=1, prepend=-1) - 1).ravel()
-
-
-def _low_bits(gaps: npt.NDArray[np.int64], rice: int) -> npt.NDArray[np.uint8]:
-    """The low `rice` bits of each gap, most significant first, one bit an element."""
-    # 16 bits hold a gap (below 4096) and make the table of bits four times smaller.
-    low = gaps.astype(np.uint16)[:, None] >> np.arange(rice - 1, -1, -1, dtype=np.uint16)
-    return (low & 1).astype(np.uint8).ravel()
-
-
-def _best_rice(gaps: npt.NDArray[np.int64]) -> int:
-    costs = [gaps.size * rice + int((gaps >> rice).sum()) for rice in range(_RICE_LIMIT)]
-    return costs.index(min(costs))
-
-
-def _bytes_of(bits: int) -> int:
-    return (bits + 7) // 8
-
-
-def _section(body: bytes, start: int, bits: int) -> tuple[npt.NDArray[np.uint8], int]:
-    """Unpack a section of known length; return its bits and where the next one begins."""
-    end = start + _bytes_of(bits)
-    if end > len(body):
-        raise _malformed("the body ends too early")
-    unpacked = np.unpackbits(np.frombuffer(body[start:end], np.uint8))
-    if unpacked[bits:].any():
-        raise _malformed("padding is not zero")
-    return unpacked[:bits], end
-
-
-def _unary(body: bytes, start: int, count: int) -> npt.NDArray[np.int64]:
-    """Unpack the last section: `count` numbers that end exactly in its last byte."""
-    unpacked = np.unpackbits(np.frombuffer(body[start:], np.uint8))
-    ends = np.flatnonzero(unpacked)
-    if len(ends) != count or unpacked.size - ends[-1] > 8:
-        raise _malformed("the quotients do not fill the body")
-    return np.diff(ends, prepend=-1) - 1
-
-
-def _malformed(problem: str) -> ProtocolError:
-    return ProtocolError("malformed", problem)
