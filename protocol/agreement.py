@@ -229,11 +229,16 @@ class Agreement:
 
     @property
     def decision(self) -> Certificate | None:
-        """The certificate of finalizes, once there is one."""
-        for state in self._slots.values():
-            if "finalize" in state.certificates:
-                return state.certificates["finalize"]
-        return None
+        """The certificate of finalizes, once there is one; the last resort is one that calls this
+        member silent."""
+        found = [
+            s.certificates["finalize"]
+            for s in self._slots.values()
+            if s.certificates.get("finalize")
+        ]
+        return next((c for c in found if self._me not in silenced(c, self.membership)), None) or (
+            found[0] if found else None
+        )
 
     def pending_ballots(self) -> list[tuple[BallotKind, int, RecordId]]:
         """What this member has cast and no certificate came of yet: (kind, slot, block)."""
@@ -261,11 +266,17 @@ class Agreement:
             self.membership,
             self._model,
         )
-        # A certificate once found stays, but one that calls this member silent may not bind it.
-        if found is not None:
-            certificate = Certificate(kind, self.round, self.parent, slot, block, found)
-            self._state(slot).certificates[kind] = certificate
-            tally.settled = self._me not in silenced(certificate, self.membership)
+        if found is None:
+            return
+        certificate = Certificate(kind, self.round, self.parent, slot, block, found)
+        tally.settled = self._me not in silenced(certificate, self.membership)
+        # A liar who calls everybody silent is a quorum by himself. Nobody accused believes it; only a
+        # decision may be true all the same, if this member was cut off: that is the member's to judge.
+        if tally.settled or kind == "finalize":
+            certificates = self._state(slot).certificates
+            known = certificates.get(kind)
+            if tally.settled or known is None or known.block == block:
+                certificates[kind] = certificate
 
     def _founded(self) -> list[RecordId | None]:
         """Blocks that the current slot may build on, the latest first; None stands for a fresh one."""

@@ -132,9 +132,13 @@ class Holdings:
             for effect in self.fetch(round, entry.peer, entry.update, entry.size)
         ]
 
-    def ask_again(self) -> None:
-        """Forget what was asked for."""
+    def loaded(self, announced: set[ContentId], ledger: Ledger, applied_round: int) -> None:
+        """Parameters were loaded: ask again for what they lack, drop what they leapt over."""
         self._asked.clear()
+        needed = set(announced)
+        for round_ in range(applied_round + 1, len(ledger)):
+            needed |= {entry.update for entry in ledger[round_].record.updates}
+        self.held &= needed
 
     def decided(self, announced: set[ContentId], ledger: Ledger, applied_round: int) -> None:
         """A round was decided in which these were announced: drop what nobody will need.

@@ -155,7 +155,7 @@ class Member:
         """
         self.replica.loaded(round, fingerprint, snapshot)
         self._trained_for = -1
-        self._holdings.ask_again()
+        self._holdings.loaded(self.current.collection.updates, self.ledger, round)
         self.current.start = now
         effects: list[Effect] = []
         for peer, said in self.current.collection.announcements():

@@ -381,7 +381,7 @@ def test_masks_are_limited() -> None:
     for number in range(200):
         silent = tuple(other for bit, other in enumerate(others) if number >> bit & 1)
         round_.cast("skip", peer, 1, NO_BLOCK, silent=silent)
-    (kept,) = round_.agreement._slots[1].ballots["skip"][NO_BLOCK].values()
+    (kept,) = round_.agreement._slots[1].ballots["skip"][NO_BLOCK].cast.values()
     assert len(kept) == 16
     assert round_.membership.mask(silent) in kept
 

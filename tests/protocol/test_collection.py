@@ -70,10 +70,20 @@ def test_updates_are_asked_for_once() -> None:
     assert holdings.fetch(3, peer, U, 10) == [FetchUpdate(3, peer, U, 10)]
     assert holdings.fetch(3, peer, U, 10) == []
     assert holdings.fetch(4, peer, U, 10) == [FetchUpdate(4, peer, U, 10)]
-    holdings.ask_again()
+    holdings.loaded(set(), Chain(3).ledger, -1)
     assert holdings.fetch(3, peer, U, 10) == [FetchUpdate(3, peer, U, 10)]
     holdings.held.add(V)
     assert holdings.fetch(3, peer, V, 10) == []
+
+
+def test_what_a_snapshot_leaps_over_is_held_no_longer() -> None:
+    chain = Chain(3)
+    leapt, later = chain.grow().record.updates, chain.grow().record.updates
+    holdings = Holdings()
+    needed = {entry.update for entry in later} | {U}
+    holdings.held |= {entry.update for entry in leapt} | needed | {V}
+    holdings.loaded({U}, chain.ledger, applied_round=1)
+    assert holdings.held == needed
 
 
 def test_held_is_kept_until_it_is_applied_or_missed() -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import pytest
-from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.errors import ProtocolError
 from distro_node.protocol.fork import better_chain
 from distro_node.protocol.ledger import Ledger
 from distro_node.protocol.messages import Decided
 from simulation.chain import Chain
-from simulation.swarm import Node, Swarm, toy_manifest
+from simulation.swarm import Swarm, toy_manifest
 
 
 def split(chain: Chain, here: Sequence[PeerId], rounds: int, **first: object) -> Chain:
@@ -209,49 +207,6 @@ def test_every_entry_is_checked(chain: Chain) -> None:
 # In virtual time
 
 
-class Parted(Swarm):
-    """A swarm whose network can be cut in two."""
-
-    def __init__(self, count: int, seed: int) -> None:
-        # Snapshots would mix the two sides' states; without, everybody replays from the start.
-        super().__init__(toy_manifest(start_members=count, snapshot_interval=1000), seed)
-        self.side: dict[int, int] = {}
-        self._viewer: Node | None = None
-
-    @property
-    def alive(self) -> list[Node]:
-        viewer = self._viewer
-        return [
-            node
-            for node in self.nodes
-            if node.alive and (viewer is None or self._side(node) == self._side(viewer))
-        ]
-
-    def gossip(self, sender: Node, envelope: Envelope) -> None:
-        with self._seen_by(sender):
-            super().gossip(sender, envelope)
-
-    def sync(self, asker: Node, round_: int) -> None:
-        with self._seen_by(asker):
-            super().sync(asker, round_)
-
-    def settle(self, node: Node) -> None:
-        with self._seen_by(node):
-            super().settle(node)
-
-    def check(self, round_: int, parameters: int) -> None:
-        """Parameters differ while the sides do; the tests compare them in the end."""
-
-    def _side(self, node: Node) -> int:
-        return self.side.get(node.index, 0)
-
-    @contextmanager
-    def _seen_by(self, node: Node) -> Iterator[None]:
-        before, self._viewer = self._viewer, node
-        yield
-        self._viewer = before
-
-
 def agreed(swarm: Swarm, rounds: int) -> Callable[[], bool]:
     """Everybody is a member of one chain, `rounds` long and more, with the same parameters."""
 
@@ -272,15 +227,17 @@ def agreed(swarm: Swarm, rounds: int) -> Callable[[], bool]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("count", "cut"), [(5, 2), (6, 3), (4, 1)])
 def test_a_swarm_cut_in_two_is_one_again(count: int, cut: int, seed: int) -> None:
-    swarm = Parted(count, seed)
+    # Snapshots would mix the two sides' states; without, everybody replays from the start.
+    swarm = Swarm(toy_manifest(start_members=count, snapshot_interval=1000), seed)
     nodes = [swarm.add(index) for index in range(count)]
     swarm.run_until(agreed(swarm, 4), limit=60)
     before = nodes[0].member.round
-    swarm.side = dict.fromkeys(range(cut), 1)
+    links = [(one, other) for one in range(cut) for other in range(cut, count)]
+    swarm.network.cut([*links, *((other, one) for one, other in links)])
     swarm.run_until(lambda: all(node.member.round > before + 6 for node in nodes), limit=300)
     sides = {node.member.ledger[before + 5].record.id for node in nodes}
     assert len(sides) == 2
-    swarm.side = {}
+    swarm.network.mend()
     reached = max(node.member.round for node in nodes)
     swarm.run_until(agreed(swarm, reached + 2), limit=300)
     heights = {len(node.member.ledger) for node in nodes}

@@ -1,336 +1,371 @@
-"""A swarm in virtual time: the daemon's own state machines, a simple network, a toy model.
+"""A swarm in virtual time: many nodes in one thread, a network between them, and one seed for a run.
 
-One seed is one run. Training is a hash of (peer, round) and the parameters are a running hash of what
-was applied, so "identical parameters" is one comparison, made whenever two nodes stand at the same
-height.
+It carries messages, answers questions and hands out updates, as the daemons' network code does, and
+tells everything to the trace and to the watch (`invariants`), which ends the run at the first thing
+that must not be.
 """
 
 from __future__ import annotations
 
-import heapq
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
+from unittest.mock import patch
 
-from distro_node.crypto.envelope import Envelope, signing_bytes
-from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.crypto.identity import Identity, PeerId
-from distro_node.protocol.effects import (
-    Apply,
-    AskSync,
-    Effect,
-    FetchUpdate,
-    Fork,
-    Keep,
-    Note,
-    Publish,
-    Resync,
-    Train,
-)
+from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.hashing import ContentId
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol import member as member_module
+from distro_node.protocol.effects import FetchUpdate
 from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.fork import better_chain
 from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.manifest import (
-    DataSpec,
-    Manifest,
-    ParameterSpec,
-    RoundSpec,
-    ShardSpec,
-)
-from distro_node.protocol.member import Member
-from distro_node.protocol.messages import Decided, SnapshotEntry
+from distro_node.protocol.manifest import Manifest
+from distro_node.protocol.messages import SnapshotEntry, decode_message
 
-TICK = 0.25
+from .clock import Clock
+from .invariants import Watch
+from .keys import Keys, SimulatedKeys, identity
+from .network import Links, Network
+from .node import BROKEN_SECONDS, UPDATE_BYTES, Disk, Node, follow
+from .toy import toy_manifest
+from .trace import Trace
 
+__all__ = ["Disk", "Node", "Swarm", "identity", "peers", "toy_manifest"]
 
-def identity(index: int) -> Identity:
-    return Identity.from_seed(content_id(b"simulated peer %d" % index))
-
-
-def toy_manifest(**changes: Any) -> Manifest:
-    shard = ShardSpec(blob=content_id(b"shard"), tokens=1_000_001)
-    rounds = RoundSpec(
-        sequences=64,
-        start_members=changes.pop("start_members", 1),
-        snapshot_interval=changes.pop("snapshot_interval", 5),
-        min_seconds=changes.pop("min_seconds", 0.0),
-        collect_min_seconds=0.5,
-        collect_max_seconds=30.0,
-        lease_min_seconds=6.0,
-    )
-    settings: dict[str, Any] = {
-        "name": "toy",
-        "model": {"model_type": "toy"},
-        "parameters": (ParameterSpec(name="weight", shape=(64, 64)),),
-        "initial": content_id(b"initial"),
-        "data": DataSpec(
-            sequence_length=100,
-            token_bytes=1,
-            vocabulary=256,
-            shards=(shard,),
-            heldout=shard,
-            tokenizer=content_id(b"tokenizer"),
-        ),
-        "rounds": rounds,
-        "founder": identity(0).peer,
-    }
-    return Manifest(**(settings | changes))
-
-
-def next_parameters(parameters: int, updates: list[ContentId]) -> int:
-    if not updates:
-        return parameters
-    digest = content_id(parameters.to_bytes(8, "big") + b"".join(sorted(updates)))
-    return int.from_bytes(digest[:8], "big")
-
-
-@dataclass
-class Disk:
-    """What survives a crash."""
-
-    entries: list[Decided] = field(default_factory=list)
-    said: list[Envelope] = field(default_factory=list)
-    snapshots: dict[int, int] = field(default_factory=dict)
-    blobs: set[ContentId] = field(default_factory=set)
-
-
-class Node:
-    """One simulated node: a member, its disk and its toy trainer."""
-
-    def __init__(self, swarm: Swarm, index: int, disk: Disk | None = None) -> None:
-        self.swarm = swarm
-        self.index = index
-        self.identity = identity(index)
-        self.peer = self.identity.peer
-        self.disk = disk or Disk()
-        self.alive = True
-        self.frozen = False
-        self.training_seconds = 1.0
-        self.refunds = 0
-        self.counted: list[int] = []
-        self.notes: list[Note] = []
-        self.updates_seen: list[int] = []
-        ledger = Ledger(swarm.manifest)
-        for decided in self.disk.entries:
-            ledger.append(decided)
-        self.member = Member(
-            manifest=swarm.manifest,
-            me=self.peer,
-            sign=self._sign,
-            ledger=ledger,
-            now=swarm.now,
-            session=int(swarm.now),
-        )
-        self.member.restore(self.disk.said, swarm.now)
-        self.parameters = 0
-
-    def start(self) -> None:
-        self._load()
-        self._tick()
-
-    def stop(self) -> None:
-        self.alive = False
-
-    def _load(self) -> None:
-        """Load the newest snapshot, which for the toy model everybody always has."""
-        entry = self.member.ledger.snapshot
-        round_, self.parameters = -1, 1
-        if entry is not None:
-            round_, self.parameters = entry.round, self.swarm.snapshots[entry.round]
-        snapshot = self._snapshot(round_) if self._due(round_) else None
-        self.run(self.member.loaded(round_, self.parameters, snapshot, self.swarm.now))
-
-    def _due(self, round_: int) -> bool:
-        return round_ > 0 and round_ % self.swarm.manifest.rounds.snapshot_interval == 0
-
-    def _snapshot(self, round_: int) -> SnapshotEntry:
-        blob = content_id(b"snapshot" + self.parameters.to_bytes(8, "big"))
-        return SnapshotEntry(round_, blob, 4 * self.swarm.manifest.elements)
-
-    def _sign(self, kind: str, body: bytes) -> Envelope:
-        swarm = self.swarm.manifest.swarm
-        signature = self.identity.sign(signing_bytes(kind, swarm, body))
-        return Envelope(kind=kind, swarm=swarm, sender=self.peer, body=body, signature=signature)
-
-    def _tick(self) -> None:
-        if self.frozen:
-            self.swarm.at(TICK, self._tick)
-        elif self.alive:
-            self.run(self.member.tick(self.swarm.now))
-            self.swarm.at(TICK, self._tick)
-
-    def deliver(self, envelope: Envelope) -> None:
-        self._guarded(lambda: self.member.receive(envelope, self.swarm.now))
-
-    def deliver_decided(self, decided: Decided) -> None:
-        self._guarded(lambda: self.member.receive_decided(decided, self.swarm.now))
-
-    def _guarded(self, act: Callable[[], list[Effect]]) -> None:
-        if self.frozen:
-            self.swarm.at(1.0, lambda: self._guarded(act))
-        elif self.alive:
-            try:
-                effects = act()
-            except ProtocolError as error:
-                self.swarm.rejected[error.reason] = self.swarm.rejected.get(error.reason, 0) + 1
-            else:
-                self.run(effects)
-
-    def run(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            self._run_one(effect)
-
-    def _run_one(self, effect: Effect) -> None:
-        swarm, member = self.swarm, self.member
-        match effect:
-            case Publish(envelope, durable):
-                if durable:
-                    self.disk.said.append(envelope)
-                swarm.gossip(self, envelope)
-            case Train(round_, _, samples):
-                update = content_id(self.peer + round_.to_bytes(8, "big"))
-                self.disk.blobs.add(update)
-
-                def done() -> None:
-                    tokens = 100 * len(samples)
-                    self._guarded(
-                        lambda: member.trained(round_, update, 1000, tokens, 2.0, swarm.now)
-                    )
-
-                swarm.at(self.training_seconds, done)
-            case FetchUpdate(_, _, update, _):
-                swarm.fetch(self, update)
-            case Apply(record, own_counted, snapshot_due):
-                self.parameters = next_parameters(
-                    self.parameters, [entry.update for entry in record.updates]
-                )
-                swarm.check(record.round, self.parameters)
-                if own_counted:
-                    self.counted.append(record.round)
-                self.updates_seen.append(len(record.updates))
-                snapshot = None
-                if snapshot_due:
-                    swarm.snapshots[record.round] = self.parameters
-                    snapshot = self._snapshot(record.round)
-                swarm.at(
-                    0.05,
-                    lambda: self._guarded(
-                        lambda: member.applied(record.round, self.parameters, snapshot, swarm.now)
-                    ),
-                )
-            case Keep(decided):
-                self.disk.entries.append(decided)
-            case AskSync(round_):
-                swarm.sync(self, round_)
-            case Resync():
-                self._load()
-            case Note():
-                self.notes.append(effect)
-            case Fork():
-                swarm.settle(self)
+# How long after a crash the others' connections break; the kernel tells at once.
+_RESET_SECONDS = 0.05
 
 
 class Swarm:
-    """Virtual time, a network with latency and loss, and the nodes."""
+    """Virtual time, the network, the nodes, and those who watch."""
 
-    def __init__(self, manifest: Manifest, seed: int = 0, *, loss: float = 0.0) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        seed: int = 0,
+        *,
+        loss: float = 0.0,
+        links: Links | None = None,
+        keys: Keys | None = None,
+        update_bytes: int = UPDATE_BYTES,
+    ) -> None:
         self.manifest = manifest
         self.random = random.Random(seed)
-        self.now = 0.0
-        self.loss = loss
+        self.clock = Clock()
+        self.keys = keys or SimulatedKeys()
+        self.network = Network(links or Links(), random.Random(f"network {seed}"))
+        self.network.loss = loss
+        self.trace = Trace()
+        self.watch = Watch(self)
         self.nodes: list[Node] = []
         self.rejected: dict[str, int] = {}
-        self.snapshots: dict[int, int] = {}
+        self.snapshots: dict[ContentId, int] = {}
+        """The parameters in every snapshot that was ever made, by its id."""
         self.forks = 0
-        self._parameters: dict[int, int] = {}
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._counter = 0
+        """How often a node changed to another chain."""
+        self.tick_seconds = 0.25
+        self.training_seconds = 1.0
+        self.update_bytes = update_bytes
+        self._garbage: set[ContentId] = set()
+        self._holders: dict[ContentId, list[int]] = {}
+        self._by_index: dict[int, Node] = {}
+        self._numbers: dict[PeerId, int] = {}
+        self._genuine: dict[Envelope, bool] = {}
 
-    def add(self, index: int, disk: Disk | None = None) -> Node:
-        node = Node(self, index, disk)
+    # Nodes
+
+    def add(self, index: int, disk: Disk | None = None, kind: type[Node] = Node) -> Node:
+        """Start a node, with a disk if it was there before."""
+        node = kind(self, index, disk)
         self.nodes.append(node)
+        self._by_index[index] = node
+        self._numbers[node.peer] = index
+        self.network.join(index)
+        self.trace.note(self.now, index, "starts", len(node.disk.entries), len(node.disk.said))
+        for update in node.disk.blobs:
+            self._holders.setdefault(update, []).append(index)
         node.start()
+        for other in self.alive:
+            if other is not node:
+                other.tell(other.member.peer_up, node.peer)
         return node
+
+    def gone(self, node: Node) -> None:
+        """A node has died: its connections break."""
+        self.trace.note(self.now, node.index, "stops")
+        self.network.part(node.index)
+        self.clock.after(_RESET_SECONDS, self._broken, node)
 
     @property
     def alive(self) -> list[Node]:
+        """The nodes that live, stopped ones included."""
         return [node for node in self.nodes if node.alive]
 
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    def node(self, index: int) -> Node | None:
+        """The latest node with this number, if it lives."""
+        node = self._by_index.get(index)
+        return node if node is not None and node.alive else None
+
+    def number(self, peer: PeerId | None) -> int | None:
+        """The number of a peer."""
+        return None if peer is None else self._numbers.get(peer)
+
     def at(self, delay: float, act: Callable[[], None]) -> None:
-        self._counter += 1
-        heapq.heappush(self._queue, (self.now + delay, self._counter, act))
+        """Let something happen in `delay` seconds."""
+        self.clock.after(delay, act)
 
-    def latency(self) -> float:
-        return 0.02 + 0.03 * self.random.random()
+    def reject(self, reason: str) -> None:
+        """A member refused something."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
 
-    def gossip(self, sender: Node, envelope: Envelope) -> None:
-        for node in self.alive:
-            if node is not sender and self.random.random() >= self.loss:
-                self.at(self.latency(), lambda node=node: node.deliver(envelope))
+    # Messages
 
-    def fetch(self, asker: Node, update: ContentId) -> None:
-        def arrive() -> None:
-            if not asker.alive:
-                return
-            if any(update in node.disk.blobs for node in self.alive):
-                asker.disk.blobs.add(update)
-                asker._guarded(lambda: asker.member.update_held(update, self.now))
-            else:
-                self.at(1.0, arrive)
+    def gossip(self, sender: Node, envelope: Envelope, targets: set[int] | None = None) -> None:
+        """Deliver a message to everybody, or to these alone (relays drop what they dislike)."""
+        deliveries = self.network.gossip(sender.index, 140 + len(envelope.body))
+        if targets is not None:
+            deliveries = [(delay, index) for delay, index in deliveries if index in targets]
+        self.trace.note(self.now, sender.index, "says", *self.describe_message(envelope))
+        if deliveries:
+            begin = max(self.now, sender._busy_until)
+            self.clock.at(begin + deliveries[0][0], self._deliver, envelope, begin, deliveries, 0)
 
-        self.at(self.latency() * 2, arrive)
+    def describe_message(self, envelope: Envelope) -> tuple[object, ...]:
+        """What a message says, for the trace."""
+        return (envelope.kind, *self.watch.facts(envelope))
+
+    def genuine(self, envelope: Envelope) -> bool:
+        """Whether the signature holds; found out once for all who receive it."""
+        known = self._genuine.get(envelope)
+        if known is None:
+            if len(self._genuine) > 50_000:
+                self._genuine.clear()
+            known = self._genuine[envelope] = self.keys.verify(
+                envelope.kind,
+                envelope.swarm,
+                envelope.sender,
+                envelope.body,
+                envelope.signature,
+            )
+        return known
+
+    # Questions
 
     def sync(self, asker: Node, round_: int) -> None:
-        others = [node for node in self.alive if node is not asker]
+        """Ask a random peer for what was missed, the next one if it does not answer."""
+        others = [node for node in self.alive if node is not asker and self._connected(asker, node)]
+        self.random.shuffle(others)
         # As the daemon does: whoever is a member knows more.
-        members = [node for node in others if node.peer in asker.member.members]
-        if not others:
+        members = set(asker.member.members)
+        others.sort(key=lambda node: node.peer not in members)
+        self._ask(asker, round_, others)
+
+    def settle(self, asker: Node) -> None:
+        """Compare a node's chain with those of its peers, one after another."""
+        self._compare(asker, [node for node in self.alive if node is not asker])
+
+    # Updates and snapshots
+
+    def store(self, node: Node, update: ContentId) -> None:
+        """A node has an update on its disk."""
+        if update not in node.disk.blobs:
+            node.disk.blobs.add(update)
+            self._holders.setdefault(update, []).append(node.index)
+            self.watch.holds(node, update)
+
+    def make_garbage(self, update: ContentId) -> None:
+        """These bytes are no update."""
+        self._garbage.add(update)
+
+    def is_garbage(self, update: ContentId) -> bool:
+        """Whether the bytes with this id are no update."""
+        return update in self._garbage
+
+    def download(self, asker: Node, wanted: FetchUpdate) -> float | None:
+        """Begin to fetch an update: when it will be there, or None if nobody gives it now."""
+        maker = self._numbers.get(wanted.peer)
+        holders = self._holders.get(wanted.update, [])
+        if len(holders) > 4:
+            holders = self.random.sample(holders, 3)
+            holders += [maker] if maker is not None else []
+        sources = [
+            index
+            for index in holders
+            if (node := self.node(index)) is not None
+            and node is not asker
+            and self._connected(asker, node)
+            and wanted.update in node.disk.blobs
+            and node.serves(wanted.update, asker)
+        ]
+        if wanted.update in asker.disk.blobs:
+            return self.now
+        if not sources or self.network.fails():
+            return None
+        source = self.network.least_busy(sources)
+        self.network.update_bytes += wanted.size
+        return self.network.transfer(source, asker.index, wanted.size, self.now)
+
+    def snapshot(self, blob: ContentId) -> int:
+        """The parameters in a snapshot."""
+        return self.snapshots[blob]
+
+    def has_snapshot(self, asker: Node, entry: SnapshotEntry) -> bool:
+        """Whether somebody can give this snapshot to `asker`."""
+        return any(
+            node.disk.snapshots.get(entry.round) == entry and self._connected(asker, node)
+            for node in self.alive
+        )
+
+    # Running
+
+    def run_until(self, done: Callable[[], bool], limit: float) -> None:
+        """Run until `done`, at most `limit` virtual seconds."""
+        deadline = self.now + limit
+        with remembered_messages():
+            while not done():
+                assert self.clock.next <= deadline, (
+                    f"not done after {limit} virtual seconds: {self.describe()}"
+                )
+                self.clock.step()
+
+    def run_for(self, seconds: float) -> None:
+        """Run for so long."""
+        end = self.now + seconds
+        with remembered_messages():
+            while self.clock.next <= end:
+                self.clock.step()
+        self.clock.now = end
+
+    def describe(self) -> str:
+        """Where everybody stands: decided/applied rounds, members."""
+        return "; ".join(
+            f"{node.index}: {node.member.round}/{node.member.applied_round}"
+            f" of {len(node.member.members)}" + " frozen" * node.frozen
+            for node in self.alive
+        )
+
+    # Private
+
+    def _connected(self, one: Node, other: Node) -> bool:
+        return not other.frozen and self.network.connected(one.index, other.index)
+
+    def _deliver(
+        self,
+        envelope: Envelope,
+        begin: float,
+        deliveries: list[tuple[float, int]],
+        place: int,
+    ) -> None:
+        # One entry of the queue for a message, however many it goes to.
+        node = self._by_index.get(deliveries[place][1])
+        if node is not None and node.alive:
+            node.deliver(envelope)
+        place += 1
+        if place < len(deliveries):
+            when = max(self.now, begin + deliveries[place][0])
+            self.clock.at(when, self._deliver, envelope, begin, deliveries, place)
+
+    def _broken(self, node: Node) -> None:
+        if self.node(node.index) is None:
+            for other in self.alive:
+                other.tell(other.member.peer_down, node.peer)
+
+    def breaks(self, pairs: list[tuple[int, int]]) -> None:
+        """Tell both ends of these links, whose packets no longer arrive, that they are broken."""
+
+        def notice() -> None:
+            for one, other in pairs:
+                here, there = self.node(one), self.node(other)
+                if here and there and (there.frozen or not self._connected(here, there)):
+                    here.tell(here.member.peer_down, there.peer)
+
+        self.clock.after(BROKEN_SECONDS, notice)
+
+    def heals(self) -> None:
+        """Tell everybody of the links that carry packets again."""
+        for one in self.alive:
+            for other in self.alive:
+                if one is not other and self._connected(one, other):
+                    one.tell(one.member.peer_up, other.peer)
+
+    def _ask(self, asker: Node, round_: int, others: list[Node]) -> None:
+        if not asker.alive or not others:
+            asker.answered()
             return
-        other = self.random.choice(members or others)
-        ledger = other.member.ledger
+        other = others.pop(0)
+        if not other.alive or not self._connected(asker, other):
+            self.clock.after(BROKEN_SECONDS, self._ask, asker, round_, others)
+            return
+        if self.network.fails():
+            self.clock.after(1.0, self._ask, asker, round_, others)
+            return
+        delay = self.network.latency(asker.index, other.index)
+        self.clock.after(delay, self._answer, asker, other, asker.member.round, others)
+
+    def _answer(self, asker: Node, other: Node, round_: int, others: list[Node]) -> None:
+        if not other.alive or other.frozen:
+            self.clock.after(BROKEN_SECONDS, self._ask, asker, round_, others)
+            return
+        ledger = other.offers(asker)
         entries = [ledger[number] for number in range(round_, len(ledger))]
-        envelopes = other.member.messages(max(round_, other.member.round))
+        envelopes = other.member.messages(round_) if round_ == len(ledger) else []
+        size = sum(200 * (len(e.record.updates) + len(e.certificate.ballots)) for e in entries)
+        size += sum(140 + len(envelope.body) for envelope in envelopes)
+        self.network.other_bytes += size
 
         def arrive() -> None:
+            asker.answered()
             for entry in entries:
                 asker.deliver_decided(entry)
             for envelope in envelopes:
                 asker.deliver(envelope)
 
-        self.at(self.latency() * 2, arrive)
+        self.clock.at(self.network.transfer(other.index, asker.index, size, self.now), arrive)
 
-    def settle(self, node: Node) -> None:
-        """Compare a node's chain with that of another; `forks` counts those who changed."""
-        other = self.random.choice([other for other in self.alive if other is not node])
-        ledger = other.member.ledger
-        better = better_chain(node.member.ledger, [ledger[r] for r in range(len(ledger))])
+    def _compare(self, asker: Node, others: list[Node]) -> None:
+        if not asker.alive:
+            return
+        if asker.frozen:
+            self.clock.after(1.0, self._compare, asker, others)
+            return
+        while others:
+            other = others.pop(0)
+            if other.alive and self._connected(asker, other) and not self.network.fails():
+                delay = 2 * self.network.latency(asker.index, other.index)
+                self.clock.after(delay, self._compared, asker, other, others)
+                return
+        asker.compared(None)
+
+    def _compared(self, asker: Node, other: Node, others: list[Node]) -> None:
+        better: Ledger | None = None
+        if asker.alive and other.alive:
+            try:
+                better = follow(asker.member.ledger, other.offers(asker))
+            except ProtocolError as error:
+                self.reject(error.reason)
         if better is not None:
-            self.forks += 1
-            node.disk.entries = [better[r] for r in range(len(better))]
-            node.run(node.member.rebase(better, self.now))
+            asker.compared(better)
+        else:
+            self._compare(asker, others)
 
-    def check(self, round_: int, parameters: int) -> None:
-        """Everybody's parameters after a round are the same, at whatever time they get there."""
-        known = self._parameters.setdefault(round_, parameters)
-        assert known == parameters, f"parameters differ after round {round_}"
 
-    def run_until(self, done: Callable[[], bool], limit: float) -> None:
-        """Run until `done`, at most `limit` virtual seconds."""
-        deadline = self.now + limit
-        while not done():
-            assert self._queue, "the simulation ran dry"
-            at, _, act = heapq.heappop(self._queue)
-            assert at <= deadline, f"not done after {limit} virtual seconds: {self.describe()}"
-            self.now = at
-            act()
-
-    def describe(self) -> str:
-        return "; ".join(
-            f"{node.member.round}/{node.member.applied_round} of {len(node.member.members)}"
-            for node in self.alive
-        )
+@contextmanager
+def remembered_messages() -> Iterator[None]:
+    """Decode each message once: the same bytes go to hundreds of members, who decode them twice."""
+    decode: Any = member_module.decode_message
+    if decode is not decode_message:
+        yield
+        return
+    with patch.object(member_module, "decode_message", lru_cache(8192)(decode_message)):
+        yield
 
 
 def peers(nodes: list[Node]) -> set[PeerId]:
+    """The ids of some nodes."""
     return {node.peer for node in nodes}

@@ -1,0 +1,259 @@
+"""What goes wrong in a run and when: a schedule drawn from the seed before the run begins.
+
+A schedule is a list of actions, each a word and numbers, so that a failing run can be shrunk by leaving
+actions out and shown to people as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from .node import Disk, Fuse, Node
+
+if TYPE_CHECKING:
+    from .swarm import Swarm
+
+Family = Literal["none", "crash", "network", "liars", "all"]
+FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all")
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something done to the swarm at a time, or at some moment soon after it."""
+
+    time: float
+    what: str
+    node: int = -1
+    seconds: float = 0.0
+    """How long it lasts, where it ends by itself."""
+    number: float = 0.0
+    others: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        who = f" node {self.node}" if self.node >= 0 else ""
+        others = f" {list(self.others)}" if self.others else ""
+        number = f" {self.number:g}" if self.number else ""
+        lasts = f" for {self.seconds:.1f} s" if self.seconds else ""
+        return f"{self.time:7.2f} s: {self.what}{who}{others}{number}{lasts}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All that goes wrong in a run."""
+
+    actions: tuple[Action, ...]
+    cut_off: bool
+    """Whether members may hear nothing of each other for a lease though they live."""
+
+    @property
+    def end(self) -> float:
+        """When the last fault is over."""
+        return max((action.time + action.seconds for action in self.actions), default=0.0)
+
+
+def draw_schedule(
+    family: Family, count: int, steady: int, lease: float, chance: random.Random
+) -> Schedule:
+    """A schedule for `count` nodes, in which the first `steady` of a liars' swarm stay alive."""
+    begin, span = 4.0, 30.0
+    crash: list[Callable[[], Iterable[Action]]] = [
+        lambda: _crash(chance, count, begin, span),
+        lambda: _crash(chance, count, begin, span),
+        lambda: _fuse(chance, count, begin, span),
+        lambda: _fuse(chance, count, begin, span),
+        lambda: _fuse(chance, count, begin, span),
+        lambda: _mass(chance, count, begin, span),
+        lambda: [Action(_when(chance, begin, span), "freeze", _one(chance, count), _pause(chance))],
+        lambda: [Action(0.0, "clock", _one(chance, count), number=chance.uniform(0.7, 1.4))],
+        lambda: [Action(0.0, "disk", _one(chance, count), number=chance.choice((0.05, 0.3)))],
+        lambda: [Action(0.0, "trainer", _one(chance, count), number=chance.choice((0.1, 3, 8)))],
+        lambda: [Action(_when(chance, begin, span), "newcomer", count + chance.randrange(3))],
+        lambda: [Action(_when(chance, begin, span), "leave", _one(chance, count))],
+        lambda: [Action(_when(chance, begin, span), "corrupt", _one(chance, count))],
+    ]
+    network: list[Callable[[], Iterable[Action]]] = [
+        lambda: _partition(chance, count, begin, span, 0.6 * lease),
+        lambda: _partition(chance, count, begin, span, 4 * lease),
+        lambda: _one_way(chance, count, begin, span, 3 * lease),
+        lambda: [
+            Action(_when(chance, begin, span), "loss", -1, 8.0, chance.choice((0.05, 0.2, 0.4)))
+        ],
+        lambda: [Action(_when(chance, begin, span), "duplication", -1, 10.0, 0.5)],
+        lambda: [
+            Action(_when(chance, begin, span), "failing", -1, 10.0, chance.choice((0.3, 0.8)))
+        ],
+    ]
+    kinds = {"crash": crash, "network": network, "all": crash + network}.get(family, [])
+    actions: list[Action] = []
+    for _ in range(chance.randrange(2, 7) if kinds else 0):
+        actions += chance.choice(kinds)()
+    actions.sort(key=lambda action: (action.time, action.what, action.node))
+    numbers = itertools.count(count)
+    # A newcomer has a number of its own.
+    named = [
+        Action(a.time, a.what, next(numbers), a.seconds, a.number, a.others)
+        if a.what == "newcomer"
+        else a
+        for a in actions
+    ]
+    cut_off = any(a.what in ("partition", "one-way", "loss", "freeze", "clock") for a in named)
+    return Schedule(tuple(named), cut_off)
+
+
+class Faults:
+    """Carries a schedule out."""
+
+    def __init__(self, swarm: Swarm, schedule: Schedule, chance: random.Random) -> None:
+        self._swarm = swarm
+        self._chance = chance
+        for action in schedule.actions:
+            swarm.clock.at(action.time, self._do, action)
+
+    def _do(self, action: Action) -> None:
+        swarm = self._swarm
+        swarm.trace.note(swarm.now, -1, "fault", str(action).split(": ", 1)[1])
+        node = swarm.node(action.node)
+        match action.what:
+            case "newcomer":
+                if node is None:
+                    swarm.add(action.node)
+            case "loss" | "duplication" | "failing":
+                before = getattr(swarm.network, action.what)
+                setattr(swarm.network, action.what, action.number)
+                swarm.clock.after(action.seconds, setattr, swarm.network, action.what, before)
+            case "partition":
+                self._cut(_between(action.others, swarm), action.seconds, both=True)
+            case "one-way":
+                self._cut([(action.node, other) for other in action.others], action.seconds)
+            case "mass":
+                for other in action.others:
+                    self._kill(swarm.node(other), action.seconds + self._chance.random())
+            case _ if node is not None:
+                self._do_to(node, action)
+
+    def _do_to(self, node: Node, action: Action) -> None:
+        swarm = self._swarm
+        match action.what:
+            case "crash":
+                self._kill(node, action.seconds)
+            case "fuse":
+                moment = self._chance.choice(("signed", "written", "sent"))
+                node.fuse = Fuse(int(action.number), moment)
+                node.died_of_fuse = lambda dead: self._return(dead, action.seconds)
+            case "freeze":
+                node.frozen = True
+                pairs = [(other.index, node.index) for other in swarm.alive]
+                swarm.breaks(pairs)
+                swarm.clock.after(action.seconds, self._thaw, node)
+            case "clock":
+                node.clock_rate = action.number
+            case "disk":
+                node.write_seconds = action.number
+            case "trainer":
+                node.training_seconds = action.number
+            case "corrupt":
+                if node.member.at_tip:
+                    node.parameters += 1
+                    node.member.fingerprint = node.parameters
+            case "leave":
+                node.tell(node.member.leave)
+                swarm.clock.after(5.0, node.stop)
+                swarm.clock.after(8.0, self._start, node.index, node.disk)
+
+    def _kill(self, node: Node | None, seconds: float) -> None:
+        if node is not None:
+            node.stop()
+            self._return(node, seconds)
+
+    def _return(self, node: Node, seconds: float) -> None:
+        """Start a dead node again, perhaps with damage done to its disk."""
+        disk = node.disk
+        kind = self._chance.random()
+        if kind < 0.2 and disk.entries:
+            # The newest entry of the ledger was torn.
+            disk.entries.pop()
+        elif kind < 0.3:
+            disk.blobs.clear()
+        self._swarm.clock.after(seconds, self._start, node.index, disk)
+
+    def _start(self, index: int, disk: Disk) -> None:
+        if self._swarm.node(index) is None:
+            self._swarm.add(index, disk)
+
+    def _thaw(self, node: Node) -> None:
+        if node.alive:
+            node.frozen = False
+            self._swarm.heals()
+
+    def _cut(self, pairs: list[tuple[int, int]], seconds: float, both: bool = False) -> None:
+        swarm = self._swarm
+        pairs = pairs + [(other, one) for one, other in pairs] if both else pairs
+        swarm.network.cut(pairs)
+        swarm.breaks(pairs + [(other, one) for one, other in pairs])
+        swarm.clock.after(seconds, self._mend, pairs)
+
+    def _mend(self, pairs: list[tuple[int, int]]) -> None:
+        self._swarm.network.mend(pairs)
+        self._swarm.clock.after(1.0, self._swarm.heals)
+
+
+def _between(side: tuple[int, ...], swarm: Swarm) -> list[tuple[int, int]]:
+    others = {node.index for node in swarm.nodes} - set(side)
+    return [(one, other) for one in side for other in sorted(others)]
+
+
+def _when(chance: random.Random, begin: float, span: float) -> float:
+    return begin + span * chance.random()
+
+
+def _one(chance: random.Random, count: int) -> int:
+    return chance.randrange(count)
+
+
+def _some(chance: random.Random, count: int, most: int) -> tuple[int, ...]:
+    return tuple(sorted(chance.sample(range(count), chance.randrange(1, max(2, most + 1)))))
+
+
+def _pause(chance: random.Random) -> float:
+    return chance.choice((0.5, 3.0, 9.0, 20.0)) * (0.5 + chance.random())
+
+
+def _crash(chance: random.Random, count: int, begin: float, span: float) -> list[Action]:
+    return [Action(_when(chance, begin, span), "crash", _one(chance, count), _pause(chance))]
+
+
+def _fuse(chance: random.Random, count: int, begin: float, span: float) -> list[Action]:
+    pause = chance.choice((0.0, 0.2, 1.0, 10.0)) * (0.5 + chance.random())
+    writes = chance.randrange(1, 8)
+    return [Action(_when(chance, begin, span), "fuse", _one(chance, count), pause, writes)]
+
+
+def _mass(chance: random.Random, count: int, begin: float, span: float) -> list[Action]:
+    """Half of all at once, or all but one, or all."""
+    number = chance.choice((count // 2, count - 1, count))
+    if not number:
+        return []
+    gone = tuple(sorted(chance.sample(range(count), number)))
+    return [Action(_when(chance, begin, span), "mass", -1, _pause(chance), 0.0, gone)]
+
+
+def _partition(
+    chance: random.Random, count: int, begin: float, span: float, seconds: float
+) -> list[Action]:
+    if count < 2:
+        return []
+    side = _some(chance, count, count - 1)
+    return [Action(_when(chance, begin, span), "partition", -1, seconds, 0.0, side)]
+
+
+def _one_way(
+    chance: random.Random, count: int, begin: float, span: float, most: float
+) -> list[Action]:
+    one = _one(chance, count)
+    others = tuple(index for index in range(count) if index != one and chance.random() < 0.7)
+    seconds = most * chance.random()
+    return [Action(_when(chance, begin, span), "one-way", one, seconds, 0.0, others)]

@@ -1,0 +1,312 @@
+"""What must hold at every moment of a run, checked with each event that could break it.
+
+- *one chain*: two different records are decided after the same one only if, of the certificates for
+  each, none or only one needs no silence; so full quorums never contradict each other. Where nothing
+  in the scenario explains silence (`forks_explained`), not even that may happen.
+- *certificate*: what an honest member follows is proven by a quorum, by the oracle's own count.
+- *record*: each record on an honest chain passes a fresh ledger, checked from the entries alone.
+- *available*: a member that votes holds every update listed; when a record is decided, its updates are
+  held by a quorum, liars not counted.
+- *ballots*: no honest member says two things: two votes, finalizes or proposals for a slot, a finalize
+  and a skip, two updates for a round. It votes for what the slot's leader proposed, on its own chain.
+- *parameters*: honest members that applied the same record have the same parameters, and a record
+  names the parameters before it.
+- *refund*: an update counts for its maker exactly if the record lists it, and nothing is lost.
+- *memory*: what a member keeps of others stays within its bounds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.hashing import ContentId
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.agreement import SLOT_WINDOW
+from distro_node.protocol.effects import Apply
+from distro_node.protocol.errors import ProtocolError
+from distro_node.protocol.ledger import Ledger, check_record
+from distro_node.protocol.mailbox import FUTURE_ROUNDS, MEMBER_BYTES
+from distro_node.protocol.messages import (
+    Announcement,
+    Ballot,
+    Decided,
+    Message,
+    Proposal,
+    Record,
+    RecordId,
+    decode_message,
+    round_of,
+)
+
+from .oracle import Chains
+from .toy import INITIAL
+
+if TYPE_CHECKING:
+    from .node import Node
+    from .swarm import Swarm
+
+# Counting what a member keeps takes longer than most events do.
+_MEMORY_EVERY = 97
+
+
+class Violation(AssertionError):
+    """Something happened that must not. `concerned` are records, peers and numbers of nodes."""
+
+    def __init__(self, invariant: str, text: str, *concerned: object) -> None:
+        super().__init__(f"{invariant}: {text}")
+        self.invariant = invariant
+        self.concerned = concerned
+
+
+class Watch:
+    """Looks on. Raises `Violation`."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        self._swarm = swarm
+        self.chains = Chains(swarm.manifest, swarm.keys)
+        self.liars: set[int] = set()
+        """Nodes from which nothing good is expected."""
+        self.forks_explained = True
+        """Whether members may have been silent to each other for a lease without being dead."""
+        self.decided_at: dict[RecordId, float] = {}
+        """When each record was first decided."""
+        self.decisions: dict[RecordId, list[float]] = {}
+        """When each member learned of it."""
+        self.completed: dict[RecordId, float] = {}
+        """By the record before: when an honest member last came to hold an update of the round."""
+        self._held: dict[ContentId, set[int]] = {}
+        self._proposed: set[tuple[RecordId, int, RecordId]] = set()
+        self._known: dict[RecordId, Record] = {}
+        self._said: dict[tuple[object, ...], object] = {}
+        self._parameters: dict[RecordId, int] = {RecordId(swarm.manifest.swarm): INITIAL}
+        self._update_of: dict[ContentId, RecordId] = {}
+        self._checked_records: set[RecordId] = set()
+        self._stirs = 0
+
+    def facts(self, envelope: Envelope) -> tuple[object, ...]:
+        """What a message says, in a few words."""
+        try:
+            message = decode_message(envelope)
+        except ProtocolError:
+            return ("nonsense",)
+        if isinstance(message, Proposal):
+            return (message.record.round, message.slot, message.record.id)
+        if isinstance(message, Ballot):
+            gone = message.silent.hex() if any(message.silent) else "-"
+            return (message.round, message.slot, message.block, gone)
+        if isinstance(message, Announcement):
+            return (message.round, message.update)
+        return (round_of(message),)
+
+    # What is said
+
+    def signed(self, envelope: Envelope) -> None:
+        """Somebody signed a message, which need not be sent."""
+        if envelope.kind == "proposal":
+            message = decode_message(envelope)
+            assert isinstance(message, Proposal)
+            record = message.record
+            self._known[record.id] = record
+            if self.chains.leader(record.parent, message.slot) == envelope.sender:
+                self._proposed.add((record.parent, message.slot, record.id))
+        elif envelope.kind == "announcement":
+            message = decode_message(envelope)
+            assert isinstance(message, Announcement)
+            self._update_of[message.update] = message.parent
+
+    def published(self, node: Node, envelope: Envelope) -> None:
+        """A node says something to everybody."""
+        message = decode_message(envelope)
+        if node.index not in self.liars:
+            self._check_once(node, envelope, message)
+            if envelope.kind == "vote":
+                assert isinstance(message, Ballot)
+                self._check_vote(node, message)
+
+    def _check_once(self, node: Node, envelope: Envelope, message: Message) -> None:
+        if isinstance(message, Ballot):
+            place = (envelope.sender, message.round, message.parent, message.slot)
+            said: object = message.block
+        elif isinstance(message, Proposal):
+            record = message.record
+            place, said = (envelope.sender, record.round, record.parent, message.slot), record.id
+        elif isinstance(message, Announcement):
+            place, said = (envelope.sender, message.round, message.parent), message.update
+        else:
+            return
+        before = self._said.setdefault((envelope.kind, *place), said)
+        if before != said:
+            raise Violation(
+                "ballots", f"node {node.index} says two things as {envelope.kind}", before, said
+            )
+        opposite = {"skip": "finalize", "finalize": "skip"}.get(envelope.kind)
+        if (opposite, *place) in self._said:
+            raise Violation(
+                "ballots", f"node {node.index} finalizes and skips a slot", said, node.index
+            )
+
+    def _check_vote(self, node: Node, ballot: Ballot) -> None:
+        block, parent = ballot.block, ballot.parent
+        if parent != node.member.ledger.parent(ballot.round):
+            raise Violation("ballots", f"node {node.index} votes on another chain", block)
+        if (parent, ballot.slot, block) not in self._proposed:
+            raise Violation(
+                "ballots", f"node {node.index} votes for what the leader did not propose", block
+            )
+        record = self._known[block]
+        missing = [e.update for e in record.updates if e.update not in node.disk.blobs]
+        if missing or any(map(self._swarm.is_garbage, (e.update for e in record.updates))):
+            raise Violation("available", f"node {node.index} votes without the data", block)
+        if record.parent != parent:
+            raise Violation("ballots", f"node {node.index} votes for another chain's record", block)
+
+    # What is decided
+
+    def kept(self, node: Node, decided: Decided) -> None:
+        """A node adds an entry to its chain."""
+        record = decided.record
+        if node.index in self.liars:
+            return
+        judgement = self.chains.add(decided)
+        where = f"record {record.round} at node {node.index}"
+        if judgement.problem:
+            raise Violation("certificate", f"{where}: {judgement.problem}", record.id)
+        self._check_record(decided, where)
+        now = self._swarm.now
+        self.decisions.setdefault(record.id, []).append(now)
+        if record.id not in self.decided_at:
+            self.decided_at[record.id] = now
+            self._check_available(decided, judgement.needed)
+        self._check_one_chain(record, where)
+
+    def rebased(self, node: Node, ledger: Ledger) -> None:
+        """A node changes to another chain."""
+        if node.index in self.liars:
+            return
+        for number in range(len(ledger)):
+            decided = ledger[number]
+            judgement = self.chains.add(decided)
+            if judgement.problem:
+                raise Violation(
+                    "certificate", f"node {node.index}: {judgement.problem}", decided.record.id
+                )
+            self._check_record(decided, f"record {number} at node {node.index}")
+
+    def _check_record(self, decided: Decided, where: str) -> None:
+        record = decided.record
+        if record.id in self._checked_records:
+            return
+        membership = self.chains.membership(record.parent)
+        assert membership is not None  # the chain was judged first
+        try:
+            check_record(
+                record,
+                manifest=self._swarm.manifest,
+                membership=membership,
+                verify=self._swarm.keys.verify,
+            )
+        except ProtocolError as error:
+            raise Violation("record", f"{where}: {error}", record.id) from None
+        known = self._parameters.get(record.parent)
+        if known is not None and known != record.fingerprint:
+            raise Violation("parameters", f"{where} names others than there are", record.id)
+        self._checked_records.add(record.id)
+
+    def _check_one_chain(self, record: Record, where: str) -> None:
+        siblings = self.chains.children[record.parent]
+        if len(siblings) < 2:
+            return
+        full = [
+            block
+            for block, judged in siblings.items()
+            if any(not judgement.discounted for judgement in judged)
+        ]
+        if len(full) > 1 or not self.forks_explained:
+            raise Violation("one chain", f"{where} is not the only one decided there", *siblings)
+
+    def _check_available(self, decided: Decided, needed: int) -> None:
+        for entry in decided.record.updates:
+            holders = self._held.get(entry.update, set()) - self.liars
+            if len(holders) < needed - len(self.liars):
+                raise Violation(
+                    "available",
+                    f"record {decided.record.round}: an update is held by {len(holders)}, "
+                    f"not by {needed}",
+                    decided.record.id,
+                    entry.update,
+                )
+
+    def holds(self, node: Node, update: ContentId) -> None:
+        """A node has an update on its disk."""
+        self._held.setdefault(update, set()).add(node.index)
+        parent = self._update_of.get(update)
+        if parent is not None and node.index not in self.liars:
+            self.completed[parent] = self._swarm.now
+
+    # What is applied
+
+    def applying(self, node: Node, effect: Apply) -> None:
+        """A node is about to apply a record."""
+        if node.index in self.liars:
+            return
+        listed = any(entry.peer == node.peer for entry in effect.record.updates)
+        if listed != effect.own_counted:
+            raise Violation(
+                "refund", f"node {node.index} mistakes whether its update counts", effect.record.id
+            )
+        missing = [e for e in effect.record.updates if e.update not in node.disk.blobs]
+        if missing:
+            raise Violation(
+                "available", f"node {node.index} applies what it lacks", effect.record.id
+            )
+
+    def applied(self, node: Node, record: Record, fingerprint: int) -> None:
+        """A node has applied a record."""
+        if node.index in self.liars:
+            return
+        known = self._parameters.setdefault(record.id, fingerprint)
+        if known != fingerprint:
+            raise Violation(
+                "parameters",
+                f"node {node.index} has other parameters after round {record.round}",
+                record.id,
+            )
+        if not node.trainer.balanced:
+            raise Violation("refund", f"node {node.index} lost a gradient", record.id)
+
+    # What is kept
+
+    def stirred(self, node: Node) -> None:
+        """A node has taken something in."""
+        self._stirs += 1
+        if self._stirs % _MEMORY_EVERY == 0 and node.index not in self.liars:
+            self.check_memory(node)
+
+    def check_memory(self, node: Node) -> None:
+        """Count what a member keeps of others."""
+        member = node.member
+        members = len(member.members)
+        mailbox = member._mailbox
+        agreement = member.current.agreement
+        counts = {
+            "rounds in the mailbox": (len(mailbox._rounds), FUTURE_ROUNDS + 2),
+            "bytes of one sender": (max(mailbox._bytes.values(), default=0), MEMBER_BYTES),
+            "slots": (len(agreement._slots), agreement.slot + SLOT_WINDOW),
+            "requests for admission": (len(member._joins._waiting), 1024),
+            "announcements": (len(member.current.collection.announcements()), members),
+            "updates held": (
+                len(member._holdings.held),
+                (members + 2) * (2 + member.round - max(0, member.applied_round)),
+            ),
+        }
+        for what, (count, bound) in counts.items():
+            if count > bound:
+                raise Violation("memory", f"node {node.index} keeps {count} {what}", node.index)
+
+    # After all
+
+    def expected(self, peer: PeerId) -> bool:
+        """Whether this is a peer that should be a member in the end."""
+        number = self._swarm.number(peer)
+        return number is not None and number not in self.liars

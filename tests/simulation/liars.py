@@ -1,0 +1,319 @@
+"""Nodes that lie. Each runs the honest state machine and twists what comes out of it.
+
+They may know everything that they hear and sign whatever they like, with their own keys alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.protocol.effects import Effect, Publish, Train
+from distro_node.protocol.errors import ProtocolError
+from distro_node.protocol.ledger import Ledger
+from distro_node.protocol.messages import (
+    NO_BLOCK,
+    AdmissionEntry,
+    Announcement,
+    Ballot,
+    Certificate,
+    Decided,
+    DepartureEntry,
+    Heartbeat,
+    JoinRequest,
+    Proposal,
+    Record,
+    SignedBallot,
+    decode_message,
+)
+from distro_node.protocol.wire import encode
+
+from .keys import identity
+from .node import Node
+
+LIES = (
+    "two proposals",
+    "two votes",
+    "finalize and skip",
+    "withhold",
+    "withhold from some",
+    "garbage",
+    "no data",
+    "wrong fingerprint",
+    "forged admission",
+    "forged leave",
+    "false departure",
+    "usurp",
+    "flood",
+    "replay",
+    "false silence",
+    "copycat",
+    "false chain",
+)
+
+# What a flooding liar says with every message of its own.
+_FLOOD = 12
+
+
+def draw_liars(count: int, chance: random.Random) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """Fewer than a third of so many nodes, never the founder, each with a few lies."""
+    number = chance.randrange(1, (count - 1) // 3 + 1)
+    return tuple(
+        (index, tuple(sorted(chance.sample(LIES, chance.randrange(1, 5)))))
+        for index in sorted(chance.sample(range(1, count), number))
+    )
+
+
+class Liar(Node):
+    """Tells the lies named in `tells`."""
+
+    tells: frozenset[str] = frozenset()
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._chance = random.Random(f"liar {self.swarm.random.random()}")
+        self._heard: list[Envelope] = []
+
+    # Hooks
+
+    def deliver(self, envelope: Envelope) -> None:
+        if len(self._heard) < 300:
+            self._heard.append(envelope)
+        elif "replay" in self.tells:
+            self._heard[self._chance.randrange(300)] = envelope
+        super().deliver(envelope)
+        if envelope.kind == "announcement" and "copycat" in self.tells:
+            self._copy(envelope)
+
+    def perform(self, effect: Effect) -> None:
+        if not isinstance(effect, Publish):
+            super().perform(effect)
+            return
+        envelope = effect.envelope
+        self.disk.said.append(envelope)
+        message = decode_message(envelope)
+        if "replay" in self.tells and self._heard and self._chance.random() < 0.5:
+            self.swarm.gossip(self, self._chance.choice(self._heard))
+        if "flood" in self.tells and self._chance.random() < 0.3:
+            self._flood()
+        if isinstance(message, Proposal):
+            self._propose(envelope, message)
+        elif isinstance(message, Ballot):
+            self._cast(envelope, message)
+        elif isinstance(message, Announcement):
+            self._announce(envelope, message)
+        else:
+            self.swarm.gossip(self, envelope)
+        if "usurp" in self.tells and envelope.kind == "announcement":
+            self._usurp()
+
+    def trained(self, effect: Train, update: ContentId) -> None:
+        if "garbage" in self.tells:
+            self.swarm.make_garbage(update)
+        super().trained(effect, update)
+
+    def serves(self, update: ContentId, asker: Node) -> bool:
+        if update != self._own_update():
+            return True
+        if "withhold" in self.tells or "no data" in self.tells:
+            return False
+        return not ("withhold from some" in self.tells and asker.index % 2)
+
+    def offers(self, asker: Node) -> Ledger:
+        if "false chain" not in self.tells or len(self.member.ledger) < 3:
+            return self.member.ledger
+        return self._false_chain() or self.member.ledger
+
+    # Lies
+
+    def _say(self, kind: str, message: object, targets: set[int] | None = None) -> None:
+        self.swarm.gossip(self, self.sign(kind, encode(message)), targets)
+
+    def _halves(self) -> tuple[set[int], set[int]]:
+        nodes = [node.index for node in self.swarm.alive]
+        self._chance.shuffle(nodes)
+        return set(nodes[: len(nodes) // 2]), set(nodes[len(nodes) // 2 :])
+
+    def _own_update(self) -> ContentId | None:
+        collection = self.member.current.collection
+        own = [said.update for peer, said in collection.announcements() if peer == self.peer]
+        return own[0] if own else None
+
+    def _announce(self, envelope: Envelope, said: Announcement) -> None:
+        if "wrong fingerprint" in self.tells:
+            self._say("announcement", dataclasses.replace(said, fingerprint=said.fingerprint ^ 1))
+        elif "no data" in self.tells:
+            self._say(
+                "announcement", dataclasses.replace(said, update=content_id(b"no" + said.update))
+            )
+        else:
+            self.swarm.gossip(self, envelope)
+
+    def _copy(self, envelope: Envelope) -> None:
+        said = decode_message(envelope)
+        assert isinstance(said, Announcement)
+        if said.round == self.member.round and envelope.sender != self.peer:
+            self._say("announcement", said)
+
+    def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
+        record = self._forged(proposal.record)
+        if record is not None:
+            self._say("proposal", Proposal(proposal.slot, record))
+        elif "two proposals" in self.tells:
+            one, other = self._halves()
+            self.swarm.gossip(self, envelope, one)
+            self._say("proposal", Proposal(proposal.slot, self._variant(proposal.record)), other)
+        else:
+            self.swarm.gossip(self, envelope)
+
+    def _variant(self, record: Record) -> Record:
+        if record.updates:
+            return dataclasses.replace(record, updates=record.updates[:-1])
+        return dataclasses.replace(record, fingerprint=record.fingerprint ^ 1)
+
+    def _forged(self, record: Record) -> Record | None:
+        """A record with something in it that never happened."""
+        others = [peer for peer in self.member.members if peer != self.peer]
+        victim = self._chance.choice(others) if others else self.peer
+        if "wrong fingerprint" in self.tells:
+            return dataclasses.replace(record, fingerprint=record.fingerprint ^ 1)
+        if "forged admission" in self.tells:
+            stranger = identity(900 + self._chance.randrange(50)).peer
+            entry = AdmissionEntry(stranger, JoinRequest(record.round, b""), bytes(64))
+            return dataclasses.replace(record, admitted=(entry,))
+        if "forged leave" in self.tells:
+            leave = DepartureEntry(victim, "left", record.round, bytes(64))
+            return dataclasses.replace(record, departed=(leave,))
+        if "false departure" in self.tells:
+            entry = DepartureEntry(victim, "silent", 0, b"")
+            kept = tuple(update for update in record.updates if update.peer != victim)
+            return dataclasses.replace(record, updates=kept, departed=(entry,))
+        return None
+
+    def _cast(self, envelope: Envelope, ballot: Ballot) -> None:
+        kind = envelope.kind
+        if "false silence" in self.tells:
+            others = set(self.member.members) - {self.peer}
+            membership = self.member.current.membership
+            if self._chance.random() < 0.5 and others:
+                others = set(self._chance.sample(sorted(others), max(1, len(others) // 2)))
+            ballot = dataclasses.replace(ballot, silent=membership.mask(others))
+            self._say(kind, ballot)
+            return
+        if kind == "vote" and "two votes" in self.tells:
+            one, other = self._halves()
+            self.swarm.gossip(self, envelope, one)
+            for block in list(self.member.current.agreement.records):
+                if block != ballot.block:
+                    self._say("vote", dataclasses.replace(ballot, block=block), other)
+                    return
+            self._say("vote", dataclasses.replace(ballot, block=content_id(b"none")), other)
+            return
+        if "finalize and skip" in self.tells and kind in ("finalize", "vote"):
+            self.swarm.gossip(self, envelope)
+            for block in list(self.member.current.agreement.records):
+                self._say("finalize", dataclasses.replace(ballot, block=block))
+            self._say("skip", dataclasses.replace(ballot, block=NO_BLOCK))
+            return
+        self.swarm.gossip(self, envelope)
+
+    def _usurp(self) -> None:
+        """Propose in a slot that is somebody else's."""
+        current = self.member.current
+        fingerprint = self.member.fingerprint
+        if fingerprint is None:
+            return
+        record = Record(
+            round=current.number,
+            parent=current.parent,
+            fingerprint=fingerprint,
+            updates=(),
+            admitted=(),
+            departed=(),
+            snapshot=self.member._snapshot,
+        )
+        for slot in range(1, 4):
+            self._say("proposal", Proposal(slot, record))
+
+    def _flood(self) -> None:
+        """Say much that must be kept, or looks so."""
+        current, chance = self.member.current, self._chance
+        mask = current.membership.mask(())
+        for _ in range(_FLOOD):
+            round_ = current.number + chance.randrange(9)
+            parent = current.parent if round_ == current.number else content_id(chance.randbytes(8))
+            ballot = Ballot(
+                round_,
+                parent,
+                chance.choice((current.agreement.slot, chance.randrange(1, 60))),
+                content_id(chance.randbytes(8)),
+                mask if chance.random() < 0.5 else bytes([chance.randrange(256)]),
+            )
+            kind = chance.choice(("vote", "finalize", "skip", "heartbeat", "join", "stranger"))
+            if kind == "heartbeat":
+                self._say(
+                    kind, Heartbeat(round_ + chance.randrange(100), chance.randrange(1 << 40))
+                )
+            elif kind == "join":
+                self._say(kind, JoinRequest(round_, b""))
+            elif kind == "stranger":
+                self._stranger(round_)
+            else:
+                block = NO_BLOCK if kind == "skip" else ballot.block
+                self._say(kind, dataclasses.replace(ballot, block=block))
+
+    def _stranger(self, round_: int) -> None:
+        """Ask for admission under a false name, with a signature that is none."""
+        request = self.sign("join", encode(JoinRequest(round_, b"")))
+        stranger = identity(900 + self._chance.randrange(50)).peer
+        self.swarm.gossip(self, dataclasses.replace(request, sender=stranger))
+
+    def _false_chain(self) -> Ledger | None:
+        """A chain of our own: everybody else is called silent in its last entry.
+
+        Also, now and then, entries that prove nothing: too few signers, or another round's.
+        """
+        ledger = self.member.ledger
+        fork = len(ledger) - 1 - self._chance.randrange(2)
+        membership = ledger.membership(fork)
+        if self.peer not in membership:
+            return None
+        honest = ledger[fork].record
+        record = dataclasses.replace(
+            honest, updates=tuple(e for e in honest.updates if e.peer == self.peer)
+        )
+        others = set(membership.peers) - {self.peer}
+        mask = membership.mask(others if self._chance.random() < 0.7 else ())
+        ballot = Ballot(fork, record.parent, 1, record.id, mask)
+        signed = SignedBallot(self.peer, mask, self.sign("finalize", encode(ballot)).signature)
+        certificate = Certificate("finalize", fork, record.parent, 1, record.id, (signed,))
+        if self._chance.random() < 0.2:
+            certificate = ledger[fork].certificate
+        forged = _Forged.of(ledger, fork, Decided(record, certificate))
+        try:
+            checked = ledger.truncated(fork)
+            checked.append(forged.entry)
+        except ProtocolError:
+            pass
+        else:
+            return checked
+        return forged
+
+
+class _Forged(Ledger):
+    """A ledger that was never checked."""
+
+    entry: Decided
+
+    @classmethod
+    def of(cls, ledger: Ledger, fork: int, entry: Decided) -> _Forged:
+        short = ledger.truncated(fork)
+        forged = cls.__new__(cls)
+        forged.__dict__ = dict(short.__dict__)
+        forged._entries = [*short._entries, entry]
+        forged._ids = [*short._ids, entry.record.id]
+        forged.entry = entry
+        return forged

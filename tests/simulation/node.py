@@ -1,0 +1,408 @@
+"""One simulated node: the daemon's own state machine, a disk, a toy trainer, and ways to go wrong.
+
+What the daemon's runner does with effects is done here in virtual time: writing before sending, fetching
+until an update is there, asking one peer after another. A node may be killed between any two of these
+steps, stop for a while, have a clock that runs wrong or a disk that takes its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.protocol.effects import (
+    Apply,
+    AskSync,
+    Effect,
+    FetchUpdate,
+    Fork,
+    Keep,
+    Note,
+    Publish,
+    Resync,
+    Train,
+)
+from distro_node.protocol.errors import ProtocolError
+from distro_node.protocol.fork import better_chain
+from distro_node.protocol.ledger import Ledger
+from distro_node.protocol.member import Member
+from distro_node.protocol.messages import Decided, SnapshotEntry
+
+from .keys import identity
+from .toy import INITIAL, ToyTrainer
+
+if TYPE_CHECKING:
+    from .swarm import Swarm
+
+UPDATE_BYTES = 2_800_000
+APPLY_SECONDS = 0.05
+
+# As in the daemon's runner.
+_FETCH_PAUSE_SECONDS = 1.0
+# A peer that does not answer is given up when its connection breaks.
+BROKEN_SECONDS = 4.0
+# What arrives at a stopped process until its connections break, and no more than buffers hold.
+_BUFFERED = 2000
+
+
+@dataclass
+class Fuse:
+    """A node's death by so many more writes to its disk."""
+
+    writes: int
+    moment: Literal["signed", "written", "sent"] = "written"
+    """Before it wrote what it signed, before it sent it, or after that."""
+    kind: str = ""
+    """Count messages of this kind alone; "entry" are those of the ledger."""
+
+
+@dataclass
+class Disk:
+    """What survives a crash."""
+
+    entries: list[Decided] = field(default_factory=list)
+    said: list[Envelope] = field(default_factory=list)
+    blobs: set[ContentId] = field(default_factory=set)
+    snapshots: dict[int, SnapshotEntry] = field(default_factory=dict)
+    salt: int = 0
+    """Grows from start to start: no two updates of a node are the same."""
+    trainer: ToyTrainer | None = None
+    """The momentum; it is written as it changes."""
+
+
+class Node:
+    """A node at work. All its times but the swarm's are by its own clock."""
+
+    def __init__(self, swarm: Swarm, index: int, disk: Disk | None = None) -> None:
+        self.swarm = swarm
+        self.index = index
+        self.identity = identity(index)
+        self.peer = self.identity.peer
+        self.disk = disk or Disk()
+        self.alive = True
+        self.training_seconds = swarm.training_seconds
+        self.write_seconds = 0.0
+        self.clock_rate = 1.0
+        self.notes: list[Note] = []
+        self.counted: list[int] = []
+        self.refunds: list[int] = []
+        self.fuse: Fuse | None = None
+        self.died_of_fuse: Callable[[Node], None] = lambda node: None
+        self._frozen = False
+        self._busy_until = 0.0
+        self._inbox: list[tuple[Callable[..., list[Effect]], tuple[Any, ...]]] = []
+        self._fetching: set[tuple[int, ContentId]] = set()
+        self._syncing = False
+        self._settling = False
+        self._generation = 0
+        self.disk.salt += 1
+        self.trainer = self.disk.trainer or ToyTrainer(self.peer)
+        self.disk.trainer = self.trainer
+
+    def start(self) -> None:
+        """Read the disk, load the newest snapshot, begin to tick."""
+        ledger = Ledger(self.swarm.manifest, verify=self.swarm.keys.verify)
+        for decided in self.disk.entries:
+            ledger.append(decided)
+        self.member = Member(
+            manifest=self.swarm.manifest,
+            me=self.peer,
+            sign=self.sign,
+            ledger=ledger,
+            now=self.now,
+            session=self.disk.salt,
+        )
+        self.member.restore(self.disk.said, self.now)
+        self.load()
+        # Clocks are not in step.
+        self.swarm.clock.after(self.swarm.tick_seconds * self.swarm.random.random(), self._tick)
+
+    @property
+    def now(self) -> float:
+        """The time by this node's own clock."""
+        return self.clock_rate * self.swarm.clock.now
+
+    @property
+    def parameters(self) -> int:
+        return self.trainer.parameters
+
+    @parameters.setter
+    def parameters(self, value: int) -> None:
+        self.trainer.parameters = value
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the process is stopped: it does nothing, and what arrives waits."""
+        return self._frozen
+
+    @frozen.setter
+    def frozen(self, value: bool) -> None:
+        self._frozen = value
+        if not value:
+            waiting, self._inbox = self._inbox, []
+            for act, arguments in waiting:
+                self.tell(act, *arguments)
+
+    def stop(self) -> None:
+        """Die at once."""
+        self.alive = False
+        self.swarm.gone(self)
+
+    # What happens to it
+
+    def deliver(self, envelope: Envelope) -> None:
+        """A message arrived by gossip or in an answer."""
+        if self.alive:
+            if not self.swarm.genuine(envelope):
+                self.swarm.reject("bad_signature")
+                return
+            self.tell(self.member.receive, envelope)
+
+    def deliver_decided(self, decided: Decided) -> None:
+        """A ledger entry arrived in an answer."""
+        self.tell(self.member.receive_decided, decided)
+
+    def tell(self, act: Callable[..., list[Effect]], *arguments: Any) -> None:
+        """Tell the state machine something, when the process runs, and do what it asks for."""
+        if not self.alive:
+            return
+        if self._frozen:
+            if len(self._inbox) < _BUFFERED:
+                self._inbox.append((act, arguments))
+        elif self._busy_until > self.swarm.clock.now:
+            self.swarm.clock.at(self._busy_until, self.tell, act, *arguments)
+        else:
+            try:
+                effects = act(*arguments, self.now)
+            except ProtocolError as error:
+                self.swarm.reject(error.reason)
+            else:
+                self.run(effects)
+            self.swarm.watch.stirred(self)
+
+    def sign(self, kind: str, body: bytes) -> Envelope:
+        """Sign a message of this node."""
+        swarm = self.swarm.manifest.swarm
+        signature = self.swarm.keys.sign(self.index, kind, swarm, body)
+        envelope = Envelope(
+            kind=kind, swarm=swarm, sender=self.peer, body=body, signature=signature
+        )
+        self.swarm.watch.signed(envelope)
+        return envelope
+
+    def serves(self, update: ContentId, asker: Node) -> bool:
+        """Whether this node gives an update that it has to `asker`."""
+        return True
+
+    def offers(self, asker: Node) -> Ledger:
+        """The chain that it shows to `asker`."""
+        return self.member.ledger
+
+    # What it does
+
+    def run(self, effects: list[Effect]) -> None:
+        """Carry out effects in order, as long as the node lives."""
+        for effect in effects:
+            if not self.alive:
+                return
+            self.perform(effect)
+
+    def perform(self, effect: Effect) -> None:
+        """Carry out one effect."""
+        swarm = self.swarm
+        match effect:
+            case Publish(envelope, durable):
+                if durable and not self.write(envelope.kind, self.disk.said, envelope):
+                    return
+                self.publish(envelope)
+                if durable:
+                    self._burn("sent")
+            case FetchUpdate():
+                self._fetch(effect)
+            case Train():
+                self._train(effect)
+            case Apply():
+                self._apply(effect)
+            case Keep(decided):
+                swarm.watch.kept(self, decided)
+                swarm.trace.note(
+                    swarm.now, self.index, "decides", decided.record.round, decided.record.id
+                )
+                self.write("entry", self.disk.entries, decided)
+            case AskSync(round_):
+                if not self._syncing:
+                    self._syncing = True
+                    swarm.sync(self, round_)
+            case Resync(reason):
+                swarm.trace.note(swarm.now, self.index, "resyncs", reason)
+                self.load()
+            case Fork():
+                if not self._settling:
+                    self._settling = True
+                    swarm.settle(self)
+            case Note():
+                self.notes.append(effect)
+                if effect.kind != "decided":
+                    who = swarm.number(effect.peer)
+                    swarm.trace.note(
+                        swarm.now, self.index, effect.kind, effect.round, who, effect.text
+                    )
+
+    def publish(self, envelope: Envelope) -> None:
+        """Send a message to everybody."""
+        self.swarm.watch.published(self, envelope)
+        self.swarm.gossip(self, envelope)
+
+    def load(self) -> None:
+        """Load the newest certified snapshot, from the own disk or from somebody who has it."""
+        self._generation += 1
+        self._load_snapshot(self._generation)
+
+    def answered(self) -> None:
+        """The question about what was missed was answered, or nobody did."""
+        self._syncing = False
+
+    def compared(self, better: Ledger | None) -> None:
+        """The chains were compared; `better` is the one to follow, if not ours."""
+        self._settling = False
+        if better is None or not self.alive:
+            return
+        self.swarm.forks += 1
+        self.swarm.watch.rebased(self, better)
+        self.disk.entries = [better[number] for number in range(len(better))]
+        self.swarm.trace.note(self.swarm.now, self.index, "rebases", len(better), better.head)
+        self.tell(self.member.rebase, better)
+
+    # Private
+
+    def _tick(self) -> None:
+        if self.alive:
+            if not self._frozen:
+                self.tell(self.member.tick)
+            self.swarm.clock.after(self.swarm.tick_seconds / self.clock_rate, self._tick)
+
+    def write(self, kind: str, file: list[Any], item: object) -> bool:
+        """Append to a file on the disk. Returns whether the node outlived it."""
+        if self.fuse is not None and self.fuse.kind in ("", kind):
+            self.fuse.writes -= 1
+        if self._burn("signed"):
+            return False
+        file.append(item)
+        self._busy_until = max(self._busy_until, self.swarm.now) + self.write_seconds
+        return not self._burn("written")
+
+    def _burn(self, moment: str) -> bool:
+        if self.fuse is None or self.fuse.writes > 0 or self.fuse.moment != moment:
+            return False
+        self.swarm.trace.note(self.swarm.now, self.index, "dies", moment)
+        self.stop()
+        self.died_of_fuse(self)
+        return True
+
+    def _load_snapshot(self, generation: int) -> None:
+        if not self.alive or generation != self._generation:
+            return
+        entry = self.member.ledger.snapshot
+        if entry is None:
+            self._loaded(-1, INITIAL, None)
+            return
+        held = self.disk.snapshots.get(entry.round)
+        parameters = self.swarm.snapshot(entry.blob)
+        if held == entry or self.swarm.has_snapshot(self, entry):
+            self.disk.snapshots[entry.round] = entry
+            self._loaded(entry.round, parameters, entry)
+        else:
+            self.swarm.clock.after(_FETCH_PAUSE_SECONDS, self._load_snapshot, generation)
+
+    def _loaded(self, round_: int, parameters: int, entry: SnapshotEntry | None) -> None:
+        self.trainer.parameters = parameters
+        self.tell(self.member.loaded, round_, parameters, entry)
+
+    def _snapshot(self, round_: int) -> SnapshotEntry:
+        blob = content_id(b"snapshot" + self.parameters.to_bytes(8, "big"))
+        self.swarm.snapshots[blob] = self.parameters
+        return SnapshotEntry(round_, blob, 4 * self.swarm.manifest.elements)
+
+    def _train(self, effect: Train) -> None:
+        self.disk.salt += 1
+        salt = self.disk.salt
+
+        def done() -> None:
+            if self.alive and not self._frozen:
+                self.trained(effect, self.trainer.train(effect.round, salt))
+            elif self.alive:
+                self.swarm.clock.after(0.5, done)
+
+        self.swarm.clock.after(self.training_seconds, done)
+
+    def trained(self, effect: Train, update: ContentId) -> None:
+        """The update is computed: store it and report it."""
+        self.swarm.store(self, update)
+        tokens = 100 * len(effect.samples)
+        self.tell(self.member.trained, effect.round, update, self.swarm.update_bytes, tokens, 2.0)
+
+    def _apply(self, effect: Apply) -> None:
+        record, generation = effect.record, self._generation
+        updates = [entry.update for entry in record.updates]
+        self.swarm.watch.applying(self, effect)
+        before = len(self.trainer.sent)
+        self.trainer.apply(record.round, updates, effect.own_counted)
+        if effect.own_counted:
+            self.counted.append(record.round)
+        elif before:
+            self.refunds.append(record.round)
+        snapshot = None
+        if effect.snapshot_due:
+            snapshot = self._snapshot(record.round)
+            self.disk.snapshots[record.round] = snapshot
+        fingerprint = self.parameters
+        self.swarm.watch.applied(self, record, fingerprint)
+
+        def done() -> None:
+            if generation == self._generation:
+                self.tell(self.member.applied, record.round, fingerprint, snapshot)
+
+        self.swarm.clock.after(APPLY_SECONDS, done)
+
+    def _fetch(self, effect: FetchUpdate) -> None:
+        """Get an update; keep trying while its round needs it."""
+        key = (effect.round, effect.update)
+        if key not in self._fetching:
+            self._fetching.add(key)
+            self._try_fetch(effect)
+
+    def _try_fetch(self, effect: FetchUpdate) -> None:
+        if not self.alive or effect.round <= self.member.applied_round:
+            self._fetching.discard((effect.round, effect.update))
+            return
+        done = None if self._frozen else self.swarm.download(self, effect)
+        if done is None:
+            self.swarm.clock.after(_FETCH_PAUSE_SECONDS, self._try_fetch, effect)
+        else:
+            self.swarm.clock.at(done, self._fetched, effect)
+
+    def _fetched(self, effect: FetchUpdate) -> None:
+        self._fetching.discard((effect.round, effect.update))
+        if not self.alive:
+            return
+        if self.swarm.is_garbage(effect.update):
+            self.swarm.trace.note(self.swarm.now, self.index, "refuses", effect.update)
+            self.tell(self.member.update_bad, effect.update)
+        else:
+            self.swarm.store(self, effect.update)
+            self.tell(self.member.update_held, effect.update)
+
+
+def follow(ours: Ledger, theirs: Ledger) -> Ledger | None:
+    """Compare chains as the daemon does: from where they part. None: keep ours.
+
+    Raises `ProtocolError` if theirs does not hold.
+    """
+    first = 0
+    shortest = min(len(ours), len(theirs))
+    while first < shortest and ours[first].record.id == theirs[first].record.id:
+        first += 1
+    return better_chain(ours, [theirs[number] for number in range(first, len(theirs))])

@@ -1,0 +1,283 @@
+"""One seed, one run: what swarm, which faults, and what has to come of it.
+
+`run_seed` is everything: it draws the scenario, runs it, waits until the faults are over and then for
+the swarm to be whole again, within a stated time. What fails comes back as a `Failure` that can be shrunk
+and shown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass, field
+
+from distro_node.protocol.errors import ProtocolError
+
+from .faults import Action, Family, Faults, Schedule, draw_schedule
+from .invariants import Violation
+from .keys import Keys
+from .liars import Liar, draw_liars
+from .network import HOME, LAN, Links
+from .node import Node
+from .swarm import Swarm, remembered_messages
+from .toy import toy_manifest
+
+LEASE_SECONDS = 6.0
+RECOVERY_SECONDS = 180.0
+"""After the last fault everybody is on one chain, a member and contributing within this time: a lease
+or two until all the dead are out, a slot of at most a minute, comparing chains every ten seconds, and
+rejoining."""
+RECOVERY_ROUNDS = 5
+"""So many rounds more are decided in that time, in which all contribute."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a seed stands for."""
+
+    seed: int
+    family: Family
+    members: int
+    rounds: int
+    """How many rounds are to be decided at least."""
+    model: str
+    liars: tuple[tuple[int, tuple[str, ...]], ...]
+    schedule: Schedule
+    links: Links
+
+
+@dataclass
+class Failure:
+    """A violation, and the run that led to it."""
+
+    scenario: Scenario
+    invariant: str
+    text: str
+    trace: list[str] = field(default_factory=list)
+
+    @property
+    def command(self) -> str:
+        """What repeats the run."""
+        scenario = self.scenario
+        return (
+            f"python benchmarks/simulate.py --seeds {scenario.seed}:{scenario.seed + 1} "
+            f"--faults {scenario.family} --members {scenario.members} --rounds {scenario.rounds}"
+        )
+
+
+@dataclass
+class Outcome:
+    """What a run measured."""
+
+    failure: Failure | None
+    rounds: int
+    digest: str
+    delays: list[float]
+    """Seconds from the last update's arrival to each member's knowledge of the decision."""
+    messages: float
+    """Messages said, a member and round."""
+    gossip_bytes: float
+    """Bytes of gossip and sync, a member and round."""
+    seconds: float
+    """Virtual time."""
+    forks: int
+
+
+def draw_scenario(
+    seed: int, family: Family, members: int | None = None, rounds: int | None = None
+) -> Scenario:
+    """What `seed` stands for; sizes are drawn as well unless given."""
+    chance = random.Random(f"scenario {seed} {family}")
+    lying = family == "liars" or (family == "all" and chance.random() < 0.4)
+    count = members or (chance.choice((4, 4, 5, 7, 7, 8)) if lying else chance.randrange(1, 9))
+    # The steady are so many that liars stay fewer than a third of those present.
+    liars = draw_liars(count, chance) if lying and count >= 4 else ()
+    model = "byzantine" if liars or chance.random() < 0.6 else "crash"
+    steady = 3 * len(liars) + 1 if liars else 0
+    kinds: Family = family
+    if liars:
+        kinds = "none" if family == "liars" or steady >= count else "network"
+    schedule = draw_schedule(kinds, count, steady, LEASE_SECONDS, chance)
+    links = chance.choice((LAN, Links(), Links(), HOME))
+    return Scenario(
+        seed=seed,
+        family=family,
+        members=count,
+        rounds=rounds or 12,
+        model=model,
+        liars=liars,
+        schedule=schedule,
+        links=links,
+    )
+
+
+def run_seed(
+    seed: int,
+    family: Family,
+    *,
+    members: int | None = None,
+    rounds: int | None = None,
+    keys: Keys | None = None,
+) -> Outcome:
+    """Run a seed. Never raises for what the protocol does wrong: it is in the outcome."""
+    return run(draw_scenario(seed, family, members, rounds), keys)
+
+
+def run(scenario: Scenario, keys: Keys | None = None) -> Outcome:
+    """Run a scenario."""
+    swarm = build(scenario, keys)
+    failure = None
+    try:
+        with remembered_messages():
+            _play(swarm, scenario)
+    except Violation as violation:
+        failure = Failure(scenario, violation.invariant, str(violation))
+        failure.trace = swarm.trace.shortened(violation.concerned)
+    except (ProtocolError, AssertionError, ArithmeticError, LookupError, ValueError) as error:
+        # The state machine itself must never fail.
+        failure = Failure(scenario, "crash", f"{type(error).__name__}: {error}")
+        failure.trace = swarm.trace.shortened(())
+    return _outcome(swarm, failure)
+
+
+def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
+    """The swarm of a scenario, with nobody started yet."""
+    manifest = toy_manifest(
+        fault_model=scenario.model,
+        start_members=scenario.members,
+        lease_min_seconds=LEASE_SECONDS,
+        collect_max_seconds=20.0,
+    )
+    size = 20_000 if scenario.links.up < 1e7 else 2_800_000
+    swarm = Swarm(manifest, scenario.seed, links=scenario.links, keys=keys, update_bytes=size)
+    swarm.watch.liars = {index for index, _ in scenario.liars}
+    swarm.watch.forks_explained = scenario.schedule.cut_off or bool(scenario.liars)
+    Faults(swarm, scenario.schedule, random.Random(f"faults {scenario.seed}"))
+    lies = dict(scenario.liars)
+    for index in range(scenario.members):
+        begin = 0.2 * index
+        if index in lies:
+            swarm.clock.at(begin, _start_liar, swarm, index, lies[index])
+        else:
+            swarm.clock.at(begin, swarm.add, index)
+    return swarm
+
+
+def shrink(failure: Failure) -> Failure:
+    """The same failure with as few faults and lies as suffice for it."""
+    best = failure
+    changed = True
+    while changed:
+        changed = False
+        for smaller in _smaller(best.scenario):
+            again = run(smaller).failure
+            if again is not None and again.invariant == best.invariant:
+                best, changed = again, True
+                break
+    return best
+
+
+def _smaller(scenario: Scenario) -> list[Scenario]:
+    actions = scenario.schedule.actions
+    fewer = [
+        dataclasses.replace(
+            scenario,
+            schedule=dataclasses.replace(
+                scenario.schedule, actions=actions[:place] + actions[place + 1 :]
+            ),
+        )
+        for place in range(len(actions))
+    ]
+    for place, (index, lies) in enumerate(scenario.liars):
+        for lie in lies:
+            kept = tuple(other for other in lies if other != lie)
+            liars = (
+                *scenario.liars[:place],
+                (index, kept),
+                *scenario.liars[place + 1 :],
+            )
+            fewer.append(dataclasses.replace(scenario, liars=liars))
+    return fewer
+
+
+def _start_liar(swarm: Swarm, index: int, lies: tuple[str, ...]) -> None:
+    class Chosen(Liar):
+        tells = frozenset(lies)
+
+    swarm.add(index, kind=Chosen)
+
+
+def _play(swarm: Swarm, scenario: Scenario) -> None:
+    clock = swarm.clock
+    faults_over = max(scenario.schedule.end, 0.2 * scenario.members) + 1.0
+    while clock.next <= faults_over:
+        clock.step()
+    clock.now = faults_over
+    # Deaths still to come are called off; whoever is dead comes back by the schedule.
+    for node in swarm.alive:
+        node.fuse = None
+    target = max([RECOVERY_ROUNDS + max((_honest_round(swarm)), default=0), scenario.rounds])
+    deadline = max(clock.now, faults_over) + RECOVERY_SECONDS
+    while not whole(swarm, target):
+        if clock.next > deadline:
+            raise Violation(
+                "progress", f"not whole after {RECOVERY_SECONDS:g} s: {swarm.describe()}"
+            )
+        clock.step()
+    for node in swarm.alive:
+        if node.index not in swarm.watch.liars:
+            swarm.watch.check_memory(node)
+
+
+def _honest_round(swarm: Swarm) -> list[int]:
+    return [n.member.round for n in swarm.alive if n.index not in swarm.watch.liars]
+
+
+def whole(swarm: Swarm, target: int) -> bool:
+    """Whether all honest nodes are members, on one chain of that length, and contribute."""
+    liars = swarm.watch.liars
+    nodes = [node for node in swarm.alive if node.index not in liars]
+    if not nodes or swarm.clock.events % 7:
+        return False
+    height = min(node.member.applied_round for node in nodes)
+    if height < target or any(node.frozen for node in nodes):
+        return False
+    honest = {node.peer for node in nodes}
+    if len({node.member.ledger.parent(height + 1) for node in nodes}) > 1:
+        return False
+    return all(honest <= set(node.member.members) for node in nodes) and all(
+        _contributed(node, height) for node in nodes
+    )
+
+
+def _contributed(node: Node, height: int) -> bool:
+    return any(
+        entry.peer == node.peer
+        for number in range(max(0, height - 2 * RECOVERY_ROUNDS), height + 1)
+        for entry in node.member.ledger[number].record.updates
+    )
+
+
+def _outcome(swarm: Swarm, failure: Failure | None) -> Outcome:
+    watch = swarm.watch
+    rounds = max(
+        (node.member.round for node in swarm.nodes if node.index not in watch.liars), default=0
+    )
+    delays = [
+        at - watch.completed[decided.record.parent]
+        for block, decided in watch.chains.records.items()
+        if decided.record.parent in watch.completed
+        for at in watch.decisions.get(block, [])
+    ]
+    share = max(1, rounds) * max(1, len(swarm.nodes))
+    network = swarm.network
+    return Outcome(
+        failure=failure,
+        rounds=rounds,
+        digest=swarm.trace.digest,
+        delays=delays,
+        messages=network.messages / share,
+        gossip_bytes=(network.gossip_bytes + network.other_bytes) / share,
+        seconds=swarm.now,
+        forks=swarm.forks,
+    )
