@@ -229,16 +229,16 @@ class Agreement:
 
     @property
     def decision(self) -> Certificate | None:
-        """The certificate of finalizes, once there is one; the last resort is one that calls this
-        member silent."""
+        """The certificate of finalizes, once there is one.
+
+        One that calls this member silent is the last resort: the member judges whether it is bound.
+        """
         found = [
-            s.certificates["finalize"]
-            for s in self._slots.values()
-            if s.certificates.get("finalize")
+            state.certificates["finalize"]
+            for state in self._slots.values()
+            if "finalize" in state.certificates
         ]
-        return next((c for c in found if self._me not in silenced(c, self.membership)), None) or (
-            found[0] if found else None
-        )
+        return min(found, key=lambda c: self._me in silenced(c, self.membership), default=None)
 
     def pending_ballots(self) -> list[tuple[BallotKind, int, RecordId]]:
         """What this member has cast and no certificate came of yet: (kind, slot, block)."""

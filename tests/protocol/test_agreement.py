@@ -401,12 +401,34 @@ def test_a_certificate_once_found_stays() -> None:
     assert round_.agreement.advance()
 
 
-def test_certificates_take_in_later_ballots() -> None:
+@pytest.mark.parametrize("kind", ["vote", "skip"])
+def test_a_liar_alone_neither_certifies_nor_ends_a_slot(kind: BallotKind) -> None:
+    """Who calls everybody silent is a quorum by himself, for whoever believes him."""
     round_ = Round(4)
-    round_.certify(1, B)
-    round_.cast("vote", round_.me, 1, B.id)
-    (certificate,) = round_.agreement.finalizable()
-    assert len(certificate.ballots) == 4
+    liar, *others = round_.others
+    block = B.id if kind == "vote" else NO_BLOCK
+    round_.cast(kind, liar, 1, block, silent=(round_.me, *others))
+    assert not round_.agreement.finalizable()
+    assert not round_.agreement.advance()
+    # Said of others alone it may be true.
+    round_.cast(kind, liar, 1, block, silent=tuple(others))
+    round_.cast(kind, round_.me, 1, block, silent=tuple(others))
+    assert round_.agreement.advance()
+
+
+def test_a_false_decision_does_not_stand_before_a_true_one() -> None:
+    round_ = Round(4)
+    liar, *others = round_.others
+    round_.propose(2, B)
+    round_.cast("finalize", liar, 1, C.id, silent=(round_.me, *others))
+    round_.cast("finalize", liar, 2, C.id, silent=(round_.me, *others))
+    for peer in (round_.me, *others):
+        round_.cast("finalize", peer, 2, B.id)
+    assert round_.agreement.decision is not None
+    assert round_.agreement.decision.block == B.id
+    round_.cast("finalize", liar, 2, C.id, silent=(others[0], round_.me))
+    round_.cast("finalize", liar, 2, C.id, silent=(*others, round_.me))
+    assert round_.agreement.decision.block == B.id
 
 
 def test_a_lone_member_decides_by_itself() -> None:

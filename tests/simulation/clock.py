@@ -18,15 +18,15 @@ class Clock:
         self.now = 0.0
         self.events = 0
         """How many things have happened."""
-        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0
 
-    def at(self, when: float, act: Callable[..., None], *arguments: Any) -> None:
+    def at(self, when: float, act: Callable[..., object], *arguments: Any) -> None:
         """Let `act(*arguments)` happen at a time, which must not be past."""
         self._count += 1
         heapq.heappush(self._queue, (when, self._count, act, arguments))
 
-    def after(self, delay: float, act: Callable[..., None], *arguments: Any) -> None:
+    def after(self, delay: float, act: Callable[..., object], *arguments: Any) -> None:
         """Let it happen in `delay` seconds."""
         self.at(self.now + delay, act, *arguments)
 

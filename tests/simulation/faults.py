@@ -158,7 +158,7 @@ class Faults:
             case "corrupt":
                 if node.member.at_tip:
                     node.parameters += 1
-                    node.member.fingerprint = node.parameters
+                    node.member.replica.fingerprint = node.parameters
             case "leave":
                 node.tell(node.member.leave)
                 swarm.clock.after(5.0, node.stop)

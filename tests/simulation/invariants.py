@@ -11,7 +11,7 @@
   and a skip, two updates for a round. It votes for what the slot's leader proposed, on its own chain.
 - *parameters*: honest members that applied the same record have the same parameters, and a record
   names the parameters before it.
-- *refund*: an update counts for its maker exactly if the record lists it, and nothing is lost.
+- *refund*: an update counts for its maker exactly if a record lists it, and nothing is lost.
 - *memory*: what a member keeps of others stays within its bounds.
 """
 
@@ -250,7 +250,11 @@ class Watch:
         """A node is about to apply a record."""
         if node.index in self.liars:
             return
-        listed = any(entry.peer == node.peer for entry in effect.record.updates)
+        # What counts is in the parameters, even if somebody who copied it got there first.
+        listed = any(
+            entry.peer == node.peer or entry.update in node.disk.made
+            for entry in effect.record.updates
+        )
         if listed != effect.own_counted:
             raise Violation(
                 "refund", f"node {node.index} mistakes whether its update counts", effect.record.id

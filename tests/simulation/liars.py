@@ -26,6 +26,7 @@ from distro_node.protocol.messages import (
     JoinRequest,
     Proposal,
     Record,
+    RecordId,
     SignedBallot,
     decode_message,
 )
@@ -210,7 +211,9 @@ class Liar(Node):
                 if block != ballot.block:
                     self._say("vote", dataclasses.replace(ballot, block=block), other)
                     return
-            self._say("vote", dataclasses.replace(ballot, block=content_id(b"none")), other)
+            self._say(
+                "vote", dataclasses.replace(ballot, block=RecordId(content_id(b"none"))), other
+            )
             return
         if "finalize and skip" in self.tells and kind in ("finalize", "vote"):
             self.swarm.gossip(self, envelope)
@@ -233,7 +236,7 @@ class Liar(Node):
             updates=(),
             admitted=(),
             departed=(),
-            snapshot=self.member._snapshot,
+            snapshot=self.member.replica.snapshot,
         )
         for slot in range(1, 4):
             self._say("proposal", Proposal(slot, record))
@@ -244,12 +247,13 @@ class Liar(Node):
         mask = current.membership.mask(())
         for _ in range(_FLOOD):
             round_ = current.number + chance.randrange(9)
-            parent = current.parent if round_ == current.number else content_id(chance.randbytes(8))
+            nonsense = RecordId(content_id(chance.randbytes(8)))
+            parent = current.parent if round_ == current.number else nonsense
             ballot = Ballot(
                 round_,
                 parent,
                 chance.choice((current.agreement.slot, chance.randrange(1, 60))),
-                content_id(chance.randbytes(8)),
+                nonsense,
                 mask if chance.random() < 0.5 else bytes([chance.randrange(256)]),
             )
             kind = chance.choice(("vote", "finalize", "skip", "heartbeat", "join", "stranger"))

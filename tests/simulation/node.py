@@ -66,6 +66,8 @@ class Disk:
     entries: list[Decided] = field(default_factory=list)
     said: list[Envelope] = field(default_factory=list)
     blobs: set[ContentId] = field(default_factory=set)
+    made: set[ContentId] = field(default_factory=set)
+    """The updates that this node computed."""
     snapshots: dict[int, SnapshotEntry] = field(default_factory=dict)
     salt: int = 0
     """Grows from start to start: no two updates of a node are the same."""
@@ -340,6 +342,7 @@ class Node:
 
     def trained(self, effect: Train, update: ContentId) -> None:
         """The update is computed: store it and report it."""
+        self.disk.made.add(update)
         self.swarm.store(self, update)
         tokens = 100 * len(effect.samples)
         self.tell(self.member.trained, effect.round, update, self.swarm.update_bytes, tokens, 2.0)

@@ -1,8 +1,8 @@
 """One seed, one run: what swarm, which faults, and what has to come of it.
 
 `run_seed` is everything: it draws the scenario, runs it, waits until the faults are over and then for
-the swarm to be whole again, within a stated time. What fails comes back as a `Failure` that can be shrunk
-and shown.
+the swarm to be whole again, within a stated time. What fails comes back as a `Failure`, which can be
+shrunk and shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from distro_node.protocol.errors import ProtocolError
 
-from .faults import Action, Family, Faults, Schedule, draw_schedule
+from .faults import Family, Faults, Schedule, draw_schedule
 from .invariants import Violation
 from .keys import Keys
 from .liars import Liar, draw_liars
