@@ -28,14 +28,21 @@ _POLL_SECONDS = 0.05
 class Program:
     """One `distro-node` command as a process of its own; its output goes into files."""
 
-    def __init__(self, name: str, arguments: Sequence[str | Path], folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str | Path],
+        folder: Path,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`prefix` is put before the command; it must become the command itself (`exec`)."""
         self.name = name
         self.stdout_path = folder / f"{name}.out"
         self.stderr_path = folder / f"{name}.err"
         with self.stdout_path.open("wb") as out, self.stderr_path.open("ab") as err:
             self._errors_from = err.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "distro_node.node", *map(str, arguments)],
+                [*prefix, sys.executable, "-P", "-m", "distro_node.node", *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

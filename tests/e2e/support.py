@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,19 @@ class Ended(AssertionError):
     """A process that was waited for has ended; it never will do what it was waited for."""
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a process runs: what its command is put behind, and its address there."""
+
+    prefix: tuple[str, ...] = ()
+    address: str = "127.0.0.1"
+
+    @property
+    def listen(self) -> str:
+        """The multiaddr to listen on, at any port."""
+        return f"/ip4/{self.address}/tcp/0"
+
+
 class Node:
     """A node of a swarm: its data directory, and its process while it has one."""
 
@@ -108,7 +123,7 @@ class Node:
             link or self.swarm.link,
             *("--data-dir", self.data.root),
             *("--no-screen", "--metrics-addr", "off", "--threads", "1", "--device", "cpu"),
-            *("--listen", "/ip4/127.0.0.1/tcp/0", "--log-level", "info"),
+            *("--listen", self.swarm.place(self.name).listen, "--log-level", "info"),
             *("--evaluate-every", "5"),
             *options,
         )
@@ -131,6 +146,11 @@ class Node:
                 lambda: self.status().get("peer"), f"{self.name} to say who it is"
             )
         return self._peer
+
+    def wipe(self) -> None:
+        """Take everything from its disk, its key as well."""
+        shutil.rmtree(self.data.root)
+        self._peer = ""
 
     def trainer(self) -> psutil.Process:
         """Its trainer process."""
@@ -200,8 +220,11 @@ class Swarm:
         fault_model: str = "byzantine",
         snapshot_interval: int = 5,
         lease_seconds: float = 6.0,
+        places: Mapping[str, Place] | None = None,
     ) -> None:
+        """`places` says where nodes run, and `bootstrap`; on loopback if it does not say."""
         self.root = root
+        self._places = places or {}
         self.programs: list[Program] = []
         self.nodes: dict[str, Node] = {}
         self.link = ""
@@ -246,8 +269,13 @@ class Swarm:
         assert data is not None
         self.manifest: Manifest = decode_manifest(data, swarm)
 
-    def start_bootstrap(self, listen: str = "/ip4/127.0.0.1/tcp/0") -> Program:
+    def place(self, name: str) -> Place:
+        """Where the process of this name runs."""
+        return self._places.get(name, Place())
+
+    def start_bootstrap(self, listen: str = "") -> Program:
         """Start a bootstrap peer; with the same identity each time."""
+        listen = listen or self.place("bootstrap").listen
         return self.run(
             "bootstrap",
             *("bootstrap", "--json", "--listen", listen, "--data-dir", self.root / "bootstrap"),
@@ -263,7 +291,7 @@ class Swarm:
         """Start `distro-node` with these arguments."""
         folder = self.root / "output"
         folder.mkdir(exist_ok=True)
-        program = Program(name, arguments, folder)
+        program = Program(name, arguments, folder, self.place(name).prefix)
         self.programs.append(program)
         return program
 

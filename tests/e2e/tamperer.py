@@ -1,4 +1,5 @@
-"""A member that does everything wrong, as a process of its own: `python tamperer.py LINK SEED-HEX`.
+"""A member that does everything wrong, as a process of its own:
+`python tamperer.py LINK SEED-HEX [LISTEN]`.
 
 It gets itself admitted like anybody, then sends forged, garbled and false messages in every round, and
 garbage on every protocol. It prints a JSON line for each thing it did, so that a test knows it happened.
@@ -151,10 +152,10 @@ def say(what: str, round_: int) -> None:
     print(json.dumps({"did": what, "round": round_}), flush=True)
 
 
-async def main(link: str, seed: str) -> None:
+async def main(link: str, seed: str, listen: str = "/ip4/127.0.0.1/tcp/0") -> None:
     invite = parse_invite(link)
     identity = Identity.from_seed(bytes.fromhex(seed))
-    settings = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
+    settings = NetworkSettings(listen=(listen,))
     with tempfile.TemporaryDirectory() as folder:
         store = BlobStore(Path(folder))
         async with open_network(settings, identity) as network, trio.open_nursery() as nursery:
@@ -183,4 +184,4 @@ async def main(link: str, seed: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:3])
+    trio.run(main, *sys.argv[1:4])

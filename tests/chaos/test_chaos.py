@@ -1,0 +1,161 @@
+"""Real nodes under a storm of faults: afterwards there is one chain, and everybody stands on it.
+
+A seed says what goes wrong when (`schedule`). As root every node gets a network namespace, so that
+links can be cut; else all are on loopback, and everything but the cuts happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from chaos.driver import Driver
+from chaos.schedule import draw_schedule
+from distro_node.node.errors import ExitCode
+from e2e.program import is_running, wait_for
+from e2e.support import Node, Place, Swarm, check_agreement
+from namespaces import Town, available
+
+pytestmark = pytest.mark.e2e
+
+LIAR = "liar"
+LIAR_SEED = bytes(range(32))
+LEASE_SECONDS = 6.0
+
+# After the last fault: restarts, leases, fork choice and the way back, on a busy machine.
+RECOVERY_SECONDS = 240.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_storm_of_a_minute(tmp_path: Path) -> None:
+    # A kill, a lost disk, a freeze, a newcomer, and a cut through the middle longer than a lease.
+    storm(tmp_path, seed=45, count=4, seconds=60.0, rounds=20)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
+def test_a_storm_of_ten_minutes(tmp_path: Path) -> None:
+    driver = storm(tmp_path, seed=1, count=8, seconds=600.0, rounds=100)
+    growth = driver.memory.growth(since=driver.began + 300.0)
+    print("growth of memory over the second half:")
+    for name, part in sorted(growth.items()):
+        print(f"  {name}: {part:+.1%}")
+    # The steady nodes and their trainers.
+    assert len(growth) >= 8
+    assert max(growth.values()) < 0.05
+
+
+def storm(root: Path, *, seed: int, count: int, seconds: float, rounds: int) -> Driver:
+    """Let `count` nodes train under faults for some time, and check what must hold afterwards.
+
+    The environment variable DISTRO_CHAOS_SEED overrides the seed.
+    """
+    seed = int(os.environ.get("DISTRO_CHAOS_SEED", seed))
+    print(f"DISTRO_CHAOS_SEED={seed} repeats the faults of this run")
+    names = ["founder", *(f"node-{number}" for number in range(2, count + 1))]
+    schedule = draw_schedule(seed, names, seconds, links=available(), lease=LEASE_SECONDS)
+    guests = [name for fault in schedule if fault.kind == "visit" for name in fault.nodes]
+    with (
+        maybe_town([*names, *guests, LIAR, "bootstrap"]) as town,
+        Swarm(
+            root,
+            start_members=count,
+            snapshot_interval=10,
+            lease_seconds=LEASE_SECONDS,
+            places=places(town),
+        ) as swarm,
+    ):
+        swarm.create()
+        nodes = swarm.start(*names)
+        peers = {node.peer for node in nodes}
+        driver = Driver(swarm, nodes, town)
+        with liar(swarm, root / "liar.txt"):
+            driver.run(schedule, seconds)
+        check_recovery(nodes, rounds)
+        assert peers & {node.peer for node in nodes}, "a seed that wipes everybody shows nothing"
+        check_end([*nodes, *driver.visitors])
+    return driver
+
+
+def check_recovery(nodes: Sequence[Node], rounds: int) -> None:
+    """Everybody trains, on one chain, with the same parameters, and has learnt something."""
+    wait_for(
+        lambda: all(node.status().get("state") == "training" for node in nodes),
+        "everybody to train again",
+        limit=RECOVERY_SECONDS,
+        describe=lambda: {node.name: (node.status().get("state"), node.round) for node in nodes},
+    )
+    last = check_agreement(nodes)
+    assert last >= rounds
+    for node in nodes:
+        wait_for(lambda node=node: node.counted(last), f"{node.name} to contribute")
+    ledgers = [node.ledger() for node in nodes]
+    height = min(len(ledger) for ledger in ledgers)
+    assert height > rounds
+    for number in range(height):
+        assert len({ledger[number].record.id for ledger in ledgers}) == 1
+    losses = sorted(
+        (line["round"], line["heldout"])
+        for node in nodes
+        for line in node.history()
+        if "heldout" in line
+    )
+    assert losses[-1][1] < losses[0][1] - 0.5
+    print(f"{last} rounds, held-out loss {losses[0][1]:.3f} to {losses[-1][1]:.3f}")
+
+
+def check_end(nodes: Sequence[Node]) -> None:
+    """They leave when they are asked to, without a trace of a bug, and nothing stays behind."""
+    processes: list[psutil.Process] = []
+    for node in nodes:
+        if node.running:
+            processes += node.program.children()
+            node.program.signal(signal.SIGTERM)
+    for node in nodes:
+        assert node.program.wait() == ExitCode.OK
+        assert "Traceback" not in node.program.stderr_path.read_text("utf-8", "replace")
+    wait_for(lambda: not any(map(is_running, processes)), "every process to end")
+
+
+@contextlib.contextmanager
+def maybe_town(names: Sequence[str]) -> Iterator[Town | None]:
+    """A network namespace for each name, where that can be."""
+    if available():
+        with Town(names) as town:
+            yield town
+    else:
+        yield None
+
+
+def places(town: Town | None) -> dict[str, Place]:
+    """Where everybody runs."""
+    hosts = town.hosts if town is not None else {}
+    return {name: Place(host.prefix, host.address) for name, host in hosts.items()}
+
+
+@contextlib.contextmanager
+def liar(swarm: Swarm, log: Path) -> Iterator[None]:
+    """A member that lies, for as long as the context lasts."""
+    place = swarm.place(LIAR)
+    script = Path(__file__).parent.parent / "e2e" / "tamperer.py"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            [*place.prefix, sys.executable, script, swarm.link, LIAR_SEED.hex(), place.listen],
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        yield
+        assert process.poll() is None, log.read_text()
+        assert '"did"' in log.read_text(), "it never got to lie"
+    finally:
+        process.kill()
+        process.wait()

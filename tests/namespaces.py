@@ -1,0 +1,122 @@
+"""Hosts of their own on one machine: network namespaces around a router, whose links can be cut.
+
+Each host has one link to the router and nothing else, so what reaches it comes over that link. It takes
+root, `ip` and `nft`; `available` says whether they are there. Everything ends with the context, and no
+packet leaves the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+
+_COUNTER = itertools.count()
+
+# Addresses reach no further than the namespaces. One octet counts the hosts.
+_MAX_HOSTS = 250
+
+
+def available() -> bool:
+    """Whether this process may make network namespaces and has the tools for it."""
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nft") is None:
+        return False
+    probe = f"dn{os.getpid()}-probe"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False)
+    if made.returncode == 0:
+        _run("ip", "netns", "del", probe)
+    return made.returncode == 0
+
+
+@dataclass(frozen=True)
+class Host:
+    """A namespace with one address."""
+
+    namespace: str
+    address: str
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What to put before a command to run it there; the process keeps its id."""
+        return ("ip", "netns", "exec", self.namespace)
+
+
+class Town:
+    """Hosts by name, and the router between them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        label = f"dn{os.getpid()}-{next(_COUNTER)}"
+        self._router = f"{label}-router"
+        self.hosts = {
+            name: Host(f"{label}-{number}", f"10.77.{number}.2")
+            for number, name in enumerate(names, 1)
+        }
+        assert len(self.hosts) <= _MAX_HOSTS
+
+    def __enter__(self) -> Town:
+        try:
+            self._build()
+        except BaseException:
+            self._tear_down()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._tear_down()
+
+    def cut(self, ones: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> None:
+        """Let nothing through from `ones` to `others`, nor back unless `one_way`."""
+        here, there = self._addresses(ones), self._addresses(others)
+        self._drop(here, there)
+        if not one_way:
+            self._drop(there, here)
+
+    def heal(self) -> None:
+        """Let everything through again."""
+        self._nft("flush chain inet faults forward")
+
+    def _build(self) -> None:
+        _run("ip", "netns", "add", self._router)
+        _run("ip", "netns", "exec", self._router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        self._nft("add table inet faults")
+        self._nft("add chain inet faults forward { type filter hook forward priority 0; }")
+        for number, host in enumerate(self.hosts.values(), 1):
+            link, gateway = f"host{number}", f"10.77.{number}.1"
+            _run("ip", "netns", "add", host.namespace)
+            _run(
+                *("ip", "-n", self._router, "link", "add", link, "type", "veth"),
+                *("peer", "name", "eth0", "netns", host.namespace),
+            )
+            _run("ip", "-n", self._router, "address", "add", f"{gateway}/24", "dev", link)
+            _run("ip", "-n", self._router, "link", "set", link, "up")
+            inside = ("ip", "-n", host.namespace)
+            _run(*inside, "link", "set", "lo", "up")
+            _run(*inside, "address", "add", f"{host.address}/24", "dev", "eth0")
+            _run(*inside, "link", "set", "eth0", "up")
+            _run(*inside, "route", "add", "default", "via", gateway)
+
+    def _tear_down(self) -> None:
+        # The links go with their namespaces.
+        for namespace in (*(host.namespace for host in self.hosts.values()), self._router):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _run("ip", "netns", "del", namespace)
+
+    def _addresses(self, names: Iterable[str]) -> str:
+        return "{ " + ", ".join(self.hosts[name].address for name in names) + " }"
+
+    def _drop(self, source: str, target: str) -> None:
+        self._nft(f"add rule inet faults forward ip saddr {source} ip daddr {target} drop")
+
+    def _nft(self, command: str) -> None:
+        _run("ip", "netns", "exec", self._router, "nft", command)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
