@@ -30,6 +30,7 @@ import libp2p.utils.varint
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
 from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.pubsub.rpc_queue import RpcQueue
@@ -79,8 +80,10 @@ def install() -> None:
     _replace(Pubsub, "continuously_read_stream", _read_pubsub_stream)
     _replace(Pubsub, "handle_subscription", _handle_subscription)
     _replace(Pubsub, "_handle_dead_peer", _handle_dead_peer)
+    _replace(Pubsub, "_handle_new_peer_with_retry", _register_peer)
     _replace(RpcQueue, "__init__", _rpc_queue_init)
     _replace(Swarm, "_do_handle_inbound_connection", _inbound_connection)
+    _replace(Swarm, "new_stream", _new_stream)
     for module in (
         libp2p.io.utils,
         libp2p.io.msgio,
@@ -211,6 +214,27 @@ def _handle_dead_peer(self: Pubsub, peer: Any) -> None:
             self.peer_topics.setdefault(topic, set()).add(peer)
         if topics:
             self._peer_subscription_count[peer] = len(topics)
+
+
+async def _register_peer(self: Pubsub, peer: Any, timeout: float | None = None) -> None:
+    # Each connection of a peer starts this, and it may last as long as the peer pleases: it goes on
+    # with the next connection when one ends. After a thousand of them pubsub ends, and the host.
+    registering: set[Any] = vars(self).setdefault("_registering", set())
+    if peer in registering:
+        return
+    registering.add(peer)
+    try:
+        await ORIGINALS["Pubsub._handle_new_peer_with_retry"](self, peer, timeout)
+    finally:
+        registering.discard(peer)
+
+
+async def _new_stream(self: Swarm, peer: Any) -> Any:
+    # A peer that has gone would be dialled, at whatever address it once named, for minutes; we dial
+    # when we mean to.
+    if not self.get_connections(peer):
+        raise SwarmException(f"not connected to {peer}")
+    return await ORIGINALS["Swarm.new_stream"](self, peer)
 
 
 async def _inbound_connection(self: Swarm, stream: Any, address: Any, failure: Any) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import libp2p.io.utils
 import trio
+import trio.testing
 from libp2p import new_host
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
@@ -221,6 +222,36 @@ async def forgotten_subscription() -> bool:
         return server.get_id() not in client.pubsub.peer_topics.get("t", ())
 
 
+async def uncounted_registrations() -> bool:
+    """A peer that answers no negotiation keeps a task of ours for each of its connections."""
+    async with AsyncExitStack() as stack:
+        silent, server = await stack.enter_async_context(pair())
+        pubsub = Pubsub(server, GossipSub([TProtocol("/meshsub/1.1.0")], 6, 4, 8))
+        await stack.enter_async_context(background_trio_service(pubsub))
+        await pubsub.wait_until_ready()
+        negotiating = 0
+
+        async def never(peer: Any, protocols: Any) -> None:
+            nonlocal negotiating
+            negotiating += 1
+            await trio.sleep_forever()
+
+        server.new_stream = never
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(pubsub._handle_new_peer_with_retry, silent.get_id())
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            nursery.cancel_scope.cancel()
+        return negotiating > 1
+
+
+async def unasked_dial() -> bool:
+    """Opening a stream to a peer that has gone dials it."""
+    async with pair() as (client, server):
+        await client.get_network().close_peer(server.get_id())
+        return await answers(client, server)
+
+
 async def short_queue() -> bool:
     """Of a hundred messages at once most are dropped before they are sent."""
     async with gossiping_pair() as (client, server):
@@ -335,6 +366,8 @@ FAULTS = (
     gossip_raising_validator,
     endless_topic,
     forgotten_subscription,
+    uncounted_registrations,
+    unasked_dial,
     short_queue,
     impatient_reader,
     inbound_slots,
