@@ -335,17 +335,17 @@ def wait_for_round(nodes: Iterable[Node], round: int) -> None:
     )
 
 
-def check_agreement(nodes: Sequence[Node], rounds: int = 3) -> int:
+def check_agreement(nodes: Sequence[Node], rounds: int = 3, *, since: int = 0) -> int:
     """Let the nodes go on for `rounds` rounds; check that they stand at the same parameters.
 
-    Every round that two of them have applied must have left them the same fingerprint. Returns the
-    last round that all have applied.
+    Every round from `since` on that two of them have applied must have left them the same
+    fingerprint. Returns the last round that all have applied.
     """
     wait_for_round(nodes, max(node.round for node in nodes) + rounds)
     seen: dict[int, str] = {}
     for node in nodes:
         for line in node.history():
-            if "fingerprint" in line:
+            if "fingerprint" in line and line["round"] >= since:
                 known = seen.setdefault(line["round"], line["fingerprint"])
                 assert known == line["fingerprint"], f"{node.name} differs in {line['round']}"
     return min(node.round for node in nodes)
