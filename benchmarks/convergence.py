@@ -1,12 +1,16 @@
 """Learning at equal tokens: AdamW with dense averaging beside DisTrO variants, and the bytes of each.
 
-    python benchmarks/convergence.py [--workers 8] [--steps 200] [--corpus PATH…] [--variants …]
-                                     [--seeds 1] [--device cpu] [--json FILE] [--plot FILE]
+    python benchmarks/convergence.py [--workers 8] [--sequences 2] [--steps 400] [--seeds 0 …]
+        [--hidden 128] [--layers 4] [--corpus PATH…] [--heldout PATH…] [--variants …] [--rate RATE]
+        [--overlap] [--flipped SHARE] [--late SHARE] [--absent SHARE]
+        [--device cpu] [--json FILE] [--plot FILE]
 
 The members are simulated in one process, with the program's own optimizer, codec and shared step. All
 runs of a seed read the same sequences in the same order. Bytes are counted as the DisTrO report counts
 them: a bf16 all-reduce receives 2 bytes × parameters × (members - 1) a round, ours one update of each
-other member. The held-out files are never trained on.
+other member. The held-out text is never trained on.
+
+With one of the troubles of the third line every DisTrO variant is trained twice, without and with it.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ import hashlib
 import json
 import sysconfig
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,43 +36,49 @@ from distro_node.protocol.update import decode_update, encode_update, update_lay
 
 SEQUENCE = 128
 HELDOUT_SEQUENCES = 256
-
-MODEL = {
-    "model_type": "llama",
-    "vocab_size": 256,
-    "hidden_size": 128,
-    "intermediate_size": 344,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": SEQUENCE,
-    "tie_word_embeddings": False,
-}
+SUFFIXES = (".py", ".txt", ".md")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """One way to train. `optimizer` is None for AdamW with dense averaging."""
 
     name: str
     rate: float
-    optimizer: OptimizerSpec | None
+    optimizer: OptimizerSpec | None = None
 
 
-# The rates are the best of 1e-3, 2e-3 (AdamW: 3e-3) and 4e-3 at the default setting; k 32 had 2e-3 only.
 VARIANTS = {
-    "adamw": Variant("AdamW, dense", 1e-3, None),
+    "adamw": Variant(name="AdamW, dense", rate=2e-3),
     "demo": Variant(
-        "DeMo / Psyche: k 8, β 0.999, no preconditioner",
-        4e-3,
-        OptimizerSpec(momentum=0.999, preconditioner="none"),
+        name="DeMo / Psyche: k 8, β 0.999, no preconditioner",
+        rate=4e-3,
+        optimizer=OptimizerSpec(momentum=0.999, preconditioner="none"),
     ),
     "plain": Variant(
-        "k 8, β 0.95, no preconditioner", 2e-3, OptimizerSpec(momentum=0.95, preconditioner="none")
+        name="k 8, β 0.95, no preconditioner",
+        rate=2e-3,
+        optimizer=OptimizerSpec(momentum=0.95, preconditioner="none"),
     ),
-    "ours": Variant("ours: k 8, β 0.95, rms", 1e-3, OptimizerSpec()),
-    "ours-32": Variant("ours: k 32, β 0.95, rms", 2e-3, OptimizerSpec(top_k=32)),
+    "ours": Variant(name="ours: k 8, β 0.95, rms", rate=2e-3, optimizer=OptimizerSpec()),
+    "ours-32": Variant(
+        name="ours: k 32, β 0.95, rms", rate=2e-3, optimizer=OptimizerSpec(top_k=32)
+    ),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What goes wrong in every round; members are drawn anew each time, but liars stay liars."""
+
+    overlap: bool = False
+    """Gradients are computed on parameters one round old."""
+    flipped: float = 0.0
+    """Share of the members that send the opposite of every sign."""
+    late: float = 0.0
+    """Share of the members whose update misses the round and goes back into their momentum."""
+    absent: float = 0.0
+    """Share of the members that compute nothing and send nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +88,8 @@ class Setting:
     workers: int
     sequences: int
     steps: int
+    hidden: int
+    layers: int
     seed: int
     device: str
 
@@ -89,28 +102,8 @@ class Run:
     heldout_loss: float
     received_bytes_per_round: float
     reduction: float
-    settings: dict[str, object]
+    settings: dict[str, Any]
     curve: list[tuple[int, float]]
-
-
-def read_corpus(paths: Sequence[Path]) -> tuple[np.ndarray, np.ndarray]:
-    """Training and held-out bytes; every twentieth file, by the hash of its content, is held out.
-
-    A single file gives its last twentieth.
-    """
-    files = sorted(f for path in paths for f in ([path] if path.is_file() else path.rglob("*.py")))
-    contents = [file.read_bytes() for file in files]
-    if len(contents) == 1:
-        cut = len(contents[0]) * 19 // 20
-        parts = [contents[0][:cut]], [contents[0][cut:]]
-    else:
-        held = [hashlib.sha256(c).digest()[0] < 13 for c in contents]
-        parts = (
-            [c for c, h in zip(contents, held, strict=True) if not h],
-            [c for c, h in zip(contents, held, strict=True) if h],
-        )
-    train, heldout = (np.frombuffer(b"".join(part), dtype=np.uint8) for part in parts)
-    return train, heldout
 
 
 class Trial:
@@ -120,8 +113,9 @@ class Trial:
         torch.manual_seed(setting.seed)
         self.setting = setting
         self.device = torch.device(setting.device)
-        self.table = _table()
-        self.model = build_model(MODEL, self.table, self.device)
+        config = _model(setting)
+        self.table = _table(config)
+        self.model = build_model(config, self.table, self.device)
         self.parameters = ordered_parameters(self.model, self.table)
         with torch.no_grad():
             for parameter in self.parameters:
@@ -160,11 +154,13 @@ class Trial:
 
     def _loss(self, batch: np.ndarray) -> torch.Tensor:
         tokens = torch.from_numpy(batch.astype(np.int64)).to(self.device)
-        logits = self.model(input_ids=tokens[:, :-1]).logits
+        logits = self.model(input_ids=tokens[:, :-1], use_cache=False).logits
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def train(variant: Variant, trial: Trial, progress: Callable[[int, float], None]) -> Run:
+def train(
+    variant: Variant, trouble: Trouble, trial: Trial, progress: Callable[[int, float], None]
+) -> Run:
     """Train one variant to the end."""
     setting = trial.setting
     schedule = ScheduleSpec(
@@ -174,9 +170,10 @@ def train(variant: Variant, trial: Trial, progress: Callable[[int, float], None]
         decay_rounds=setting.steps // 2,
         final=0.1,
     )
-    step = (
-        _dense_step(trial) if variant.optimizer is None else _distro_step(variant.optimizer, trial)
-    )
+    if variant.optimizer is None:
+        step = _dense_step(trial)
+    else:
+        step = _distro_step(variant.optimizer, trouble, trial)
     received = 0.0
     curve = [(0, trial.evaluate())]
     for number in range(1, setting.steps + 1):
@@ -186,10 +183,16 @@ def train(variant: Variant, trial: Trial, progress: Callable[[int, float], None]
             progress(*curve[-1])
     dense = 2.0 * trial.elements * (setting.workers - 1)
     mean = received / setting.steps
-    described = {"rate": variant.rate, "schedule": asdict(schedule), **asdict(setting)}
+    described = {
+        "rate": variant.rate,
+        "parameters": trial.elements,
+        "schedule": asdict(schedule),
+        **asdict(setting),
+    }
     if variant.optimizer is not None:
-        described["optimizer"] = asdict(variant.optimizer)
-    return Run(variant.name, curve[-1][1], mean, dense / mean if mean else 1.0, described, curve)
+        described |= {"optimizer": asdict(variant.optimizer), "trouble": asdict(trouble)}
+    name = f"{variant.name}{_in_words(trouble)}"
+    return Run(name, curve[-1][1], mean, dense / mean if mean else 1.0, described, curve)
 
 
 def _dense_step(trial: Trial) -> Callable[[float, int], float]:
@@ -208,31 +211,123 @@ def _dense_step(trial: Trial) -> Callable[[float, int], float]:
     return step
 
 
-def _distro_step(spec: OptimizerSpec, trial: Trial) -> Callable[[float, int], float]:
+def _distro_step(
+    spec: OptimizerSpec, trouble: Trouble, trial: Trial
+) -> Callable[[float, int], float]:
+    count = trial.setting.workers
     layout = update_layout(trial.table, spec.chunk, spec.top_k)
-    workers = [LocalOptimizer(layout, trial.parameters, spec) for _ in range(trial.setting.workers)]
+    workers = [LocalOptimizer(layout, trial.parameters, spec) for _ in range(count)]
+    parameters = [parameter.data for parameter in trial.parameters]
+    stale = _Stale(parameters)
+    chance = np.random.default_rng(trial.setting.seed + 1)
 
     def step(rate: float, number: int) -> float:
-        bodies = []
-        for worker, share in zip(
-            workers, np.array_split(trial.next_batch(), len(workers)), strict=True
-        ):
-            worker.accumulate(trial.gradients(share))
+        shares = np.array_split(trial.next_batch(), count)
+        absent = set(chance.permutation(count)[: round(trouble.absent * count)].tolist())
+        late = set(chance.permutation(count)[: round(trouble.late * count)].tolist())
+        if trouble.overlap:
+            stale.swap()
+        bodies: list[bytes] = []
+        for index, worker in enumerate(workers):
+            if index in absent:
+                continue
+            worker.accumulate(trial.gradients(shares[index]))
             taken = worker.take(number)
-            bodies.append(encode_update(layout, taken.positions, taken.signs))
+            if index in late:
+                worker.refund(number)
+                continue
             worker.forget(number)
+            lies = index < round(trouble.flipped * count)
+            signs = [-sign for sign in taken.signs] if lies else taken.signs
+            bodies.append(encode_update(layout, taken.positions, signs))
+        if trouble.overlap:
+            stale.swap()
+            stale.keep()
         updates = [decode_update(layout, body) for body in bodies]
-        apply_step([p.data for p in trial.parameters], layout, updates, rate, spec.weight_decay)
-        return sum(map(len, bodies)) * (len(workers) - 1) / len(workers)
+        apply_step(parameters, layout, updates, rate, spec.weight_decay)
+        return sum(map(len, bodies)) * (count - 1) / count
 
     return step
 
 
-def _table() -> list[ParameterSpec]:
+class _Stale:
+    """The parameters of a round ago, to compute gradients on."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._parameters = parameters
+        self._old = [parameter.clone() for parameter in parameters]
+
+    def swap(self) -> None:
+        """Exchange the old and the new ones."""
+        for parameter, old in zip(self._parameters, self._old, strict=True):
+            new = parameter.clone()
+            parameter.copy_(old)
+            old.copy_(new)
+
+    def keep(self) -> None:
+        """What is new now is old in the next round."""
+        for parameter, old in zip(self._parameters, self._old, strict=True):
+            old.copy_(parameter)
+
+
+def read_corpus(
+    paths: Sequence[Path], heldout_paths: Sequence[Path]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Training and held-out bytes.
+
+    What is held out: the files of `heldout_paths`; without them every twentieth file by the hash of
+    its content; of fewer than twenty files the last twentieth of each.
+    """
+    train = [file.read_bytes() for file in _files(paths)]
+    if heldout_paths:
+        heldout = [file.read_bytes() for file in _files(heldout_paths)]
+    elif len(train) < 20:
+        cuts = [len(text) * 19 // 20 for text in train]
+        heldout = [text[cut:] for text, cut in zip(train, cuts, strict=True)]
+        train = [text[:cut] for text, cut in zip(train, cuts, strict=True)]
+    else:
+        held = [hashlib.sha256(text).digest()[0] < 13 for text in train]
+        heldout = [text for text, out in zip(train, held, strict=True) if out]
+        train = [text for text, out in zip(train, held, strict=True) if not out]
+    return _joined(train), _joined(heldout)
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_file():
+            yield path
+            continue
+        for file in sorted(path.rglob("*")):
+            # What is installed beside the standard library differs from one machine to the next.
+            inside = file.relative_to(path).parts
+            if file.suffix in SUFFIXES and file.is_file() and "site-packages" not in inside:
+                yield file
+
+
+def _joined(texts: Sequence[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(texts), dtype=np.uint8)
+
+
+def _model(setting: Setting) -> dict[str, Any]:
+    """A byte-level Llama; multiples of 64 everywhere, so that blocks are whole as in large models."""
+    return {
+        "model_type": "llama",
+        "vocab_size": 256,
+        "hidden_size": setting.hidden,
+        "intermediate_size": 3 * setting.hidden,
+        "num_hidden_layers": setting.layers,
+        "num_attention_heads": setting.hidden // 32,
+        "num_key_value_heads": setting.hidden // 32,
+        "max_position_embeddings": SEQUENCE,
+        "tie_word_embeddings": False,
+    }
+
+
+def _table(config: dict[str, Any]) -> list[ParameterSpec]:
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    settings = {key: value for key, value in MODEL.items() if key != "model_type"}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **settings))
+    settings = {key: value for key, value in config.items() if key != "model_type"}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **settings))
     return [ParameterSpec(name=n, shape=tuple(p.shape)) for n, p in model.named_parameters()]
 
 
@@ -240,73 +335,119 @@ def _windows(text: np.ndarray, starts: np.ndarray) -> np.ndarray:
     return text[starts[:, None] + np.arange(SEQUENCE + 1)]
 
 
+def _in_words(trouble: Trouble) -> str:
+    """Behind a variant's name; nothing where nothing goes wrong."""
+    words = [f"{name} {value:g}" for name, value in asdict(trouble).items() if value > 0]
+    return f" [{', '.join(words)}]".replace("overlap 1", "overlap") if words else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Held-out loss and bytes of DisTrO beside AdamW.")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--sequences", type=int, default=2, help="a worker's sequences each round")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--seeds", type=int, default=1, help="so many runs of each variant")
-    parser.add_argument("--corpus", type=Path, nargs="*", help="files or directories of text")
-    parser.add_argument("--variants", nargs="*", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--hidden", type=int, default=128, help="a multiple of 64")
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--corpus", type=Path, nargs="+", help="files or directories of text")
+    parser.add_argument("--heldout", type=Path, nargs="+", help="the same, never trained on")
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--rate", type=float, help="the peak learning rate of all variants")
+    parser.add_argument("--overlap", action="store_true", help=Trouble.__doc__)
+    parser.add_argument("--flipped", type=float, default=0.0, help="share of lying members")
+    parser.add_argument("--late", type=float, default=0.0, help="share that misses each round")
+    parser.add_argument("--absent", type=float, default=0.0, help="share away in each round")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)
-    text, heldout = read_corpus(options.corpus or [Path(sysconfig.get_paths()["stdlib"])])
+    corpus = options.corpus or [Path(sysconfig.get_paths()["stdlib"])]
+    text, heldout = read_corpus(corpus, options.heldout or [])
+    calm = Trouble()
+    trouble = Trouble(
+        overlap=options.overlap,
+        flipped=options.flipped,
+        late=options.late,
+        absent=options.absent,
+    )
     runs: list[Run] = []
-    for seed in range(options.seeds):
-        for name in options.variants:
-            variant = VARIANTS[name]
+    for seed in options.seeds:
+        setting = Setting(
+            workers=options.workers,
+            sequences=options.sequences,
+            steps=options.steps,
+            hidden=options.hidden,
+            layers=options.layers,
+            seed=seed,
+            device=options.device,
+        )
+        for variant in (VARIANTS[name] for name in options.variants):
             if options.rate:
                 variant = replace(variant, rate=options.rate)
-            setting = Setting(
-                workers=options.workers,
-                sequences=options.sequences,
-                steps=options.steps,
-                seed=seed,
-                device=options.device,
-            )
-            began = time.monotonic()
-            runs.append(
-                train(
+            both = [calm] if variant.optimizer is None or trouble == calm else [calm, trouble]
+            for what in both:
+                began = time.monotonic()
+                trial = Trial(setting, text, heldout)
+                run = train(
                     variant,
-                    Trial(setting, text, heldout),
-                    lambda n, loss, v=variant: print(f"  {v.name}: round {n}, held-out {loss:.3f}"),
+                    what,
+                    trial,
+                    lambda number, loss: print(
+                        f"  round {number}, held-out {loss:.3f}", flush=True
+                    ),
                 )
-            )
-            print(f"{variant.name}, seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
-    print(f"\n{'variant':50} {'held-out':>9} {'received/round':>15} {'reduction':>10}")
-    for run in runs:
-        print(
-            f"{run.name:50} {run.heldout_loss:9.3f} {run.received_bytes_per_round:13,.0f} B "
-            f"{run.reduction:9.0f}×"
-        )
-    if options.json:
-        options.json.write_text(
-            json.dumps({"runs": [asdict(run) for run in runs]}, indent=1) + "\n"
-        )
+                print(f"{run.name}, seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
+                runs.append(run)
+                if options.json:
+                    # After each run, so that a long comparison that is cut short is not lost.
+                    document = {"runs": [asdict(run) for run in runs]}
+                    options.json.write_text(json.dumps(document, indent=1) + "\n")
+    _print_summary(runs)
     if options.plot:
         _plot(options.plot, runs)
 
 
+def _print_summary(runs: Sequence[Run]) -> None:
+    """The mean over the seeds, and what trouble cost."""
+    print(f"\n{'variant':60} {'held-out':>9} {'runs':>5} {'received/round':>15} {'reduction':>10}")
+    means: dict[str, float] = {}
+    for name, group in _by_name(runs).items():
+        means[name] = float(np.mean([run.heldout_loss for run in group]))
+        received = np.mean([run.received_bytes_per_round for run in group])
+        reduction = np.mean([run.reduction for run in group])
+        clean = means.get(name.partition(" [")[0], means[name])
+        cost = f"  {means[name] / clean - 1:+.1%}" if means[name] != clean else ""
+        print(
+            f"{name:60} {means[name]:9.3f} {len(group):5} {received:13,.0f} B "
+            f"{reduction:9.0f}×{cost}"
+        )
+
+
+def _by_name(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.name, []).append(run)
+    return groups
+
+
 def _plot(path: Path, runs: Sequence[Run]) -> None:
-    """Loss against tokens, and against bytes received."""
+    """Loss against tokens, and against bytes received; the mean over the seeds."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     figure, (by_tokens, by_bytes) = pyplot.subplots(1, 2, figsize=(14, 6), sharey=True)
-    for run in runs:
-        setting = run.settings
-        tokens = int(setting["workers"]) * int(setting["sequences"]) * SEQUENCE  # type: ignore[call-overload]  # integers, by `Setting`
-        losses = [loss for _, loss in run.curve]
-        by_tokens.plot([step * tokens for step, _ in run.curve], losses, label=run.name)
-        received = [step * run.received_bytes_per_round for step, _ in run.curve]
-        by_bytes.plot(received[1:], losses[1:], label=run.name)
+    for name, group in _by_name(runs).items():
+        setting = group[0].settings
+        tokens = setting["workers"] * setting["sequences"] * SEQUENCE
+        steps = np.array([step for step, _ in group[0].curve])
+        losses = np.mean([[loss for _, loss in run.curve] for run in group], axis=0)
+        received = steps * np.mean([run.received_bytes_per_round for run in group])
+        by_tokens.plot(steps * tokens, losses, label=name)
+        by_bytes.plot(received[1:], losses[1:], label=name)
     by_tokens.set(xlabel="tokens", ylabel="held-out loss (nats per byte)")
     by_bytes.set(xlabel="bytes received by a member", xscale="log")
     by_tokens.legend()
