@@ -245,6 +245,8 @@ def _distro_step(
             stale.keep()
         updates = [decode_update(layout, body) for body in bodies]
         apply_step(parameters, layout, updates, rate, spec.weight_decay)
+        for worker in workers:
+            worker.yield_to(updates)
         return sum(map(len, bodies)) * (count - 1) / count
 
     return step

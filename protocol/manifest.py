@@ -95,6 +95,8 @@ class OptimizerSpec:
     preconditioner: Literal["none", "rms"] = "rms"
     """`rms`: each member divides its gradient by the root of its own second moment first."""
     second_moment: Annotated[float, Range(0.0, 0.9999)] = 0.95
+    damping: Fraction = 0.5
+    """How much of its momentum a member drops at every coefficient that a counted update holds."""
     weight_decay: Annotated[float, Range(0.0, 1.0)] = 0.0
 
 

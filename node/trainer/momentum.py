@@ -76,7 +76,7 @@ def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
 def _tensors(optimizer: LocalOptimizer, table: Sequence[ParameterSpec]) -> dict[str, torch.Tensor]:
     names = [spec.name for spec in table]
     momentum = zip(names, optimizer.momentum, strict=True)
-    tensors = {f"momentum.{name}": tensor for name, tensor in momentum}
+    tensors = {f"coefficients.{name}": tensor for name, tensor in momentum}
     # Without a preconditioner there is no second moment.
     second = zip(names, optimizer.second_moment, strict=False)
     return tensors | {f"second_moment.{name}": tensor for name, tensor in second}

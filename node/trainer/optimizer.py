@@ -2,8 +2,9 @@
 
 The DisTrO/DeMo update (Peng et al., arXiv 2411.19870): gradients gather in a momentum; the
 strongest coefficients of its blockwise cosine transform are sent and subtracted; what is weak stays
-until it has grown. Dividing gradients by the root of a local second moment first is a free choice
-of each member, since no optimizer state is ever shared, and lowers the loss at the same bytes.
+until it has grown. Two free choices of each member, since no optimizer state is ever shared, lower the
+loss at the same bytes: dividing gradients by the root of a local second moment first, and yielding to
+what others have sent. The momentum is kept transformed, so that what is sent is simply taken out.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy.typing as npt
 import torch
 
 from ...protocol.manifest import OptimizerSpec
-from ...protocol.update import UpdateLayout
-from .blocks import block_view, float_basis, forward_transform, inverse_transform, stripes
+from ...protocol.update import DecodedUpdate, UpdateLayout
+from .blocks import block_view, float_basis, forward_transform, stripes
 
 # Against division by zero where a parameter has had no gradient yet. Far below any real root mean
 # square gradient, so it does not choose the step of any parameter.
@@ -50,7 +51,11 @@ class LocalOptimizer:
     ) -> None:
         self._layout = layout
         self._spec = spec
-        self.momentum = [torch.zeros_like(p, requires_grad=False) for p in parameters]
+        self.momentum = [
+            torch.zeros((tensor.blocks, tensor.elements), device=parameter.device)
+            for tensor, parameter in zip(layout.tensors, parameters, strict=True)
+        ]
+        """Its coefficients, a row for each block."""
         self.second_moment = (
             [torch.zeros_like(p, requires_grad=False) for p in parameters]
             if spec.preconditioner == "rms"
@@ -62,13 +67,13 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def accumulate(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """m ← β·m + g, with g ← g / (sqrt(v / (1 - β₂ᵗ)) + ε) before where the manifest says so.
+        """m ← β·m + DCT(g), with g ← g / (sqrt(v / (1 - β₂ᵗ)) + ε) where the manifest says so.
 
         A missing gradient counts as zero. The gradients are used up: their memory is worked in.
         """
         self.steps += 1
         for index, gradient in enumerate(gradients):
-            momentum = self.momentum[index].mul_(self._spec.momentum)
+            self.momentum[index].mul_(self._spec.momentum)
             if gradient is None:
                 continue
             if self.second_moment:
@@ -77,7 +82,7 @@ class LocalOptimizer:
                 second.addcmul_(gradient, gradient, value=1 - beta)
                 root = (second / (1 - beta**self.steps)).sqrt_().add_(_EPSILON)
                 gradient = gradient.div_(root)
-            momentum.add_(gradient)
+            self._add_transformed(index, gradient)
 
     @torch.no_grad()
     def decay(self) -> None:
@@ -109,55 +114,62 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def refund(self, round_number: int) -> bool:
-        """Add what was sent in a round back into the momentum; False if nothing is pending.
-
-        The coefficients pass through two float transforms, so a momentum comes back within
-        rounding: about 1e-6 of its largest element.
-        """
+        """Add what was sent in a round back into the momentum; False if nothing is pending."""
         sent = self._pending.pop(round_number, None)
         if sent is None:
             return False
         for index, (positions, values) in enumerate(sent):
-            self._add(index, positions, values)
+            momentum = self.momentum[index]
+            places = positions.to(momentum.device).to(torch.int64)
+            momentum.scatter_add_(1, places, values.to(momentum.device))
         return True
 
     def forget(self, round_number: int) -> bool:
         """The update of a round was counted: it need not come back. False if none is pending."""
         return self._pending.pop(round_number, None) is not None
 
+    @torch.no_grad()
+    def yield_to(self, updates: Sequence[DecodedUpdate]) -> None:
+        """m ← (1 - damping)·m at every coefficient of which one of these updates speaks.
+
+        What the swarm has just moved needs no second push by members that saw the same gradient
+        there; their next coefficients then complement the others' rather than repeat them.
+        """
+        if not updates or self._spec.damping == 0.0:
+            return
+        for index, tensor in enumerate(self._layout.tensors):
+            for stripe in stripes(tensor, self.momentum[index].device):
+                momentum = self.momentum[index][stripe.blocks]
+                spoken = [update.positions[index][stripe.blocks] for update in updates]
+                places = torch.from_numpy(np.concatenate(spoken, axis=1).astype(np.int16))
+                places = places.to(momentum.device).to(torch.int64)
+                # Where several speak of one coefficient, the same number is written several times.
+                damped = momentum.gather(1, places).mul_(1 - self._spec.damping)
+                momentum.scatter_(1, places, damped)
+
     def forget_all(self) -> None:
         """Drop everything pending."""
         self._pending.clear()
 
+    def _add_transformed(self, index: int, gradient: torch.Tensor) -> None:
+        tensor = self._layout.tensors[index]
+        matrix_a = float_basis(tensor.block_rows, gradient.device)
+        matrix_b = float_basis(tensor.block_columns, gradient.device)
+        for stripe in stripes(tensor, gradient.device):
+            blocks = block_view(gradient, tensor, stripe)
+            blocks = blocks.reshape(stripe.count, tensor.block_rows, tensor.block_columns)
+            coefficients = forward_transform(blocks, matrix_a, matrix_b)
+            self.momentum[index][stripe.blocks].add_(coefficients.view(stripe.count, -1))
+
     def _take_tensor(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Positions (int16) and values (float32) of one tensor, both (blocks, k), on the CPU."""
-        tensor, momentum = self._layout.tensors[index], self.momentum[index]
-        matrix_a = float_basis(tensor.block_rows, momentum.device)
-        matrix_b = float_basis(tensor.block_columns, momentum.device)
+        tensor = self._layout.tensors[index]
         all_positions, all_values = [], []
-        for stripe in stripes(tensor, momentum.device):
-            view = block_view(momentum, tensor, stripe)
-            shape = (stripe.count, tensor.block_rows, tensor.block_columns)
-            coefficients = forward_transform(view.reshape(shape), matrix_a, matrix_b)
-            flat = coefficients.reshape(stripe.count, tensor.elements)
-            positions = flat.abs().topk(tensor.top_k, dim=1, sorted=False).indices
+        for stripe in stripes(tensor, self.momentum[index].device):
+            momentum = self.momentum[index][stripe.blocks]
+            positions = momentum.abs().topk(tensor.top_k, dim=1, sorted=False).indices
             positions = positions.sort(dim=1).values
-            values = flat.gather(1, positions)
-            sent = torch.zeros_like(flat).scatter_(1, positions, values).view(shape)
-            view.sub_(inverse_transform(sent, matrix_a, matrix_b).view(view.shape))
+            all_values.append(momentum.gather(1, positions).cpu())
+            momentum.scatter_(1, positions, 0.0)
             all_positions.append(positions.to(torch.int16).cpu())
-            all_values.append(values.cpu())
         return torch.cat(all_positions), torch.cat(all_values)
-
-    def _add(self, index: int, positions: torch.Tensor, values: torch.Tensor) -> None:
-        tensor, momentum = self._layout.tensors[index], self.momentum[index]
-        matrix_a = float_basis(tensor.block_rows, momentum.device)
-        matrix_b = float_basis(tensor.block_columns, momentum.device)
-        for stripe in stripes(tensor, momentum.device):
-            places = positions[stripe.blocks].to(momentum.device).to(torch.int64)
-            amounts = values[stripe.blocks].to(momentum.device)
-            sent = torch.zeros((stripe.count, tensor.elements), device=momentum.device)
-            sent.scatter_(1, places, amounts)
-            shape = (stripe.count, tensor.block_rows, tensor.block_columns)
-            view = block_view(momentum, tensor, stripe)
-            view.add_(inverse_transform(sent.view(shape), matrix_a, matrix_b).view(view.shape))

@@ -138,7 +138,8 @@ class TrainingSession:
     ) -> int:
         """Take the shared step with these bodies and return the new fingerprint.
 
-        An own update of this round is settled: forgotten if it was counted, else given back.
+        An own update of this round is settled: forgotten if it was counted, else given back. Then the
+        momentum yields to what was counted.
         """
         self._need_parameters()
         try:
@@ -152,6 +153,7 @@ class TrainingSession:
             self.optimizer.forget(round_number)
         else:
             self.optimizer.refund(round_number)
+        self.optimizer.yield_to(decoded)
         return fingerprint(self.parameters)
 
     def snapshot(self) -> BlobList:

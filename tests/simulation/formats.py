@@ -112,6 +112,7 @@ MANIFEST = Manifest(
         momentum=0.95,
         preconditioner="rms",
         second_moment=0.9375,
+        damping=0.25,
         weight_decay=0.125,
     ),
     schedule=ScheduleSpec(

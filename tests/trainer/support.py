@@ -12,8 +12,11 @@ import torch
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.node.blobstore import BlobStore
+from distro_node.node.trainer.blocks import Stripe, block_view, inverse_transform
 from distro_node.node.trainer.initial import initialise
+from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.protocol.basis import orthonormal_basis
 from distro_node.protocol.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.manifest import (
     DataSpec,
@@ -22,6 +25,7 @@ from distro_node.protocol.manifest import (
     ScheduleSpec,
     ShardSpec,
 )
+from distro_node.protocol.update import UpdateLayout
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 CPU = torch.device("cpu")
@@ -102,3 +106,17 @@ def make_session(root: Path, **changes: Any) -> TrainingSession:
     session = TrainingSession(manifest, BlobStore(root), CPU)
     session.load(chunks)
     return session
+
+
+def dense_momentum(optimizer: LocalOptimizer, layout: UpdateLayout) -> list[torch.Tensor]:
+    """The momentum transformed back in float64: (rows, columns) for each tensor."""
+    results = []
+    for tensor, momentum in zip(layout.tensors, optimizer.momentum, strict=True):
+        result = torch.empty(tensor.rows, tensor.columns, dtype=torch.float64)
+        whole = Stripe(slice(0, tensor.rows), slice(0, tensor.blocks))
+        blocks = momentum.double().view(-1, tensor.block_rows, tensor.block_columns)
+        bases = [torch.from_numpy(orthonormal_basis(side)) for side in blocks.shape[1:]]
+        view = block_view(result, tensor, whole)
+        view.copy_(inverse_transform(blocks, *bases).view(view.shape))
+        results.append(result)
+    return results

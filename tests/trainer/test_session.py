@@ -79,7 +79,8 @@ def samples_of(manifest: Manifest, peers: list[PeerId], me: PeerId, round_number
 
 
 def test_an_update_that_missed_its_round_is_back_in_the_momentum(tmp_path: Path) -> None:
-    counted, missed = make_session(tmp_path), make_session(tmp_path)
+    still = OptimizerSpec(damping=0.0)
+    counted, missed = (make_session(tmp_path, optimizer=still) for _ in range(2))
     stranger = make_session(tmp_path).train(1, [9]).body
     for session in (counted, missed):
         session.train(1, [0, 1])
@@ -90,6 +91,23 @@ def test_an_update_that_missed_its_round_is_back_in_the_momentum(tmp_path: Path)
     assert not torch.allclose(missed.optimizer.momentum[0], after[0], atol=1e-3)
     assert not missed.optimizer.refund(1)
     assert fingerprint(counted.parameters) == fingerprint(missed.parameters)
+
+
+def test_the_momentum_yields_to_what_was_counted(tmp_path: Path) -> None:
+    """Also where its own update missed the round and came back."""
+    session = make_session(tmp_path, optimizer=OptimizerSpec(damping=0.5))
+    stranger = make_session(tmp_path).train(1, [9]).body
+    session.train(1, [0, 1])
+    session.optimizer.refund(1)
+    expected = [momentum.clone() for momentum in session.optimizer.momentum]
+    session.optimizer.take(1)
+    session.apply(1, [stranger], RATE, False)
+    spoken = decode_update(session.layout, stranger).positions
+    for momentum, places in zip(expected, spoken, strict=True):
+        index = torch.from_numpy(places).long()
+        momentum.scatter_(1, index, momentum.gather(1, index) / 2)
+    for ours, theirs in zip(session.optimizer.momentum, expected, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_a_round_without_updates_changes_nothing_but_refunds(tmp_path: Path) -> None:
