@@ -145,6 +145,7 @@ class _Daemon:
             # Told to leave at the last instant of joining, nobody has said goodbye yet.
             if self._runner is not None and not self._leaving.is_set():
                 await self._runner.run(workshop, until_round=self._settings.until_round)
+                self._check_standing(self._runner.member.ledger)
             nursery.cancel_scope.cancel()
 
     # Joining
@@ -164,6 +165,7 @@ class _Daemon:
         journal.enter("syncing")
         ledger = await trio.to_thread.run_sync(records.load_ledger)
         await self._catch_up(ledger, records, introducer)
+        self._check_standing(ledger)
         provisions = Provisions(
             self._store, self._fetcher, lambda: list(network.connected()), journal.report
         )
@@ -291,6 +293,18 @@ class _Daemon:
             self._journal.report("fetching the ledger", len(ledger), answer.height)
             if len(ledger) >= answer.height or not answer.entries:
                 return
+
+    def _check_standing(self, ledger: Ledger) -> None:
+        """Raise `UserError` if the swarm has expelled this identity."""
+        expelled = ledger.membership(len(ledger)).expelled
+        if self._identity.peer in expelled:
+            raise UserError(
+                ExitCode.EXPELLED,
+                f"the swarm has expelled this node's identity in round "
+                f"{expelled[self._identity.peer]}: it signed two things that contradict each other",
+                "the same identity.key runs on two machines, or was restored from a backup; "
+                "stop the other one, move the key away and join as a new peer",
+            )
 
     async def _has_company(self, introducer: Introducer) -> bool:
         """Give the network a moment to find somebody; whether it did."""

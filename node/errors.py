@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     DATA_DIR_LOCKED = 22
     DISK_FULL = 23
     DATA_DIR = 24
+    EXPELLED = 25
     MANIFEST = 30
     DATA_MISSING = 31
     VERSION = 32

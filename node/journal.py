@@ -33,7 +33,8 @@ _SENTENCES = {
     "admitted": "{who} joined the swarm",
     "left": "{who} left politely",
     "silent": "{who} fell silent and counts as departed",
-    "expelled": "the others took this node for gone; it rejoins",
+    "counted_out": "the others took this node for gone; it rejoins",
+    "expelled": "{who} contradicted itself, which a record now proves: it is expelled for good",
     "late": "the update of {who} came after round {round} was decided",
     "refunded": "our update missed round {round}; it goes back into the momentum",
     "skipped": "the leader {who} was too slow; another one takes over",
@@ -141,6 +142,8 @@ class Journal:
             self.metrics.updates_refunded.inc()
         elif kind == "skipped":
             self.metrics.slots_skipped.inc()
+        elif kind == "expelled":
+            self.metrics.members_expelled.inc()
         elif kind == "mismatch":
             self.metrics.fingerprint_mismatches["own" if peer == self.me else "peer"].inc()
         elif kind in ("resync", "forked"):

@@ -42,6 +42,7 @@ Reason = Literal[
     "bad_signature",
     "certificate",
     "equivocation",
+    "evidence",
     "impersonation",
     "invalid",
     "malformed",
@@ -179,6 +180,11 @@ class Metrics:
             "Parameters found to differ from the swarm's: this node's own, or a peer's.",
             "side",
             Side,
+        )
+        self.members_expelled = self._single(
+            Counter,
+            "members_expelled_total",
+            "Members that contradicted themselves and were expelled for it by a record.",
         )
         self.resyncs = self._single(
             Counter, "resyncs_total", "Times this node dropped its state and fetched the swarm's."

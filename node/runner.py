@@ -211,6 +211,9 @@ class Runner:
             self._feed(self.member.tick)
             self._note_collected()
             now = trio.current_time()
+            if self.member.is_expelled:
+                # It would never be admitted again: the daemon says why.
+                self.finished.set()
             if self.leaving and (now >= self._leave_by or self._may_go()):
                 self.finished.set()
             await trio.sleep(TICK_SECONDS)

@@ -33,15 +33,18 @@ from dataclasses import dataclass, field
 from ..crypto.identity import PeerId
 from .certificates import find_quorum, silenced
 from .errors import ProtocolError
+from .evidence import RULED_OUT, accuse, contradict
 from .membership import FaultModel, Membership, quorum
 from .messages import (
     NO_BLOCK,
     Ballot,
     BallotKind,
     Certificate,
+    Evidence,
     Record,
     RecordId,
     SignedBallot,
+    Testimony,
 )
 
 SLOT_WINDOW = 32
@@ -97,6 +100,8 @@ class Agreement:
         """The slot that this member is in."""
         self.records: dict[RecordId, Record] = {}
         """Proposed records by id."""
+        self.contradictions: dict[PeerId, Evidence] = {}
+        """Members that contradicted themselves in this round, each with a proof of it."""
         self._model: FaultModel = model
         self._me = me
         self._leaders = membership.leaders(parent)
@@ -137,9 +142,9 @@ class Agreement:
             raise ProtocolError("invalid", f"a {kind} with the wrong kind of block")
         state = self._state(ballot.slot)
         by_block = state.ballots[kind]
-        previous = next((block for block, seen in by_block.items() if sender in seen), None)
-        if previous is not None and previous != ballot.block:
-            raise ProtocolError("equivocation", f"two different {kind}s for slot {ballot.slot}")
+        self._check_contradiction(
+            sender, state, ballot.slot, Testimony(kind, ballot.block, ballot.silent, signature)
+        )
         # The same ballot with another mask (silence is noticed over time) stands beside the first:
         # members that heard them in another order, or not all, must come to the same end.
         tally = by_block.setdefault(ballot.block, _Tally())
@@ -192,7 +197,7 @@ class Agreement:
     def votable(self) -> Record | None:
         """The current slot's proposal, if rules 2 and 3 let this member vote for it."""
         state = self._state(self.slot)
-        if state.proposal is None or self._cast("vote", self.slot) or self._cast("skip", self.slot):
+        if state.proposal is None or not self._may("vote", self.slot):
             return None
         founded = self._founded()
         if state.proposal in founded or None in founded:
@@ -201,11 +206,7 @@ class Agreement:
 
     def may_skip(self) -> bool:
         """Whether this member may skip the current slot."""
-        return (
-            self._me in self.membership
-            and not self._cast("skip", self.slot)
-            and not self._cast("finalize", self.slot)
-        )
+        return self._may("skip", self.slot)
 
     def hopeless(self) -> bool:
         """Whether so many skipped the current slot that the others are no quorum without them.
@@ -217,14 +218,10 @@ class Agreement:
 
     def finalizable(self) -> list[Certificate]:
         """Certificates of votes that rule 5 asks this member to finalize."""
-        if self._me not in self.membership:
-            return []
         return [
             state.certificates["vote"]
             for slot, state in self._slots.items()
-            if "vote" in state.certificates
-            and not self._cast("skip", slot)
-            and not self._cast("finalize", slot)
+            if "vote" in state.certificates and self._may("finalize", slot)
         ]
 
     @property
@@ -251,6 +248,26 @@ class Agreement:
         ]
 
     # Private
+
+    def _check_contradiction(
+        self, sender: PeerId, state: _SlotState, slot: int, new: Testimony
+    ) -> None:
+        """Refuse a ballot that contradicts an earlier one of its sender, and keep the proof."""
+        for kind, by_block in state.ballots.items():
+            for block, tally in by_block.items():
+                versions = tally.cast.get(sender)
+                if versions is None:
+                    continue
+                signed = next(iter(versions.values()))
+                old = Testimony(kind, block, signed.silent, signed.signature)
+                if contradict(old, new):
+                    if sender not in self.contradictions:
+                        self.contradictions[sender] = accuse(
+                            sender, self.round, self.parent, slot, old, new
+                        )
+                    raise ProtocolError(
+                        "equivocation", f"a {old.kind} and another {new.kind} in slot {slot}"
+                    )
 
     def _certify(self, kind: BallotKind, slot: int, block: RecordId, tally: _Tally) -> None:
         """Look for a certificate, where there may be one and none is known that will do.
@@ -295,6 +312,12 @@ class Agreement:
         return any(
             block in state.ballots["vote"] or block in state.ballots["finalize"]
             for state in self._slots.values()
+        )
+
+    def _may(self, kind: BallotKind, slot: int) -> bool:
+        """Whether what this member has cast in a slot lets it cast a ballot of this kind there."""
+        return self._me in self.membership and not any(
+            self._cast(earlier, slot) for earlier in RULED_OUT[kind]
         )
 
     def _cast(self, kind: BallotKind, slot: int) -> bool:

@@ -92,6 +92,7 @@ NoteKind = Literal[
     "left",
     "silent",
     "admitted",
+    "counted_out",
     "expelled",
     "late",
     "skipped",

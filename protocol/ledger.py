@@ -14,11 +14,13 @@ from ..crypto.envelope import verify_detached
 from ..crypto.identity import PeerId
 from .certificates import Verify, check_certificate
 from .errors import ProtocolError
+from .evidence import EVIDENCE_WINDOW, check_evidence
 from .manifest import Manifest
 from .membership import REQUEST_WINDOW, Membership, founding
 from .messages import (
     Decided,
     DepartureEntry,
+    Evidence,
     JoinRequest,
     Leave,
     Record,
@@ -55,7 +57,7 @@ class Ledger:
 
     def __init__(self, manifest: Manifest, *, verify: Verify = verify_detached) -> None:
         self.swarm = manifest.swarm
-        self._manifest = manifest
+        self.manifest = manifest
         self.verify = verify
         self._entries: list[Decided] = []
         self._ids: list[RecordId] = []
@@ -83,6 +85,21 @@ class Ledger:
         """Whether `peer` is a member or was one at any time."""
         return peer in self._everybody
 
+    def check_evidence(self, evidence: Evidence) -> None:
+        """Check that the next record may expel a member for this. Raises `ProtocolError`."""
+        round_ = evidence.round
+        if not len(self) - EVIDENCE_WINDOW <= round_ <= len(self):
+            raise ProtocolError("evidence", "it is too old or from the future")
+        if evidence.peer in self.membership(len(self)).expelled:
+            raise ProtocolError("evidence", "the accused was expelled already")
+        check_evidence(
+            evidence,
+            swarm=self.swarm,
+            parent=self.parent(round_),
+            accused_in=self.membership(round_),
+            verify=self.verify,
+        )
+
     def parent(self, round: int) -> RecordId:
         """The id of the record before `round`."""
         return self._ids[round - 1] if round else RecordId(self.swarm)
@@ -109,10 +126,10 @@ class Ledger:
             parent=record.parent,
             block=record.id,
             membership=membership,
-            model=self._manifest.fault_model,
+            model=self.manifest.fault_model,
             verify=self.verify,
         )
-        check_record(record, manifest=self._manifest, membership=membership, verify=self.verify)
+        check_record(record, self)
         self._entries.append(decided)
         self._ids.append(record.id)
         self._memberships.append(membership.after(record))
@@ -130,7 +147,7 @@ class Ledger:
 
     def truncated(self, length: int) -> Ledger:
         """A ledger with only the first `length` entries (already checked, so not checked again)."""
-        copy = Ledger(self._manifest, verify=self.verify)
+        copy = Ledger(self.manifest, verify=self.verify)
         copy._entries = self._entries[:length]
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships[: length + 1]
@@ -160,14 +177,13 @@ class Ledger:
         return Weight(len({peer for round_, peer in counted if round_ > fork}), len(counted), tie)
 
 
-def check_record(
-    record: Record, *, manifest: Manifest, membership: Membership, verify: Verify
-) -> None:
-    """Check everything about a record that follows from the chain before it and its signatures.
+def check_record(record: Record, ledger: Ledger) -> None:
+    """Check everything about a record that follows from its signatures and the `ledger` before it.
 
     What depends on the reader (its fingerprint, which updates it holds, whom it has heard) is not
     checked here. Raises `ProtocolError` with the reason `record`.
     """
+    manifest, membership, verify = ledger.manifest, ledger.membership(len(ledger)), ledger.verify
     swarm = manifest.swarm
 
     def signed(kind: str, peer: PeerId, message: object, signature: bytes) -> bool:
@@ -176,6 +192,7 @@ def check_record(
     _check_sorted([entry.peer for entry in record.updates])
     _check_sorted([entry.peer for entry in record.admitted])
     _check_sorted([entry.peer for entry in record.departed])
+    _check_sorted([evidence.peer for evidence in record.evidence])
     if len({entry.update for entry in record.updates}) < len(record.updates):
         raise ProtocolError("record", "an update that counts twice")
     silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
@@ -188,6 +205,8 @@ def check_record(
             raise ProtocolError("record", "an update that its member did not announce")
     for departure in record.departed:
         _check_departure(departure, record, membership, signed)
+    for evidence in record.evidence:
+        _check_expulsion(evidence, record, ledger)
     _check_admissions(record, manifest, membership, verify)
     _check_snapshot(record, manifest)
 
@@ -195,7 +214,8 @@ def check_record(
 def _check_admissions(
     record: Record, manifest: Manifest, membership: Membership, verify: Verify
 ) -> None:
-    remaining = len(membership) - len(record.departed)
+    expelled = sum(evidence.peer in membership for evidence in record.evidence)
+    remaining = len(membership) - len(record.departed) - expelled
     if record.admitted and remaining + len(record.admitted) > manifest.admission.max_members:
         raise ProtocolError("record", "more members than the manifest allows")
     if record.round == 0 and remaining + len(record.admitted) < manifest.rounds.start_members:
@@ -229,6 +249,8 @@ def admission_problem(
     """Why `peer` may not be admitted by the record of `round`; None if it may."""
     if peer in membership:
         return "already a member"
+    if peer in membership.expelled:
+        return "the peer was expelled"
     if not round - REQUEST_WINDOW <= request.round <= round:
         return "the request is too old or from the future"
     if request.round <= membership.gone.get(peer, -1):
@@ -259,6 +281,16 @@ def _check_departure(
         raise ProtocolError("record", "a leave that is too old or from the future")
     if not signed("leave", departure.peer, Leave(departure.round), departure.signature):
         raise ProtocolError("record", "a leave that its member did not sign")
+
+
+def _check_expulsion(evidence: Evidence, record: Record, ledger: Ledger) -> None:
+    named = [entry.peer for entry in (*record.departed, *record.admitted)]
+    if evidence.peer in named:
+        raise ProtocolError("record", "who is expelled neither departs nor is admitted")
+    try:
+        ledger.check_evidence(evidence)
+    except ProtocolError as error:
+        raise ProtocolError("record", f"an expulsion that may not be: {error}") from None
 
 
 def leave_is_current(said: int, peer: PeerId, round: int, membership: Membership) -> bool:

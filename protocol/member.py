@@ -26,6 +26,7 @@ from .messages import (
     Announcement,
     Certificate,
     Decided,
+    Evidence,
     Heartbeat,
     JoinRequest,
     Leave,
@@ -37,7 +38,7 @@ from .messages import (
 )
 from .pacing import Pacing
 from .presence import Presence
-from .proposing import JoinRequests
+from .proposing import Accusations, JoinRequests
 from .replica import Replica
 from .round import Round, Standing
 from .wire import encode
@@ -46,6 +47,8 @@ Sign = Callable[[str, bytes], Envelope]
 """(kind, body) → the signed envelope of this member."""
 
 _JOIN_SECONDS = 2.0
+# What binds its sender to nothing, and so need not survive a restart.
+_FLEETING = ("heartbeat", "join", "evidence")
 
 
 class Member:
@@ -74,6 +77,7 @@ class Member:
         self._ticket = ticket
         self._mailbox = Mailbox()
         self._joins = JoinRequests()
+        self._accusations = Accusations()
         self._holdings = Holdings()
         self._trained_for = -1
         self._leaving = False
@@ -108,6 +112,11 @@ class Member:
         return self.me in self.ledger.membership(self.round)
 
     @property
+    def is_expelled(self) -> bool:
+        """Whether a record proves that this node's identity contradicted itself: it may never return."""
+        return self.me in self.ledger.membership(self.round).expelled
+
+    @property
     def at_tip(self) -> bool:
         """Whether the parameters contain everything that is decided."""
         return self.replica.is_current(self.ledger)
@@ -128,7 +137,8 @@ class Member:
 
     def messages(self, round: int) -> list[Envelope]:
         """The round's signed messages, for a peer that asks what it missed."""
-        return self._mailbox.of_round(round)
+        said = self._mailbox.of_round(round)
+        return [*self._accusations.envelopes(), *said] if round == self.round else said
 
     # What happens
 
@@ -175,6 +185,11 @@ class Member:
         if isinstance(message, JoinRequest):
             if not invited(envelope.sender, message, self._manifest, self.ledger.verify):
                 raise ProtocolError("not_member", "asks for admission without an invitation")
+            if envelope.sender in self.ledger.membership(self.round).expelled:
+                raise ProtocolError("not_member", "asks for admission and was expelled")
+            return message
+        if isinstance(message, Evidence):
+            self._screen_evidence(envelope.sender, message)
             return message
         if round_of(message) > self.round + FUTURE_ROUNDS:
             self.presence.heard(envelope.sender, now)
@@ -276,6 +291,7 @@ class Member:
         elif (
             self.at_tip
             and not self._leaving
+            and not self.is_expelled
             and (
                 # A request is good for the next few rounds only.
                 self._join_round != self.round or now - self._last_join >= _JOIN_SECONDS
@@ -294,6 +310,24 @@ class Member:
 
     # Messages
 
+    def _screen_evidence(self, sender: PeerId, evidence: Evidence) -> None:
+        if not any(
+            sender in self.ledger.membership(round_)
+            for round_ in (self.round, max(0, self.round - 1))
+        ):
+            raise ProtocolError("not_member", "an accusation by somebody who is no member")
+        if evidence.round > self.round:
+            self._lookout.behind()
+            raise ProtocolError(
+                "other_round", f"evidence of {evidence.round} while at {self.round}"
+            )
+        # One proof is enough, and to check one takes time.
+        if (
+            self._accusations.wants(evidence.peer)
+            and evidence.peer not in self.ledger.membership(self.round).expelled
+        ):
+            self.ledger.check_evidence(evidence)
+
     def _take(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
         if isinstance(message, Heartbeat):
             if message.round > self.round:
@@ -302,6 +336,9 @@ class Member:
             return []
         if isinstance(message, JoinRequest):
             self._joins.put(envelope.sender, message, envelope.signature, now)
+            return []
+        if isinstance(message, Evidence):
+            self._accusations.put(message, envelope)
             return []
         round_ = round_of(message)
         past = round_ < self.round
@@ -334,7 +371,7 @@ class Member:
         """Sign a message, take it in ourselves and publish it."""
         envelope = self._sign(kind, encode(message))
         self._last_said = now
-        effects: list[Effect] = [Publish(envelope, durable=kind not in ("heartbeat", "join"))]
+        effects: list[Effect] = [Publish(envelope, durable=kind not in _FLEETING)]
         if kind != "join":
             effects += self._take(envelope, message, now)
         return effects
@@ -353,6 +390,7 @@ class Member:
         if self.at_tip and self.is_member:
             members = len(self.current.membership)
             effects += self.replica.doubt(self.round, self.current.collection, members)
+        effects += self._accuse(now)
         return effects + self.replica.next(self.ledger, self._holdings) + self._train()
 
     def _train(self) -> list[Effect]:
@@ -392,6 +430,14 @@ class Member:
             effects += self._say(kind, message, now)
         return effects
 
+    def _accuse(self, now: float) -> list[Effect]:
+        """Tell the others who has contradicted itself, once each: one of us will lead."""
+        effects: list[Effect] = []
+        for peer, evidence in self.current.agreement.contradictions.items():
+            if self.is_member and peer != self.me and self._accusations.wants(peer):
+                effects += self._say("evidence", evidence, now)
+        return effects
+
     def _binds(self, certificate: Certificate, now: float) -> bool:
         """Whether a certificate binds this member.
 
@@ -412,8 +458,10 @@ class Member:
             effects.append(Note("admitted", record.round, admission.peer))
             self._joins.drop(admission.peer)
         for departure in record.departed:
-            kind = "expelled" if departure.peer == self.me else departure.reason
+            kind = "counted_out" if departure.peer == self.me else departure.reason
             effects.append(Note(kind, record.round, departure.peer))
+        for evidence in record.evidence:
+            effects.append(Note("expelled", record.round, evidence.peer))
         self.last_ready = self.current.ready_since
         self._holdings.decided(self.current.collection.updates, self.ledger, self.applied_round)
         self._enter_round(now)
@@ -429,6 +477,7 @@ class Member:
 
     def _enter_round(self, now: float) -> None:
         self.presence.set_members(self.members, now)
+        self._accusations.forget(self.ledger)
         self.current = self._new_round(now)
 
     def _new_round(self, now: float) -> Round:
@@ -439,5 +488,6 @@ class Member:
             presence=self.presence,
             pacing=self.pacing,
             joins=self._joins,
+            accusations=self._accusations,
             now=now,
         )

@@ -21,6 +21,10 @@ FaultModel = Literal["crash", "byzantine"]
 REQUEST_WINDOW = 64
 """Rounds for which a signed join or leave may still be put into a record; older ones are replays."""
 
+MAX_EXPELLED = 4096
+"""Expelled peers that are remembered. The oldest are forgotten first: where anybody may join, an
+identity costs nothing anyway, and elsewhere nobody invites thousands of liars."""
+
 
 def quorum(model: FaultModel, members: int) -> int:
     """The least number of ballots that decides among `members`: > 2n/3, or > n/2."""
@@ -32,11 +36,13 @@ class Membership:
     """The members of a round, each with the round in whose record it was admitted.
 
     `gone` remembers who departed within the last `REQUEST_WINDOW` rounds, and when: a join request
-    signed before that is a replay.
+    signed before that is a replay. `expelled` holds who contradicted itself, with the round whose
+    record proves it; such a peer is never admitted again.
     """
 
     since: Mapping[PeerId, int]
     gone: Mapping[PeerId, int] = field(default_factory=dict)
+    expelled: Mapping[PeerId, int] = field(default_factory=dict)
 
     @cached_property
     def peers(self) -> tuple[PeerId, ...]:
@@ -89,7 +95,14 @@ class Membership:
         for admission in record.admitted:
             since[admission.peer] = record.round
             gone.pop(admission.peer, None)
-        return Membership(since=since, gone=gone)
+        expelled = self.expelled
+        if record.evidence:
+            expelled = {**expelled, **{proof.peer: record.round for proof in record.evidence}}
+            for proof in record.evidence:
+                since.pop(proof.peer, None)
+            for oldest in list(expelled)[:-MAX_EXPELLED]:
+                del expelled[oldest]
+        return Membership(since=since, gone=gone, expelled=expelled)
 
 
 def founding(founder: PeerId) -> Membership:

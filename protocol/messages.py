@@ -30,6 +30,9 @@ Slot = Annotated[int, Range(1, 1 << 20)]
 # A bit for each member, in the order of the round's membership. 4,096 members at most.
 Mask = Annotated[bytes, Length(1, 512)]
 
+MAX_EVIDENCE = 16
+"""Members expelled by one record; more of them wait for the next."""
+
 NO_BLOCK = RecordId(bytes(32))
 """What a skip names instead of a block."""
 
@@ -107,6 +110,39 @@ class DepartureEntry:
     signature: Annotated[bytes, Length(0, 64)]
 
 
+BallotKind = Literal["vote", "skip", "finalize"]
+BALLOT_KINDS: tuple[BallotKind, ...] = ("vote", "skip", "finalize")
+
+
+@dataclass(frozen=True)
+class Testimony:
+    """One of the two ballots of an `Evidence`; what they have in common stands there."""
+
+    kind: BallotKind
+    block: RecordRef
+    silent: Mask
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Two ballots that `peer` signed in one slot and may not both have signed.
+
+    The one with the lesser (kind, block) comes first, so that a contradiction has one spelling.
+    """
+
+    peer: PeerId
+    round: U63
+    parent: RecordRef
+    slot: Slot
+    first: Testimony
+    second: Testimony
+
+    def ballot(self, testimony: Testimony) -> Ballot:
+        """The ballot as the accused signed it."""
+        return Ballot(self.round, self.parent, self.slot, testimony.block, testimony.silent)
+
+
 @dataclass(frozen=True)
 class SnapshotEntry:
     """The state after `round` as the blob list `blob`: certified, since a quorum voted for it."""
@@ -127,6 +163,7 @@ class Record:
     admitted: Annotated[tuple[AdmissionEntry, ...], Length(0, 4096)]
     departed: Annotated[tuple[DepartureEntry, ...], Length(0, 4096)]
     snapshot: SnapshotEntry | None
+    evidence: Annotated[tuple[Evidence, ...], Length(0, MAX_EVIDENCE)] = ()
 
     @cached_property
     def id(self) -> RecordId:
@@ -169,9 +206,6 @@ class Ballot:
     silent: Mask
 
 
-BallotKind = Literal["vote", "skip", "finalize"]
-BALLOT_KINDS: tuple[BallotKind, ...] = ("vote", "skip", "finalize")
-
 MESSAGE_TYPES: dict[str, type] = {
     "announcement": Announcement,
     "join": JoinRequest,
@@ -181,10 +215,11 @@ MESSAGE_TYPES: dict[str, type] = {
     "vote": Ballot,
     "skip": Ballot,
     "finalize": Ballot,
+    "evidence": Evidence,
 }
 """Message type by envelope kind."""
 
-Message = Announcement | JoinRequest | Leave | Heartbeat | Proposal | Ballot
+Message = Announcement | JoinRequest | Leave | Heartbeat | Proposal | Ballot | Evidence
 
 
 def round_of(message: Message) -> int:
@@ -196,7 +231,7 @@ def parent_of(message: Message) -> RecordId | None:
     """The record that a message builds on, if its kind names one."""
     if isinstance(message, Proposal):
         return message.record.parent
-    return message.parent if isinstance(message, (Announcement, Ballot)) else None
+    return message.parent if isinstance(message, (Announcement, Ballot, Evidence)) else None
 
 
 def decode_message(envelope: Envelope) -> Message:

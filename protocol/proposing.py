@@ -1,13 +1,19 @@
-"""What a leader puts into a record: updates it holds, who asked to join, who is gone."""
+"""What a leader puts into a record: updates it holds, who asked to join, who is gone or expelled."""
 
 from __future__ import annotations
 
+import itertools
+
+from ..crypto.envelope import Envelope
 from ..crypto.identity import PeerId
+from .errors import ProtocolError
 from .ledger import Ledger, admission_problem, leave_is_current
 from .manifest import Manifest
 from .messages import (
+    MAX_EVIDENCE,
     AdmissionEntry,
     DepartureEntry,
+    Evidence,
     JoinRequest,
     Record,
     SnapshotEntry,
@@ -24,6 +30,9 @@ _ACCUSE_MARGIN = 1.25
 # Admissions, and departures by leave, per record: keeps it small when a crowd comes or goes at once.
 _MAX_ADMISSIONS = 64
 _MAX_LEAVES = 64
+# Proofs of contradictions that wait for a record. Whoever is proven guilty is expelled soon, and who
+# has more identities than this to waste gains only that some of them stay a while.
+_MAX_ACCUSED = 64
 # Who asks has applied everything up to a round or two ago: it can train in the round that admits it.
 _IN_SYNC_ROUNDS = 2
 
@@ -70,6 +79,43 @@ class JoinRequests:
         }
 
 
+class Accusations:
+    """Members known to have contradicted themselves, until a record expels them: one proof of each.
+
+    The accuser's envelopes are kept, to be handed to others that ask.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[PeerId, tuple[Evidence, Envelope]] = {}
+
+    def wants(self, peer: PeerId) -> bool:
+        """Whether a proof against `peer` would be kept: one is enough, and not of too many."""
+        return peer not in self._known and len(self._known) < _MAX_ACCUSED
+
+    def put(self, evidence: Evidence, envelope: Envelope) -> None:
+        """Keep a proof that was checked, if it is wanted."""
+        if self.wants(evidence.peer):
+            self._known[evidence.peer] = (evidence, envelope)
+
+    def envelopes(self) -> list[Envelope]:
+        """The accusations as they were said."""
+        return [envelope for _, envelope in self._known.values()]
+
+    def entries(self, ledger: Ledger) -> list[Evidence]:
+        """What the next record may hold of them, sorted by peer."""
+        self.forget(ledger)
+        chosen = list(itertools.islice(self._known.items(), MAX_EVIDENCE))
+        return [evidence for _, (evidence, _) in sorted(chosen, key=lambda item: item[0])]
+
+    def forget(self, ledger: Ledger) -> None:
+        """Drop what is recorded, or cannot be recorded on this chain any more."""
+        for peer, (evidence, _) in list(self._known.items()):
+            try:
+                ledger.check_evidence(evidence)
+            except ProtocolError:
+                del self._known[peer]
+
+
 def compose_record(
     *,
     manifest: Manifest,
@@ -77,6 +123,7 @@ def compose_record(
     fingerprint: int,
     updates: list[UpdateEntry],
     joins: JoinRequests,
+    accusations: Accusations,
     presence: Presence,
     lease: float,
     snapshot: SnapshotEntry | None,
@@ -87,8 +134,13 @@ def compose_record(
     membership = ledger.membership(round_)
     departed: list[DepartureEntry] = []
     leaves = 0
+    evidence = accusations.entries(ledger)
+    expelled = {proof.peer for proof in evidence}
+    remaining = [peer for peer in membership.peers if peer not in expelled]
+    if not remaining:
+        evidence, remaining = [], list(membership.peers)
     silent = presence.silent(lease * _ACCUSE_MARGIN, now)
-    for peer in membership.peers:
+    for peer in remaining:
         said = presence.leave_of(peer)
         if said is not None and leave_is_current(said[0].round, peer, round_, membership):
             if leaves == _MAX_LEAVES:
@@ -97,14 +149,17 @@ def compose_record(
             departed.append(DepartureEntry(peer, "left", said[0].round, said[1]))
         elif peer in silent:
             departed.append(DepartureEntry(peer, "silent", 0, b""))
-    if len(departed) == len(membership):
+    if len(departed) == len(remaining):
         # Somebody has to stay in the book, or nobody could ever be admitted again.
         departed = []
     gone = {entry.peer for entry in departed if entry.reason == "silent"}
-    room = manifest.admission.max_members - (len(membership) - len(departed))
+    room = manifest.admission.max_members - (len(remaining) - len(departed))
     # Round 0 has nothing else in its record, and must admit all that the start takes.
     crowd = max(_MAX_ADMISSIONS, manifest.rounds.start_members if round_ == 0 else 0)
-    admitted = joins.admissible(manifest, ledger, now)[: max(0, min(room, crowd))]
+    asking = [
+        entry for entry in joins.admissible(manifest, ledger, now) if entry.peer not in expelled
+    ]
+    admitted = asking[: max(0, min(room, crowd))]
     return Record(
         round=round_,
         parent=ledger.head,
@@ -113,4 +168,5 @@ def compose_record(
         admitted=tuple(sorted(admitted, key=lambda entry: entry.peer)),
         departed=tuple(departed),
         snapshot=snapshot,
+        evidence=tuple(evidence),
     )

@@ -36,7 +36,7 @@ from .messages import (
 )
 from .pacing import Pacing
 from .presence import Presence
-from .proposing import JoinRequests, compose_record
+from .proposing import Accusations, JoinRequests, compose_record
 
 # A leader that holds certificates waits this part of the slot for the decision before it repeats
 # the block: in the good case the finalizes are already under way.
@@ -84,6 +84,7 @@ class Round:
         presence: Presence,
         pacing: Pacing,
         joins: JoinRequests,
+        accusations: Accusations,
         now: float,
     ) -> None:
         self.number = len(ledger)
@@ -109,6 +110,7 @@ class Round:
         self._presence = presence
         self._pacing = pacing
         self._joins = joins
+        self._accusations = accusations
         self._slot_entered = now
         self._mask = self.membership.mask(())
         self._checked: dict[RecordId, bool] = {}
@@ -229,6 +231,7 @@ class Round:
                 fingerprint=standing.fingerprint,
                 updates=self.collection.entries(standing.fingerprint),
                 joins=self._joins,
+                accusations=self._accusations,
                 presence=self._presence,
                 lease=self._pacing.lease,
                 snapshot=standing.snapshot,
@@ -321,12 +324,7 @@ class Round:
 
     def _check(self, record: Record) -> bool:
         try:
-            check_record(
-                record,
-                manifest=self._manifest,
-                membership=self.membership,
-                verify=self._ledger.verify,
-            )
+            check_record(record, self._ledger)
         except ProtocolError:
             return False
         return record.round == self.number and record.parent == self.parent

@@ -373,6 +373,37 @@ def test_the_order_in_which_masks_arrive_does_not_matter() -> None:
         assert round_.agreement.advance()
 
 
+def test_what_contradicts_is_refused_and_proven() -> None:
+    round_ = Round()
+    for peer, first, second in zip(
+        round_.others,
+        [("vote", B.id), ("finalize", B.id), ("skip", NO_BLOCK)],
+        [("vote", C.id), ("skip", NO_BLOCK), ("finalize", B.id)],
+        strict=True,
+    ):
+        round_.cast(first[0], peer, 1, first[1])  # type: ignore[arg-type]  # kinds of ballots
+        assert round_.refused(second[0], peer, 1, second[1]) == "equivocation"  # type: ignore[arg-type]
+        proof = round_.agreement.contradictions[peer]
+        assert (proof.peer, proof.round, proof.parent, proof.slot) == (peer, 5, PARENT, 1)
+        told = {(each.kind, each.block) for each in (proof.first, proof.second)}
+        assert told == {first, second}
+
+
+def test_what_an_honest_member_may_do_contradicts_nothing() -> None:
+    round_ = Round()
+    one, other, third = round_.others
+    # It votes and then skips; it votes and finalizes; it finalizes without having voted.
+    round_.cast("vote", one, 1, B.id)
+    round_.cast("skip", one, 1, NO_BLOCK)
+    round_.cast("vote", other, 1, B.id)
+    round_.cast("finalize", other, 1, B.id)
+    round_.cast("finalize", third, 1, B.id)
+    # Another block in another slot, and the same ballot with another mask.
+    round_.cast("vote", one, 2, C.id)
+    round_.cast("vote", one, 2, C.id, silent=(third,))
+    assert round_.agreement.contradictions == {}
+
+
 def test_masks_are_limited() -> None:
     """A member may have noticed a lot, but nobody keeps every subset for it."""
     round_ = Round(10)

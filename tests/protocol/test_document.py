@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from distro_node.protocol import (
     agreement,
+    evidence,
     ledger,
     lookout,
     mailbox,
@@ -76,6 +77,10 @@ def test_every_kind_of_message(sections: dict[str, str]) -> None:
         ("asks for admission | {} KiB |", mailbox.NEWCOMER_BYTES >> 10),
         ("| slots ahead of ours | {} |", agreement.SLOT_WINDOW),
         ("| masks kept of a ballot | {} |", agreement._MAX_MASKS),
+        ("members accused whom no record has expelled yet | {} |", proposing._MAX_ACCUSED),
+        ("| expelled identities remembered | {} |", membership.MAX_EXPELLED),
+        ("each an `Evidence`; at most {} |", messages.MAX_EVIDENCE),
+        ("evidence about the last {} rounds", evidence.EVIDENCE_WINDOW),
         ("| requests for admission that wait | {} |", proposing._MAX_WAITING),
         ("It is good for {} rounds", membership.REQUEST_WINDOW),
         ("repeated them in the last {:.0f} seconds", proposing._REQUEST_SECONDS),

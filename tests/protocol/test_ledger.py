@@ -11,6 +11,7 @@ import msgpack
 import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.errors import ProtocolError
+from distro_node.protocol.evidence import EVIDENCE_WINDOW
 from distro_node.protocol.ledger import (
     Ledger,
     admission_problem,
@@ -20,6 +21,7 @@ from distro_node.protocol.ledger import (
 from distro_node.protocol.manifest import AdmissionSpec
 from distro_node.protocol.membership import REQUEST_WINDOW
 from distro_node.protocol.messages import (
+    NO_BLOCK,
     AdmissionEntry,
     Certificate,
     Decided,
@@ -305,6 +307,81 @@ def test_training_begins_with_so_many_members() -> None:
 def test_somebody_stays(chain: Chain) -> None:
     everybody = [chain.silence(p) for p in chain.membership.peers]
     assert "leaves nobody" in problem(chain, chain.record(departed=everybody))
+
+
+def expel(chain: Chain, who: int, **changes: Any) -> Record:
+    return chain.record(evidence=(chain.evidence(who, **changes),))
+
+
+def test_who_contradicted_itself_is_out_for_good(chain: Chain) -> None:
+    chain.grow(evidence=(chain.evidence(2),))
+    assert peer(2) not in chain.membership
+    assert chain.membership.expelled == {peer(2): 3}
+    assert "expelled" in problem(chain, chain.record(admitted=[chain.admission(2)]))
+    for _ in range(REQUEST_WINDOW + 2):
+        chain.grow()
+    assert "expelled" in problem(chain, chain.record(admitted=[chain.admission(2)]))
+    # Whoever replays the chain knows it, too.
+    again = Ledger(chain.manifest)
+    for round_ in range(len(chain.ledger)):
+        again.append(chain.ledger[round_])
+    assert peer(2) in again.membership(len(again)).expelled
+
+
+def test_evidence_is_good_for_a_while_on_its_own_chain(chain: Chain) -> None:
+    old, elsewhere = chain.evidence(1), chain.evidence(2, parent=RecordId(bytes(32)))
+    early = chain.evidence(1, round=chain.round + 1)
+    assert "another chain" in problem(chain, chain.record(evidence=(elsewhere,)))
+    assert "future" in problem(chain, chain.record(evidence=(early,)))
+    other = chain.fork()
+    for _ in range(EVIDENCE_WINDOW):
+        chain.grow()
+        other.grow()
+    other.grow(evidence=(old,))
+    chain.grow()
+    assert "too old" in problem(chain, chain.record(evidence=(old,)))
+
+
+def test_evidence_that_proves_nothing(chain: Chain) -> None:
+    proof = chain.evidence(2)
+    first, second = proof.first, proof.second
+    vote, skip = chain.testimony(2, "vote", first.block), chain.testimony(2, "skip", NO_BLOCK)
+    for wrong in (
+        dataclasses.replace(proof, second=first),
+        # The same ballot with another mask, and a skip after a vote.
+        dataclasses.replace(
+            proof, second=chain.testimony(2, "vote", first.block, silent=[peer(1)])
+        ),
+        dataclasses.replace(proof, first=skip, second=vote),
+        dataclasses.replace(proof, first=vote, second=skip),
+        # Another order would be another spelling.
+        dataclasses.replace(proof, first=second, second=first),
+        dataclasses.replace(proof, first=dataclasses.replace(first, signature=bytes(64))),
+        dataclasses.replace(proof, second=dataclasses.replace(second, kind="finalize")),
+        dataclasses.replace(proof, peer=peer(1)),
+        dataclasses.replace(proof, slot=2),
+        chain.evidence(20),
+    ):
+        assert "expulsion" in problem(chain, chain.record(evidence=(wrong,)))
+    finalize = chain.testimony(2, "finalize", first.block)
+    chain.grow(evidence=(dataclasses.replace(proof, first=finalize, second=skip),))
+
+
+def test_who_is_expelled_is_nothing_else_in_the_record(chain: Chain) -> None:
+    proof = chain.evidence(2)
+    for departure in (chain.leave(2), chain.silence(2)):
+        record = chain.record(evidence=(proof,), departed=[departure])
+        assert "expelled" in problem(chain, record)
+    assert "sorted" in problem(chain, chain.record(evidence=(proof, proof)))
+    everybody = sorted((chain.evidence(i) for i in range(4)), key=lambda each: each.peer)
+    assert "nobody" in problem(chain, chain.record(evidence=tuple(everybody)))
+
+
+def test_who_left_in_between_is_kept_out(chain: Chain) -> None:
+    proof = chain.evidence(2)
+    chain.grow(departed=[chain.leave(2)])
+    chain.grow(evidence=(proof,))
+    assert "expelled" in problem(chain, chain.record(admitted=[chain.admission(2)]))
 
 
 def test_invitations() -> None:

@@ -33,6 +33,7 @@ from distro_node.protocol.messages import (
     NO_BLOCK,
     Announcement,
     Ballot,
+    Evidence,
     Heartbeat,
     JoinRequest,
     Leave,
@@ -321,6 +322,73 @@ def test_one_update_a_member_and_round() -> None:
     assert seat.trains() == []
 
 
+# Contradictions
+
+
+def contradicts(seat: Seat, peer: PeerId) -> Evidence:
+    """Let `peer` vote for two blocks; what the member says of it."""
+    proof = seat.chain.evidence(peer)
+    seat.hears(peer, "vote", seat.chain.ballot(proof.first.block))
+    assert seat.refuses(peer, "vote", seat.chain.ballot(proof.second.block)) == "equivocation"
+    (accusation,) = said(seat.member.tick(seat.now), "evidence")
+    assert accusation == proof
+    return proof
+
+
+def test_a_contradiction_is_told_once_and_recorded_by_whoever_leads() -> None:
+    seat = Seat(leads=True)
+    liar = seat.others[0]
+    proof = contradicts(seat, liar)
+    assert said(seat.member.tick(seat.now + 0.2), "evidence") == []
+    seat.trains()
+    (proposal,) = (m for m in said(seat.gathers()) if isinstance(m, Proposal))
+    assert proposal.record.evidence == (proof,)
+    block = proposal.record.id
+    seat.others.remove(liar)
+    effects = [*seat.ballots("vote", block), *seat.ballots("finalize", block)]
+    assert ("expelled", liar) in [(note.kind, note.peer) for note in of(Note, effects)]
+    assert liar not in seat.member.members
+    assert not seat.member.is_expelled
+
+
+def test_who_heard_of_a_contradiction_records_it_and_hands_it_on() -> None:
+    seat = Seat(leads=True)
+    liar, accuser, *_ = seat.others
+    proof = seat.chain.evidence(liar)
+    assert said(seat.hears(accuser, "evidence", proof)) == []
+    (kept,) = (e for e in seat.member.messages(seat.chain.round) if e.kind == "evidence")
+    assert (kept.sender, decode_message(kept)) == (accuser, proof)
+    seat.trains()
+    (proposal,) = (m for m in said(seat.gathers()) if isinstance(m, Proposal))
+    assert proposal.record.evidence == (proof,)
+
+
+def test_accusations_that_do_not_hold() -> None:
+    seat = Seat()
+    liar, accuser, *_ = seat.others
+    proof = seat.chain.evidence(liar)
+    false = dataclasses.replace(proof, peer=seat.me)
+    assert seat.refuses(accuser, "evidence", false) == "evidence"
+    assert seat.refuses(20, "evidence", proof) == "not_member"
+    early = seat.chain.evidence(liar, round=seat.chain.round + 1)
+    assert seat.refuses(accuser, "evidence", early) == "other_round"
+    assert seat.member.messages(seat.chain.round) == []
+
+
+def test_who_is_expelled_knows_it_and_asks_no_more() -> None:
+    chain = Chain(3)
+    chain.grow(evidence=(chain.evidence(2),))
+    member = chain.member(2)
+    assert member.is_expelled
+    effects = [effect for second in range(5) for effect in member.tick(float(second))]
+    assert said(effects, "join") == []
+    # Nor would it be heard: its request is no message that anybody passes on.
+    other = chain.member(1)
+    with pytest.raises(ProtocolError) as caught:
+        other.receive(chain.envelope(2, "join", JoinRequest(chain.round, b"")), 0.0)
+    assert caught.value.reason == "not_member"
+
+
 # What is refused
 
 
@@ -404,6 +472,7 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
         "vote": chain.ballot(record.id),
         "skip": chain.ballot(NO_BLOCK),
         "finalize": chain.ballot(record.id),
+        "evidence": chain.evidence(seat.others[1]),
     }
     body = encode(honest[kind])
     plain = msgpack.unpackb(body)
@@ -537,10 +606,11 @@ def test_a_member_is_not_bound_by_who_calls_it_silent() -> None:
     assert caught.value.reason == "silences_us"
     assert seat.member.round == 3
     # Nor by the same ballots one by one.
+    slot = 1 if seat.member.current.agreement.leader(1) != seat.me else 2
     for peer in seat.others:
-        ballot = chain.ballot(record.id, silent=[seat.me])
+        ballot = chain.ballot(record.id, silent=[seat.me], slot=slot)
         seat.hears(peer, "finalize", ballot)
-    seat.proposal(record)
+    seat.proposal(record, slot=slot)
     assert seat.member.round == 3
     # Unless nothing was decided before it for a lease: then it was cut off.
     seat.waits(LEASE - 1.0, *seat.others)

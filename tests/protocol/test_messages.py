@@ -21,7 +21,7 @@ from distro_node.protocol.messages import (
     round_of,
 )
 from distro_node.protocol.wire import encode
-from simulation.formats import CERTIFICATE, FORMATS, PEERS, RECORD
+from simulation.formats import CERTIFICATE, EVIDENCE, FORMATS, PEERS, RECORD
 
 
 def test_every_kind_has_its_own_name() -> None:
@@ -47,9 +47,11 @@ def test_a_message_is_what_its_envelope_says() -> None:
 def test_rounds_and_parents() -> None:
     for kind in MESSAGE_TYPES:
         message = FORMATS[kind].value
-        assert round_of(message) == (50 if kind == "join" else 51)
+        # Evidence is about an earlier round, on the same chain.
+        assert round_of(message) == {"join": 50, "evidence": 49}.get(kind, 51)
         says_parent = kind not in ("join", "leave", "heartbeat")
-        assert parent_of(message) == (RECORD.parent if says_parent else None)
+        parent = EVIDENCE.parent if kind == "evidence" else RECORD.parent
+        assert parent_of(message) == (parent if says_parent else None)
 
 
 def test_a_records_id_is_that_of_its_bytes() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from distro_node.crypto.envelope import MAX_ENVELOPE_BYTES
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.evidence import EVIDENCE_WINDOW
 from distro_node.protocol.ledger import check_record
 from distro_node.protocol.manifest import MAX_MEMBERS, AdmissionSpec
 from distro_node.protocol.messages import (
+    MAX_EVIDENCE,
     DepartureEntry,
     JoinRequest,
     Leave,
@@ -18,7 +21,7 @@ from distro_node.protocol.messages import (
     UpdateEntry,
 )
 from distro_node.protocol.presence import Presence
-from distro_node.protocol.proposing import JoinRequests, compose_record
+from distro_node.protocol.proposing import Accusations, JoinRequests, compose_record
 from distro_node.protocol.wire import encode
 from simulation.chain import FINGERPRINT, Chain, by_invitation, ticket, update_of
 from simulation.swarm import identity
@@ -37,6 +40,7 @@ class Leader:
         self.chain = chain
         self.now = now
         self.joins = JoinRequests()
+        self.accusations = Accusations()
         self.presence = Presence(peer(0), now)
         self.presence.set_members(chain.membership.peers, now)
 
@@ -52,19 +56,20 @@ class Leader:
             "fingerprint": FINGERPRINT,
             "updates": [],
             "joins": self.joins,
+            "accusations": self.accusations,
             "presence": self.presence,
             "lease": LEASE,
             "snapshot": None,
             "now": self.now,
         }
         record = compose_record(**(settings | changes))
-        check_record(
-            record,
-            manifest=self.chain.manifest,
-            membership=self.chain.membership,
-            verify=self.chain.ledger.verify,
-        )
+        check_record(record, self.chain.ledger)
         return record
+
+    def accuse(self, who: int) -> None:
+        proof = self.chain.evidence(who)
+        said = self.chain.envelope(0, "evidence", proof)
+        self.accusations.put(proof, said)
 
     def admits(self, **changes: Any) -> set[PeerId]:
         return {entry.peer for entry in self.compose(**changes).admitted}
@@ -210,6 +215,51 @@ def test_the_last_one_stays_in_the_book() -> None:
     assert leader.compose().departed == ()
 
 
+# Expulsions
+
+
+def test_who_contradicted_itself_is_reported_and_nothing_else_of_it(leader: Leader) -> None:
+    said = Leave(leader.chain.round)
+    leader.presence.took_leave(peer(1), said, leader.chain.signature(1, "leave", said))
+    leader.accuse(1)
+    record = leader.compose()
+    assert record.evidence == (leader.chain.evidence(1),)
+    assert record.departed == ()
+
+
+def test_an_accusation_is_forgotten_when_it_is_recorded_or_too_old(leader: Leader) -> None:
+    leader.accuse(1)
+    leader.accuse(2)
+    assert not leader.accusations.wants(peer(1))
+    leader.chain.grow(evidence=(leader.chain.evidence(1),))
+    leader.accusations.forget(leader.chain.ledger)
+    assert [envelope.body for envelope in leader.accusations.envelopes()] == [
+        encode(evidence) for evidence in leader.compose().evidence
+    ]
+    assert [evidence.peer for evidence in leader.compose().evidence] == [peer(2)]
+    for _ in range(EVIDENCE_WINDOW):
+        leader.chain.grow()
+    assert leader.compose().evidence == ()
+    assert leader.accusations.envelopes() == []
+
+
+def test_accusations_are_bounded(leader: Leader) -> None:
+    proof = leader.chain.evidence(1)
+    for who in range(4, 500):
+        other = dataclasses.replace(proof, peer=peer(who))
+        leader.accusations.put(other, leader.chain.envelope(0, "evidence", other))
+    assert len(leader.accusations.envelopes()) == 64
+    assert not leader.accusations.wants(peer(1))
+
+
+def test_accusations_do_not_empty_the_book() -> None:
+    chain = Chain(1)
+    chain.grow(updates=[])
+    leader = Leader(chain)
+    leader.accuse(0)
+    assert leader.compose().evidence == ()
+
+
 # Size
 
 
@@ -228,18 +278,22 @@ def test_the_largest_record_fits_a_message() -> None:
     for who in range(MAX_MEMBERS, MAX_MEMBERS + 100):
         entry = chain.admission(who, invitation=bytes(64))
         leader.joins.put(entry.peer, entry.request, entry.signature, 0.0)
+    for who in range(MAX_EVIDENCE + 1):
+        leader.accuse(who)
     record = compose_record(
         manifest=chain.manifest,
         ledger=chain.ledger,
         fingerprint=2**64 - 1,
         updates=updates,
         joins=leader.joins,
+        accusations=leader.accusations,
         presence=leader.presence,
         lease=LEASE,
         snapshot=None,
         now=0.0,
     )
     assert len(record.updates) == MAX_MEMBERS
+    assert len(record.evidence) == MAX_EVIDENCE
     assert len(record.departed) == len(record.admitted) == 64
     envelope_bytes = 200
     assert len(encode(Proposal(2**20, record))) + envelope_bytes < MAX_ENVELOPE_BYTES

@@ -20,6 +20,7 @@ from distro_node.protocol.messages import (
     Certificate,
     Decided,
     DepartureEntry,
+    Evidence,
     JoinRequest,
     Leave,
     Message,
@@ -27,6 +28,7 @@ from distro_node.protocol.messages import (
     RecordId,
     SignedBallot,
     SnapshotEntry,
+    Testimony,
     UpdateEntry,
 )
 from distro_node.protocol.wire import encode
@@ -149,6 +151,23 @@ class Chain:
 
     def snapshot(self, round_: int) -> SnapshotEntry:
         return SnapshotEntry(round_, content_id(b"state"), 4 * self.manifest.elements)
+
+    def testimony(
+        self, who: int | PeerId, kind: BallotKind, block: RecordId, **changes: Any
+    ) -> Testimony:
+        ballot = self.ballot(block, **changes)
+        return Testimony(kind, block, ballot.silent, self.signature(who, kind, ballot))
+
+    def evidence(self, who: int | PeerId, *, slot: int = 1, **changes: Any) -> Evidence:
+        """Proof that somebody voted for two blocks in a slot of this round."""
+        blocks = sorted(RecordId(content_id(bytes([number]))) for number in range(2))
+        first, second = (
+            self.testimony(who, "vote", block, slot=slot, **changes) for block in blocks
+        )
+        peer = self._key(who).peer
+        round_ = changes.get("round", self.round)
+        parent = changes.get("parent", self.ledger.head)
+        return Evidence(peer, round_, parent, slot, first, second)
 
     def ballot(
         self, record: RecordId, *, slot: int = 1, silent: Iterable[PeerId] = (), **changes: Any

@@ -36,6 +36,7 @@ from distro_node.protocol.messages import (
     Certificate,
     Decided,
     DepartureEntry,
+    Evidence,
     Heartbeat,
     JoinRequest,
     Leave,
@@ -44,6 +45,7 @@ from distro_node.protocol.messages import (
     RecordId,
     SignedBallot,
     SnapshotEntry,
+    Testimony,
     UpdateEntry,
     decode_message,
 )
@@ -134,6 +136,14 @@ MANIFEST = Manifest(
     founder=PEERS[0],
 )
 
+EVIDENCE = Evidence(
+    _peer(7),
+    49,
+    RecordId(_id("record 48")),
+    2,
+    Testimony("finalize", RecordId(_id("record 49")), b"\x00", _signature(8)),
+    Testimony("skip", NO_BLOCK, b"\x02", _signature(9)),
+)
 RECORD = Record(
     round=51,
     parent=RecordId(_id("record 50")),
@@ -148,6 +158,7 @@ RECORD = Record(
         DepartureEntry(PEERS[2], "silent", 0, b""),
     ),
     snapshot=SnapshotEntry(50, _id("snapshot 50"), 65_796),
+    evidence=(EVIDENCE,),
 )
 
 _BALLOT = Ballot(51, RECORD.parent, 3, RECORD.id, b"\x04")
@@ -195,6 +206,7 @@ FORMATS: dict[str, Format] = {
     "vote": _message("vote", _BALLOT),
     "skip": _message("skip", _SKIP),
     "finalize": _message("finalize", _BALLOT),
+    "evidence": _message("evidence", EVIDENCE),
     "record": Format(RECORD, lambda data: decode(Record, data, max_bytes=1 << 20)),
     "certificate": Format(CERTIFICATE, lambda data: decode(Certificate, data, max_bytes=1 << 20)),
     "decided": Format(DECIDED, decode_decided),

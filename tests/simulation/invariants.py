@@ -172,7 +172,7 @@ class Watch:
         where = f"record {record.round} at node {node.index}"
         if judgement.problem:
             raise Violation("certificate", f"{where}: {judgement.problem}", record.id)
-        self._check_record(decided, where)
+        self._check_record(decided, where, node.member.ledger)
         now = self._swarm.now
         self.decisions.setdefault(record.id, []).append(now)
         if record.id not in self.decided_at:
@@ -191,21 +191,14 @@ class Watch:
                 raise Violation(
                     "certificate", f"node {node.index}: {judgement.problem}", decided.record.id
                 )
-            self._check_record(decided, f"record {number} at node {node.index}")
+            self._check_record(decided, f"record {number} at node {node.index}", ledger)
 
-    def _check_record(self, decided: Decided, where: str) -> None:
+    def _check_record(self, decided: Decided, where: str, ledger: Ledger) -> None:
         record = decided.record
         if record.id in self._checked_records:
             return
-        membership = self.chains.membership(record.parent)
-        assert membership is not None  # the chain was judged first
         try:
-            check_record(
-                record,
-                manifest=self._swarm.manifest,
-                membership=membership,
-                verify=self._swarm.keys.verify,
-            )
+            check_record(record, ledger.truncated(record.round))
         except ProtocolError as error:
             raise Violation("record", f"{where}: {error}", record.id) from None
         known = self._parameters.get(record.parent)
