@@ -86,7 +86,12 @@ async def _network(settings: DaemonSettings, identity: Identity) -> AsyncIterato
     try:
         for address in settings.bootstrap:
             parse_dial(address)
-        network_settings = NetworkSettings(listen=listen, announce=settings.announce)
+        network_settings = NetworkSettings(
+            listen=listen,
+            announce=settings.announce,
+            max_upload=settings.max_upload,
+            max_download=settings.max_download,
+        )
         async with open_network(network_settings, identity) as network:
             yield network
     except (BadAddress, PortInUse) as error:

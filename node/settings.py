@@ -16,7 +16,13 @@ from .errors import ExitCode, UserError
 
 DEFAULT_METRICS_ADDRESS = ("127.0.0.1", 9464)
 
+MIN_RATE = 64_000.0
+"""Bytes a second: shared by the four blobs that may be under way at once, twice what peers put up with
+before they give up on one."""
+
 _DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMG]?)(bit|B)(?:/s)?")
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
@@ -33,6 +39,9 @@ class DaemonSettings:
     """Multiaddrs to listen on; empty: the network's own choice."""
     announce: tuple[str, ...] = ()
     """Multiaddrs under which others reach this node, if they differ from what it sees itself."""
+    max_upload: float | None = None
+    """Bytes a second; None: what the line gives."""
+    max_download: float | None = None
     device: str = "auto"
     metrics_address: tuple[str, int] | None = DEFAULT_METRICS_ADDRESS
     threads: int | None = None
@@ -78,6 +87,29 @@ def parse_device(text: str) -> str:
             "use auto, cpu, mps, cuda or cuda:0 (the first GPU), cuda:1, …",
         )
     return text
+
+
+def parse_rate(text: str) -> float:
+    """Read a number of bits or bytes a second, such as 10Mbit, as bytes a second.
+
+    Raises `UserError` (`USAGE`), also for a rate at which a swarm could not be followed.
+    """
+    found = _RATE.fullmatch(text.strip())
+    if found is None:
+        raise UserError(
+            ExitCode.USAGE,
+            f"{text!r} is not a rate",
+            "use a number of bits or bytes a second, such as 10Mbit, 1.25MB or 800kbit",
+        )
+    number, prefix, unit = found.groups()
+    rate = float(number) * _PREFIXES[prefix] / (8 if unit == "bit" else 1)
+    if rate < MIN_RATE:
+        raise UserError(
+            ExitCode.USAGE,
+            f"a limit of {text} is too low to take part",
+            f"leave the node at least {MIN_RATE * 8 / 1e3:g}kbit, or none at all: stop it",
+        )
+    return rate
 
 
 def parse_metrics_address(text: str) -> tuple[str, int] | None:

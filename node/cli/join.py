@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..logs import LogFormat, LogLevel, configure_logging
-from ..settings import DaemonSettings, parse_device, parse_metrics_address
+from ..settings import DaemonSettings, parse_device, parse_metrics_address, parse_rate
 from .options import (
     Announce,
     Bootstrap,
@@ -15,6 +15,8 @@ from .options import (
     Listen,
     LogFormatOption,
     LogLevelOption,
+    MaxDownload,
+    MaxUpload,
     PassphraseFile,
     bootstrap_addresses,
     data_directory,
@@ -66,6 +68,8 @@ def join(
             help="Rounds between measurements of the loss on held-out text.",
         ),
     ] = None,
+    max_upload: MaxUpload = None,
+    max_download: MaxDownload = None,
     listen: Listen = None,
     announce: Announce = None,
     metrics_addr: Annotated[
@@ -113,6 +117,8 @@ def join(
         ticket=invite.ticket,
         listen=multiaddrs(listen),
         announce=multiaddrs(announce),
+        max_upload=parse_rate(max_upload) if max_upload else None,
+        max_download=parse_rate(max_download) if max_download else None,
         device=parse_device(device),
         metrics_address=parse_metrics_address(metrics_addr),
         threads=threads,

@@ -72,6 +72,22 @@ Announce = Annotated[
         "(a forwarded port, a DNS name); may be repeated.",
     ),
 ]
+MaxUpload = Annotated[
+    str | None,
+    typer.Option(
+        "--max-upload",
+        metavar="RATE",
+        help="The most that is sent, such as 5Mbit or 600kB (a second). [default: no limit]",
+    ),
+]
+MaxDownload = Annotated[
+    str | None,
+    typer.Option(
+        "--max-download",
+        metavar="RATE",
+        help="The most that is received, such as 50Mbit or 6MB (a second). [default: no limit]",
+    ),
+]
 LogFormatOption = Annotated[
     LogFormat, typer.Option("--log-format", help="How log lines are written.")
 ]

@@ -154,6 +154,7 @@ class _CountingPubsub(Pubsub):
         sent = await super().write_msg(stream, rpc_msg)
         if sent:
             self.traffic.count_sent("gossip", rpc_msg.ByteSize())
+            self.traffic.upload.note(rpc_msg.ByteSize())
         return sent
 
     async def stream_handler(self, stream: Any) -> None:
@@ -172,6 +173,7 @@ class _CountingStream:
     async def read(self, n: int | None = None) -> bytes:
         data = await self._inner.read(n)
         self._traffic.count_received("gossip", len(data))
+        self._traffic.download.note(len(data))
         return data
 
 

@@ -28,6 +28,7 @@ from .dialling import dial_reason, resolve
 from .errors import BadAddress, DialError, RequestError
 from .gossip import Gossip, Receiver, Validator, open_gossip
 from .host import MAX_CONNECTIONS_PER_PEER, build_host
+from .rates import Rate
 from .requests import Handler, Kind, Requests
 from .scopes import shielded
 from .scores import Scores
@@ -50,6 +51,9 @@ class NetworkSettings:
     announce: tuple[str, ...] = ()
     """What others are told instead, for a node behind a forwarded port or with a name."""
     max_connections: int = 256
+    max_upload: float | None = None
+    """Payload bytes a second, all peers together; None: what the line gives."""
+    max_download: float | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
     host, swarm = build_host(identity, max_connections=settings.max_connections, announce=announce)
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
-        network = Network(host, swarm, identity.peer, nursery)
+        traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download))
+        network = Network(host, swarm, identity.peer, nursery, traffic)
         async with host.run(listen), open_gossip(network.gossip):
             nursery.start_soon(liveness.watch, network._muxers)
             try:
@@ -101,9 +106,16 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
 class Network:
     """One node's network. Made by `open_network`."""
 
-    def __init__(self, host: BasicHost, swarm: Swarm, peer: PeerId, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        host: BasicHost,
+        swarm: Swarm,
+        peer: PeerId,
+        nursery: trio.Nursery,
+        traffic: Traffic,
+    ) -> None:
         self.peer = peer
-        self.traffic = Traffic()
+        self.traffic = traffic
         self.gossip = Gossip(host, self.traffic, self.refuses, self._gossip_rejected)
         self._host = host
         self._swarm = swarm

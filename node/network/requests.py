@@ -90,7 +90,9 @@ class Requests:
             finished = False
             try:
                 with trio.fail_after(_REQUEST_SECONDS):
-                    request = await read_frame(stream, max_request, _REQUEST_SECONDS)
+                    request = await read_frame(
+                        stream, max_request, _REQUEST_SECONDS, rate=self._traffic.download
+                    )
                 if active.total() >= max_concurrent or active[peer] >= per_peer:
                     self._traffic.reject("busy")
                     await self._reply(stream, Status.BUSY, b"")
@@ -137,9 +139,11 @@ class Requests:
         try:
             with trio.fail_after(timeout):
                 stream = await self._open(peer, protocol)
-                await write_frame(stream, request)
+                await write_frame(stream, request, rate=self._traffic.upload)
                 await stream.close_write()
-                status, response = await read_reply(stream, max_response, idle_timeout, progress)
+                status, response = await read_reply(
+                    stream, max_response, idle_timeout, progress, self._traffic.download
+                )
                 self._traffic.count_sent(kind, len(request))
                 self._traffic.count_received(kind, len(response))
                 # Both ends have said all they have to say; this clears our books.
@@ -184,7 +188,7 @@ class Requests:
 
     async def _reply(self, stream: Any, status: Status, response: bytes) -> None:
         with trio.fail_after(_REPLY_SECONDS + len(response) / _SLOWEST_BYTES_PER_SECOND):
-            await write_frame(stream, response, bytes([status]))
+            await write_frame(stream, response, bytes([status]), self._traffic.upload)
             await stream.close()
 
     async def _open(self, peer: PeerId, protocol: str) -> Any:

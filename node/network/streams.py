@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from .rates import Rate
 from .scopes import shielded
 
 # With yamux's header (12 bytes) exactly one message of the encryption below (65,519 bytes).
@@ -20,9 +21,10 @@ _PIECE_BYTES = 65_519 - 12
 _READ_BYTES = 1 << 18
 _RESET_SECONDS = 1.0
 
-
 MAX_REASON_BYTES = 64
 """What a reply other than OK may carry."""
+
+_UNLIMITED = Rate()
 
 
 class Status(IntEnum):
@@ -48,9 +50,13 @@ class FrameOversized(Exception):
 
 
 async def read_bytes(
-    stream: Any, count: int, idle: float, progress: Callable[[int], None] | None = None
+    stream: Any,
+    count: int,
+    idle: float,
+    progress: Callable[[int], None] | None = None,
+    rate: Rate = _UNLIMITED,
 ) -> bytes:
-    """Read `count` bytes, telling `progress` how many there are so far.
+    """Read `count` bytes at `rate`, telling `progress` how many there are so far.
 
     Raises `StreamIdle`, `StreamEnded` and what the stream raises.
     """
@@ -58,45 +64,61 @@ async def read_bytes(
     while len(buffer) < count:
         piece = b""
         with trio.move_on_after(idle) as scope:
-            piece = await stream.read(min(count - len(buffer), _READ_BYTES))
+            piece = await stream.read(min(count - len(buffer), rate.piece(_READ_BYTES)))
         if scope.cancelled_caught:
             raise StreamIdle(f"nothing for {idle:g} s")
         if not piece:
             raise StreamEnded(f"ended after {len(buffer)} of {count} bytes")
         buffer += piece
+        # What is not read the sender may not send: the stream's window fills up.
+        await rate.spend(len(piece))
         if progress is not None:
             progress(len(buffer))
     return bytes(buffer)
 
 
 async def read_frame(
-    stream: Any, limit: int, idle: float, progress: Callable[[int], None] | None = None
+    stream: Any,
+    limit: int,
+    idle: float,
+    progress: Callable[[int], None] | None = None,
+    rate: Rate = _UNLIMITED,
 ) -> bytes:
     """Read a length and that many bytes. Raises `FrameOversized` and what `read_bytes` raises."""
     size = int.from_bytes(await read_bytes(stream, 4, idle), "big")
     if size > limit:
         raise FrameOversized(f"{size} bytes announced where at most {limit} are allowed")
-    return await read_bytes(stream, size, idle, progress)
+    return await read_bytes(stream, size, idle, progress, rate)
 
 
 async def read_reply(
-    stream: Any, limit: int, idle: float, progress: Callable[[int], None] | None = None
+    stream: Any,
+    limit: int,
+    idle: float,
+    progress: Callable[[int], None] | None = None,
+    rate: Rate = _UNLIMITED,
 ) -> tuple[Status, bytes]:
     """Read a reply. Raises what `read_frame` raises, and `ValueError` for an unknown status."""
     status = Status((await read_bytes(stream, 1, idle))[0])
     if status is not Status.OK:
         limit = MAX_REASON_BYTES
-    return status, await read_frame(stream, limit, idle, progress)
+    return status, await read_frame(stream, limit, idle, progress, rate)
 
 
-async def write_frame(stream: Any, data: bytes, prefix: bytes = b"") -> None:
-    """Write `prefix`, a length and the bytes, in pieces that other streams can overtake."""
+async def write_frame(
+    stream: Any, data: bytes, prefix: bytes = b"", rate: Rate = _UNLIMITED
+) -> None:
+    """Write `prefix`, a length and the bytes at `rate`, in pieces that other streams can overtake."""
     header = prefix + len(data).to_bytes(4, "big")
-    first = _PIECE_BYTES - len(header)
+    size = max(len(header), rate.piece(_PIECE_BYTES))
+    first = size - len(header)
     view = memoryview(data)
-    await stream.write(header + view[:first])
-    for start in range(first, len(data), _PIECE_BYTES):
-        await stream.write(bytes(view[start : start + _PIECE_BYTES]))
+    for piece in (
+        header + view[:first],
+        *(view[start : start + size] for start in range(first, len(data), size)),
+    ):
+        await rate.spend(len(piece))
+        await stream.write(bytes(piece))
 
 
 async def reset(stream: Any) -> None:

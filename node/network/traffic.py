@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from .rates import Rate
+
 KINDS = ("update", "blob", "gossip", "ledger", "other")
 """What bytes are for. `update` and `blob` move by the same protocol and are told apart."""
 
@@ -15,9 +17,12 @@ _MAX_LABELS = 128
 
 
 class Traffic:
-    """Bytes and refusals since the network was opened."""
+    """Bytes and refusals since the network was opened, and the limits of the line."""
 
-    def __init__(self) -> None:
+    def __init__(self, upload: Rate | None = None, download: Rate | None = None) -> None:
+        self.upload = upload or Rate()
+        """What all that is sent has to share."""
+        self.download = download or Rate()
         self.sent: dict[str, int] = dict.fromkeys(KINDS, 0)
         """Payload bytes sent, by kind."""
         self.received: dict[str, int] = dict.fromkeys(KINDS, 0)
