@@ -51,19 +51,25 @@ class Variant:
 VARIANTS = {
     "adamw": Variant(name="AdamW, dense", rate=2e-3),
     "demo": Variant(
-        name="DeMo / Psyche: k 8, β 0.999, no preconditioner",
+        name="DeMo / Psyche: k 8, β 0.999, not preconditioned",
         rate=4e-3,
-        optimizer=OptimizerSpec(momentum=0.999, preconditioner="none"),
+        optimizer=OptimizerSpec(momentum=0.999, preconditioner="none", damping=0.0),
     ),
-    "plain": Variant(
-        name="k 8, β 0.95, no preconditioner",
+    "rms": Variant(
+        name="k 8, β 0.95, rms, not damped",
         rate=2e-3,
-        optimizer=OptimizerSpec(momentum=0.95, preconditioner="none"),
+        optimizer=OptimizerSpec(preconditioner="rms", damping=0.0),
     ),
-    "ours": Variant(name="ours: k 8, β 0.95, rms", rate=2e-3, optimizer=OptimizerSpec()),
-    "ours-32": Variant(
-        name="ours: k 32, β 0.95, rms", rate=2e-3, optimizer=OptimizerSpec(top_k=32)
+    "damped": Variant(
+        name="k 8, β 0.95, rms, damped",
+        rate=2e-3,
+        optimizer=OptimizerSpec(preconditioner="rms"),
     ),
+    "ours": Variant(
+        name="ours: k 8, β 0.95, orthogonal, damped", rate=4e-3, optimizer=OptimizerSpec()
+    ),
+    "ours-7": Variant(name="ours with k 7", rate=4e-3, optimizer=OptimizerSpec(top_k=7)),
+    "ours-6": Variant(name="ours with k 6", rate=4e-3, optimizer=OptimizerSpec(top_k=6)),
 }
 
 

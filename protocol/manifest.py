@@ -92,8 +92,9 @@ class OptimizerSpec:
     top_k: Annotated[int, Range(1, 4096)] = 8
     """Coefficients kept of each block of chunk × chunk; smaller blocks keep at most an eighth."""
     momentum: Annotated[float, Range(0.0, 0.9999)] = 0.95
-    preconditioner: Literal["none", "rms"] = "rms"
-    """`rms`: each member divides its gradient by the root of its own second moment first."""
+    preconditioner: Literal["none", "rms", "orthogonal"] = "orthogonal"
+    """`rms`: each member divides its gradient by the root of its own second moment first.
+    `orthogonal`: and then makes every block of a matrix nearly orthogonal."""
     second_moment: Annotated[float, Range(0.0, 0.9999)] = 0.95
     damping: Fraction = 0.5
     """How much of its momentum a member drops at every coefficient that a counted update holds."""

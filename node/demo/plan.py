@@ -142,10 +142,11 @@ include = ["*.py"]
 [optimizer]
 top_k = 8
 momentum = 0.95
-preconditioner = "rms"
+preconditioner = "orthogonal"
+damping = 0.5
 
 [schedule]
-peak = 3e-3
+peak = 4e-3
 warmup_rounds = {warmup}
 total_rounds = {rounds}
 decay_rounds = {decay}

@@ -2,13 +2,15 @@
 
 The DisTrO/DeMo update (Peng et al., arXiv 2411.19870): gradients gather in a momentum; the
 strongest coefficients of its blockwise cosine transform are sent and subtracted; what is weak stays
-until it has grown. Two free choices of each member, since no optimizer state is ever shared, lower the
-loss at the same bytes: dividing gradients by the root of a local second moment first, and yielding to
-what others have sent. The momentum is kept transformed, so that what is sent is simply taken out.
+until it has grown. Three free choices of each member, since no optimizer state is ever shared, lower
+the loss at the same bytes: dividing gradients by the root of a local second moment first, making their
+blocks nearly orthogonal, and yielding to what others have sent. The momentum is kept transformed, so
+that what is sent is simply taken out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +25,12 @@ from .blocks import block_view, float_basis, forward_transform, stripes
 # Against division by zero where a parameter has had no gradient yet. Far below any real root mean
 # square gradient, so it does not choose the step of any parameter.
 _EPSILON = 1e-12
+
+# The quintic of Muon (Keller Jordan et al., "Muon: An optimizer for hidden layers in neural networks",
+# 2024): x ← a·x + b·x³ + c·x⁵ on the singular values. Five rounds bring all of them near 1; three, as
+# here, still leave small ones smaller, which are mostly noise, and learn no worse (docs/research.md).
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+_QUINTIC_ROUNDS = 3
 
 # Rounds that may be open at once; overlapping rounds need two.
 _MAX_PENDING = 8
@@ -58,7 +66,7 @@ class LocalOptimizer:
         """Its coefficients, a row for each block."""
         self.second_moment = (
             [torch.zeros_like(p, requires_grad=False) for p in parameters]
-            if spec.preconditioner == "rms"
+            if spec.preconditioner != "none"
             else []
         )
         self.steps = 0
@@ -67,9 +75,11 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def accumulate(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """m ← β·m + DCT(g), with g ← g / (sqrt(v / (1 - β₂ᵗ)) + ε) where the manifest says so.
+        """m ← β·m + DCT(g), with g preconditioned as the manifest says.
 
-        A missing gradient counts as zero. The gradients are used up: their memory is worked in.
+        `rms`: g ← g / (sqrt(v / (1 - β₂ᵗ)) + ε). `orthogonal`: the same, and then every block of a
+        matrix is replaced by the nearly orthogonal one with the same singular vectors. A missing
+        gradient counts as zero. The gradients are used up: their memory is worked in.
         """
         self.steps += 1
         for index, gradient in enumerate(gradients):
@@ -159,6 +169,9 @@ class LocalOptimizer:
             blocks = block_view(gradient, tensor, stripe)
             blocks = blocks.reshape(stripe.count, tensor.block_rows, tensor.block_columns)
             coefficients = forward_transform(blocks, matrix_a, matrix_b)
+            if self._spec.preconditioner == "orthogonal" and tensor.sides == 2:
+                # The transform is orthogonal on both sides, so it may as well come first.
+                coefficients = _orthogonalised(coefficients)
             self.momentum[index][stripe.blocks].add_(coefficients.view(stripe.count, -1))
 
     def _take_tensor(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -173,3 +186,17 @@ class LocalOptimizer:
             momentum.scatter_(1, positions, 0.0)
             all_positions.append(positions.to(torch.int16).cpu())
         return torch.cat(all_positions), torch.cat(all_values)
+
+
+def _orthogonalised(blocks_NAB: torch.Tensor) -> torch.Tensor:
+    """U·f(S)·Vᵀ for each block U·S·Vᵀ, f close to 1, scaled so that elements are of size 1."""
+    a, b, c = _QUINTIC
+    wide = blocks_NAB if blocks_NAB.shape[1] <= blocks_NAB.shape[2] else blocks_NAB.mT
+    norms = wide.square().sum(dim=(1, 2), keepdim=True).sqrt_()
+    result = wide / norms.add_(_EPSILON)
+    for _ in range(_QUINTIC_ROUNDS):
+        square = result @ result.mT
+        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        result = torch.baddbmm(result, polynomial, result, beta=a)
+    result *= math.sqrt(result.shape[2])
+    return result if wide is blocks_NAB else result.mT.contiguous()

@@ -23,7 +23,7 @@ from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 RATE = 2.0**-8
 
 
-@pytest.mark.parametrize("preconditioner", ["none", "rms"])
+@pytest.mark.parametrize("preconditioner", ["none", "rms", "orthogonal"])
 def test_members_stay_bit_identical_and_learn(tmp_path: Path, preconditioner: Any) -> None:
     optimizer = OptimizerSpec(preconditioner=preconditioner, weight_decay=0.1)
     manifest, chunks = make_manifest(tmp_path, optimizer=optimizer)
