@@ -25,7 +25,7 @@ from ...protocol.basis import exact_in_float32, integer_basis
 from ...protocol.manifest import ParameterSpec
 from ...protocol.schedule import nearest_float32
 from ...protocol.update import DecodedUpdate, TensorLayout, UpdateLayout, update_layout
-from .blocks import Stripe, inverse_transform_rows, stripes, whole_basis
+from .blocks import inverse_transform_rows, stripes, whole_basis
 from .errors import TrainerFailed
 
 Basis = Callable[[int, torch.dtype, torch.device], torch.Tensor]
@@ -56,10 +56,14 @@ def apply_step(
         )
         target = parameter.detach()
         dense = target.contiguous()
+        places, signs = _ballots(updates, index, tensor, dense.device)
         for stripe in stripes(tensor, dense.device):
-            votes = _count_votes(updates, index, tensor, stripe, dense.device)
-            direction = inverse_signs(votes, tensor, in_float32=in_float32, basis=basis)
             rows = dense.view(tensor.rows, tensor.columns)[stripe.rows]
+            votes = torch.zeros_like(rows)
+            here = places[:, stripe.blocks] - stripe.rows.start * tensor.columns
+            # Whole numbers of at most the member count: float32 adds them exactly in any order.
+            votes.view(-1).index_add_(0, here.view(-1), signs[:, stripe.blocks].reshape(-1))
+            direction = inverse_signs(votes, tensor, in_float32=in_float32, basis=basis)
             if decay != 1.0:
                 rows.mul_(decay)
             rows.sub_(direction, alpha=learning_rate)
@@ -113,27 +117,26 @@ def check_exactness(device: torch.device) -> None:
             )
 
 
-def _count_votes(
-    updates: Sequence[DecodedUpdate],
-    index: int,
-    tensor: TensorLayout,
-    stripe: Stripe,
-    device: torch.device,
-) -> torch.Tensor:
-    """Sums of signs, laid out like the stripe's rows: float32 adds them exactly in any order."""
-    rows = stripe.rows.stop - stripe.rows.start
+def _ballots(
+    updates: Sequence[DecodedUpdate], index: int, tensor: TensorLayout, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where in the tensor, seen flat, each coefficient of each update lies, and its sign.
+
+    Both (members, blocks, k): whole numbers, and float32. All of a tensor travels to the device at
+    once and in its smallest form.
+    """
+    shape = (len(updates), tensor.blocks, tensor.top_k)
+    positions, signs = np.empty(shape, dtype=np.int16), np.empty(shape, dtype=np.int8)
+    for member, update in enumerate(updates):
+        positions[member] = update.positions[index]
+        signs[member] = update.signs[index]
+    # 64-bit numbers only where they are needed: they are slow on a GPU, and twice as many bytes.
+    number = torch.int32 if tensor.blocks * tensor.elements < 1 << 31 else torch.int64
+    places = torch.from_numpy(positions).to(device).to(number)
+    # One row down is block_columns positions on in a block, but a whole row on in the tensor.
+    places += (places // tensor.block_columns) * (tensor.columns - tensor.block_columns)
     across = tensor.columns // tensor.block_columns
-    # Few bytes travel to the device, all at once: they are widened there.
-    positions = np.stack([update.positions[index][stripe.blocks] for update in updates])
-    signs = np.stack([update.signs[index][stripe.blocks] for update in updates])
-    places_UNK = torch.from_numpy(positions.astype(np.int16)).to(device).to(torch.int64)
-    # A step down in a block is block_columns positions, but a whole row of the tensor.
-    places_UNK += (places_UNK // tensor.block_columns) * (tensor.columns - tensor.block_columns)
-    block = torch.arange(stripe.count, device=device)
+    block = torch.arange(tensor.blocks, dtype=number, device=device)
     corners = (block // across) * (tensor.block_rows * tensor.columns)
-    corners += (block % across) * tensor.block_columns
-    places_UNK += corners[:, None]
-    votes = torch.zeros(rows * tensor.columns, dtype=torch.float32, device=device)
-    weights = torch.from_numpy(signs).to(device).to(torch.float32)
-    votes.index_add_(0, places_UNK.view(-1), weights.view(-1))
-    return votes.view(rows, tensor.columns)
+    places += (corners + (block % across) * tensor.block_columns)[:, None]
+    return places, torch.from_numpy(signs).to(device).to(torch.float32)

@@ -35,7 +35,7 @@ def test_pieces_and_threads_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> No
     torch.set_num_threads(2)
     assert fingerprint(large) == expected
     torch.set_num_threads(threads)
-    monkeypatch.setattr(module, "_PIECE", 777)
+    monkeypatch.setattr(module, "_CPU_PIECE", 777)
     assert fingerprint(large) == expected
 
 
@@ -71,7 +71,7 @@ def test_a_bit_counts_at_every_kind_of_place_in_large_tensors(
     bit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First, last and in the middle, on both sides of each border of tensors and of pieces."""
-    monkeypatch.setattr(module, "_PIECE", 100)
+    monkeypatch.setattr(module, "_CPU_PIECE", 100)
     shapes = [(333,), (), (10, 10), (7, 43), (200,)]
     generator = torch.Generator().manual_seed(5)
     made = [torch.randn(shape, generator=generator) for shape in shapes]

@@ -1,0 +1,418 @@
+"""What a round's optimizer work costs, beside AdamW and the same maths done the DeMo way.
+
+    python benchmarks/optimizer.py [--parameters 10M|134M|1.2B] [--updates 32] [--k 8]
+                                   [--device auto|cpu|cuda] [--threads 1] [--repeats 5] [--json FILE]
+
+Ours: fold the gradient into the momentum, take the strongest coefficients, encode them, decode all
+updates, apply them, yield to them, take the fingerprint. DeMo's way (arXiv 2411.19870, as its authors'
+program does it): whole tensors in floats, 64-bit positions and values as an all-gather leaves them,
+`scatter_reduce` to their mean, a float transform, a sign. The floor is the time in which the memory
+could move what any such optimizer reads and writes: the gradient once in; momentum, second moment and
+parameters in and out.
+
+Whether replicas stay identical is checked in the same run: a table of fingerprints over orders of
+updates, threads and, where there is a GPU, devices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from distro_node.node.trainer.blocks import float_basis
+from distro_node.node.trainer.device import choose_device
+from distro_node.node.trainer.exact import apply_step
+from distro_node.node.trainer.fingerprint import fingerprint
+from distro_node.node.trainer.optimizer import LocalOptimizer, Taken
+from distro_node.protocol.basis import exact_in_float32
+from distro_node.protocol.manifest import OptimizerSpec, ParameterSpec
+from distro_node.protocol.update import (
+    DecodedUpdate,
+    TensorLayout,
+    UpdateLayout,
+    decode_update,
+    encode_update,
+    update_layout,
+)
+
+# Llamas: hidden size, intermediate size, layers, vocabulary. The last is the DisTrO report's.
+SIZES = {
+    "10M": (256, 704, 8, 6_400),
+    "134M": (768, 2048, 12, 32_000),
+    "1.2B": (2048, 8192, 16, 32_000),
+}
+
+RATE = 2.0**-10
+DECAY = 0.1
+
+# Gradient in; momentum, second moment and parameters in and out: 7 float32 for each parameter.
+FLOOR_BYTES = 28
+
+OURS = {
+    "accumulate": "fold the gradient into the momentum",
+    "take": "take the strongest coefficients",
+    "encode": "encode them",
+    "decode": "decode all updates",
+    "apply": "apply all updates",
+    "yield": "yield to them",
+    "fingerprint": "fingerprint",
+}
+
+# Full blocks, primes, vectors, scalars, more dimensions, blocks that shrink.
+ODD_SHAPES = [(512, 384), (43, 67), (1200, 60), (96,), (7,), (), (2, 3, 40), (61, 1), (5, 64)]
+
+
+def llama(size: str) -> list[ParameterSpec]:
+    """The parameter table of a Llama with untied embeddings."""
+    hidden, intermediate, layers, vocabulary = SIZES[size]
+    table = [("embed", (vocabulary, hidden)), ("head", (vocabulary, hidden)), ("norm", (hidden,))]
+    for layer in range(layers):
+        table += [(f"{layer}.{name}", (hidden, hidden)) for name in "qkvo"]
+        table += [(f"{layer}.{name}", (intermediate, hidden)) for name in ("gate", "up")]
+        table += [(f"{layer}.down", (hidden, intermediate))]
+        table += [(f"{layer}.norm{number}", (hidden,)) for number in (1, 2)]
+    return [ParameterSpec(name=name, shape=shape) for name, shape in table]
+
+
+def drawn_update(layout: UpdateLayout, generator: np.random.Generator) -> DecodedUpdate:
+    """An update that prefers low frequencies, as real ones do."""
+    update = DecodedUpdate([], [])
+    for tensor in layout.tensors:
+        shape = (tensor.blocks, tensor.top_k)
+        rows = (tensor.block_rows * generator.random(shape, dtype=np.float32) ** 2).astype(np.int32)
+        columns = tensor.block_columns * generator.random(shape, dtype=np.float32) ** 2
+        places = rows * tensor.block_columns + columns.astype(np.int32)
+        # Ascending and then moved apart by one each: a set.
+        places = np.sort(places.clip(max=tensor.elements - tensor.top_k), axis=1)
+        update.positions.append(places + np.arange(tensor.top_k, dtype=np.int32))
+        plus = generator.random(shape, dtype=np.float32) < 0.6
+        update.signs.append(np.where(plus, 1, -1).astype(np.int8))
+    return update
+
+
+_Result = TypeVar("_Result")
+
+
+class Stopwatch:
+    """The shortest of several runs of each step, by name, in milliseconds.
+
+    On one CPU thread it is the process's own time: what else the machine does only adds to the clock
+    on the wall.
+    """
+
+    def __init__(self, device: torch.device, threads: int) -> None:
+        self._device = device
+        self._now = (
+            time.process_time if device.type == "cpu" and threads == 1 else time.perf_counter
+        )
+        self.milliseconds: dict[str, float] = {}
+
+    def run(self, name: str, act: Callable[[], _Result]) -> _Result:
+        self._synchronize()
+        start = self._now()
+        result = act()
+        self._synchronize()
+        taken = 1000 * (self._now() - start)
+        self.milliseconds[name] = min(taken, self.milliseconds.get(name, taken))
+        return result
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+class Demo:
+    """The optimizer of DeMo on whole tensors, in floats."""
+
+    def __init__(self, layout: UpdateLayout, parameters: Sequence[torch.Tensor]) -> None:
+        self._layout = layout
+        self._parameters = parameters
+        self._momentum = [torch.zeros_like(p) for p in parameters]
+        self._received: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def receive(self, updates: Sequence[DecodedUpdate]) -> None:
+        """What an all-gather leaves on the device: positions in int64, values in float32."""
+        device = self._parameters[0].device
+        for index in range(len(self._layout.tensors)):
+            places = np.concatenate([u.positions[index] for u in updates], axis=1)
+            values = np.concatenate([u.signs[index] for u in updates], axis=1)
+            self._received.append(
+                (
+                    torch.from_numpy(places).to(device).long(),
+                    torch.from_numpy(values).to(device).float(),
+                )
+            )
+
+    @torch.no_grad()
+    def extract(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Momentum, transform, top-k; the own part transformed back and subtracted."""
+        for tensor, momentum, gradient in zip(
+            self._layout.tensors, self._momentum, gradients, strict=True
+        ):
+            momentum.mul_(0.999).add_(gradient)
+            left, right = self._bases(tensor)
+            blocks = _blocks(momentum, tensor)
+            flat = (left @ blocks @ right.T).reshape(tensor.blocks, tensor.elements)
+            places = flat.abs().topk(tensor.top_k, dim=1).indices
+            sent = torch.zeros_like(flat).scatter_(1, places, flat.gather(1, places))
+            momentum.sub_(_whole(left.T @ sent.view_as(blocks) @ right, tensor, momentum))
+
+    @torch.no_grad()
+    def apply(self) -> None:
+        """Mean, float transform, sign, step."""
+        for tensor, parameter, (places, values) in zip(
+            self._layout.tensors, self._parameters, self._received, strict=True
+        ):
+            left, right = self._bases(tensor)
+            sums = torch.zeros((tensor.blocks, tensor.elements), device=parameter.device)
+            sums.scatter_reduce_(1, places, values, reduce="mean", include_self=False)
+            blocks = sums.view(-1, tensor.block_rows, tensor.block_columns)
+            direction = _whole(left.T @ blocks @ right, tensor, parameter)
+            parameter.mul_(1 - RATE * DECAY).sub_(direction.sign_(), alpha=RATE)
+
+    def _bases(self, tensor: TensorLayout) -> tuple[torch.Tensor, torch.Tensor]:
+        device = self._parameters[0].device
+        return float_basis(tensor.block_rows, device), float_basis(tensor.block_columns, device)
+
+
+def _blocks(matrix: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
+    grid = matrix.view(
+        -1, tensor.block_rows, tensor.columns // tensor.block_columns, tensor.block_columns
+    )
+    return grid.transpose(1, 2).reshape(-1, tensor.block_rows, tensor.block_columns)
+
+
+def _whole(blocks: torch.Tensor, tensor: TensorLayout, like: torch.Tensor) -> torch.Tensor:
+    across = tensor.columns // tensor.block_columns
+    grid = blocks.view(-1, across, tensor.block_rows, tensor.block_columns)
+    return grid.transpose(1, 2).reshape(like.shape)
+
+
+def bandwidth(device: torch.device, threads: int) -> float:
+    """Bytes a second that a copy moves, read and written, well beyond any cache."""
+    source = torch.ones(1 << 26, device=device)
+    target = torch.empty_like(source)
+    watch = Stopwatch(device, threads)
+    for _ in range(5):
+        watch.run("copy", lambda: target.copy_(source))
+    return 2 * 4 * source.numel() / (watch.milliseconds["copy"] / 1000)
+
+
+def drawn_parameters(table: Sequence[ParameterSpec]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(spec.shape, generator=generator).mul_(0.02) for spec in table]
+
+
+def stepped(
+    table: Sequence[ParameterSpec],
+    layout: UpdateLayout,
+    updates: Sequence[DecodedUpdate],
+    device: torch.device,
+) -> int:
+    """The fingerprint after three steps."""
+    parameters = [parameter.to(device) for parameter in drawn_parameters(table)]
+    for _ in range(3):
+        apply_step(parameters, layout, updates, RATE, DECAY)
+    return fingerprint(parameters)
+
+
+def equality_table(device: torch.device, k: int) -> list[dict[str, object]]:
+    """Fingerprints after some steps on odd shapes, in every way that there is to compute them."""
+    cpu = torch.device("cpu")
+    table = [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(ODD_SHAPES)]
+    layout = update_layout(table, 64, k)
+    rows: list[dict[str, object]] = []
+    threads = torch.get_num_threads()
+    for members in (1, 4, 32, 1040 // k, 1040 // k + 1, 1024):
+        # Of many members some send the same: sums then grow to what the float type must hold.
+        drawn = [drawn_update(layout, np.random.default_rng(n)) for n in range(min(members, 40))]
+        updates = [drawn[member % len(drawn)] for member in range(members)]
+        torch.set_num_threads(1)
+        expected = stepped(table, layout, updates, cpu)
+        row: dict[str, object] = {
+            "updates": members,
+            "float": 32 if exact_in_float32(members, k, 64, 64) else 64,
+            "cpu": f"{expected:016x}",
+            "reversed": stepped(table, layout, updates[::-1], cpu) == expected,
+        }
+        torch.set_num_threads(2)
+        row["two threads"] = stepped(table, layout, updates, cpu) == expected
+        torch.set_num_threads(threads)
+        if device.type != "cpu":
+            row[device.type] = stepped(table, layout, updates, device) == expected
+        rows.append(row)
+    return rows
+
+
+def time_ours(
+    watch: Stopwatch,
+    layout: UpdateLayout,
+    parameters: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    updates: Sequence[DecodedUpdate],
+    spec: OptimizerSpec,
+    repeats: int,
+) -> None:
+    bodies = [encode_update(layout, u.positions, u.signs) for u in updates]
+    local = LocalOptimizer(layout, parameters, spec)
+
+    def encode(taken: Taken) -> bytes:
+        return encode_update(layout, taken.positions, taken.signs)
+
+    for number in range(repeats):
+        watch.run("accumulate", lambda: local.accumulate(list(gradients)))
+        taken = watch.run("take", lambda n=number: local.take(n))
+        local.forget(number)
+        watch.run("encode", lambda t=taken: encode(t))
+        watch.run("decode", lambda: [decode_update(layout, body) for body in bodies])
+        watch.run("apply", lambda: apply_step(parameters, layout, updates, RATE, DECAY))
+        watch.run("yield", lambda: local.yield_to(updates))
+        watch.run("fingerprint", lambda: fingerprint(parameters))
+
+
+def time_demo(
+    watch: Stopwatch,
+    layout: UpdateLayout,
+    parameters: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    updates: Sequence[DecodedUpdate],
+    repeats: int,
+) -> None:
+    demo = Demo(layout, parameters)
+    demo.receive(updates)
+    for _ in range(repeats):
+        watch.run("DeMo extract", lambda: demo.extract(gradients))
+        watch.run("DeMo apply", demo.apply)
+
+
+def time_adamw(
+    watch: Stopwatch,
+    parameters: Sequence[torch.Tensor],
+    gradients: Sequence[torch.Tensor],
+    repeats: int,
+) -> None:
+    trained = [torch.nn.Parameter(parameter) for parameter in parameters]
+    for parameter, gradient in zip(trained, gradients, strict=True):
+        parameter.grad = gradient
+    adamw = torch.optim.AdamW(trained, lr=RATE, fused=True)
+    # The first step makes the state.
+    for _ in range(repeats + 1):
+        watch.run("AdamW", adamw.step)
+
+
+def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """All ways on one parameter set; and whether the device's step is the CPU's."""
+    table = llama(options.parameters)
+    layout = update_layout(table, 64, options.k)
+    updates = [drawn_update(layout, np.random.default_rng(s)) for s in range(options.updates)]
+    initial = drawn_parameters(table)
+    parameters = [parameter.to(device, copy=True) for parameter in initial]
+    apply_step(parameters, layout, updates, RATE, DECAY)
+    apply_step(initial, layout, updates[::-1], RATE, DECAY)
+    identical = fingerprint(initial) == fingerprint(parameters)
+    del initial
+
+    generator = torch.Generator().manual_seed(1)
+    gradients = [torch.randn(spec.shape, generator=generator).to(device) for spec in table]
+    watch = Stopwatch(device, options.threads)
+    spec = OptimizerSpec(top_k=options.k)
+    time_ours(watch, layout, parameters, gradients, updates, spec, options.repeats)
+    time_demo(watch, layout, parameters, gradients, updates, options.repeats)
+    time_adamw(watch, parameters, gradients, options.repeats)
+    elements = sum(parameter.numel() for parameter in parameters)
+    speed = bandwidth(device, options.threads)
+    ms = watch.milliseconds
+    ours = sum(ms[name] for name in OURS)
+    return {
+        "parameters": elements,
+        "coefficients": layout.coefficients,
+        "updates": options.updates,
+        "k": options.k,
+        "device": device.type,
+        "device_name": (
+            torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+        ),
+        "threads": options.threads,
+        "torch": torch.__version__,
+        "milliseconds": ms,
+        "ours": ours,
+        "ours_uncoded": ours - ms["encode"] - ms["decode"],
+        "demo": ms["DeMo extract"] + ms["DeMo apply"],
+        "bandwidth": speed,
+        "floor": 1000 * FLOOR_BYTES * elements / speed,
+        "identical": identical,
+        "equality": equality_table(device, options.k),
+    }
+
+
+def report(result: dict[str, Any]) -> None:
+    ms, updates = result["milliseconds"], result["updates"]
+    names = OURS | {
+        "take": f"take the strongest {result['coefficients']:,} coefficients",
+        "decode": f"decode {updates} updates",
+        "apply": f"apply {updates} updates",
+    }
+    print(f"{result['parameters']:,} parameters, {result['device']}; shortest of the repeats, ms")
+    rows = [(f"  {names[name]}", ms[name]) for name in OURS]
+    rows += [
+        ("ours, all of it", result["ours"]),
+        ("  momentum, extraction", ms["DeMo extract"]),
+        (f"  mean of {updates}, transform, sign, step", ms["DeMo apply"]),
+        ("DeMo's way, without any codec", result["demo"]),
+        ("AdamW, fused", ms["AdamW"]),
+        (
+            f"floor: {FLOOR_BYTES} bytes a parameter at {result['bandwidth'] / 1e9:.1f} GB/s",
+            result["floor"],
+        ),
+    ]
+    for name, figure in rows:
+        print(f"{name:56} {figure:10.1f}")
+    ratios = {
+        "ours / DeMo's way, all of it": result["ours"] / result["demo"],
+        "ours / DeMo's way, without encode and decode": result["ours_uncoded"] / result["demo"],
+        "ours / DeMo's way, the shared step alone": ms["apply"] / ms["DeMo apply"],
+        "ours / floor": result["ours"] / result["floor"],
+    }
+    print()
+    for name, figure in ratios.items():
+        print(f"{name:56} {figure:10.2f}")
+    other = "in another order of updates" if result["device"] == "cpu" else "to the CPU"
+    print(f"\nidentical {other}: {_yes(result['identical'])}")
+    print("fingerprints of the shared step on odd shapes: one CPU thread, and who has the same")
+    ways = [name for name in result["equality"][0] if name not in ("updates", "float", "cpu")]
+    print(f"{'updates':>8} {'float':>6} {'one thread':>17} " + "".join(f"{w:>14}" for w in ways))
+    for row in result["equality"]:
+        same = "".join(f"{_yes(row[way]):>14}" for way in ways)
+        print(f"{row['updates']:8} {row['float']:6} {row['cpu']:>17} {same}")
+
+
+def _yes(value: object) -> str:
+    return "yes" if value else "NO"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What a round's optimizer work costs.")
+    parser.add_argument("--parameters", choices=list(SIZES), default="10M")
+    parser.add_argument("--updates", type=int, default=32)
+    parser.add_argument("--k", type=int, default=8, help="coefficients of a block of 64 × 64")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--threads", type=int, default=1, help="threads on the CPU")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    result = measure(options, choose_device(options.device))
+    report(result)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
