@@ -1,7 +1,7 @@
 """Which samples a member computes in a round: a pure function of what all members know.
 
 The corpus is an endless stream of positions, epoch after epoch, each epoch in an order of its own.
-A round takes the next positions and deals them out to its members, so shares never overlap and
+A round takes some positions (`deal`) and deals them out to its members, so shares never overlap and
 nobody has to announce one. The order is a keyed permutation that is evaluated place by place: it
 costs no memory, whatever the size of the corpus.
 """
@@ -25,27 +25,45 @@ _DOMAIN = b"distro-node sample order 1"
 def share(
     seed: int,
     samples: int,
-    cursor: int,
-    sequences: int,
+    positions: Sequence[range],
     members: Sequence[PeerId],
     me: PeerId,
     round_number: int,
 ) -> list[int]:
-    """The sample indices that `me` computes in a round.
+    """The sample indices that `me` computes in a round that deals these stream `positions`.
 
-    The round covers the stream positions from `cursor` to `cursor + sequences - 1`; an epoch is
-    `samples` positions long. They are dealt to the sorted members in turn, beginning with another
-    member each round, so that a remainder falls on everybody alike. With fewer positions than
-    members some shares are empty.
+    An epoch is `samples` positions long. With fewer positions than members some shares are empty.
 
     Raises `ValueError` if `me` is no member, and what `samples_at` raises.
     """
     ordered = sorted(set(members))
     if me not in ordered:
         raise ValueError("this peer is not among the members")
-    first = (ordered.index(me) - round_number) % len(ordered)
-    mine = range(cursor + first, cursor + sequences, len(ordered))
-    return samples_at(seed, samples, mine)
+    mine = places(sum(map(len, positions)), len(ordered), ordered.index(me), round_number)
+    return [sample for run in cut(positions, mine) for sample in samples_at(seed, samples, run)]
+
+
+def places(count: int, members: int, index: int, round_number: int) -> range:
+    """Which of the `count` places that a round deals fall to the member with this index.
+
+    Each gets a run of them, beginning with another member each round, so that a remainder falls on
+    everybody alike. Runs, because what a member leaves untrained has to be remembered; their order
+    does not matter, since samples are shuffled.
+    """
+    rank = (index - round_number) % members
+    return range(rank * count // members, (rank + 1) * count // members)
+
+
+def cut(ranges: Sequence[range], wanted: range) -> list[range]:
+    """What lies at the `wanted` places of `ranges`, taken as one sequence."""
+    pieces: list[range] = []
+    before = 0
+    for each in ranges:
+        piece = each[max(0, wanted.start - before) : max(0, wanted.stop - before)]
+        if piece:
+            pieces.append(piece)
+        before += len(each)
+    return pieces
 
 
 def samples_for(seed: int, samples: int, first: int, count: int) -> list[int]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ..crypto.envelope import verify_detached
 from ..crypto.identity import PeerId
 from .certificates import Verify, check_certificate
+from .deal import Deal
 from .errors import ProtocolError
 from .evidence import EVIDENCE_WINDOW, check_evidence
 from .manifest import Manifest
@@ -62,6 +63,8 @@ class Ledger:
         self._entries: list[Decided] = []
         self._ids: list[RecordId] = []
         self._memberships: list[Membership] = [founding(manifest.founder)]
+        # One state a round: it is as small as the round's failures, far smaller than its record.
+        self._deals = [Deal()]
         self._snapshot: tuple[int, SnapshotEntry] | None = None
         self._everybody = {manifest.founder}
 
@@ -80,6 +83,10 @@ class Ledger:
     def membership(self, round: int) -> Membership:
         """The members of a round, at most the next one."""
         return self._memberships[round]
+
+    def deal(self, round: int) -> Deal:
+        """Where the sample stream stands before a round, at most the next one."""
+        return self._deals[round]
 
     def has_been_member(self, peer: PeerId) -> bool:
         """Whether `peer` is a member or was one at any time."""
@@ -133,6 +140,8 @@ class Ledger:
         self._entries.append(decided)
         self._ids.append(record.id)
         self._memberships.append(membership.after(record))
+        sequences = self.manifest.rounds.sequences
+        self._deals.append(self._deals[-1].after(record, membership, sequences))
         self._everybody.update(admission.peer for admission in record.admitted)
         if record.snapshot is not None:
             self._snapshot = (round_, record.snapshot)
@@ -151,6 +160,7 @@ class Ledger:
         copy._entries = self._entries[:length]
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships[: length + 1]
+        copy._deals = self._deals[: length + 1]
         for decided in copy._entries:
             copy._everybody.update(admission.peer for admission in decided.record.admitted)
             if decided.record.snapshot is not None:

@@ -170,13 +170,12 @@ class Round:
 
     def samples(self) -> tuple[int, ...]:
         """The samples that this member computes."""
-        sequences = self._manifest.rounds.sequences
+        deal = self._ledger.deal(self.number)
         return tuple(
             share(
                 seed=self._manifest.seed,
                 samples=self._manifest.data.samples,
-                cursor=(self.number - 1) * sequences,
-                sequences=sequences,
+                positions=deal.positions(self._manifest.rounds.sequences),
                 members=self.membership.peers,
                 me=self._me,
                 round_number=self.number,

@@ -30,9 +30,10 @@ def test_shares_are_together_exactly_the_round(
     seed: int, samples: int, cursor: int, sequences: int, members: int, round_number: int
 ) -> None:
     everybody = peers(members)
+    middle = cursor + sequences // 3
+    positions = [range(cursor, middle), range(middle, cursor + sequences)]
     shares = [
-        share(seed, samples, cursor, sequences, everybody[::-1], me, round_number)
-        for me in everybody
+        share(seed, samples, positions, everybody[::-1], me, round_number) for me in everybody
     ]
     dealt = Counter(index for mine in shares for index in mine)
     assert dealt == Counter(samples_for(seed, samples, cursor, sequences))
@@ -67,13 +68,15 @@ def test_the_order_looks_random() -> None:
 def test_the_remainder_goes_round() -> None:
     everybody = peers(3)
     for me in everybody:
-        sizes = [len(share(9, 100, 4 * r, 4, everybody, me, r)) for r in range(1, 7)]
+        sizes = [
+            len(share(9, 100, [range(4 * r, 4 * r + 4)], everybody, me, r)) for r in range(1, 7)
+        ]
         assert sorted(sizes) == [1, 1, 1, 1, 2, 2]
 
 
 def test_fewer_sequences_than_members() -> None:
     everybody = peers(5)
-    sizes = [len(share(0, 10, 0, 2, everybody, me, 7)) for me in everybody]
+    sizes = [len(share(0, 10, [range(2)], everybody, me, 7)) for me in everybody]
     assert sorted(sizes) == [0, 0, 0, 1, 1]
 
 
@@ -93,7 +96,7 @@ def test_frozen_order() -> None:
 
 def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="not among"):
-        share(0, 10, 0, 4, peers(2), PeerId(bytes(32)[:31] + b"x"), 1)
+        share(0, 10, [range(4)], peers(2), PeerId(bytes(32)[:31] + b"x"), 1)
     with pytest.raises(ValueError, match="samples"):
         samples_for(0, 0, 0, 1)
     with pytest.raises(ValueError, match="count from 0"):

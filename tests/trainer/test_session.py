@@ -75,7 +75,14 @@ def test_tied_weights_are_stepped_once(tmp_path: Path) -> None:
 
 def samples_of(manifest: Manifest, peers: list[PeerId], me: PeerId, round_number: int) -> list[int]:
     cursor = (round_number - 1) * 16
-    return share(manifest.seed, manifest.data.samples, cursor, 16, peers, me, round_number)
+    return share(
+        manifest.seed,
+        manifest.data.samples,
+        [range(cursor, cursor + 16)],
+        peers,
+        me,
+        round_number,
+    )
 
 
 def test_an_update_that_missed_its_round_is_back_in_the_momentum(tmp_path: Path) -> None:
