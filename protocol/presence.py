@@ -74,9 +74,14 @@ class Presence:
         return self._heard.get(peer)
 
     def set_members(self, members: Iterable[PeerId], now: float) -> None:
-        """A new membership: newcomers get a full lease, whoever departed is forgotten."""
+        """A new membership: newcomers get a full lease, whoever departed is forgotten.
+
+        A newcomer gives everybody one: while it caught up it had better things to do than to listen, and
+        what it hears then is mostly repeated by others.
+        """
         members = set(members)
-        self._heard = {peer: self._heard.get(peer, now) for peer in members}
+        admitted = self._me in members and self._me not in self._heard
+        self._heard = {peer: now if admitted else self._heard.get(peer, now) for peer in members}
         self._beats = {peer: beat for peer, beat in self._beats.items() if peer in members}
         self._lost = {peer: at for peer, at in self._lost.items() if peer in members}
         self._leaves = {peer: leave for peer, leave in self._leaves.items() if peer in members}

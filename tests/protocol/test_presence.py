@@ -52,6 +52,16 @@ def test_newcomers_get_a_whole_lease_and_old_members_keep_their_time(presence: P
     assert presence.silent(LEASE, 42.5) == {A, STRANGER}
 
 
+def test_who_is_admitted_gives_everybody_a_whole_lease() -> None:
+    newcomer = Presence(ME, 0.0)
+    newcomer.set_members([A, B], 0.0)
+    run(newcomer, 0.0, 50.0)
+    assert newcomer.silent(LEASE, 50.0) == {A, B}
+    newcomer.set_members([ME, A, B], 50.0)
+    assert newcomer.silent(LEASE, 70.0) == set()
+    assert newcomer.silent(LEASE, 70.5) == {A, B}
+
+
 def test_heartbeats_count_once(presence: Presence) -> None:
     """A dead member's heartbeats go on travelling."""
     presence.beat(A, 7, 1.0)
