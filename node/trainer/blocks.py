@@ -16,9 +16,9 @@ from ...protocol.basis import integer_basis, orthonormal_basis
 from ...protocol.update import TensorLayout
 
 # Elements of a stripe. A CPU is fastest while the few arrays of that size that are worked on stay in
-# its caches (1 MiB each in float32); a GPU is kept busy by 64 MiB, small beside any model that
+# its caches (half a MiB each in float32); a GPU is kept busy by 64 MiB, small beside any model that
 # needs one.
-_CPU_STRIPE = 1 << 18
+_CPU_STRIPE = 1 << 17
 _GPU_STRIPE = 1 << 24
 
 

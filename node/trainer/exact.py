@@ -50,19 +50,24 @@ def apply_step(
     if not updates:
         return
     decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
-    for index, (parameter, tensor) in enumerate(zip(parameters, layout.tensors, strict=True)):
+    positions_UC, signs_UC = _ballots(updates, layout, parameters[0].device)
+    done = 0
+    for parameter, tensor in zip(parameters, layout.tensors, strict=True):
         in_float32 = exact_in_float32(
             len(updates), tensor.top_k, tensor.block_rows, tensor.block_columns
         )
+        own = slice(done, done + tensor.coefficients)
+        done = own.stop
+        places = _places(positions_UC[:, own], tensor)
+        weights = signs_UC[:, own].to(torch.float32).view(places.shape)
         target = parameter.detach()
         dense = target.contiguous()
-        places, signs = _ballots(updates, index, tensor, dense.device)
         for stripe in stripes(tensor, dense.device):
             rows = dense.view(tensor.rows, tensor.columns)[stripe.rows]
             votes = torch.zeros_like(rows)
             here = places[:, stripe.blocks] - stripe.rows.start * tensor.columns
             # Whole numbers of at most the member count: float32 adds them exactly in any order.
-            votes.view(-1).index_add_(0, here.view(-1), signs[:, stripe.blocks].reshape(-1))
+            votes.view(-1).index_add_(0, here.view(-1), weights[:, stripe.blocks].reshape(-1))
             direction = inverse_signs(votes, tensor, in_float32=in_float32, basis=basis)
             if decay != 1.0:
                 rows.mul_(decay)
@@ -118,25 +123,30 @@ def check_exactness(device: torch.device) -> None:
 
 
 def _ballots(
-    updates: Sequence[DecodedUpdate], index: int, tensor: TensorLayout, device: torch.device
+    updates: Sequence[DecodedUpdate], layout: UpdateLayout, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where in the tensor, seen flat, each coefficient of each update lies, and its sign.
+    """All updates' positions (int16) and signs (int8), each (members, coefficients), on the device.
 
-    Both (members, blocks, k): whole numbers, and float32. All of a tensor travels to the device at
-    once and in its smallest form.
+    They travel there all at once and in their smallest form: three bytes a coefficient.
     """
-    shape = (len(updates), tensor.blocks, tensor.top_k)
+    shape = (len(updates), layout.coefficients)
     positions, signs = np.empty(shape, dtype=np.int16), np.empty(shape, dtype=np.int8)
     for member, update in enumerate(updates):
-        positions[member] = update.positions[index]
-        signs[member] = update.signs[index]
+        flat = [places.reshape(-1) for places in update.positions]
+        np.concatenate(flat, out=positions[member], casting="same_kind")
+        np.concatenate([sign.reshape(-1) for sign in update.signs], out=signs[member])
+    return torch.from_numpy(positions).to(device), torch.from_numpy(signs).to(device)
+
+
+def _places(positions_UC: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
+    """Where in the tensor, seen flat, each coefficient lies: (members, blocks, k)."""
     # 64-bit numbers only where they are needed: they are slow on a GPU, and twice as many bytes.
     number = torch.int32 if tensor.blocks * tensor.elements < 1 << 31 else torch.int64
-    places = torch.from_numpy(positions).to(device).to(number)
+    places = positions_UC.to(number).view(-1, tensor.blocks, tensor.top_k)
     # One row down is block_columns positions on in a block, but a whole row on in the tensor.
     places += (places // tensor.block_columns) * (tensor.columns - tensor.block_columns)
     across = tensor.columns // tensor.block_columns
-    block = torch.arange(tensor.blocks, dtype=number, device=device)
+    block = torch.arange(tensor.blocks, dtype=number, device=places.device)
     corners = (block // across) * (tensor.block_rows * tensor.columns)
     places += (corners + (block % across) * tensor.block_columns)[:, None]
-    return places, torch.from_numpy(signs).to(device).to(torch.float32)
+    return places
