@@ -34,12 +34,11 @@ def fingerprint(parameters: Sequence[torch.Tensor]) -> int:
     offset = 0
     for parameter in parameters:
         bits = parameter.detach().reshape(-1).view(torch.int32)
-        total = totals.setdefault(
-            bits.device, torch.zeros((), dtype=torch.int64, device=bits.device)
-        )
+        if bits.device not in totals:
+            totals[bits.device] = torch.zeros((), dtype=torch.int64, device=bits.device)
         size = _CPU_PIECE if bits.device.type == "cpu" else _GPU_PIECE
         for start in range(0, bits.numel(), size):
-            total += _weighted_sum(bits[start : start + size], offset + start, size)
+            totals[bits.device] += _weighted_sum(bits[start : start + size], offset + start, size)
         offset += bits.numel()
     return sum(int(total) for total in totals.values()) % (1 << 64)
 

@@ -7,12 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 from distro_node.node.blobstore import BlobStore
-from distro_node.node.trainer import exact
+from distro_node.node.trainer import blocks, exact
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.exact import apply_step, check_exactness
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
-from trainer.exactness import SHAPES, layout_of, random_parameters, random_updates
+from trainer.exactness import (
+    SHAPES,
+    assert_equal_bits,
+    bits_of,
+    layout_of,
+    random_parameters,
+    random_updates,
+    reference_step,
+)
 from trainer.support import CPU, make_manifest
 
 pytestmark = [
@@ -47,6 +55,44 @@ def test_the_step_and_its_fingerprint_are_the_same_on_both(
         assert fingerprint(on_cpu) == fingerprint(on_gpu)
     for here, there in zip(on_cpu, on_gpu, strict=True):
         assert torch.equal(here.view(torch.int32), there.cpu().view(torch.int32))
+
+
+@pytest.mark.parametrize("members", [131, 1024])
+def test_beyond_the_bound_of_float32_it_is_the_same_too(cuda: torch.device, members: int) -> None:
+    layout = layout_of(SHAPES)
+    few = random_updates(layout, 3)
+    updates = [few[0]] * (members - 2) + few[1:]
+    results = []
+    for device in (CPU, cuda):
+        parameters = [parameter.to(device) for parameter in random_parameters(SHAPES)]
+        apply_step(parameters, layout, updates, 0.001953125, 0.1)
+        results.append(fingerprint(parameters))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("limit", [1, 4096, 1 << 24])
+def test_strides_orders_and_stripes_do_not_matter_there_either(
+    cuda: torch.device, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_GPU_STRIPE", limit)
+    shapes = [(64, 128), (43, 67), (30, 100)]
+    layout = layout_of(shapes)
+    updates = random_updates(layout, 8)
+    parameters = random_parameters(shapes)
+    expected = reference_step(parameters, layout, updates, 0.001953125, 0.1)
+    columns = [p.T.contiguous().to(cuda).T for p in parameters]
+    apply_step(columns, layout, updates[::-1], 0.001953125, 0.1)
+    assert not any(p.is_contiguous() for p in columns)
+    assert_equal_bits(bits_of([p.contiguous() for p in columns]), expected)
+
+
+@pytest.mark.parametrize("size", [1000, 1 << 16, 1 << 22])
+def test_the_fingerprint_is_the_same_in_any_pieces(
+    cuda: torch.device, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = random_parameters([(333, 1001), (7,), (), (64, 64)])
+    monkeypatch.setattr("distro_node.node.trainer.fingerprint._GPU_PIECE", size)
+    assert fingerprint([p.to(cuda) for p in parameters]) == fingerprint(parameters)
 
 
 def test_a_member_on_a_gpu_and_one_on_a_cpu_train_together(
