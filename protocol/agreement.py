@@ -34,7 +34,7 @@ from ..crypto.identity import PeerId
 from .certificates import find_quorum, silenced
 from .errors import ProtocolError
 from .evidence import RULED_OUT, accuse, contradict
-from .membership import FaultModel, Membership, quorum
+from .membership import FaultModel, Membership, most_liars, quorum
 from .messages import (
     NO_BLOCK,
     Ballot,
@@ -106,6 +106,8 @@ class Agreement:
         self._me = me
         self._leaders = membership.leaders(parent)
         self._slots: dict[int, _SlotState] = {}
+        # Certificates of votes and skips that call this member silent and may be made by liars alone.
+        self._doubted: dict[tuple[BallotKind, int], Certificate] = {}
 
     # What arrives
 
@@ -142,9 +144,14 @@ class Agreement:
             raise ProtocolError("invalid", f"a {kind} with the wrong kind of block")
         state = self._state(ballot.slot)
         by_block = state.ballots[kind]
-        self._check_contradiction(
+        contradiction = self._find_contradiction(
             sender, state, ballot.slot, Testimony(kind, ballot.block, ballot.silent, signature)
         )
+        # A liar gives one ballot to some and another to others, who may have a certificate by it. They
+        # must come to the same end; so its ballots count wherever somebody else cast the same.
+        backed = ballot.block in by_block and by_block[ballot.block].cast.keys() - {sender}
+        if contradiction and not backed:
+            raise ProtocolError("equivocation", contradiction)
         # The same ballot with another mask (silence is noticed over time) stands beside the first:
         # members that heard them in another order, or not all, must come to the same end.
         tally = by_block.setdefault(ballot.block, _Tally())
@@ -154,6 +161,18 @@ class Agreement:
         if len(versions) > _MAX_MASKS:
             del versions[next(iter(versions))]
         self._certify(kind, ballot.slot, ballot.block, tally)
+
+    def concede(self) -> None:
+        """Leave the current slot, which this member has skipped, by a certificate that it doubted.
+
+        Those who call it silent may be right, and be in a later slot where they need it. If they lie,
+        nothing is lost: of those who skipped a slot and of liars there is no quorum where another
+        finalized, so no later slot can decide something else.
+        """
+        for kind in ("vote", "skip"):
+            certificate = self._doubted.get((kind, self.slot))
+            if certificate is not None and self._cast("skip", self.slot):
+                self._state(self.slot).certificates.setdefault(kind, certificate)
 
     # What the rules allow
 
@@ -249,10 +268,10 @@ class Agreement:
 
     # Private
 
-    def _check_contradiction(
+    def _find_contradiction(
         self, sender: PeerId, state: _SlotState, slot: int, new: Testimony
-    ) -> None:
-        """Refuse a ballot that contradicts an earlier one of its sender, and keep the proof."""
+    ) -> str:
+        """How a ballot contradicts an earlier one of its sender, if it does; the proof is kept."""
         for kind, by_block in state.ballots.items():
             for block, tally in by_block.items():
                 versions = tally.cast.get(sender)
@@ -265,9 +284,8 @@ class Agreement:
                         self.contradictions[sender] = accuse(
                             sender, self.round, self.parent, slot, old, new
                         )
-                    raise ProtocolError(
-                        "equivocation", f"a {old.kind} and another {new.kind} in slot {slot}"
-                    )
+                    return f"a {old.kind} and another {new.kind} in slot {slot}"
+        return ""
 
     def _certify(self, kind: BallotKind, slot: int, block: RecordId, tally: _Tally) -> None:
         """Look for a certificate, where there may be one and none is known that will do.
@@ -287,13 +305,18 @@ class Agreement:
             return
         certificate = Certificate(kind, self.round, self.parent, slot, block, found)
         tally.settled = self._me not in silenced(certificate, self.membership)
-        # A liar who calls everybody silent is a quorum by himself. Nobody accused believes it; only a
-        # decision may be true all the same, if this member was cut off: that is the member's to judge.
-        if tally.settled or kind == "finalize":
-            certificates = self._state(slot).certificates
-            known = certificates.get(kind)
-            if tally.settled or known is None or known.block == block:
+        certificates = self._state(slot).certificates
+        known = certificates.get(kind)
+        # A liar who calls everybody silent is a quorum by himself. Who is accused by no more than may
+        # lie together doubts it; only whether a decision binds is the member's to judge.
+        liars = most_liars(self._model, len(self.membership))
+        if tally.settled or (kind != "finalize" and len(found) > liars):
+            certificates[kind] = certificate
+        elif kind == "finalize":
+            if known is None or known.block == block:
                 certificates[kind] = certificate
+        else:
+            self._doubted[kind, slot] = certificate
 
     def _founded(self) -> list[RecordId | None]:
         """Blocks that the current slot may build on, the latest first; None stands for a fresh one."""

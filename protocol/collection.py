@@ -132,6 +132,12 @@ class Holdings:
             for effect in self.fetch(round, entry.peer, entry.update, entry.size)
         ]
 
+    def arrived(self, update: ContentId, ledger: Ledger, applied_round: int) -> None:
+        """An update is there. It is held if it is still asked for: its round may be over by now."""
+        rounds = range(applied_round + 1, len(ledger) + 1)
+        if any((round_, update) in self._asked for round_ in rounds):
+            self.held.add(update)
+
     def loaded(self, announced: set[ContentId], ledger: Ledger, applied_round: int) -> None:
         """Parameters were loaded: ask again for what they lack, drop what they leapt over."""
         self._asked.clear()
@@ -150,7 +156,13 @@ class Holdings:
         for round_ in range(applied_round + 1, len(ledger)) if missed else ():
             missed -= {entry.update for entry in ledger[round_].record.updates}
         self.held -= missed
-        self._asked = {(round_, update) for round_, update in self._asked if round_ > applied_round}
+        over = len(ledger) - 1
+        counted = {entry.update for entry in ledger[over].record.updates}
+        self._asked = {
+            (round_, update)
+            for round_, update in self._asked
+            if round_ > applied_round and (round_ != over or update in counted)
+        }
 
     def applied(self, updates: set[ContentId]) -> None:
         """These are in the parameters."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Literal, NewType
 
 from ..crypto.hashing import ContentId, content_id
@@ -199,7 +200,7 @@ class Manifest:
         """The canonical bytes, whose content id is the swarm-id."""
         return encode(self, named=True)
 
-    @property
+    @cached_property
     def swarm(self) -> SwarmId:
         """The swarm-id."""
         return SwarmId(content_id(self.encode()))

@@ -223,8 +223,9 @@ class Member:
 
     def update_held(self, update: ContentId, now: float) -> list[Effect]:
         """The bytes of `update` are in the store and passed the codec's checks."""
-        self._holdings.held.add(update)
-        self.current.collection.held(update, now)
+        collection = self.current.collection
+        self._holdings.arrived(update, self.ledger, self.applied_round)
+        collection.held(update, now)
         return self._step(now)
 
     def update_bad(self, update: ContentId, now: float) -> list[Effect]:

@@ -31,6 +31,11 @@ def quorum(model: FaultModel, members: int) -> int:
     return 2 * members // 3 + 1 if model == "byzantine" else members // 2 + 1
 
 
+def most_liars(model: FaultModel, members: int) -> int:
+    """How many of `members` may lie: fewer than a third, or none."""
+    return (members - 1) // 3 if model == "byzantine" else 0
+
+
 @dataclass(frozen=True)
 class Membership:
     """The members of a round, each with the round in whose record it was admitted.

@@ -15,6 +15,7 @@ from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
 from .agreement import Agreement
 from .assignment import share
+from .certificates import silenced
 from .collection import Collection, Holdings
 from .effects import Effect, Note
 from .errors import ProtocolError
@@ -184,7 +185,8 @@ class Round:
 
     def observe(self, certificate: Certificate, now: float) -> None:
         """The round was decided, with the member at the tip: let the pacing know how it went."""
-        undisturbed = not any(any(signed.silent) for signed in certificate.ballots)
+        # One mask alone may be a liar's.
+        undisturbed = not silenced(certificate, self.membership)
         # Round 0 lasts until enough members have come.
         if self.ready_since is not None and undisturbed and self.number > 0:
             self._pacing.record_round(
@@ -269,6 +271,9 @@ class Round:
         # Timers differ: a member that was restarted knows nothing of the swarm's pace.
         late = now >= self._slot_deadline(now) or self.agreement.hopeless()
         if not late or not self.agreement.may_skip():
+            # Long after our own skip, the others are elsewhere.
+            if now >= self._slot_deadline(now) + self._pacing.lease:
+                self.agreement.concede()
             return _nothing()
         step = _say(self._ballot("skip", slot, NO_BLOCK, now))
         step.notes.append(Note("skipped", self.number, self.agreement.leader(slot)))

@@ -67,13 +67,13 @@ class StructureError(ValueError):
 
 def to_plain(value: Any, *, named: bool) -> Any:
     """Turn a dataclass (or anything inside one) into dicts or lists of plain values."""
-    if type(value) in _SCALARS:
+    cls = type(value)
+    if cls in _SCALARS:
         return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        items = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
-        if named:
-            return {name: to_plain(item, named=True) for name, item in items}
-        return [to_plain(item, named=False) for _, item in items]
+    names = _field_names(cls)
+    if names is not None:
+        items = [to_plain(getattr(value, name), named=named) for name in names]
+        return dict(zip(names, items, strict=True)) if named else items
     if isinstance(value, (tuple, list)):
         return [to_plain(item, named=named) for item in value]
     if isinstance(value, Mapping):
@@ -102,6 +102,14 @@ def from_plain(cls: type[T], value: Any, *, named: bool, where: str = "") -> T:
         raise
     except ValueError as error:
         raise StructureError(where, str(error)) from None
+
+
+@functools.cache
+def _field_names(cls: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass in order; None for any other type. Asked for with every message."""
+    if not dataclasses.is_dataclass(cls):
+        return None
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 @functools.cache

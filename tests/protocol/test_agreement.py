@@ -373,20 +373,43 @@ def test_the_order_in_which_masks_arrive_does_not_matter() -> None:
         assert round_.agreement.advance()
 
 
-def test_what_contradicts_is_refused_and_proven() -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("vote", B.id), ("vote", C.id)),
+        (("finalize", B.id), ("skip", NO_BLOCK)),
+        (("skip", NO_BLOCK), ("finalize", B.id)),
+    ],
+)
+def test_what_contradicts_is_refused_and_proven(
+    first: tuple[BallotKind, RecordId], second: tuple[BallotKind, RecordId]
+) -> None:
     round_ = Round()
-    for peer, first, second in zip(
-        round_.others,
-        [("vote", B.id), ("finalize", B.id), ("skip", NO_BLOCK)],
-        [("vote", C.id), ("skip", NO_BLOCK), ("finalize", B.id)],
-        strict=True,
-    ):
-        round_.cast(first[0], peer, 1, first[1])  # type: ignore[arg-type]  # kinds of ballots
-        assert round_.refused(second[0], peer, 1, second[1]) == "equivocation"  # type: ignore[arg-type]
-        proof = round_.agreement.contradictions[peer]
-        assert (proof.peer, proof.round, proof.parent, proof.slot) == (peer, 5, PARENT, 1)
-        told = {(each.kind, each.block) for each in (proof.first, proof.second)}
-        assert told == {first, second}
+    peer = round_.others[0]
+    round_.cast(first[0], peer, 1, first[1])
+    assert round_.refused(second[0], peer, 1, second[1]) == "equivocation"
+    proof = round_.agreement.contradictions[peer]
+    assert (proof.peer, proof.round, proof.parent, proof.slot) == (peer, 5, PARENT, 1)
+    told = {(each.kind, each.block) for each in (proof.first, proof.second)}
+    assert told == {first, second}
+
+
+@pytest.mark.parametrize("model", ["byzantine", "crash"])
+def test_a_liar_who_told_others_something_else_does_not_hold_us_up(model: FaultModel) -> None:
+    """Three have a certificate by the liar's vote; we have heard another vote of it first."""
+    round_ = Round(4, model=model)
+    liar, *others = round_.others
+    round_.propose(1, B)
+    round_.cast("vote", liar, 1, C.id)
+    for peer in others[: 2 if model == "byzantine" else 1]:
+        round_.cast("vote", peer, 1, B.id)
+    assert not round_.agreement.finalizable()
+    round_.cast("vote", liar, 1, B.id)
+    round_.cast("vote", round_.me, 1, B.id)
+    assert [certificate.block for certificate in round_.agreement.finalizable()] == [B.id]
+    assert liar in round_.agreement.contradictions
+    # What nobody else has cast is not kept.
+    assert round_.refused("vote", liar, 1, record(3).id) == "equivocation"
 
 
 def test_what_an_honest_member_may_do_contradicts_nothing() -> None:

@@ -55,10 +55,9 @@ class Schedule:
         return max((action.time + action.seconds for action in self.actions), default=0.0)
 
 
-def draw_schedule(
-    family: Family, count: int, steady: int, lease: float, chance: random.Random
-) -> Schedule:
-    """A schedule for `count` nodes, in which the first `steady` of a liars' swarm stay alive."""
+def draw_schedule(family: Family, count: int, lease: float, chance: random.Random) -> Schedule:
+    """A schedule for `count` nodes. Node 0, the founder, never lies; among liars it alone may be
+    away, and briefly."""
     begin, span = 4.0, 30.0
     crash: list[Callable[[], Iterable[Action]]] = [
         lambda: _crash(chance, count, begin, span),
@@ -87,7 +86,15 @@ def draw_schedule(
             Action(_when(chance, begin, span), "failing", -1, 10.0, chance.choice((0.3, 0.8)))
         ],
     ]
-    kinds = {"crash": crash, "network": network, "all": crash + network}.get(family, [])
+    # Nobody may be away for so long that liars are a third of those who are left.
+    brief: list[Callable[[], Iterable[Action]]] = [
+        lambda: [Action(_when(chance, begin, span), "newcomer", count)],
+        lambda: [Action(_when(chance, begin, span), "newcomer", count)],
+        lambda: [Action(_when(chance, begin, span), "crash", 0, 0.3 * lease * chance.random())],
+        lambda: [Action(_when(chance, begin, span), "fuse", 0, 1.0, chance.randrange(1, 8))],
+    ]
+    tables = {"crash": crash, "network": network, "all": crash + network, "liars": brief}
+    kinds = tables.get(family, [])
     actions: list[Action] = []
     for _ in range(chance.randrange(2, 7) if kinds else 0):
         actions += chance.choice(kinds)()
@@ -100,7 +107,12 @@ def draw_schedule(
         else a
         for a in actions
     ]
-    cut_off = any(a.what in ("partition", "one-way", "loss", "freeze", "clock") for a in named)
+    cut_off = any(
+        a.what in ("partition", "one-way", "loss", "freeze", "clock")
+        # Whoever comes back may find the others dead that went on without it.
+        or (a.what in ("crash", "fuse", "mass") and a.seconds > lease / 2)
+        for a in named
+    )
     return Schedule(tuple(named), cut_off)
 
 
@@ -110,6 +122,7 @@ class Faults:
     def __init__(self, swarm: Swarm, schedule: Schedule, chance: random.Random) -> None:
         self._swarm = swarm
         self._chance = chance
+        self._corrupted = False
         for action in schedule.actions:
             swarm.clock.at(action.time, self._do, action)
 
@@ -156,7 +169,10 @@ class Faults:
             case "trainer":
                 node.training_seconds = action.number
             case "corrupt":
-                if node.member.at_tip:
+                # Wrong parameters of a majority would be the right ones.
+                here = [other for other in swarm.alive if not other.frozen]
+                if node.member.at_tip and len(here) > 2 and not self._corrupted:
+                    self._corrupted = True
                     node.parameters += 1
                     node.member.replica.fingerprint = node.parameters
             case "leave":
@@ -177,7 +193,9 @@ class Faults:
             # The newest entry of the ledger was torn.
             disk.entries.pop()
         elif kind < 0.3:
-            disk.blobs.clear()
+            # What nobody else has cannot be lost, or no protocol would help.
+            others = {o.index: o.disk for o in self._swarm.nodes if o.disk is not disk}
+            disk.blobs -= {blob for other in others.values() for blob in other.blobs}
         self._swarm.clock.after(seconds, self._start, node.index, disk)
 
     def _start(self, index: int, disk: Disk) -> None:

@@ -6,9 +6,10 @@
 - *certificate*: what an honest member follows is proven by a quorum, by the oracle's own count.
 - *record*: each record on an honest chain passes a fresh ledger, checked from the entries alone.
 - *available*: a member that votes holds every update listed; when a record is decided, its updates are
-  held by a quorum, liars not counted.
+  held by a quorum of those whom its voters heard, liars not counted.
 - *ballots*: no honest member says two things: two votes, finalizes or proposals for a slot, a finalize
   and a skip, two updates for a round. It votes for what the slot's leader proposed, on its own chain.
+- *fork choice*: nobody changes to a chain that fewer members went on with.
 - *parameters*: honest members that applied the same record have the same parameters, and a record
   names the parameters before it.
 - *refund*: an update counts for its maker exactly if a record lists it, and nothing is lost.
@@ -25,9 +26,10 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.agreement import SLOT_WINDOW
 from distro_node.protocol.effects import Apply
 from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.ledger import Ledger, check_record
+from distro_node.protocol.ledger import Ledger
 from distro_node.protocol.mailbox import FUTURE_ROUNDS, MEMBER_BYTES
 from distro_node.protocol.messages import (
+    NO_BLOCK,
     Announcement,
     Ballot,
     Decided,
@@ -35,11 +37,11 @@ from distro_node.protocol.messages import (
     Proposal,
     Record,
     RecordId,
-    decode_message,
     round_of,
 )
 
-from .oracle import Chains
+from .letters import read
+from .oracle import Chains, Judgement, least_quorum
 from .toy import INITIAL
 
 if TYPE_CHECKING:
@@ -80,14 +82,14 @@ class Watch:
         self._known: dict[RecordId, Record] = {}
         self._said: dict[tuple[object, ...], object] = {}
         self._parameters: dict[RecordId, int] = {RecordId(swarm.manifest.swarm): INITIAL}
+        self._cast: dict[tuple[RecordId, int, str], dict[RecordId, dict[PeerId, int]]] = {}
         self._update_of: dict[ContentId, RecordId] = {}
-        self._checked_records: set[RecordId] = set()
         self._stirs = 0
 
     def facts(self, envelope: Envelope) -> tuple[object, ...]:
         """What a message says, in a few words."""
         try:
-            message = decode_message(envelope)
+            message = read(envelope)
         except ProtocolError:
             return ("nonsense",)
         if isinstance(message, Proposal):
@@ -104,20 +106,27 @@ class Watch:
     def signed(self, envelope: Envelope) -> None:
         """Somebody signed a message, which need not be sent."""
         if envelope.kind == "proposal":
-            message = decode_message(envelope)
+            message = read(envelope)
             assert isinstance(message, Proposal)
             record = message.record
             self._known[record.id] = record
             if self.chains.leader(record.parent, message.slot) == envelope.sender:
                 self._proposed.add((record.parent, message.slot, record.id))
+        elif envelope.kind in ("vote", "skip"):
+            message = read(envelope)
+            assert isinstance(message, Ballot)
+            place = (message.parent, message.slot, envelope.kind)
+            cast = self._cast.setdefault(place, {}).setdefault(message.block, {})
+            silent = int.from_bytes(message.silent, "little").bit_count()
+            cast[envelope.sender] = max(silent, cast.get(envelope.sender, 0))
         elif envelope.kind == "announcement":
-            message = decode_message(envelope)
+            message = read(envelope)
             assert isinstance(message, Announcement)
             self._update_of[message.update] = message.parent
 
     def published(self, node: Node, envelope: Envelope) -> None:
         """A node says something to everybody."""
-        message = decode_message(envelope)
+        message = read(envelope)
         if node.index not in self.liars:
             self._check_once(node, envelope, message)
             if envelope.kind == "vote":
@@ -150,6 +159,10 @@ class Watch:
         block, parent = ballot.block, ballot.parent
         if parent != node.member.ledger.parent(ballot.round):
             raise Violation("ballots", f"node {node.index} votes on another chain", block)
+        if not self._well_founded(ballot):
+            raise Violation(
+                "ballots", f"node {node.index} votes for what is not well founded", block
+            )
         if (parent, ballot.slot, block) not in self._proposed:
             raise Violation(
                 "ballots", f"node {node.index} votes for what the leader did not propose", block
@@ -161,6 +174,23 @@ class Watch:
         if record.parent != parent:
             raise Violation("ballots", f"node {node.index} votes for another chain's record", block)
 
+    def _well_founded(self, ballot: Ballot) -> bool:
+        """Whether enough was ever signed for the slots before this one to end as the vote says."""
+        for slot in range(ballot.slot - 1, 0, -1):
+            if self._may_be_quorum(ballot.parent, slot, "vote", ballot.block):
+                return True
+            if not self._may_be_quorum(ballot.parent, slot, "skip", NO_BLOCK):
+                return False
+        return True
+
+    def _may_be_quorum(self, parent: RecordId, slot: int, kind: str, block: RecordId) -> bool:
+        cast = self._cast.get((parent, slot, kind), {}).get(block, {})
+        membership = self.chains.membership(parent)
+        if not cast or membership is None:
+            return False
+        present = len(membership) - max(cast.values())
+        return len(cast) >= least_quorum(self._swarm.manifest.fault_model, present)
+
     # What is decided
 
     def kept(self, node: Node, decided: Decided) -> None:
@@ -168,11 +198,8 @@ class Watch:
         record = decided.record
         if node.index in self.liars:
             return
-        judgement = self.chains.add(decided)
         where = f"record {record.round} at node {node.index}"
-        if judgement.problem:
-            raise Violation("certificate", f"{where}: {judgement.problem}", record.id)
-        self._check_record(decided, where, node.member.ledger)
+        judgement = self._check_entry(decided, where)
         now = self._swarm.now
         self.decisions.setdefault(record.id, []).append(now)
         if record.id not in self.decided_at:
@@ -185,26 +212,30 @@ class Watch:
         if node.index in self.liars:
             return
         for number in range(len(ledger)):
-            decided = ledger[number]
-            judgement = self.chains.add(decided)
-            if judgement.problem:
-                raise Violation(
-                    "certificate", f"node {node.index}: {judgement.problem}", decided.record.id
-                )
-            self._check_record(decided, f"record {number} at node {node.index}", ledger)
+            self._check_entry(ledger[number], f"record {number} at node {node.index}")
+        ours, fork = node.member.ledger, 0
+        while ours[fork].record.id == ledger[fork].record.id:
+            fork += 1
+        if self.chains.claim(ledger, fork) <= self.chains.claim(ours, fork):
+            raise Violation(
+                "fork choice",
+                f"node {node.index} gives up the heavier chain",
+                ours[fork].record.id,
+                ledger[fork].record.id,
+            )
 
-    def _check_record(self, decided: Decided, where: str, ledger: Ledger) -> None:
+    def _check_entry(self, decided: Decided, where: str) -> Judgement:
         record = decided.record
-        if record.id in self._checked_records:
-            return
         try:
-            check_record(record, ledger.truncated(record.round))
+            judgement = self.chains.add(decided)
         except ProtocolError as error:
             raise Violation("record", f"{where}: {error}", record.id) from None
+        if judgement.problem:
+            raise Violation("certificate", f"{where}: {judgement.problem}", record.id)
         known = self._parameters.get(record.parent)
         if known is not None and known != record.fingerprint:
             raise Violation("parameters", f"{where} names others than there are", record.id)
-        self._checked_records.add(record.id)
+        return judgement
 
     def _check_one_chain(self, record: Record, where: str) -> None:
         siblings = self.chains.children[record.parent]
@@ -219,6 +250,19 @@ class Watch:
             raise Violation("one chain", f"{where} is not the only one decided there", *siblings)
 
     def _check_available(self, decided: Decided, needed: int) -> None:
+        record = decided.record
+        membership = self.chains.membership(record.parent)
+        assert membership is not None  # the chain was judged first
+        # Whom the voters called silent may have been heard again when it came to finalizing.
+        for slot in range(1, decided.certificate.slot + 1):
+            votes = self._cast.get((record.parent, slot, "vote"), {}).get(record.id, {})
+            honest = [
+                silent
+                for peer, silent in votes.items()
+                if self._swarm.number(peer) not in self.liars
+            ]
+            present = len(membership) - max(honest, default=0)
+            needed = min(needed, least_quorum(self._swarm.manifest.fault_model, present))
         for entry in decided.record.updates:
             holders = self._held.get(entry.update, set()) - self.liars
             if len(holders) < needed - len(self.liars):

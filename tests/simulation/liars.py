@@ -28,11 +28,11 @@ from distro_node.protocol.messages import (
     Record,
     RecordId,
     SignedBallot,
-    decode_message,
 )
 from distro_node.protocol.wire import encode
 
 from .keys import identity
+from .letters import read
 from .node import Node
 
 LIES = (
@@ -53,10 +53,14 @@ LIES = (
     "false silence",
     "copycat",
     "false chain",
+    "stale certificate",
+    "wrong parent",
+    "deluge",
 )
 
-# What a flooding liar says with every message of its own.
+# What a flooding liar says now and then, and what a deluge is: more than the bound for one member.
 _FLOOD = 12
+_DELUGE = 1100
 
 
 def draw_liars(count: int, chance: random.Random) -> tuple[tuple[int, tuple[str, ...]], ...]:
@@ -77,6 +81,7 @@ class Liar(Node):
         super().__init__(*arguments, **options)
         self._chance = random.Random(f"liar {self.swarm.random.random()}")
         self._heard: list[Envelope] = []
+        self._poured = False
 
     # Hooks
 
@@ -95,11 +100,14 @@ class Liar(Node):
             return
         envelope = effect.envelope
         self.disk.said.append(envelope)
-        message = decode_message(envelope)
+        message = read(envelope)
         if "replay" in self.tells and self._heard and self._chance.random() < 0.5:
             self.swarm.gossip(self, self._chance.choice(self._heard))
         if "flood" in self.tells and self._chance.random() < 0.3:
             self._flood()
+        if "deluge" in self.tells and envelope.kind == "announcement" and not self._poured:
+            self._poured = True
+            self._pour()
         if isinstance(message, Proposal):
             self._propose(envelope, message)
         elif isinstance(message, Ballot):
@@ -124,9 +132,10 @@ class Liar(Node):
         return not ("withhold from some" in self.tells and asker.index % 2)
 
     def offers(self, asker: Node) -> Ledger:
-        if "false chain" not in self.tells or len(self.member.ledger) < 3:
+        false = self.tells & {"false chain", "stale certificate"}
+        if not false or len(self.member.ledger) < 3:
             return self.member.ledger
-        return self._false_chain() or self.member.ledger
+        return self._false_chain("stale certificate" in false) or self.member.ledger
 
     # Lies
 
@@ -154,7 +163,7 @@ class Liar(Node):
             self.swarm.gossip(self, envelope)
 
     def _copy(self, envelope: Envelope) -> None:
-        said = decode_message(envelope)
+        said = read(envelope)
         assert isinstance(said, Announcement)
         if said.round == self.member.round and envelope.sender != self.peer:
             self._say("announcement", said)
@@ -180,7 +189,12 @@ class Liar(Node):
         others = [peer for peer in self.member.members if peer != self.peer]
         victim = self._chance.choice(others) if others else self.peer
         if "wrong fingerprint" in self.tells:
-            return dataclasses.replace(record, fingerprint=record.fingerprint ^ 1)
+            # Nobody else's update was trained from these.
+            wrong = record.fingerprint ^ 1
+            return dataclasses.replace(record, fingerprint=wrong, updates=())
+        if "wrong parent" in self.tells and record.round > 1:
+            parent = self.member.ledger.parent(record.round - 1)
+            return dataclasses.replace(record, parent=parent, updates=(), departed=())
         if "forged admission" in self.tells:
             stranger = identity(900 + self._chance.randrange(50)).peer
             entry = AdmissionEntry(stranger, JoinRequest(record.round, b""), bytes(64))
@@ -269,17 +283,25 @@ class Liar(Node):
                 block = NO_BLOCK if kind == "skip" else ballot.block
                 self._say(kind, dataclasses.replace(ballot, block=block))
 
+    def _pour(self) -> None:
+        """Say as much about a round to come as nobody can check yet."""
+        current = self.member.current
+        others = [node.index for node in self.swarm.alive if node is not self]
+        target = {self._chance.choice(others)}
+        for number in range(_DELUGE):
+            block = RecordId(content_id(b"%d" % number))
+            ballot = Ballot(current.number + 2, block, 1, block, current.membership.mask(()))
+            self._say("vote", ballot, target)
+
     def _stranger(self, round_: int) -> None:
         """Ask for admission under a false name, with a signature that is none."""
         request = self.sign("join", encode(JoinRequest(round_, b"")))
         stranger = identity(900 + self._chance.randrange(50)).peer
         self.swarm.gossip(self, dataclasses.replace(request, sender=stranger))
 
-    def _false_chain(self) -> Ledger | None:
-        """A chain of our own: everybody else is called silent in its last entry.
-
-        Also, now and then, entries that prove nothing: too few signers, or another round's.
-        """
+    def _false_chain(self, stale: bool) -> Ledger | None:
+        """A chain of our own: everybody else is called silent in its last entry, or now and then is
+        not. If `stale`, the entry has the certificate of another record."""
         ledger = self.member.ledger
         fork = len(ledger) - 1 - self._chance.randrange(2)
         membership = ledger.membership(fork)
@@ -294,7 +316,7 @@ class Liar(Node):
         ballot = Ballot(fork, record.parent, 1, record.id, mask)
         signed = SignedBallot(self.peer, mask, self.sign("finalize", encode(ballot)).signature)
         certificate = Certificate("finalize", fork, record.parent, 1, record.id, (signed,))
-        if self._chance.random() < 0.2:
+        if stale:
             certificate = ledger[fork].certificate
         forged = _Forged.of(ledger, fork, Decided(record, certificate))
         try:

@@ -81,6 +81,7 @@ class Network:
         """The share of requests (sync, downloads) that fail."""
         self.messages = 0
         self.gossip_bytes = 0
+        self.said_bytes = 0
         self.other_bytes = 0
         """Of answers to sync requests."""
         self.update_bytes = 0
@@ -144,6 +145,7 @@ class Network:
         chance, jitter, loss = self._chance.random, self.links.jitter, self.loss
         size += _GOSSIP_BYTES
         self.messages += 1
+        self.said_bytes += size
         self.gossip_bytes += size * self._sends
         if loss or self.duplication:
             routes = [
@@ -157,6 +159,15 @@ class Network:
                 for route in routes
             ]
         )
+
+    def typical_delay(self, size: int) -> float:
+        """The median time of a message from a member to another, over the pairs of some senders."""
+        delays = [
+            route.seconds * (1 + self.links.jitter / 2) + (size + _GOSSIP_BYTES) * route.per_byte
+            for sender in self._present[:40]
+            for route in self._routes_of(sender)
+        ]
+        return sorted(delays)[len(delays) // 2] if delays else self.links.latency_max
 
     def fails(self) -> bool:
         """Whether this request fails."""

@@ -6,6 +6,8 @@ signatures and the account of who is a member are shared.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from distro_node.crypto.hashing import content_id
@@ -17,6 +19,19 @@ from distro_node.protocol.messages import Certificate, Decided, RecordId
 from distro_node.protocol.wire import encode
 
 from .keys import Keys
+
+_sober: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+@contextmanager
+def judging_under(sober: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Let the oracle do its work within `sober()`: that is how mutations are kept out of its head."""
+    global _sober
+    _sober = sober
+    try:
+        yield
+    finally:
+        _sober = nullcontext
 
 
 @dataclass(frozen=True)
@@ -67,28 +82,31 @@ def judge(
 
 
 class Chains:
-    """Every chain that anybody followed, as a tree of records, each checked once."""
+    """Every chain that anybody followed, as a tree of records, each checked once by a fresh ledger."""
 
     def __init__(self, manifest: Manifest, keys: Keys) -> None:
         self._manifest = manifest
         self._keys = keys
-        root = RecordId(manifest.swarm)
-        self._memberships = {root: Ledger(manifest).membership(0)}
-        self._rounds = {root: 0}
+        fresh = Ledger(manifest, verify=keys.verify)
+        # A ledger that contains the record, and how long it was when the record was its last.
+        self._home: dict[RecordId, tuple[Ledger, int]] = {fresh.head: (fresh, 0)}
         self._judged: dict[tuple[RecordId, Certificate], Judgement] = {}
+        self._leaders: dict[RecordId, list[PeerId]] = {}
         self.records: dict[RecordId, Decided] = {}
         self.children: dict[RecordId, dict[RecordId, list[Judgement]]] = {}
         """By parent, the records that were decided after it, with their certificates."""
-        self._leaders: dict[RecordId, list[PeerId]] = {}
 
     def membership(self, parent: RecordId) -> Membership | None:
         """The members of the round after a record; None if it was never decided."""
-        return self._memberships.get(parent)
+        if parent not in self._home:
+            return None
+        ledger, length = self._home[parent]
+        return ledger.membership(length)
 
     def leader(self, parent: RecordId, slot: int) -> PeerId | None:
         """Who leads a slot of the round after a record."""
         if parent not in self._leaders:
-            membership = self._memberships.get(parent)
+            membership = self.membership(parent)
             if membership is None:
                 return None
             self._leaders[parent] = sorted(
@@ -98,22 +116,44 @@ class Chains:
         return leaders[(slot - 1) % len(leaders)]
 
     def add(self, decided: Decided) -> Judgement:
-        """Take in an entry of somebody's chain, whose parent must be known."""
+        """Take in an entry of somebody's chain, whose parent must be known.
+
+        Raises `ProtocolError` if a ledger that knows the chain alone refuses it.
+        """
         record = decided.record
         key = (record.id, decided.certificate)
-        if key in self._judged:
-            return self._judged[key]
-        membership = self._memberships.get(record.parent)
-        if membership is None or self._rounds[record.parent] != record.round:
-            judgement = Judgement("its parent was never decided", frozenset(), 0)
-        else:
-            judgement = judge(
-                decided.certificate, record.id, membership, self._manifest, self._keys
-            )
-            if record.id not in self._memberships:
-                self._memberships[record.id] = membership.after(record)
-                self._rounds[record.id] = record.round + 1
+        if key not in self._judged:
+            with _sober():
+                self._judged[key] = self._judge(decided)
+        return self._judged[key]
+
+    def claim(self, ours: Ledger, fork: int) -> tuple[int, int, bytes]:
+        """What speaks for a chain since a fork: who went on with it, how much, and the lot."""
+        in_force = self.membership(ours.parent(fork)) or ()
+        followers: set[PeerId] = set()
+        updates = 0
+        for number in range(fork, len(ours)):
+            for entry in ours[number].record.updates:
+                if entry.peer in in_force:
+                    updates += 1
+                    followers |= {entry.peer} if number > fork else set()
+        lot = bytes(255 - byte for byte in ours[fork].record.id) if fork < len(ours) else b""
+        return len(followers), updates, lot
+
+    def _judge(self, decided: Decided) -> Judgement:
+        record = decided.record
+        membership = self.membership(record.parent)
+        if membership is None:
+            return Judgement("its parent was never decided", frozenset(), 0)
+        judgement = judge(decided.certificate, record.id, membership, self._manifest, self._keys)
+        if not judgement.problem:
+            if record.id not in self._home:
+                ledger, length = self._home[record.parent]
+                if len(ledger) > length:
+                    ledger = ledger.truncated(length)
+                ledger.append(decided)
+                self._home[record.id] = (ledger, len(ledger))
                 self.records[record.id] = decided
-            self.children.setdefault(record.parent, {}).setdefault(record.id, []).append(judgement)
-        self._judged[key] = judgement
+            siblings = self.children.setdefault(record.parent, {})
+            siblings.setdefault(record.id, []).append(judgement)
         return judgement

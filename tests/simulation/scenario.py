@@ -16,10 +16,11 @@ from distro_node.protocol.errors import ProtocolError
 from .faults import Family, Faults, Schedule, draw_schedule
 from .invariants import Violation
 from .keys import Keys
+from .letters import shared_reading
 from .liars import Liar, draw_liars
 from .network import HOME, LAN, Links
 from .node import Node
-from .swarm import Swarm, remembered_messages
+from .swarm import Swarm
 from .toy import toy_manifest
 
 LEASE_SECONDS = 6.0
@@ -73,7 +74,8 @@ class Outcome:
     rounds: int
     digest: str
     delays: list[float]
-    """Seconds from the last update's arrival to each member's knowledge of the decision."""
+    """From the arrival of a round's last update, at the last member, to each member's decision; in
+    one-way delays."""
     messages: float
     """Messages said, a member and round."""
     gossip_bytes: float
@@ -90,14 +92,9 @@ def draw_scenario(
     chance = random.Random(f"scenario {seed} {family}")
     lying = family == "liars" or (family == "all" and chance.random() < 0.4)
     count = members or (chance.choice((4, 4, 5, 7, 7, 8)) if lying else chance.randrange(1, 9))
-    # The steady are so many that liars stay fewer than a third of those present.
     liars = draw_liars(count, chance) if lying and count >= 4 else ()
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
-    steady = 3 * len(liars) + 1 if liars else 0
-    kinds: Family = family
-    if liars:
-        kinds = "none" if family == "liars" or steady >= count else "network"
-    schedule = draw_schedule(kinds, count, steady, LEASE_SECONDS, chance)
+    schedule = draw_schedule("liars" if liars else family, count, LEASE_SECONDS, chance)
     links = chance.choice((LAN, Links(), Links(), HOME))
     return Scenario(
         seed=seed,
@@ -128,7 +125,7 @@ def run(scenario: Scenario, keys: Keys | None = None) -> Outcome:
     swarm = build(scenario, keys)
     failure = None
     try:
-        with remembered_messages():
+        with shared_reading():
             _play(swarm, scenario)
     except Violation as violation:
         failure = Failure(scenario, violation.invariant, str(violation))
@@ -263,8 +260,9 @@ def _outcome(swarm: Swarm, failure: Failure | None) -> Outcome:
     rounds = max(
         (node.member.round for node in swarm.nodes if node.index not in watch.liars), default=0
     )
+    one_way = swarm.network.typical_delay(300)
     delays = [
-        at - watch.completed[decided.record.parent]
+        (at - watch.completed[decided.record.parent]) / one_way
         for block, decided in watch.chains.records.items()
         if decided.record.parent in watch.completed
         for at in watch.decisions.get(block, [])

@@ -8,25 +8,21 @@ that must not be.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any
-from unittest.mock import patch
+from collections.abc import Callable
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol import member as member_module
 from distro_node.protocol.effects import FetchUpdate
 from distro_node.protocol.errors import ProtocolError
 from distro_node.protocol.ledger import Ledger
 from distro_node.protocol.manifest import Manifest
-from distro_node.protocol.messages import SnapshotEntry, decode_message
+from distro_node.protocol.messages import SnapshotEntry
 
 from .clock import Clock
 from .invariants import Watch
 from .keys import Keys, SimulatedKeys, identity
+from .letters import shared_reading
 from .network import Links, Network
 from .node import BROKEN_SECONDS, UPDATE_BYTES, Disk, Node, follow
 from .toy import toy_manifest
@@ -78,6 +74,15 @@ class Swarm:
 
     def add(self, index: int, disk: Disk | None = None, kind: type[Node] = Node) -> Node:
         """Start a node, with a disk if it was there before."""
+        node = self.prepare(index, disk, kind)
+        node.start()
+        for other in self.alive:
+            if other is not node:
+                other.tell(other.member.peer_up, node.peer)
+        return node
+
+    def prepare(self, index: int, disk: Disk | None = None, kind: type[Node] = Node) -> Node:
+        """A node that is connected, and still to be started."""
         node = kind(self, index, disk)
         self.nodes.append(node)
         self._by_index[index] = node
@@ -86,10 +91,6 @@ class Swarm:
         self.trace.note(self.now, index, "starts", len(node.disk.entries), len(node.disk.said))
         for update in node.disk.blobs:
             self._holders.setdefault(update, []).append(index)
-        node.start()
-        for other in self.alive:
-            if other is not node:
-                other.tell(other.member.peer_up, node.peer)
         return node
 
     def gone(self, node: Node) -> None:
@@ -227,7 +228,7 @@ class Swarm:
     def run_until(self, done: Callable[[], bool], limit: float) -> None:
         """Run until `done`, at most `limit` virtual seconds."""
         deadline = self.now + limit
-        with remembered_messages():
+        with shared_reading():
             while not done():
                 assert self.clock.next <= deadline, (
                     f"not done after {limit} virtual seconds: {self.describe()}"
@@ -237,7 +238,7 @@ class Swarm:
     def run_for(self, seconds: float) -> None:
         """Run for so long."""
         end = self.now + seconds
-        with remembered_messages():
+        with shared_reading():
             while self.clock.next <= end:
                 self.clock.step()
         self.clock.now = end
@@ -353,17 +354,6 @@ class Swarm:
             asker.compared(better)
         else:
             self._compare(asker, others)
-
-
-@contextmanager
-def remembered_messages() -> Iterator[None]:
-    """Decode each message once: the same bytes go to hundreds of members, who decode them twice."""
-    decode: Any = member_module.decode_message
-    if decode is not decode_message:
-        yield
-        return
-    with patch.object(member_module, "decode_message", lru_cache(8192)(decode_message)):
-        yield
 
 
 def peers(nodes: list[Node]) -> set[PeerId]:

@@ -30,9 +30,16 @@ class Trace:
         self.events: list[Event] = []
         self._hash = hashlib.blake2b(digest_size=16)
         self._hashed = 0
+        self._muted = False
+
+    def mute(self) -> None:
+        """Keep nothing from now on: a thousand members fill the memory."""
+        self._muted = True
 
     def note(self, time: float, node: int, what: str, *details: object) -> None:
         """Something happened."""
+        if self._muted:
+            return
         self.events.append(Event(time, node, what, details))
         if len(self.events) > _KEPT:
             self._absorb()

@@ -1,0 +1,239 @@
+"""The protocol under faults and at scale, in virtual time: the daemon's own state machines.
+
+    python benchmarks/simulate.py [--members N] [--rounds N] [--seeds A:B]
+                                  [--faults none|crash|network|liars|all] [--json FILE]
+    python benchmarks/simulate.py --scale [--members N ...] [--json FILE]
+    python benchmarks/simulate.py --pace [--json FILE]
+
+Each seed is a swarm, a schedule of faults and what must hold at every moment; `tests/simulation/` says
+what that is. A run that fails is shrunk and printed, with the command that repeats it, and the exit
+status is 1. `--soak FILE` goes through all families and appends a line for every hundred seeds, so that
+it can be stopped and continued. One process, one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from simulation.faults import FAMILIES, Family
+from simulation.scale import GoodCase, pace_table, run_good_case
+from simulation.scenario import Failure, run_seed, shrink
+
+SCALE = (4, 16, 64, 256, 1000)
+# How a soak divides its seeds: what has found most gets most.
+_SOAK: tuple[tuple[Family, int], ...] = (
+    ("all", 30),
+    ("liars", 30),
+    ("network", 20),
+    ("crash", 18),
+    ("none", 2),
+)
+_CHUNK = sum(share for _, share in _SOAK)
+
+
+@dataclass
+class Tally:
+    """What a number of seeds came to."""
+
+    seeds: int = 0
+    violations: int = 0
+    rounds_decided: int = 0
+    forks: int = 0
+    messages: float = 0.0
+    gossip_bytes: float = 0.0
+    virtual_seconds: float = 0.0
+    processor_seconds: float = 0.0
+    decide_delays: list[float] = field(default_factory=list)
+    by_invariant: Counter[str] = field(default_factory=Counter)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures, as in the JSON file."""
+        rounds = max(1, self.rounds_decided)
+        delays = sorted(self.decide_delays) or [0.0]
+        return {
+            "seeds": self.seeds,
+            "violations": self.violations,
+            "by_invariant": dict(self.by_invariant),
+            "rounds_decided": self.rounds_decided,
+            "chain_changes": self.forks,
+            "decide_delays": {
+                "median": statistics.median(delays),
+                "p90": delays[int(0.9 * (len(delays) - 1))],
+                "max": delays[-1],
+            },
+            "messages_per_member_round": self.messages / rounds,
+            "protocol_bytes_per_member_round": self.gossip_bytes / rounds,
+            "virtual_hours": self.virtual_seconds / 3600,
+            "processor_seconds": self.processor_seconds,
+        }
+
+
+def run_seeds(
+    seeds: range, family: Family, members: int | None, rounds: int | None, tally: Tally
+) -> list[Failure]:
+    """Run seeds of one family and add them up."""
+    failures = []
+    for seed in seeds:
+        began = time.process_time()
+        outcome = run_seed(seed, family, members=members, rounds=rounds)
+        tally.processor_seconds += time.process_time() - began
+        tally.seeds += 1
+        tally.rounds_decided += outcome.rounds
+        tally.forks += outcome.forks
+        tally.messages += outcome.messages * outcome.rounds
+        tally.gossip_bytes += outcome.gossip_bytes * outcome.rounds
+        tally.virtual_seconds += outcome.seconds
+        if family == "none":
+            tally.decide_delays += outcome.delays
+        if outcome.failure is not None:
+            tally.violations += 1
+            tally.by_invariant[outcome.failure.invariant] += 1
+            failures.append(outcome.failure)
+    return failures
+
+
+def show_failure(failure: Failure) -> None:
+    """Shrink a failure and print what a person needs."""
+    smallest = shrink(failure)
+    scenario = smallest.scenario
+    print(f"\nVIOLATION of {smallest.invariant!r} with seed {scenario.seed}: {smallest.text}")
+    print(f"  repeat it: {smallest.command}")
+    print(f"  {scenario.members} members, fault model {scenario.model}; it needs no more than:")
+    for index, lies in scenario.liars:
+        print(f"    node {index} lies: {', '.join(lies) or 'not at all'}")
+    for action in scenario.schedule.actions:
+        print(f"    {action}")
+    print("  what happened:")
+    for line in smallest.trace:
+        print(f"    {line}")
+
+
+def soak(path: Path, seeds: range, commit: str) -> int:
+    """Run all families, a chunk at a time, appending to `path`; continues where that ends."""
+    done = set()
+    if path.exists():
+        for line in path.read_text().splitlines():
+            entry = json.loads(line)
+            if entry["commit"] == commit:
+                done.add(entry["first"])
+    worst = 0
+    for first in range(seeds.start, seeds.stop, _CHUNK):
+        if first in done:
+            continue
+        tally = Tally()
+        failures = []
+        start = first
+        for family, share in _SOAK:
+            failures += run_seeds(range(start, start + share), family, None, None, tally)
+            start += share
+        line = {"first": first, "commit": commit, **tally.summary()}
+        line["failures"] = [f"{f.command}: {f.text}" for f in failures]
+        with path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        worst += tally.violations
+        print(f"{first:6} … {start - 1:6}: {tally.violations} violations", flush=True)
+        for failure in failures:
+            print(f"    {failure.command}\n    {failure.text}", flush=True)
+    return 1 if worst else 0
+
+
+def summarise_soak(path: Path) -> dict[str, Any]:
+    """Add up the lines of a soak."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {
+        "seeds": sum(line["seeds"] for line in lines),
+        "violations": sum(line["violations"] for line in lines),
+        "rounds_decided": sum(line["rounds_decided"] for line in lines),
+        "chain_changes": sum(line["chain_changes"] for line in lines),
+        "virtual_hours": sum(line["virtual_hours"] for line in lines),
+        "processor_seconds": sum(line["processor_seconds"] for line in lines),
+        "commits": dict(Counter(line["commit"] for line in lines)),
+        "failures": [failure for line in lines for failure in line["failures"]],
+    }
+
+
+def print_scale(cases: list[GoodCase]) -> None:
+    """The table of sizes."""
+    print("one-way delay: median time of a message to a member. Updates of 2.8 MB.\n")
+    print(
+        f"{'n':>5} {'one-way':>9} {'to decide':>10} {'delays':>7} {'messages':>9} "
+        f"{'said':>9} {'on wires':>10} {'of bytes':>9} {'processor':>10}"
+    )
+    print(
+        f"{'':5} {'ms':>9} {'ms':>10} {'':7} {'/m/round':>9} "
+        f"{'kB/m/rnd':>9} {'kB/m/rnd':>10} {'%':>9} {'s/round':>10}"
+    )
+    for case in cases:
+        print(
+            f"{case.members:5} {1e3 * case.one_way:9.1f} {1e3 * case.decide:10.1f} "
+            f"{case.decide_delays:7.2f} {case.messages:9.2f} {case.said_bytes / 1e3:9.2f} "
+            f"{case.gossip_bytes / 1e3:10.1f} {100 * case.share:9.3f} {case.processor:10.2f}"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="The protocol under faults and at scale.")
+    parser.add_argument(
+        "--members", type=int, nargs="*", help="how many; drawn by the seed if left out"
+    )
+    parser.add_argument("--rounds", type=int, help="at least so many rounds a run")
+    parser.add_argument("--seeds", default="0:20", metavar="A:B", help="from A to B - 1")
+    parser.add_argument("--faults", choices=FAMILIES, default="all")
+    parser.add_argument("--scale", action="store_true", help="the good case at growing sizes")
+    parser.add_argument("--pace", action="store_true", help="deadlines on a LAN and on home lines")
+    parser.add_argument("--soak", type=Path, metavar="FILE", help="all families; continues FILE")
+    parser.add_argument("--summarise", type=Path, metavar="FILE", help="add up a soak's FILE")
+    parser.add_argument("--commit", default="", help="what to write beside a soak's figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    options = parser.parse_args()
+    first, last = map(int, options.seeds.split(":"))
+    members = options.members[0] if options.members else None
+    status = 0
+    if options.scale:
+        cases = []
+        for count in options.members or SCALE:
+            cases.append(run_good_case(count, rounds=options.rounds))
+            print(f"{count} members done", file=sys.stderr, flush=True)
+        print_scale(cases)
+        result: Any = [asdict(case) for case in cases]
+    elif options.pace:
+        result = pace_table()
+    elif options.soak:
+        return soak(options.soak, range(first, last), options.commit)
+    elif options.summarise:
+        result = summarise_soak(options.summarise)
+        print(json.dumps(result, indent=2))
+    else:
+        tally = Tally()
+        failures = []
+        for start in range(first, last, 50):
+            chunk = range(start, min(last, start + 50))
+            failures += run_seeds(chunk, options.faults, members, options.rounds, tally)
+            print(
+                f"seeds {first} to {chunk[-1]}: {tally.violations} violations, "
+                f"{tally.rounds_decided} rounds, {tally.processor_seconds:.0f} s of processor",
+                flush=True,
+            )
+        result = {"faults": options.faults} | tally.summary()
+        for key, value in result.items():
+            print(f"  {key:34} {value}")
+        for failure in failures[:3]:
+            show_failure(failure)
+        status = 1 if failures else 0
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Reading messages once: in a simulation the same bytes go to hundreds of members, and to the watch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from unittest.mock import patch
+
+from distro_node.protocol import member
+from distro_node.protocol.messages import decode_message
+
+read = lru_cache(8192)(decode_message)
+"""`decode_message`, with a memory. Messages are immutable, so members may share them."""
+
+
+@contextmanager
+def shared_reading() -> Iterator[None]:
+    """Let members read through the same memory."""
+    with patch.object(member, "decode_message", read):
+        yield

@@ -1,0 +1,304 @@
+"""Deliberate faults in the protocol, to see that the simulator finds them.
+
+Each is one rule left out or turned round, put into the running classes; with it come the scenario in
+which the rule matters, and a number of seeds within which it must have been found.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from distro_node.protocol import (
+    agreement,
+    certificates,
+    fork,
+    ledger,
+    mailbox,
+    member,
+    proposing,
+    replica,
+    round,
+)
+from distro_node.protocol.evidence import RULED_OUT
+from distro_node.protocol.membership import quorum
+
+from .faults import Family
+from .oracle import judging_under
+from .scenario import Failure, Scenario, draw_scenario, run
+
+Patch = tuple[object, str, Any]
+"""What to put where: the owner, the attribute, the new value."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A fault, and where it shows."""
+
+    name: str
+    patches: Callable[[], list[Patch]]
+    family: Family
+    seeds: int
+    """Within how many it must be found."""
+    lies: tuple[str, ...] = ()
+    """What the liars do, instead of what they drew."""
+
+
+@dataclass(frozen=True)
+class Catch:
+    """How a mutation was found."""
+
+    mutation: Mutation
+    seeds: int
+    """How many it took."""
+    failure: Failure
+
+
+def find(mutation: Mutation) -> Catch | None:
+    """Run seeds until one fails; None if all of them pass."""
+    for seed in range(mutation.seeds):
+        scenario = draw_scenario(seed, mutation.family)
+        if mutation.lies:
+            scenario = _lying(scenario, mutation.lies)
+            if not scenario.liars:
+                continue
+        failure = run_mutated(scenario, mutation)
+        if failure is not None:
+            return Catch(mutation, seed + 1, failure)
+    return None
+
+
+def run_mutated(scenario: Scenario, mutation: Mutation) -> Failure | None:
+    """Run a scenario with the fault in place, everywhere but in the oracle's head."""
+    patches = mutation.patches()
+
+    @contextmanager
+    def sober() -> Iterator[None]:
+        mutated = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
+        for (owner, name, _), original in zip(patches, originals, strict=True):
+            setattr(owner, name, original)
+        yield
+        for owner, name, value in mutated:
+            setattr(owner, name, value)
+
+    originals = [vars(owner)[name] for owner, name, _ in patches]
+    with ExitStack() as stack:
+        for owner, name, value in patches:
+            stack.enter_context(patch.object(owner, name, value))
+        stack.enter_context(judging_under(sober))
+        return run(scenario).failure
+
+
+def _lying(scenario: Scenario, lies: tuple[str, ...]) -> Scenario:
+    liars = tuple((index, lies) for index, _ in scenario.liars)
+    return dataclasses.replace(scenario, liars=liars)
+
+
+# What the mutations put in the place of the rules
+
+
+def _one_too_few() -> list[Patch]:
+    def mutated(model: Any, members: int) -> int:
+        return max(1, quorum(model, members) - 1)
+
+    return [(agreement, "quorum", mutated), (certificates, "quorum", mutated)]
+
+
+def _allows(kind: str, *still_ruled_out: str) -> list[Patch]:
+    rules = {**RULED_OUT, kind: frozenset(still_ruled_out)}
+    return [(agreement, "RULED_OUT", rules)]
+
+
+def _votes_for_every_proposal() -> list[Patch]:
+    original = agreement.Agreement.add_proposal
+
+    def add_proposal(self: Any, sender: Any, slot: int, record: Any) -> None:
+        original(self, sender, slot, record)
+        state = self._state(slot)
+        state.proposal = record.id
+        self.records[record.id] = record
+
+    def votable(self: Any) -> Any:
+        state = self._state(self.slot)
+        tally = state.ballots["vote"].get(state.proposal)
+        if state.proposal is None or (tally is not None and self._me in tally):
+            return None
+        return self.records[state.proposal]
+
+    return [
+        (agreement.Agreement, "add_proposal", add_proposal),
+        (agreement.Agreement, "votable", votable),
+    ]
+
+
+class _Everything(frozenset):  # type: ignore[type-arg]  # it holds whatever is asked for
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
+def _votes_without_the_data() -> list[Patch]:
+    original = round.Round._vote
+
+    def vote(self: Any, standing: Any, now: float) -> Any:
+        return original(self, dataclasses.replace(standing, held=_Everything()), now)
+
+    return [(round.Round, "_vote", vote)]
+
+
+def _ignores_parents() -> list[Patch]:
+    def check(self: Any, record: Any) -> bool:
+        return record.round == self.number
+
+    return [(member, "parent_of", lambda message: None), (round.Round, "_check", check)]
+
+
+def _believes_one() -> list[Patch]:
+    def certifies(signers: list[tuple[Any, int]], membership: Any, model: Any) -> bool:
+        silent = 0
+        for _, mask in signers:
+            silent |= mask
+        for peer, _ in signers:
+            silent &= ~membership.bit(peer)
+        return bool(signers) and len(signers) >= quorum(model, len(membership) - silent.bit_count())
+
+    return [(certificates, "_certifies", certifies)]
+
+
+def _believes_that_it_is_silent() -> list[Patch]:
+    return [(agreement, "silenced", lambda certificate, membership: set())]
+
+
+def _forgets_evidence() -> list[Patch]:
+    return [(proposing.Accusations, "wants", lambda self, peer: False)]
+
+
+def _forgets_its_words() -> list[Patch]:
+    return [(member.Member, "restore", lambda self, envelopes, now: None)]
+
+
+def _takes_any_certificate() -> list[Patch]:
+    original = ledger.check_certificate
+
+    def check(certificate: Any, **options: Any) -> None:
+        subject = {"kind": certificate.kind, "round": certificate.round}
+        subject |= {"parent": certificate.parent, "block": certificate.block}
+        original(certificate, **(options | subject))
+
+    return [(ledger, "check_certificate", check)]
+
+
+def _prefers_the_lighter() -> list[Patch]:
+    class Reversed(ledger.Ledger):
+        pass
+
+    original = ledger.Ledger.weight_from
+
+    def weight(self: Any, since: int) -> Any:
+        heavy = original(self, since)
+        return heavy._replace(
+            followers=100 - heavy.followers,
+            updates=-heavy.updates,
+            tie=bytes(255 - byte for byte in heavy.tie),
+        )
+
+    del Reversed
+    return [(fork.Ledger, "weight_from", weight)]
+
+
+def _ignores_fingerprints() -> list[Patch]:
+    original = round.Round._vote
+
+    def vote(self: Any, standing: Any, now: float) -> Any:
+        record = self.agreement.votable()
+        if record is not None:
+            standing = dataclasses.replace(standing, fingerprint=record.fingerprint)
+        return original(self, standing, now)
+
+    return [(round.Round, "_vote", vote)]
+
+
+def _refunds_nothing() -> list[Patch]:
+    def apply(record: Any, own_counted: bool, snapshot_due: bool) -> Any:
+        return original(record, own_counted=True, snapshot_due=snapshot_due)
+
+    original = replica.Apply
+    return [(replica, "Apply", apply)]
+
+
+def _listens_to_usurpers() -> list[Patch]:
+    original = agreement.Agreement.add_proposal
+
+    def add_proposal(self: Any, sender: Any, slot: int, record: Any) -> None:
+        with patch.object(agreement.Agreement, "leader", lambda self, slot: sender):
+            original(self, sender, slot, record)
+
+    return [(agreement.Agreement, "add_proposal", add_proposal)]
+
+
+def _admits_anybody() -> list[Patch]:
+    return [(ledger, "_check_admissions", lambda *arguments: None)]
+
+
+def _lets_anybody_say_goodbye_for_others() -> list[Patch]:
+    return [(ledger, "_check_departure", lambda *arguments: None)]
+
+
+def _keeps_everything() -> list[Patch]:
+    original = mailbox.Mailbox.put
+
+    def put(self: Any, round: int, envelope: Any, limit: int) -> None:
+        original(self, round, envelope, 1 << 40)
+
+    return [(mailbox.Mailbox, "put", put)]
+
+
+def _builds_on_nothing() -> list[Patch]:
+    return [(agreement.Agreement, "_founded", lambda self: [None])]
+
+
+def _refuses_second_ballots() -> list[Patch]:
+    """As the protocol did before the simulator found that it stops the swarm."""
+    original = agreement.Agreement.add_ballot
+
+    def add_ballot(self: Any, kind: Any, sender: Any, ballot: Any, signature: bytes) -> None:
+        state = self._state(ballot.slot)
+        for block, tally in state.ballots[kind].items():
+            if block != ballot.block and sender in tally:
+                raise agreement.ProtocolError("equivocation", "a second ballot")
+        original(self, kind, sender, ballot, signature)
+
+    return [(agreement.Agreement, "add_ballot", add_ballot)]
+
+
+MUTATIONS = (
+    Mutation("a quorum is one too few", _one_too_few, "crash", 10),
+    Mutation("votes for every proposal of a slot", _votes_for_every_proposal, "liars", 20,
+             ("two proposals",)),
+    Mutation("finalizes what it skipped", lambda: _allows("finalize", "finalize"), "network", 60),
+    Mutation("skips what it finalized", lambda: _allows("skip", "skip"), "crash", 60),
+    Mutation("votes before it holds the data", _votes_without_the_data, "crash", 10),
+    Mutation("parents are not compared", _ignores_parents, "liars", 20, ("wrong parent",)),
+    Mutation("silence is believed from one", _believes_one, "liars", 10, ("false silence",)),
+    Mutation("believes that it is silent itself", _believes_that_it_is_silent, "liars", 20,
+             ("false silence", "withhold")),
+    Mutation("evidence is forgotten", _forgets_evidence, "liars", 20, ("finalize and skip",)),
+    Mutation("its words are lost in a restart", _forgets_its_words, "crash", 60),
+    Mutation("takes the certificate of another record", _takes_any_certificate, "liars", 40,
+             ("stale certificate",)),
+    Mutation("fork choice is reversed", _prefers_the_lighter, "network", 40),
+    Mutation("fingerprints are not compared", _ignores_fingerprints, "liars", 20,
+             ("wrong fingerprint",)),
+    Mutation("nothing is refunded", _refunds_nothing, "crash", 30),
+    Mutation("anybody may propose", _listens_to_usurpers, "liars", 20, ("usurp",)),
+    Mutation("admissions need no signature", _admits_anybody, "liars", 20, ("forged admission",)),
+    Mutation("leaves need no signature", _lets_anybody_say_goodbye_for_others, "liars", 20,
+             ("forged leave",)),
+    Mutation("the mailbox has no bound", _keeps_everything, "liars", 10, ("deluge",)),
+    Mutation("any slot may start afresh", _builds_on_nothing, "network", 60),
+    Mutation("a second ballot never counts", _refuses_second_ballots, "liars", 40,
+             ("two votes", "withhold from some")),
+)  # fmt: skip
