@@ -15,10 +15,16 @@ import numpy.typing as npt
 
 from .errors import ProtocolError
 
-Integers = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint16]
+
+Units = npt.NDArray[np.uint32]
+"""Numbers of up to 2^16, or of a product of two such."""
 
 PRECISION = 16
 """Intervals are given in units of 2^-16."""
+
+LAST_SLOT = (1 << PRECISION) - 1
+"""No interval holds it; see `Popularity.find`."""
 
 WORD_BITS = 16
 
@@ -26,11 +32,10 @@ STATE_WORDS = 3
 """A lane's state lies in [2^32, 2^48). So large, it loses under 2^-14 bits a symbol to rounding."""
 
 _LOWEST = 1 << 32
-_MASK = (1 << PRECISION) - 1
 
-# With 4096 states a step's arrays stay in the first caches and Python's share of the time is a few
-# per cent. A state wastes 8 bits of its last word on average, hence the least number of symbols.
-_MOST_LANES = 4096
+# With 8192 states a step's arrays stay in a processor's second cache and Python's share of the time is
+# a few per cent. A state wastes 8 bits of its last word on average, hence the least number of symbols.
+_MOST_LANES = 8192
 _COEFFICIENTS_A_LANE = 128
 
 
@@ -45,7 +50,7 @@ def symbol_bits(symbols: int) -> Fraction:
     Without floating point: it decides which bodies are valid, so it must be the same everywhere.
     """
     scale = 1 << 10
-    power = Fraction(1 << PRECISION, (1 << PRECISION) // symbols) ** scale
+    power = Fraction(1 << PRECISION, ((1 << 2 * PRECISION) - 1) // symbols >> PRECISION) ** scale
     # The bit length is above the logarithm; one more for what the state loses to rounding.
     return Fraction((power.numerator // power.denominator).bit_length() + 1, scale)
 
@@ -56,12 +61,12 @@ class Decoder:
     Raises `ProtocolError` (`malformed`) when the stack has too few words.
     """
 
-    def __init__(self, words: npt.NDArray[np.uint16], lanes: int, returned: int) -> None:
+    def __init__(self, words: Words, lanes: int, returned: int) -> None:
         """`words` from the top of the stack on; `returned`: how many may be put back in all."""
         states = words[: STATE_WORDS * lanes]
         if len(states) < STATE_WORDS * lanes:
             raise _too_short()
-        high, middle, low = states.astype(np.int64).reshape(lanes, STATE_WORDS).T
+        high, middle, low = states.astype(np.uint64).reshape(lanes, STATE_WORDS).T
         self._states = (high << 32) | (middle << 16) | low
         if (self._states < _LOWEST).any():
             raise ProtocolError("malformed", "a state is too small")
@@ -75,28 +80,27 @@ class Decoder:
     def _size(self) -> int:
         return len(self._words) - self._top
 
-    def slots(self, count: int) -> Integers:
+    def slots(self, count: int) -> Units:
         """Where in [0, 2^16) the next symbols of the first `count` lanes lie."""
-        return self._states[:count] & _MASK
+        return (self._states[:count] & LAST_SLOT).astype(np.uint32)
 
-    def advance(self, slots: Integers, starts: Integers, widths: Integers) -> None:
+    def advance(self, slots: Units, starts: Units, widths: Units) -> None:
         """Take the symbols whose intervals hold the slots."""
         states = self._states[: len(slots)]
         states >>= PRECISION
         states *= widths
-        states += slots
-        states -= starts
+        states += slots - starts
         (low,) = (states < _LOWEST).nonzero()
         if len(low):
             states[low] = (states[low] << WORD_BITS) | self._pop(len(low))
 
-    def push(self, words: npt.NDArray[np.uint16]) -> None:
+    def push(self, words: Words) -> None:
         """Put words back; the first one comes to lie on top."""
         self._fewest = min(self._fewest, self._size)
         self._top -= len(words)
         self._words[self._top : self._top + len(words)] = words
 
-    def finish(self, bottom: int) -> npt.NDArray[np.uint16]:
+    def finish(self, bottom: int) -> Words:
         """The stack's first `bottom` words, once everything else is taken.
 
         Raises `ProtocolError` (`malformed`) unless an encoder that began with them ends so.
@@ -104,7 +108,7 @@ class Decoder:
         if (self._states >= 2 * _LOWEST).any():
             raise ProtocolError("malformed", "a state does not end where one begins")
         low = self._states - _LOWEST
-        self.push(np.stack([low >> WORD_BITS, low & _MASK], axis=1).ravel().astype(np.uint16))
+        self.push(np.stack([low >> WORD_BITS, low & LAST_SLOT], axis=1).ravel().astype(np.uint16))
         missing = self._size - bottom
         if missing < 0:
             raise _too_short()
@@ -113,7 +117,7 @@ class Decoder:
             raise ProtocolError("malformed", "there are words that nothing needs")
         return self._words[self._top : self._top + bottom]
 
-    def _pop(self, count: int) -> npt.NDArray[np.uint16]:
+    def _pop(self, count: int) -> Words:
         end = self._top + count
         if end > len(self._words):
             raise _too_short()
@@ -125,9 +129,7 @@ class Decoder:
 class Encoder:
     """The inverse of `Decoder`: the last thing to be decoded is encoded first."""
 
-    def __init__(
-        self, bottom: npt.NDArray[np.uint16], lanes: int, taken: int, symbols: int
-    ) -> None:
+    def __init__(self, bottom: Words, lanes: int, taken: int, symbols: int) -> None:
         """Begin with the stack `bottom`.
 
         `taken`: how many words may be taken off in all, `symbols`: how many symbols will come.
@@ -138,31 +140,31 @@ class Encoder:
         self._words = np.concatenate([np.zeros(symbols, dtype=np.uint16), bottom, below])
         self._top = symbols
         self._end = symbols + len(bottom)
-        first, second = self.pop(2 * lanes).astype(np.int64).reshape(lanes, 2).T
+        first, second = self.pop(2 * lanes).astype(np.uint64).reshape(lanes, 2).T
         self._states = _LOWEST | (first << WORD_BITS) | second
 
-    def pop(self, count: int) -> npt.NDArray[np.uint16]:
+    def pop(self, count: int) -> Words:
         """Take words off the stack; below its bottom there are zeros."""
         popped = self._words[self._top : self._top + count]
         self._top += count
         self._end = max(self._end, self._top)
         return popped
 
-    def push(self, starts: Integers, widths: Integers) -> None:
+    def push(self, starts: Units, widths: Units) -> None:
         """Code a step: symbol i owns [starts[i], starts[i] + widths[i])."""
         states = self._states[: len(starts)]
-        (high,) = (states >= widths << (32 + WORD_BITS - PRECISION)).nonzero()
+        # Otherwise the new state would be 2^48 or more.
+        (high,) = (states >> 32 >= widths).nonzero()
         if len(high):
             self._top -= len(high)
-            self._words[self._top : self._top + len(high)] = states[high] & _MASK
+            self._words[self._top : self._top + len(high)] = states[high] & LAST_SLOT
             states[high] >>= WORD_BITS
-        quotients = states // widths
+        states += states // widths * ((1 << PRECISION) - widths)
         states += starts
-        states += quotients * ((1 << PRECISION) - widths)
 
-    def finish(self) -> npt.NDArray[np.uint16]:
+    def finish(self) -> Words:
         """All words, from the top of the stack on."""
-        parts = [self._states >> 32, self._states >> 16 & _MASK, self._states & _MASK]
+        parts = [self._states >> 32, self._states >> 16 & LAST_SLOT, self._states & LAST_SLOT]
         states = np.stack(parts, axis=1).ravel().astype(np.uint16)
         return np.concatenate([states, self._words[self._top : self._end]])
 

@@ -90,18 +90,23 @@ class UpdateLayout:
     def max_bytes(self) -> int:
         """No body is longer: what evenly spread positions can take at most.
 
-        A body that the counts make longer than that is coded without them.
+        Let the bits of a coder be 16 for each word on its stack and log2 of each state. A symbol
+        adds what its interval costs, an order takes away what it spells, and moving words between
+        stack and states changes nothing.
         """
         lanes = lane_count(self.coefficients)
-        positions = sum(
+        symbols = sum(
             tensor.coefficients
             * (symbol_bits(tensor.block_rows) + symbol_bits(tensor.block_columns))
             for tensor in self.tensors
         )
-        stack = 16 * self.sign_words + lanes - 32 * lanes + positions - 16 * self.order_words
-        most = max(wave.order_words for wave in self.plan.waves)
-        missing = max(0, most + STATE_WORDS * lanes - self.sign_words) + 1
-        return self.min_bytes + 2 * max(0, -(-stack // WORD_BITS)) + 2 * missing
+        # A state begins below 2^33, with two words of the stack, and ends as 2^32 or more.
+        stack = WORD_BITS * (self.sign_words - 2 * lanes - self.order_words) + symbols + lanes
+        # Before the first wave is coded, the stack has fewer words than that by what orders and
+        # states took. If they wanted more than the signs, as many zeros come on top.
+        wanted = STATE_WORDS * lanes + max(wave.order_words for wave in self.plan.waves)
+        words = -(-stack // WORD_BITS) + max(0, wanted - self.sign_words) + 1
+        return self.min_bytes + 2 * max(0, words)
 
     @cached_property
     def order_words(self) -> int:

@@ -1,8 +1,8 @@
 """What the order of a block's coefficients says: bits, since the set that they form has no order.
 
-k different positions can be arranged in k! ways. Coding them one after the other pays log2(k!) bits
-too much; an encoder gets them back by letting the arrangement spell bits that it had to write
-anyway. Arrangements that spell nothing are not valid, so each update keeps one spelling.
+k different positions can be arranged in k! ways, so coding one after the other pays log2(k!) bits
+too much. An encoder gets them back by letting the arrangement spell bits that it had to write
+anyway. An arrangement that spells nothing is not valid, so that each update keeps one spelling.
 """
 
 from __future__ import annotations
@@ -14,20 +14,26 @@ import numpy.typing as npt
 
 from .errors import ProtocolError
 
-# The digits of a group make up one number in int64: up to 20 coefficients (20! < 2^62) are one group.
-_LARGEST_GROUP = 1 << 62
+Bits = npt.NDArray[np.uint8]
+"""One bit an element."""
+
+Positions = npt.NDArray[np.int16]
+"""(k, blocks): positions are below 64 · 64. The first axis is the order within a block."""
+
+# What a group of digits can say is one number in int64. The 19 digits of k = 20 are one group.
+_MOST_VALUES = 1 << 62
 
 
 @cache
 def _groups(count: int) -> tuple[tuple[int, int, int], ...]:
     """(first digit, digit after the last, bits) of each group of the digits 1 … count - 1.
 
-    Digit j is in [0, j]. A group of digits spells as many whole bits as its number of values allows.
+    Digit j is one of 0 … j. A group spells as many whole bits as its number of values allows.
     """
     groups = []
     first, values = 1, 1
     for digit in range(1, count):
-        if values * (digit + 1) > _LARGEST_GROUP:
+        if values * (digit + 1) > _MOST_VALUES:
             groups.append((first, digit, values.bit_length() - 1))
             first, values = digit, 1
         values *= digit + 1
@@ -42,30 +48,31 @@ def order_bits(count: int) -> int:
     return sum(bits for _, _, bits in _groups(count))
 
 
-def read_orders(positions: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
-    """The bits, (blocks · order_bits,), that the order of the positions (blocks, k) spells.
+def read_orders(arranged: Positions) -> Bits:
+    """The bits that the orders spell: `order_bits` a block, one block after the other.
 
-    Raises `ProtocolError` (`malformed`) if one spells nothing.
+    Digit j is the number of earlier positions that are smaller than position j; a group of digits
+    d, d + 1, … is the number d's + (d + 1)'s · (d + 1) + (d + 2)'s · (d + 1)(d + 2) + …
+
+    Raises `ProtocolError` (`malformed`) where that is too large for the group's bits.
     """
-    blocks, count = positions.shape
-    spelled = []
+    count, blocks = arranged.shape
+    spelled = [np.empty((blocks, 0), dtype=np.uint8)]
     for first, end, bits in _groups(count):
         values = np.zeros(blocks, dtype=np.int64)
         for digit in range(end - 1, first - 1, -1):
-            smaller = (positions[:, :digit] < positions[:, digit, None]).sum(axis=1)
+            smaller = (arranged[:digit] < arranged[digit]).view(np.uint8)
             values *= digit + 1
-            values += smaller
+            values += np.add.reduce(smaller, axis=0, dtype=np.uint16)
         if (values >> bits).any():
             raise ProtocolError("malformed", "an order of coefficients spells nothing")
         spelled.append(_to_bits(values, bits))
-    return np.concatenate(spelled, axis=1).ravel() if spelled else np.empty(0, dtype=np.uint8)
+    return np.concatenate(spelled, axis=1).ravel()
 
 
-def write_orders(
-    positions: npt.NDArray[np.int32], spelled: npt.NDArray[np.uint8]
-) -> npt.NDArray[np.int32]:
-    """Arrange ascending positions (blocks, k) so that `read_orders` gives these bits."""
-    blocks, count = positions.shape
+def write_orders(ascending: Positions, spelled: Bits) -> Positions:
+    """Arrange ascending positions so that `read_orders` gives these bits."""
+    count, blocks = ascending.shape
     digits = np.zeros((count, blocks), dtype=np.int64)
     bits_of_block = spelled.reshape(blocks, order_bits(count))
     start = 0
@@ -74,23 +81,23 @@ def write_orders(
         start += bits
         for digit in range(first, end):
             values, digits[digit] = np.divmod(values, digit + 1)
-    arranged = np.empty_like(positions)
-    left, every = positions.copy(), np.arange(blocks)
+    arranged = np.empty_like(ascending)
+    left, every = ascending, np.arange(blocks)
     for place in range(count - 1, -1, -1):
-        chosen = digits[place]
-        arranged[:, place] = left[every, chosen]
-        behind = np.arange(place) >= chosen[:, None]
-        left = np.where(behind, left[:, 1:], left[:, :-1])
+        arranged[place] = left[digits[place], every]
+        behind = np.arange(place)[:, None] >= digits[place]
+        left = np.where(behind, left[1:], left[:-1])
     return arranged
 
 
-def _to_bits(values: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.uint8]:
+def _to_bits(values: npt.NDArray[np.int64], bits: int) -> Bits:
     """(n,) to (n, bits), most significant first."""
-    octets = values.astype(">i8").view(np.uint8).reshape(-1, 8)
-    return np.unpackbits(octets, axis=1)[:, 64 - bits :]
+    octets = -(-bits // 8)
+    raw = values.astype(">i8").view(np.uint8).reshape(-1, 8)[:, 8 - octets :]
+    return np.unpackbits(raw, axis=1)[:, 8 * octets - bits :]
 
 
-def _from_bits(bits: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+def _from_bits(bits: Bits) -> npt.NDArray[np.int64]:
     count, width = bits.shape
     padded = np.zeros((count, 64), dtype=np.uint8)
     padded[:, 64 - width :] = bits

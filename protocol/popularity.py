@@ -11,15 +11,20 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .lanes import PRECISION, Integers
-from .waves import Plan, Wave
+from .errors import ProtocolError
+from .lanes import LAST_SLOT, PRECISION, Units
+from .waves import Lines, Plan, Sides
 
 # A frequency weighs 1 + 4 · (how often it was seen): 64 frequencies begin as if each had been seen
-# a quarter of a time. Half and twice as much cost 0.02 and 0.08 bits more (docs/codec.md).
-_SEEN_SHIFT = 2
+# a quarter of a time. Twice as much or half of it costs about 0.02 bits a coefficient.
+_SEEN_SHIFT = np.uint32(2)
 
-# The weights of a strip add up to 2^16 at most, or an interval could be empty.
-_MOST_SEEN = (1 << PRECISION) - 64
+# With its 64 ones the weight of a strip stays below 2^16: no interval is empty, and the numbers
+# below fit 32 bits.
+_MOST_SEEN = (1 << PRECISION) - 1 - 64
+
+_LARGEST = np.uint32((1 << 2 * PRECISION) - 1)
+_SHIFT = np.uint32(PRECISION)
 
 
 class Popularity:
@@ -31,57 +36,61 @@ class Popularity:
     def __init__(self, plan: Plan, *, adaptive: bool) -> None:
         self._plan = plan
         self._adaptive = adaptive
-        self._seen = np.zeros(plan.line_count, dtype=np.int64)
-        self._below = np.zeros(1, dtype=np.int64)
+        self._seen = np.zeros(plan.line_count, dtype=np.uint32)
+        self._below = np.zeros(plan.line_count + 1, dtype=np.uint32)
         self._owners = np.zeros(0, dtype=np.uint8)
+        """The frequency that each unit of weight belongs to, strip after strip."""
 
-    def learn(self, lines: Integers) -> None:
+    def learn(self, lines: Lines) -> None:
         """Count the coefficients at these lines."""
         if self._adaptive:
-            self._seen += np.bincount(lines, minlength=len(self._seen))
+            np.add.at(self._seen, lines, np.uint32(1))
 
-    def unlearn(self, lines: Integers) -> None:
+    def unlearn(self, lines: Lines) -> None:
         """Undo `learn`."""
         if self._adaptive:
-            self._seen -= np.bincount(lines, minlength=len(self._seen))
+            np.subtract.at(self._seen, lines, np.uint32(1))
 
-    def prepare(self, wave: Wave, *, search: bool) -> None:
+    def prepare(self, *, search: bool) -> None:
         """Take the counts as they are now; `search` if `find` will be called."""
-        weights = self._weights(wave.lines)
-        self._below = np.concatenate([[0], np.cumsum(weights)])
+        weights = self._weights()
+        np.cumsum(weights, out=self._below[1:])
         if search:
-            self._owners = np.repeat(self._plan.frequencies[: wave.lines], weights)
+            self._owners = np.repeat(self._plan.frequencies, weights)
 
-    def strips(
-        self, first_lines: npt.NDArray[np.int32], sides: npt.NDArray[np.uint8]
-    ) -> tuple[Integers, Integers]:
-        """Of each strip, by its first line and its width: the weight below it, and its own."""
-        base = self._below[first_lines]
-        return base, self._below[first_lines + sides] - base
+    def strips(self, first: Lines, sides: Sides) -> tuple[Units, Units]:
+        """Of strips, by their first lines and widths: the weight before them, and their rates.
 
-    def intervals(
-        self, lines: Integers, base: Integers, total: Integers
-    ) -> tuple[Integers, Integers]:
-        """Start and width of the interval of each line within [0, 2^16) of its strip."""
-        # Rounding up makes `find` exact: slot ≥ ⌈w · 2^16 / total⌉ where slot · total ≥ w · 2^16.
-        most = total - 1
-        start = ((self._below[lines] - base << PRECISION) + most) // total
-        end = ((self._below[lines + 1] - base << PRECISION) + most) // total
+        The rate is ⌊(2^32 - 1) / weight of the strip⌋: 2^-16 units of the interval a weight of one.
+        """
+        base = self._below.take(first)
+        return base, _LARGEST // (self._below.take(first + sides) - base)
+
+    def intervals(self, lines: Lines, base: Units, rate: Units) -> tuple[Units, Units]:
+        """Start and width of the interval of each line within [0, 2^16 - 1) of its strip."""
+        start = (self._below.take(lines) - base) * rate >> _SHIFT
+        end = (self._below[1:].take(lines) - base) * rate >> _SHIFT
         return start, end - start
 
-    def find(self, slots: Integers, base: Integers, total: Integers) -> npt.NDArray[np.uint8]:
-        """The frequencies whose intervals hold the slots."""
-        return self._owners[base + (slots * total >> PRECISION)]
+    def find(self, slots: Units, base: Units, rate: Units) -> Sides:
+        """The frequencies whose intervals hold the slots.
 
-    def _weights(self, lines: int) -> npt.NDArray[np.int64]:
-        seen = self._seen[:lines] << _SEEN_SHIFT
-        if self._adaptive and self._plan.most_seen << _SEEN_SHIFT > _MOST_SEEN:
+        Raises `ProtocolError` (`malformed`) for the last slot, which is nobody's: with a weight
+        below 2^16 it is the only one that rounding leaves over.
+        """
+        if (slots == LAST_SLOT).any():
+            raise ProtocolError("malformed", "a slot that belongs to no frequency")
+        # w · rate >> 16 ≤ slot where w · rate < (slot + 1) · 2^16.
+        return self._owners.take(base + (slots << _SHIFT | np.uint32(LAST_SLOT)) // rate)
+
+    def _weights(self) -> npt.NDArray[np.uint32]:
+        seen = self._seen << _SEEN_SHIFT
+        if self._adaptive and self._plan.most_seen > _MOST_SEEN >> int(_SEEN_SHIFT):
             widths = self._plan.strip_widths
-            ends = np.cumsum(widths, dtype=np.int64)
-            widths = widths[ends <= lines]
-            totals = np.add.reduceat(seen, ends[ends <= lines] - widths)
-            shift = np.zeros_like(totals)
+            starts = np.cumsum(widths, dtype=np.int64) - widths
+            totals = np.add.reduceat(seen, starts, dtype=np.uint64)
+            shift = np.zeros(len(totals), dtype=np.uint32)
             while (too_much := totals >> shift > _MOST_SEEN).any():
                 shift += too_much
             seen >>= np.repeat(shift, widths)
-        return seen + 1
+        return seen + np.uint32(1)

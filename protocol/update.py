@@ -3,42 +3,49 @@
 A body decodes to one update and an update has one body: whatever is spelled differently is refused.
 Decoding costs what the layout says, whatever the bytes.
 
-Format 2. All numbers are big-endian, all words have 16 bits.
+Format 2, explained with its reasons and equations in docs/codec.md. Words have 16 bits and, like all
+that is longer than a byte, come with the most significant part first.
 
     byte 0          2, the format
-    byte 1          the mode: 1 if frequencies are counted, 0 if all count as equally likely
-    states          three words a lane (`lanes`), the highest first
-    stack           the rest, in words, the top first
+    byte 1          the mode: 1 if frequencies are counted, 0 if all stay equally likely
+    states          three words a lane, lane 0 first (`lanes`)
+    stack           words to the end of the body, the top of the stack first
 
-What is decoded, step by step: the waves in order (`waves`); in a wave the first coefficient of every
-block, then the second ones; of each coefficient its row, then its column. As many neighbours in that
-order as there are lanes make a step. The interval of a row or column follows from the counts before
-the wave (`popularity`). The coefficients of a block come in an arrangement that spells bits
-(`orders`). Those of a wave, class by class and block by block, make up words that go back onto the
-stack, the first one on top; the bits that do not fill a word must be zero.
+Decoding goes through the waves (`waves`). In a wave come all blocks' first coefficients, then the
+second ones and so on, the blocks in the plan's order. As many coefficients as there are lanes, or what
+is left of the wave, make a step: coefficient i of a step belongs to lane i, and first all lanes decode
+their rows, then all their columns. Row and column are symbols in the strips of the block, with
+intervals that follow from the counts before the wave (`popularity`). Lanes that need a word pop it in
+the order of lanes.
 
-At the end each state must be 2^32 plus two words, which go back onto the stack, lane 0's on top. Then
-the stack is: the signs, a bit each in layout order, 1 for minus, with zero bits up to a whole word;
-and below them as many zero words as an encoder takes from under an empty stack, not one more.
+The order in which the coefficients of a block came spells bits (`orders`). Those of a wave, in the
+plan's order of blocks, are cut into words, and these are pushed so that the first one lies on top;
+bits that fill no whole word must be zero.
 
-An encoder does the opposite from the end to the beginning. Mode 1 is used wherever it keeps within
-`UpdateLayout.max_bytes`, mode 0 nowhere else.
+After the last wave each state must be 2^32 + 2^16 · a + b; a and b of lane 0, then of lane 1 and so on
+are pushed likewise. The stack then holds the signs, one bit each, 1 for minus, in layout order (tensors
+in order, blocks in raster order, positions ascending), padded with zero bits to a whole word. Below may
+lie zero words only, as many as an encoder had to take from under an empty stack: where there are any,
+the stack must have been empty before some push.
+
+Mode 1 is used if its body is no longer than `UpdateLayout.max_bytes`, otherwise mode 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import ProtocolError
-from .lanes import Decoder, Encoder, lane_count
+from .lanes import WORD_BITS, Decoder, Encoder, Units, Words, lane_count
 from .layout import HEADER_BYTES, TensorLayout, UpdateLayout, update_layout
-from .orders import order_bits, read_orders, write_orders
+from .orders import Bits, order_bits, read_orders, write_orders
 from .popularity import Popularity
-from .waves import Plan, Wave
+from .waves import Lines, Plan, Wave
 
 __all__ = [
     "FORMAT",
@@ -95,38 +102,21 @@ def decode_update(layout: UpdateLayout, body: bytes) -> DecodedUpdate:
     if mode not in (_EVEN, _ADAPTIVE) or len(body) % 2:
         raise _malformed("an unknown mode, or half a word")
     words = np.frombuffer(body, ">u2", offset=HEADER_BYTES).astype(np.uint16)
-    plan = layout.plan
     decoder = Decoder(words, lane_count(layout.coefficients), layout.order_words)
-    popularity = Popularity(plan, adaptive=mode == _ADAPTIVE)
+    popularity = Popularity(layout.plan, adaptive=mode == _ADAPTIVE)
     found = {
-        k: np.empty((sum(layout.tensors[i].blocks for i in members), k), np.int32)
-        for k, members in layout.classes.items()
+        top_k: np.empty((sum(layout.tensors[i].blocks for i in members), top_k), dtype=np.int32)
+        for top_k, members in layout.classes.items()
     }
-    for wave in plan.waves:
-        _decode_wave(decoder, popularity, plan, wave, found)
-    minus = np.unpackbits(decoder.finish(layout.sign_words).astype(">u2").view(np.uint8))
+    for wave in layout.plan.waves:
+        _decode_wave(decoder, popularity, layout.plan, wave, found)
+    minus = _bits(decoder.finish(layout.sign_words))
     if minus[layout.coefficients :].any():
         raise _malformed("padding is not zero")
-    update = _split(layout, found, minus)
-    if (
-        mode == _EVEN
-        and len(_encode(layout, update.positions, update.signs, _ADAPTIVE)) <= layout.max_bytes
-    ):
-        raise _malformed("not the shorter of two spellings")
+    update = _update(layout, found, minus[: layout.coefficients])
+    if mode == _EVEN and _adaptive_fits(layout, update):
+        raise _malformed("frequencies are not counted, although that would be no longer")
     return update
-
-
-def _split(
-    layout: UpdateLayout, found: dict[int, npt.NDArray[np.int32]], minus: npt.NDArray[np.uint8]
-) -> DecodedUpdate:
-    positions: dict[int, npt.NDArray[np.int32]] = {}
-    for top_k, members in layout.classes.items():
-        ends = np.cumsum([layout.tensors[index].blocks for index in members])
-        positions |= zip(members, np.split(found[top_k], ends[:-1]), strict=True)
-    ordered = [positions[index] for index in range(len(positions))]
-    ends = np.cumsum([places.size for places in ordered])
-    signs = np.split(1 - 2 * minus[: layout.coefficients].astype(np.int8), ends[:-1])
-    return DecodedUpdate(ordered, [s.reshape(p.shape) for s, p in zip(signs, ordered, strict=True)])
 
 
 def _encode(
@@ -135,45 +125,74 @@ def _encode(
     signs: Sequence[npt.NDArray[np.int8]],
     mode: int,
 ) -> bytes:
+    """The body in one of the modes, be it the right one or not."""
     plan = layout.plan
-    minus = np.zeros(layout.sign_words * 16, dtype=np.uint8)
+    minus = np.zeros(layout.sign_words * WORD_BITS, dtype=np.uint8)
     minus[: layout.coefficients] = np.concatenate([sign.ravel() < 0 for sign in signs])
-    bottom = np.packbits(minus).view(">u2").astype(np.uint16)
-    encoder = Encoder(
-        bottom, lane_count(layout.coefficients), layout.order_words, 2 * layout.coefficients
-    )
+    lanes, symbols = lane_count(layout.coefficients), 2 * layout.coefficients
+    encoder = Encoder(_words(minus), lanes, layout.order_words, symbols)
     popularity = Popularity(plan, adaptive=mode == _ADAPTIVE)
     given = {
-        k: np.concatenate([positions[i] for i in members]) for k, members in layout.classes.items()
+        top_k: np.concatenate([positions[index] for index in members])
+        for top_k, members in layout.classes.items()
     }
     for wave in plan.waves:
-        popularity.learn(_lines(plan, wave, given))
+        for lines in _lines(plan, wave, given):
+            popularity.learn(lines)
     for wave in reversed(plan.waves):
-        popularity.unlearn(_lines(plan, wave, given))
+        for lines in _lines(plan, wave, given):
+            popularity.unlearn(lines)
         _encode_wave(encoder, popularity, plan, wave, given)
     return bytes([FORMAT, mode]) + encoder.finish().astype(">u2").tobytes()
 
 
+def _adaptive_fits(layout: UpdateLayout, update: DecodedUpdate) -> bool:
+    body = _encode(layout, update.positions, update.signs, _ADAPTIVE)
+    return len(body) <= layout.max_bytes
+
+
+def _update(
+    layout: UpdateLayout, found: dict[int, npt.NDArray[np.int32]], minus: Bits
+) -> DecodedUpdate:
+    positions: dict[int, npt.NDArray[np.int32]] = {}
+    for top_k, members in layout.classes.items():
+        ends = np.cumsum([layout.tensors[index].blocks for index in members])
+        positions |= zip(members, np.split(found[top_k], ends[:-1]), strict=True)
+    ordered = [positions[index] for index in range(len(positions))]
+    ends = np.cumsum([places.size for places in ordered])
+    signs = np.split(1 - 2 * minus.astype(np.int8), ends[:-1])
+    return DecodedUpdate(ordered, [s.reshape(p.shape) for s, p in zip(signs, ordered, strict=True)])
+
+
 @dataclass(frozen=True)
 class _Side:
-    """For each coefficient of a wave, in the order of coding, its strip in one direction."""
+    """The strips in one direction of each coefficient of a wave, in the order of coding."""
 
-    first: npt.NDArray[np.int64]
-    base: npt.NDArray[np.int64]
-    total: npt.NDArray[np.int64]
-    lines: npt.NDArray[np.int64]
+    first: Lines
+    base: Units
+    rate: Units
+
+    @staticmethod
+    def of(popularity: Popularity, wave: Wave, lines: Lines, sides: npt.NDArray[np.uint8]) -> _Side:
+        """From the first lines and the widths of the strips of all the plan's blocks."""
+        first = lines[wave.blocks]
+        base, rate = popularity.strips(first, sides[wave.blocks])
+        # First all blocks' first coefficient, then the second of those that have one, and so on.
+        spread = [np.concatenate([a[:n] for n in wave.ranks]) for a in (first, base, rate)]
+        return _Side(*spread)
 
 
 def _sides(popularity: Popularity, plan: Plan, wave: Wave) -> tuple[_Side, _Side]:
-    which = np.concatenate([np.arange(count) for count in wave.ranks])
-    sides = []
-    for side, lines in enumerate((plan.row_lines, plan.column_lines)):
-        first = lines[wave.blocks]
-        base, total = popularity.strips(first, plan.sides[wave.blocks, side])
-        sides.append(
-            _Side(first.astype(np.int64)[which], base[which], total[which], np.empty_like(which))
-        )
-    return sides[0], sides[1]
+    return (
+        _Side.of(popularity, wave, plan.row_lines, plan.block_rows),
+        _Side.of(popularity, wave, plan.column_lines, plan.block_columns),
+    )
+
+
+def _steps(coefficients: int, lanes: int) -> list[slice]:
+    return [
+        slice(start, min(start + lanes, coefficients)) for start in range(0, coefficients, lanes)
+    ]
 
 
 def _decode_wave(
@@ -183,33 +202,35 @@ def _decode_wave(
     wave: Wave,
     found: dict[int, npt.NDArray[np.int32]],
 ) -> None:
-    popularity.prepare(wave, search=True)
+    popularity.prepare(search=True)
     sides = _sides(popularity, plan, wave)
-    count = len(sides[0].lines)
-    for start in range(0, count, decoder.lanes):
-        part = slice(start, min(start + decoder.lanes, count))
-        for side in sides:
-            base, total = side.base[part], side.total[part]
-            slots = decoder.slots(part.stop - part.start)
-            lines = popularity.find(slots, base, total) + side.first[part]
-            decoder.advance(slots, *popularity.intervals(lines, base, total))
-            side.lines[part] = lines
-    for side in sides:
-        popularity.learn(side.lines)
-    rows, columns = (side.lines - side.first for side in sides)
+    places = [np.empty_like(side.first) for side in sides]
+    for step in _steps(len(places[0]), decoder.lanes):
+        for side, place in zip(sides, places, strict=True):
+            base, rate = side.base[step], side.rate[step]
+            slots = decoder.slots(len(base))
+            lines = side.first[step] + popularity.find(slots, base, rate)
+            decoder.advance(slots, *popularity.intervals(lines, base, rate))
+            place[step] = lines
+    for side, place in zip(sides, places, strict=True):
+        if wave is not plan.waves[-1]:
+            popularity.learn(place)
+        place -= side.first
     spelled = []
-    for top_k, blocks, places in _pieces(wave):
-        shape = (blocks.stop - blocks.start, top_k)
-        arranged = np.empty(shape, np.int32)
-        width = plan.sides[blocks, 1]
-        for rank, piece in enumerate(places):
-            arranged[:, rank] = rows[piece] * width + columns[piece]
-        ascending = np.sort(arranged, axis=1)
+    for top_k, blocks, ranks in _classes(wave):
+        width = plan.block_columns[blocks]
+        arranged = np.empty((top_k, len(width)), dtype=np.int16)
+        for rank, piece in enumerate(ranks):
+            arranged[rank] = places[0][piece] * width + places[1][piece]
+        ascending = np.sort(arranged.T.astype(np.int32), axis=1)
         if (ascending[:, 1:] == ascending[:, :-1]).any():
-            raise ProtocolError("invalid", "a position comes twice")
-        spelled.append(read_orders(arranged))
+            raise ProtocolError("invalid", "a position comes twice in a block")
         found[top_k][plan.places[blocks]] = ascending
-    decoder.push(_to_words(np.concatenate(spelled), wave.order_words))
+        spelled.append(read_orders(arranged))
+    bits, whole = np.concatenate(spelled), wave.order_words * WORD_BITS
+    if bits[whole:].any():
+        raise _malformed("an order of coefficients spells more than there is to say")
+    decoder.push(_words(bits[:whole]))
 
 
 def _encode_wave(
@@ -219,63 +240,51 @@ def _encode_wave(
     wave: Wave,
     given: dict[int, npt.NDArray[np.int32]],
 ) -> None:
-    popularity.prepare(wave, search=False)
+    popularity.prepare(search=False)
     sides = _sides(popularity, plan, wave)
-    spelled = np.unpackbits(encoder.pop(wave.order_words).astype(">u2").view(np.uint8))
-    spelled = np.concatenate([spelled, np.zeros(16, np.uint8)])
-    rows, columns = sides[0].lines, sides[1].lines
-    done = 0
-    for top_k, blocks, places in _pieces(wave):
-        bits = order_bits(top_k) * (blocks.stop - blocks.start)
-        arranged = write_orders(given[top_k][plan.places[blocks]], spelled[done : done + bits])
-        done += bits
-        width = plan.sides[blocks, 1]
-        for rank, piece in enumerate(places):
-            rows[piece], columns[piece] = np.divmod(arranged[:, rank], width)
-    intervals = []
-    for side in sides:
-        np.add(side.lines, side.first, out=side.lines)
-        intervals.append(popularity.intervals(side.lines, side.base, side.total))
-    count = len(rows)
-    for start in reversed(range(0, count, encoder.lanes)):
-        part = slice(start, min(start + encoder.lanes, count))
-        for low, width in reversed(intervals):
-            encoder.push(low[part], width[part])
+    places = [np.empty_like(side.first) for side in sides]
+    spelled = _bits(encoder.pop(wave.order_words))
+    spelled = np.concatenate([spelled, np.zeros(WORD_BITS - 1, dtype=np.uint8)])
+    for top_k, blocks, ranks in _classes(wave):
+        width = plan.block_columns[blocks]
+        ascending = given[top_k][plan.places[blocks]].astype(np.int16).T
+        size = order_bits(top_k) * len(width)
+        arranged, spelled = write_orders(ascending, spelled[:size]), spelled[size:]
+        for rank, piece in enumerate(ranks):
+            places[0][piece], places[1][piece] = np.divmod(arranged[rank], width)
+    intervals = [
+        popularity.intervals(place + side.first, side.base, side.rate)
+        for side, place in zip(sides, places, strict=True)
+    ]
+    for step in reversed(_steps(len(places[0]), encoder.lanes)):
+        for starts, widths in reversed(intervals):
+            encoder.push(starts[step], widths[step])
 
 
-def _pieces(wave: Wave):
-    """Of each class: k, its blocks, and for each rank where they stand in the order of coding."""
-    offsets = np.concatenate([[0], np.cumsum(wave.ranks)])
-    first = wave.blocks.start
+def _classes(wave: Wave) -> Iterator[tuple[int, slice, list[slice]]]:
+    """Of each class: k, its blocks, and where their coefficients of each rank are coded."""
+    offsets = [0, *accumulate(wave.ranks)]
     for top_k, blocks in wave.classes:
-        yield (
-            top_k,
-            blocks,
-            [slice(o + blocks.start - first, o + blocks.stop - first) for o in offsets[:top_k]],
-        )
+        first, last = blocks.start - wave.blocks.start, blocks.stop - wave.blocks.start
+        yield top_k, blocks, [slice(o + first, o + last) for o in offsets[:top_k]]
 
 
-def _lines(
-    plan: Plan, wave: Wave, given: dict[int, npt.NDArray[np.int32]]
-) -> npt.NDArray[np.int64]:
-    lines = []
+def _lines(plan: Plan, wave: Wave, given: dict[int, npt.NDArray[np.int32]]) -> Iterator[Lines]:
+    """The lines of all coefficients of a wave, in any order."""
     for top_k, blocks in wave.classes:
-        rows, columns = np.divmod(given[top_k][plan.places[blocks]], plan.sides[blocks, 1, None])
-        lines += [
-            (rows + plan.row_lines[blocks, None]).ravel(),
-            (columns + plan.column_lines[blocks, None]).ravel(),
-        ]
-    return np.concatenate(lines)
+        width = plan.block_columns[blocks, None]
+        places = given[top_k][plan.places[blocks]].astype(np.uint16)
+        yield (plan.row_lines[blocks, None] + places // width).ravel()
+        yield (plan.column_lines[blocks, None] + places % width).ravel()
 
 
-def _to_words(bits: npt.NDArray[np.uint8], words: int) -> npt.NDArray[np.uint16]:
-    if bits[16 * words :].any():
-        raise _malformed("orders spell more than there is")
-    return np.packbits(bits[: 16 * words]).view(">u2").astype(np.uint16)
+def _words(bits: Bits) -> Words:
+    """Whole words of bits, most significant first."""
+    return np.packbits(bits).view(">u2").astype(np.uint16)
 
 
-def _malformed(problem: str) -> ProtocolError:
-    return ProtocolError("malformed", problem)
+def _bits(words: Words) -> Bits:
+    return np.unpackbits(words.astype(">u2").view(np.uint8))
 
 
 def _check_arrays(
@@ -292,3 +301,7 @@ def _check_arrays(
             raise ValueError(f"{tensor.name}: positions must ascend within their block")
         if not (np.abs(sign) == 1).all():
             raise ValueError(f"{tensor.name}: signs must be +1 or -1")
+
+
+def _malformed(problem: str) -> ProtocolError:
+    return ProtocolError("malformed", problem)

@@ -96,6 +96,8 @@ def test_round_trip(
     body = encode_update(layout, update.positions, update.signs)
     assert layout.min_bytes <= len(body) <= layout.max_bytes
     assert_same(decode_update(layout, body), update)
+    # The bound is one for updates that are coded without counting, however they look.
+    assert len(_encode(layout, update.positions, update.signs, 0)) <= layout.max_bytes
 
 
 @pytest.mark.parametrize("place", ["first", "last", "spread", "all"])
@@ -115,6 +117,7 @@ def test_extreme_positions_stay_in_the_bounds(place: str) -> None:
     body = encode_update(layout, positions, signs)
     assert layout.min_bytes <= len(body) <= layout.max_bytes
     assert_same(decode_update(layout, body), DecodedUpdate(positions, signs))
+    assert len(_encode(layout, positions, signs, 0)) <= layout.max_bytes
 
 
 def test_the_upper_bound_is_close() -> None:
@@ -192,6 +195,8 @@ def test_lengths_outside_the_bounds_are_refused() -> None:
         (b"", "malformed"),
         (body[: LAYOUT.min_bytes - 1], "malformed"),
         (body + b"\0", "malformed"),
+        (body + b"\0\0", "malformed"),
+        (body[:-2], "malformed"),
         (body[:-1], "malformed"),
         (b"\x01" + body[1:], "malformed"),
         (body[:1] + b"\x02" + body[2:], "malformed"),
@@ -259,8 +264,17 @@ def run_mutations(count: int) -> int:
 
 def test_mutated_bodies() -> None:
     accepted = run_mutations(1500)
-    # Sign bits can be flipped freely, so some survive; a fuzz run that accepts none tests little.
+    # Some changes give another update; a fuzz run that accepts none tests little.
     assert 0 < accepted < 750
+
+
+def test_mutated_bodies_of_several_lanes_and_waves() -> None:
+    layout = layout_of((512, 512), (512,))
+    update = outer_update(layout, np.random.default_rng(9))
+    body = encode_update(layout, update.positions, update.signs)
+    generator = np.random.default_rng(10)
+    for _ in range(150):
+        decode_or_refuse(layout, mutate(body, generator))
 
 
 def run_random(count: int) -> None:
