@@ -58,7 +58,7 @@ class Schedule:
 def draw_schedule(family: Family, count: int, lease: float, chance: random.Random) -> Schedule:
     """A schedule for `count` nodes. Node 0, the founder, never lies; among liars it alone may be
     away, and briefly."""
-    begin, span = 4.0, 30.0
+    begin, span = 3.0, 17.0
     crash: list[Callable[[], Iterable[Action]]] = [
         lambda: _crash(chance, count, begin, span),
         lambda: _crash(chance, count, begin, span),

@@ -147,6 +147,8 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
     )
     size = 20_000 if scenario.links.up < 1e7 else 2_800_000
     swarm = Swarm(manifest, scenario.seed, links=scenario.links, keys=keys, update_bytes=size)
+    # Half as often as the daemon, since every tick costs; what happens at once needs none.
+    swarm.tick_seconds = 0.4
     swarm.watch.liars = {index for index, _ in scenario.liars}
     swarm.watch.forks_explained = scenario.schedule.cut_off or bool(scenario.liars)
     Faults(swarm, scenario.schedule, random.Random(f"faults {scenario.seed}"))
