@@ -59,15 +59,17 @@ LIES = (
 )
 
 # What a flooding liar says now and then, and what a deluge is: more than the bound for one member.
-_FLOOD = 12
+_FLOOD = 6
 _DELUGE = 1100
 
 
 def draw_liars(count: int, chance: random.Random) -> tuple[tuple[int, tuple[str, ...]], ...]:
     """Fewer than a third of so many nodes, never the founder, each with a few lies."""
     number = chance.randrange(1, (count - 1) // 3 + 1)
+    # A deluge takes as long as all else together.
+    lies = LIES if chance.random() < 0.1 else tuple(lie for lie in LIES if lie != "deluge")
     return tuple(
-        (index, tuple(sorted(chance.sample(LIES, chance.randrange(1, 5)))))
+        (index, tuple(sorted(chance.sample(lies, chance.randrange(1, 5)))))
         for index in sorted(chance.sample(range(1, count), number))
     )
 

@@ -28,7 +28,7 @@ RECOVERY_SECONDS = 180.0
 """After the last fault everybody is on one chain, a member and contributing within this time: a lease
 or two until all the dead are out, a slot of at most a minute, comparing chains every ten seconds, and
 rejoining."""
-RECOVERY_ROUNDS = 5
+RECOVERY_ROUNDS = 3
 """So many rounds more are decided in that time, in which all contribute."""
 
 
@@ -91,7 +91,9 @@ def draw_scenario(
     """What `seed` stands for; sizes are drawn as well unless given."""
     chance = random.Random(f"scenario {seed} {family}")
     lying = family == "liars" or (family == "all" and chance.random() < 0.4)
-    count = members or (chance.choice((4, 4, 5, 7, 7, 8)) if lying else chance.randrange(1, 9))
+    # Small swarms go through more rounds and faults in the same time; a few are larger.
+    sizes = (4, 4, 4, 5, 6, 7) if lying else (1, 2, 3, 3, 4, 4, 5, 6, 8)
+    count = members or chance.choice(sizes)
     liars = draw_liars(count, chance) if lying and count >= 4 else ()
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
     schedule = draw_schedule("liars" if liars else family, count, LEASE_SECONDS, chance)
@@ -100,7 +102,7 @@ def draw_scenario(
         seed=seed,
         family=family,
         members=count,
-        rounds=rounds or 12,
+        rounds=rounds or 8,
         model=model,
         liars=liars,
         schedule=schedule,
