@@ -100,10 +100,10 @@ class UpdateLayout:
             * (symbol_bits(tensor.block_rows) + symbol_bits(tensor.block_columns))
             for tensor in self.tensors
         )
-        # A state begins below 2^33, with two words of the stack, and ends as 2^32 or more.
+        # A state takes two words to begin below 2^33, and ends with 2^32 or more.
         stack = WORD_BITS * (self.sign_words - 2 * lanes - self.order_words) + symbols + lanes
-        # Before the first wave is coded, the stack has fewer words than that by what orders and
-        # states took. If they wanted more than the signs, as many zeros come on top.
+        # What states and orders want at the beginning and the stack, which has the signs only, does
+        # not hold are zeros from below; they are part of the body. Later waves find enough.
         wanted = STATE_WORDS * lanes + max(wave.order_words for wave in self.plan.waves)
         words = -(-stack // WORD_BITS) + max(0, wanted - self.sign_words) + 1
         return self.min_bytes + 2 * max(0, words)

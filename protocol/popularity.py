@@ -16,7 +16,7 @@ from .lanes import LAST_SLOT, PRECISION, Units
 from .waves import Lines, Plan, Sides
 
 # A frequency weighs 1 + 4 · (how often it was seen): 64 frequencies begin as if each had been seen
-# a quarter of a time. Twice as much or half of it costs about 0.02 bits a coefficient.
+# a quarter of a time. Half as much is no better, twice as much costs 0.17 bits a coefficient.
 _SEEN_SHIFT = np.uint32(2)
 
 # With its 64 ones the weight of a strip stays below 2^16: no interval is empty, and the numbers
