@@ -46,7 +46,8 @@ class Weight(NamedTuple):
     """A chain's claim since a fork, in the order in which it is compared."""
 
     followers: int
-    """Members in force at the fork that contributed to this chain, knowing that it was this one."""
+    """Members in force at the fork that signed for this chain or contributed to it, knowing that it
+    was this one."""
     updates: int
     """All updates that members in force at the fork contributed since."""
     tie: bytes
@@ -172,11 +173,19 @@ class Ledger:
 
         Only members in force at `fork` count, so that a liar gains nothing by admitting himself a crowd
         afterwards; and each counts once, however many rounds there are: a member that calls all others
-        silent can make rounds as fast as it can sign. The record of round `fork` itself shows nobody's
-        choice, since the updates in it were announced before the chains parted; later ones name a
-        record of this chain as their parent.
+        silent can make rounds as fast as it can sign. The updates in the record of round `fork` show
+        nobody's choice, since they were announced before the chains parted; later ones name a record of
+        this chain as their parent. Whoever signed one of its certificates has chosen it, too: else two
+        of three who have decided one record could go on neither with the third, who went on alone,
+        nor without it.
         """
         in_force = self._memberships[fork]
+        followers = {
+            signed.peer
+            for decided in self._entries[fork:]
+            for signed in decided.certificate.ballots
+            if signed.peer in in_force
+        }
         counted = [
             (decided.record.round, entry.peer)
             for decided in self._entries[fork:]
@@ -184,7 +193,8 @@ class Ledger:
             if entry.peer in in_force
         ]
         tie = bytes(255 - byte for byte in self._ids[fork]) if fork < len(self) else b""
-        return Weight(len({peer for round_, peer in counted if round_ > fork}), len(counted), tie)
+        followers |= {peer for round_, peer in counted if round_ > fork}
+        return Weight(len(followers), len(counted), tie)
 
 
 def check_record(record: Record, ledger: Ledger) -> None:

@@ -13,6 +13,7 @@
 - *parameters*: honest members that applied the same record have the same parameters, and a record
   names the parameters before it.
 - *refund*: an update counts for its maker exactly if a record lists it, and nothing is lost.
+- *expelled*: in the end, whoever contradicted himself before everybody is no member.
 - *memory*: what a member keeps of others stays within its bounds.
 """
 
@@ -82,6 +83,9 @@ class Watch:
         self._known: dict[RecordId, Record] = {}
         self._said: dict[tuple[object, ...], object] = {}
         self._parameters: dict[RecordId, int] = {RecordId(swarm.manifest.swarm): INITIAL}
+        self.contradicted: dict[PeerId, set[int]] = {}
+        """Who told everybody two things, a finalize and a skip say, and in which rounds."""
+        self._final: dict[tuple[object, ...], set[RecordId]] = {}
         self._cast: dict[tuple[RecordId, int, str], dict[RecordId, dict[PeerId, int]]] = {}
         self._update_of: dict[ContentId, RecordId] = {}
         self._stirs = 0
@@ -123,6 +127,17 @@ class Watch:
             message = read(envelope)
             assert isinstance(message, Announcement)
             self._update_of[message.update] = message.parent
+
+    def told(self, envelope: Envelope) -> None:
+        """A message is on its way to everybody."""
+        if envelope.kind in ("skip", "finalize"):
+            message = read(envelope)
+            assert isinstance(message, Ballot)
+            slot = (envelope.sender, message.parent, message.slot)
+            blocks = self._final.setdefault(slot, set())
+            blocks.add(message.block)
+            if len(blocks) > 1:
+                self.contradicted.setdefault(envelope.sender, set()).add(message.round)
 
     def published(self, node: Node, envelope: Envelope) -> None:
         """A node says something to everybody."""

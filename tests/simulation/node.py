@@ -149,9 +149,10 @@ class Node:
                 self.tell(act, *arguments)
 
     def stop(self) -> None:
-        """Die at once."""
-        self.alive = False
-        self.swarm.gone(self)
+        """Die at once, unless it is dead."""
+        if self.alive:
+            self.alive = False
+            self.swarm.gone(self)
 
     # What happens to it
 

@@ -133,6 +133,8 @@ class Chains:
         followers: set[PeerId] = set()
         updates = 0
         for number in range(fork, len(ours)):
+            signers = {ballot.peer for ballot in ours[number].certificate.ballots}
+            followers |= {peer for peer in signers if peer in in_force}
             for entry in ours[number].record.updates:
                 if entry.peer in in_force:
                     updates += 1

@@ -219,12 +219,12 @@ def _play(swarm: Swarm, scenario: Scenario) -> None:
         node.fuse = None
     target = max([RECOVERY_ROUNDS + max((_honest_round(swarm)), default=0), scenario.rounds])
     deadline = max(clock.now, faults_over) + RECOVERY_SECONDS
-    while not whole(swarm, target):
+    while (problem := lacking(swarm, target)) is not None:
         if clock.next > deadline:
-            raise Violation(
-                "progress", f"not whole after {RECOVERY_SECONDS:g} s: {swarm.describe()}"
-            )
-        clock.step()
+            text = f"after {RECOVERY_SECONDS:g} s {problem[1]}: {swarm.describe()}"
+            raise Violation(problem[0], text)
+        for _ in range(len(swarm.nodes)):
+            clock.step()
     for node in swarm.alive:
         if node.index not in swarm.watch.liars:
             swarm.watch.check_memory(node)
@@ -234,21 +234,27 @@ def _honest_round(swarm: Swarm) -> list[int]:
     return [n.member.round for n in swarm.alive if n.index not in swarm.watch.liars]
 
 
-def whole(swarm: Swarm, target: int) -> bool:
-    """Whether all honest nodes are members, on one chain of that length, and contribute."""
-    liars = swarm.watch.liars
-    nodes = [node for node in swarm.alive if node.index not in liars]
-    if not nodes or swarm.clock.events % 7:
-        return False
-    height = min(node.member.applied_round for node in nodes)
-    if height < target or any(node.frozen for node in nodes):
-        return False
+def lacking(swarm: Swarm, target: int) -> tuple[str, str] | None:
+    """Which invariant the swarm still fails, and how; None if all honest nodes are members, on one
+    chain of the length `target`, and contribute, and whoever contradicted himself is out."""
+    watch = swarm.watch
+    nodes = [node for node in swarm.alive if node.index not in watch.liars]
+    height = min((node.member.applied_round for node in nodes), default=-1)
+    if height < target:
+        return "progress", f"round {target} is not reached by all"
     honest = {node.peer for node in nodes}
     if len({node.member.ledger.parent(height + 1) for node in nodes}) > 1:
-        return False
-    return all(honest <= set(node.member.members) for node in nodes) and all(
-        _contributed(node, height) for node in nodes
-    )
+        return "progress", "there is more than one chain"
+    if not all(honest <= set(node.member.members) for node in nodes):
+        return "progress", "somebody is no member"
+    if not all(_contributed(node, height) for node in nodes):
+        return "progress", "somebody does not contribute"
+    members = set(nodes[0].member.members)
+    for peer, rounds in watch.contradicted.items():
+        # Once may go unheard, if the round was just over.
+        if peer in members and sum(number < height - 1 for number in rounds) > 1:
+            return "expelled", f"node {swarm.number(peer)} contradicts itself and is a member"
+    return None
 
 
 def _contributed(node: Node, height: int) -> bool:

@@ -130,7 +130,9 @@ class Swarm:
     def gossip(self, sender: Node, envelope: Envelope, targets: set[int] | None = None) -> None:
         """Deliver a message to everybody, or to these alone (relays drop what they dislike)."""
         deliveries = self.network.gossip(sender.index, 140 + len(envelope.body))
-        if targets is not None:
+        if targets is None:
+            self.watch.told(envelope)
+        else:
             deliveries = [(delay, index) for delay, index in deliveries if index in targets]
         self.trace.note(self.now, sender.index, "says", *self.describe_message(envelope))
         if deliveries:
