@@ -69,6 +69,7 @@ VARIANTS = {
     "ours": Variant(
         name="ours: k 8, β 0.95, orthogonal, damped", rate=4e-3, optimizer=OptimizerSpec()
     ),
+    "undamped": Variant(name="ours, not damped", rate=4e-3, optimizer=OptimizerSpec(damping=0.0)),
     "ours-7": Variant(name="ours with k 7", rate=4e-3, optimizer=OptimizerSpec(top_k=7)),
     "ours-6": Variant(name="ours with k 6", rate=4e-3, optimizer=OptimizerSpec(top_k=6)),
 }
