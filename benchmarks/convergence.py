@@ -54,22 +54,18 @@ VARIANTS = {
     "demo": Variant(
         name="DeMo / Psyche: k 8, β 0.999, not preconditioned",
         rate=4e-3,
-        optimizer=OptimizerSpec(momentum=0.999, preconditioner="none", damping=0.0),
+        optimizer=OptimizerSpec(momentum=0.999, preconditioner="none"),
     ),
     "rms": Variant(
-        name="k 8, β 0.95, rms, not damped",
-        rate=2e-3,
-        optimizer=OptimizerSpec(preconditioner="rms", damping=0.0),
+        name="k 8, β 0.95, rms", rate=2e-3, optimizer=OptimizerSpec(preconditioner="rms")
     ),
-    "damped": Variant(
+    "rms-damped": Variant(
         name="k 8, β 0.95, rms, damped",
         rate=2e-3,
-        optimizer=OptimizerSpec(preconditioner="rms"),
+        optimizer=OptimizerSpec(preconditioner="rms", damping=0.5),
     ),
-    "ours": Variant(
-        name="ours: k 8, β 0.95, orthogonal, damped", rate=4e-3, optimizer=OptimizerSpec()
-    ),
-    "undamped": Variant(name="ours, not damped", rate=4e-3, optimizer=OptimizerSpec(damping=0.0)),
+    "damped": Variant(name="ours, damped", rate=4e-3, optimizer=OptimizerSpec(damping=0.5)),
+    "ours": Variant(name="ours: k 8, β 0.95, orthogonal", rate=4e-3, optimizer=OptimizerSpec()),
     "ours-7": Variant(name="ours with k 7", rate=4e-3, optimizer=OptimizerSpec(top_k=7)),
     "ours-6": Variant(name="ours with k 6", rate=4e-3, optimizer=OptimizerSpec(top_k=6)),
 }

@@ -97,8 +97,9 @@ class OptimizerSpec:
     """`rms`: each member divides its gradient by the root of its own second moment first.
     `orthogonal`: and then makes every block of a matrix nearly orthogonal."""
     second_moment: Annotated[float, Range(0.0, 0.9999)] = 0.95
-    damping: Fraction = 0.5
-    """How much of its momentum a member drops at every coefficient that a counted update holds."""
+    damping: Fraction = 0.0
+    """How much of its momentum a member drops at every coefficient that a counted update holds. It
+    pays with `rms`, and is not needed with `orthogonal`."""
     weight_decay: Annotated[float, Range(0.0, 1.0)] = 0.0
 
 

@@ -143,7 +143,6 @@ include = ["*.py"]
 top_k = 8
 momentum = 0.95
 preconditioner = "orthogonal"
-damping = 0.5
 
 [schedule]
 peak = 4e-3
