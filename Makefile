@@ -39,10 +39,14 @@ format: $(INSTALLED) ## put the code into the project's format
 soak: $(INSTALLED) ## the long fuzz runs
 	$(BIN)/pytest -m soak $(ARGS)
 
-docs: $(INSTALLED) ## print the tables in docs/ anew
+docs: $(INSTALLED) ## print the tables and diagrams in docs/ anew
 	{ sed '/^| metric /,$$d' docs/metrics.md && $(BIN)/python -m distro_node.node.metrics; } \
 		> $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
+	{ sed '/^<!-- states -->/q' docs/protocol.md && $(BIN)/python -c \
+		'from distro_node.protocol.states import diagrams; print(diagrams())' \
+		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md
+	mv $(VENV)/protocol.md docs/protocol.md
 
 install: $(INSTALLED) ## the environment alone
 

@@ -24,6 +24,8 @@ from ..protocol.effects import (
     Keep,
     Note,
     Publish,
+    Recall,
+    Remember,
     Resync,
     Train,
 )
@@ -32,6 +34,8 @@ from ..protocol.ledger import Ledger
 from ..protocol.manifest import Manifest
 from ..protocol.member import Member
 from ..protocol.messages import SnapshotEntry
+from ..protocol.recollection import RECALL_SECONDS
+from ..protocol.sync import SyncResponse
 from ..protocol.update import UpdateLayout, decode_update, update_layout
 from .blobstore import BlobStore
 from .journal import Journal
@@ -39,7 +43,7 @@ from .network.blobs import BlobFetcher, FetchFailed
 from .network.network import Network, PeerUp
 from .records import Records
 from .snapshots import updates_from
-from .sync import Synchronizer
+from .sync import Synchronizer, ask_peer
 from .workshop import Workshop
 
 _log = logging.getLogger(__name__)
@@ -52,6 +56,8 @@ _FETCH_PAUSE_SECONDS = 1.0
 _RECENT_UPDATES = 16_384
 # Rounds between clearings of what was signed in rounds long decided.
 _FORGET_ROUNDS = 64
+# Or more of it than this: proposals of large swarms are long.
+_FORGET_BYTES = 1 << 20
 
 
 class Runner:
@@ -91,8 +97,11 @@ class Runner:
             now=trio.current_time(),
             session=session,
             ticket=ticket,
+            # Always: a backup that was restored looks like the disk of yesterday.
+            recall=True,
         )
         self._signed: dict[int, list[bytes]] = {}
+        self._signed_bytes = 0
         signed = records.signed()
         self.member.restore(signed, trio.current_time())
         self._topic = f"distro/{manifest.swarm.hex()}"
@@ -239,6 +248,10 @@ class Runner:
                 except trio.WouldBlock:
                     # Peers ask for what they miss; a backlog of a thousand messages helps nobody.
                     _log.warning("too many messages are waiting to be sent; one was dropped")
+            case Remember(envelope):
+                self._remember(envelope)
+            case Recall(round_):
+                self._spawn(self._recall, round_)
             case FetchUpdate():
                 self._spawn(self._fetch, effect)
             case Train(round_, _, samples):
@@ -251,9 +264,11 @@ class Runner:
                 times = self.journal.round_times(round_)
                 times.collected, times.decided = self.member.last_ready, trio.current_time()
                 self._records.keep(decided)
-                if round_ % _FORGET_ROUNDS == 0:
+                if round_ % _FORGET_ROUNDS == 0 or self._signed_bytes > _FORGET_BYTES:
                     self._signed = {r: said for r, said in self._signed.items() if r >= round_}
-                    self._records.forget_signed(b for said in self._signed.values() for b in said)
+                    kept = [raw for said in self._signed.values() for raw in said]
+                    self._signed_bytes = sum(map(len, kept))
+                    self._records.forget_signed(kept)
             case AskSync():
                 if not self._syncing:
                     self._syncing = True
@@ -286,6 +301,7 @@ class Runner:
     def _remember(self, envelope: Envelope) -> None:
         raw = envelope.encode()
         self._signed.setdefault(self.member.round, []).append(raw)
+        self._signed_bytes += len(raw)
         self._records.sign(raw)
 
     async def _publish(self) -> None:
@@ -373,18 +389,50 @@ class Runner:
             answer = await self._sync.ask(self.member.round)
             if answer is None:
                 return
-            for decided in answer.decided():
-                self._feed(lambda now, d=decided: self.member.receive_decided(d, now))
-            for raw in answer.envelopes:
-                try:
-                    envelope = open_envelope(raw, swarm=self._manifest.swarm)
-                    self._feed(lambda now, e=envelope: self.member.receive(e, now))
-                except (EnvelopeError, ProtocolError) as error:
-                    self._network.traffic.reject(error.reason)
+            self._take_in(answer)
         except ProtocolError as error:
             self._network.traffic.reject(error.reason)
         finally:
             self._syncing = False
+
+    def _take_in(self, answer: SyncResponse) -> None:
+        """Tell the state machine what somebody knows. Raises `ProtocolError` for a bad entry."""
+        for decided in answer.decided():
+            self._feed(lambda now, d=decided: self.member.receive_decided(d, now))
+        for raw in answer.envelopes:
+            try:
+                envelope = open_envelope(raw, swarm=self._manifest.swarm)
+                self._feed(lambda now, e=envelope: self.member.receive(e, now))
+            except (EnvelopeError, ProtocolError) as error:
+                self._network.traffic.reject(error.reason)
+
+    async def _recall(self, round: int) -> None:
+        """Ask all other members what they know of `round`, as soon as they are connected.
+
+        The member itself decides how long it waits for that.
+        """
+        others = set(self.member.members) - {self.member.me}
+        answered: set[PeerId] = set()
+
+        async def ask(peer: PeerId) -> None:
+            answer = await ask_peer(self._network, self._manifest, peer, round)
+            try:
+                if answer is not None:
+                    self._take_in(answer)
+                    answered.add(peer)
+            except ProtocolError as error:
+                self._network.traffic.reject(error.reason)
+            if answered == others:
+                self._feed(lambda now: self.member.recalled(round, now))
+
+        asked: set[PeerId] = set()
+        with trio.move_on_after(RECALL_SECONDS):
+            async with trio.open_nursery() as nursery:
+                while asked < others:
+                    for peer in (others - asked) & self._network.connected():
+                        asked.add(peer)
+                        nursery.start_soon(ask, peer)
+                    await trio.sleep(TICK_SECONDS)
 
     async def _settle(self) -> None:
         """Compare our chain with that of the others, and follow the heavier."""
@@ -402,15 +450,17 @@ class Runner:
             self.journal.round_times(self.member.round).collected = ready
 
     def _say_state(self) -> None:
-        if self.leaving:
-            return
-        if not self.member.at_tip:
-            self.journal.report(
-                "replaying rounds", self.member.applied_round + 1, self.member.round
-            )
-            self.journal.enter("syncing")
-        elif not self.member.is_member:
-            self.journal.enter("joining")
-        else:
-            self.journal.progress = None
-            self.journal.enter("waiting" if self.member.round == 0 else "training")
+        match self.member.state:
+            case "loading" | "applying":
+                self.journal.report(
+                    "replaying rounds", self.member.applied_round + 1, self.member.round
+                )
+                self.journal.enter("syncing")
+            case "asking":
+                self.journal.enter("joining")
+            case "recalling" | "collecting" | "agreeing":
+                self.journal.progress = None
+                self.journal.enter("waiting" if self.member.round == 0 else "training")
+            case "leaving" | "left" | "expelled":
+                # Said when it was told to leave, or by the daemon.
+                pass

@@ -25,6 +25,21 @@ class Publish:
 
 
 @dataclass(frozen=True)
+class Remember:
+    """Put a message on disk, before anything that follows: the proposal that a vote is about to be cast
+    for, or an own message that was lost. To be handed to `Member.restore` after a restart."""
+
+    envelope: Envelope
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Ask every other member for its messages of `round`, hand them in, then report `recalled`."""
+
+    round: int
+
+
+@dataclass(frozen=True)
 class FetchUpdate:
     """Get the update `update` of `size` bytes, which `peer` made for `round`; check it; report."""
 
@@ -111,4 +126,16 @@ class Note:
     text: str = ""
 
 
-Effect = Publish | FetchUpdate | Train | Apply | Keep | AskSync | Resync | Fork | Note
+Effect = (
+    Publish
+    | Remember
+    | Recall
+    | FetchUpdate
+    | Train
+    | Apply
+    | Keep
+    | AskSync
+    | Resync
+    | Fork
+    | Note
+)

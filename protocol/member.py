@@ -16,14 +16,15 @@ from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
 from .certificates import silenced
 from .collection import Holdings
-from .effects import Effect, Fork, Keep, Note, Publish, Train
+from .effects import Effect, Fork, Keep, Note, Publish, Remember, Train
 from .errors import ProtocolError
-from .ledger import Ledger, invited
-from .lookout import Lookout
-from .mailbox import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES, Mailbox
+from .inbox import Inbox
+from .ledger import Ledger
+from .mailbox import MEMBER_BYTES, NEWCOMER_BYTES
 from .manifest import Manifest
 from .messages import (
     Announcement,
+    Ballot,
     Certificate,
     Decided,
     Evidence,
@@ -31,6 +32,7 @@ from .messages import (
     JoinRequest,
     Leave,
     Message,
+    Proposal,
     SnapshotEntry,
     decode_message,
     parent_of,
@@ -38,9 +40,10 @@ from .messages import (
 )
 from .pacing import Pacing
 from .presence import Presence
-from .proposing import Accusations, JoinRequests
+from .recollection import Recollection
 from .replica import Replica
 from .round import Round, Standing
+from .states import MemberState
 from .wire import encode
 
 Sign = Callable[[str, bytes], Envelope]
@@ -64,8 +67,12 @@ class Member:
         now: float,
         session: int,
         ticket: bytes = b"",
+        recall: bool = False,
     ) -> None:
-        """`session` must grow from one start of the node to the next (seconds of a wall clock do)."""
+        """`session` must grow from one start of the node to the next (seconds of a wall clock do).
+
+        With `recall` it asks the others what it said in an earlier life before it casts a ballot.
+        """
         self.ledger = ledger
         self.me = me
         self.replica = Replica(me, manifest.rounds.snapshot_interval)
@@ -75,9 +82,8 @@ class Member:
         self._manifest = manifest
         self._sign = sign
         self._ticket = ticket
-        self._mailbox = Mailbox()
-        self._joins = JoinRequests()
-        self._accusations = Accusations()
+        self._inbox = Inbox(manifest, self.presence, now)
+        self._recollection = Recollection(needed=recall)
         self._holdings = Holdings()
         self._trained_for = -1
         self._leaving = False
@@ -86,7 +92,6 @@ class Member:
         self._last_said = now
         self._last_join = now
         self._join_round = -1
-        self._lookout = Lookout(now)
         self._count = session << 20
         self.current = self._new_round(now)
         """The round at the tip."""
@@ -131,20 +136,35 @@ class Member:
         """Of the parameters after `applied_round`; None until they are loaded."""
         return self.replica.fingerprint
 
+    @property
+    def state(self) -> MemberState:
+        """Where this member stands, as in `states`; it changes with what happens only."""
+        if self.is_expelled:
+            return "expelled"
+        if self._leaving:
+            return "leaving" if self.is_member else "left"
+        if not self.at_tip:
+            return "loading" if self.fingerprint is None else "applying"
+        if not self.is_member:
+            return "asking"
+        if not self._recollection.complete:
+            return "recalling"
+        return "collecting" if self.current.ready_since is None else "agreeing"
+
     def awaits(self, round: int) -> bool:
         """Whether the record of `round` is being applied for this member, on the chain it follows."""
         return self.replica.awaits(round)
 
     def messages(self, round: int) -> list[Envelope]:
         """The round's signed messages, for a peer that asks what it missed."""
-        said = self._mailbox.of_round(round)
-        return [*self._accusations.envelopes(), *said] if round == self.round else said
+        return self._inbox.messages(round, self.ledger)
 
     # What happens
 
     def restore(self, envelopes: Iterable[Envelope], now: float) -> None:
         """Take back what this member signed before a restart, so that it does not contradict it.
 
+        Proposals of others that it voted for are taken back with it: it may be the last who has them.
         Words about another chain are passed over; those about rounds still to come (the ledger's end
         was lost) wait for their round. A leave is taken back by the return: were it still passed on,
         members that left together would count each other out as soon as they are back. Raises
@@ -152,7 +172,8 @@ class Member:
         """
         for envelope in envelopes:
             message = decode_message(envelope)
-            if envelope.sender == self.me and not isinstance(message, Leave):
+            own = envelope.sender == self.me and not isinstance(message, Leave)
+            if own or isinstance(message, Proposal):
                 with contextlib.suppress(ProtocolError):
                     self._take(envelope, message, now)
 
@@ -181,30 +202,22 @@ class Member:
 
     def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
-        message = decode_message(envelope)
-        if isinstance(message, JoinRequest):
-            if not invited(envelope.sender, message, self._manifest, self.ledger.verify):
-                raise ProtocolError("not_member", "asks for admission without an invitation")
-            if envelope.sender in self.ledger.membership(self.round).expelled:
-                raise ProtocolError("not_member", "asks for admission and was expelled")
-            return message
-        if isinstance(message, Evidence):
-            self._screen_evidence(envelope.sender, message)
-            return message
-        if round_of(message) > self.round + FUTURE_ROUNDS:
-            self.presence.heard(envelope.sender, now)
-        asks = self._joins.has(envelope.sender)
-        self._lookout.screen(envelope.sender, message, self.ledger, asks)
-        return message
+        return self._inbox.screen(envelope, self.ledger, now)
 
     def receive(self, envelope: Envelope, now: float) -> list[Effect]:
         """A message arrived whose signature was checked. Raises `ProtocolError`."""
         message = self.screen(envelope, now)
         # What was heard before changes nothing; answers to sync requests are full of it.
-        if envelope.sender == self.me or self._mailbox.has(round_of(message), envelope):
+        if self._inbox.mailbox.has(round_of(message), envelope):
             return []
-        effects = self._take(envelope, message, now)
+        take = self._take_back if envelope.sender == self.me else self._take
+        effects = take(envelope, message, now)
         return effects + self._step(now)
+
+    def recalled(self, round: int, now: float) -> list[Effect]:
+        """Every other member was asked what it knows of `round`, and has answered."""
+        self._recollection.answered(round)
+        return self._step(now)
 
     def receive_decided(self, decided: Decided, now: float) -> list[Effect]:
         """A ledger entry arrived, from whomever. Raises `ProtocolError` if it does not hold."""
@@ -213,7 +226,7 @@ class Member:
             known = self.ledger[record.round].record.id == record.id
             return [] if known else [Fork(record.round)]
         if record.round > self.round:
-            self._lookout.behind()
+            self._inbox.lookout.behind()
             return []
         if record.parent != self.ledger.head and self.round > 0:
             return [Fork(self.round - 1)]
@@ -290,14 +303,9 @@ class Member:
             if now - self._last_said > self.pacing.heartbeat:
                 self._count += 1
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
-        elif (
-            self.at_tip
-            and not self._leaving
-            and not self.is_expelled
-            and (
-                # A request is good for the next few rounds only.
-                self._join_round != self.round or now - self._last_join >= _JOIN_SECONDS
-            )
+        elif self.state == "asking" and (
+            # A request is good for the next few rounds only.
+            self._join_round != self.round or now - self._last_join >= _JOIN_SECONDS
         ):
             self._last_join, self._join_round = now, self.round
             effects += self._say("join", JoinRequest(self.round, self._ticket), now)
@@ -305,49 +313,31 @@ class Member:
         seen = self._last_decision > float("-inf")
         waiting = seen and self.is_member and self.current.ready_since is None
         patience = self.pacing.lease / 4 if waiting else 0.0
-        effects += self._lookout.questions(
+        effects += self._inbox.lookout.questions(
             self.ledger, last=self._last_decision, patience=patience, now=now
         )
         return effects + self._step(now)
 
     # Messages
 
-    def _screen_evidence(self, sender: PeerId, evidence: Evidence) -> None:
-        if not any(
-            sender in self.ledger.membership(round_)
-            for round_ in (self.round, max(0, self.round - 1))
-        ):
-            raise ProtocolError("not_member", "an accusation by somebody who is no member")
-        if evidence.round > self.round:
-            self._lookout.behind()
-            raise ProtocolError(
-                "other_round", f"evidence of {evidence.round} while at {self.round}"
-            )
-        # One proof is enough, and to check one takes time.
-        if (
-            self._accusations.wants(evidence.peer)
-            and evidence.peer not in self.ledger.membership(self.round).expelled
-        ):
-            self.ledger.check_evidence(evidence)
-
     def _take(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
         if isinstance(message, Heartbeat):
             if message.round > self.round:
-                self._lookout.behind()
+                self._inbox.lookout.behind()
             self.presence.beat(envelope.sender, message.count, now)
             return []
         if isinstance(message, JoinRequest):
-            self._joins.put(envelope.sender, message, envelope.signature, now)
+            self._inbox.joins.put(envelope.sender, message, envelope.signature, now)
             return []
         if isinstance(message, Evidence):
-            self._accusations.put(message, envelope)
+            self._inbox.accusations.put(message, envelope)
             return []
         round_ = round_of(message)
         past = round_ < self.round
         if past and isinstance(message, Announcement):
             # To one who catches up everything comes late.
             return [Note("late", round_, envelope.sender)] if self.at_tip else []
-        if self._mailbox.has(round_, envelope) or (past and not isinstance(message, Leave)):
+        if self._inbox.mailbox.has(round_, envelope) or (past and not isinstance(message, Leave)):
             return []
         # What the current round refuses is not kept, let alone handed to others.
         effects = self._handle(envelope, message, now) if round_ <= self.round else []
@@ -356,16 +346,24 @@ class Member:
         # Only what is new proves that its sender lives: peers repeat the words of the dead.
         self.presence.heard(envelope.sender, now)
         known = envelope.sender == self.me or envelope.sender in self.current.membership
-        self._mailbox.put(round_, envelope, MEMBER_BYTES if known else NEWCOMER_BYTES)
+        self._inbox.mailbox.put(round_, envelope, MEMBER_BYTES if known else NEWCOMER_BYTES)
         if round_ > self.round:
-            self._lookout.behind()
+            self._inbox.lookout.behind()
         return effects
+
+    def _take_back(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
+        """Something that we signed comes back to us. If we have no memory of it, we have one now."""
+        round_ = round_of(message)
+        binding = isinstance(message, (Announcement, Proposal, Ballot))
+        if not binding or round_ < self.round:
+            return []
+        return [Remember(envelope), *self._take(envelope, message, now)]
 
     def _handle(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
         """Take in a message of the current round, or a leave said in the one before."""
         if parent_of(message) not in (None, self.ledger.parent(round_of(message))):
-            self._lookout.behind()
-            self._lookout.stray(envelope.sender, message, self.ledger)
+            self._inbox.lookout.behind()
+            self._inbox.lookout.stray(envelope.sender, message, self.ledger)
             raise ProtocolError("wrong_parent", "a message that builds on another chain")
         return self.current.take(envelope, message, self._holdings, now)
 
@@ -424,10 +422,17 @@ class Member:
 
     def _agree(self, now: float) -> list[Effect]:
         """Say whatever the current round asks for."""
+        if not self._recollection.complete:
+            members = len(self.current.membership)
+            asks = self.at_tip and self.is_member
+            question = self._recollection.ask(self.round, members, now) if asks else []
+            if not self._recollection.complete:
+                return question
         fingerprint = self.fingerprint if self.at_tip else None
         standing = Standing(fingerprint, self.replica.snapshot, self._holdings.held)
         step = self.current.step(standing, now)
-        effects = [*step.notes, *self._holdings.fetch_all(self.round, step.fetch)]
+        effects: list[Effect] = [Remember(envelope) for envelope in step.remember]
+        effects += [*step.notes, *self._holdings.fetch_all(self.round, step.fetch)]
         for kind, message in step.say:
             effects += self._say(kind, message, now)
         return effects
@@ -436,7 +441,7 @@ class Member:
         """Tell the others who has contradicted itself, once each: one of us will lead."""
         effects: list[Effect] = []
         for peer, evidence in self.current.agreement.contradictions.items():
-            if self.is_member and peer != self.me and self._accusations.wants(peer):
+            if self.is_member and peer != self.me and self._inbox.accusations.wants(peer):
                 effects += self._say("evidence", evidence, now)
         return effects
 
@@ -458,7 +463,7 @@ class Member:
         effects: list[Effect] = [Keep(decided), Note("decided", record.round)]
         for admission in record.admitted:
             effects.append(Note("admitted", record.round, admission.peer))
-            self._joins.drop(admission.peer)
+            self._inbox.joins.drop(admission.peer)
         for departure in record.departed:
             kind = "counted_out" if departure.peer == self.me else departure.reason
             effects.append(Note(kind, record.round, departure.peer))
@@ -468,8 +473,8 @@ class Member:
         self._holdings.decided(self.current.collection.updates, self.ledger, self.applied_round)
         self._enter_round(now)
         self._last_decision = now
-        self._mailbox.forget_before(self.round)
-        for envelope in self._mailbox.of_round(self.round):
+        self._inbox.mailbox.forget_before(self.round)
+        for envelope in self._inbox.mailbox.of_round(self.round):
             try:
                 effects += self._handle(envelope, decode_message(envelope), now)
             except ProtocolError:
@@ -479,7 +484,7 @@ class Member:
 
     def _enter_round(self, now: float) -> None:
         self.presence.set_members(self.members, now)
-        self._accusations.forget(self.ledger)
+        self._inbox.accusations.forget(self.ledger)
         self.current = self._new_round(now)
 
     def _new_round(self, now: float) -> Round:
@@ -489,7 +494,7 @@ class Member:
             me=self.me,
             presence=self.presence,
             pacing=self.pacing,
-            joins=self._joins,
-            accusations=self._accusations,
+            joins=self._inbox.joins,
+            accusations=self._inbox.accusations,
             now=now,
         )

@@ -8,7 +8,7 @@ member that owns it.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
@@ -63,11 +63,13 @@ class Standing:
 
 @dataclass
 class Step:
-    """What to do next: messages to say, notes to pass on, updates to fetch for a proposal."""
+    """What to do next: messages to say, notes to pass on, updates to fetch for a proposal, and what
+    to put on disk before."""
 
     say: list[tuple[str, Message]]
     notes: list[Note]
     fetch: list[UpdateEntry]
+    remember: list[Envelope] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.say or self.notes or self.fetch)
@@ -115,6 +117,9 @@ class Round:
         self._slot_entered = now
         self._mask = self.membership.mask(())
         self._checked: dict[RecordId, bool] = {}
+        # The proposals of records that are kept, and which of them are on disk.
+        self._letters: dict[RecordId, Envelope] = {}
+        self._remembered: set[RecordId] = set()
         self._fetched: set[ContentId] = set()
 
     def step(self, standing: Standing, now: float) -> Step:
@@ -164,6 +169,8 @@ class Round:
             self._presence.took_leave(sender, message, envelope.signature)
         elif isinstance(message, Proposal):
             self.agreement.add_proposal(sender, message.slot, message.record)
+            if sender != self._me and message.record.id in self.agreement.records:
+                self._letters.setdefault(message.record.id, envelope)
         elif isinstance(message, Ballot):
             kind: BallotKind = envelope.kind  # type: ignore[assignment]  # ballots have these kinds
             self.agreement.add_ballot(kind, sender, message, envelope.signature)
@@ -261,7 +268,14 @@ class Round:
             return _nothing()
         missing = [entry for entry in record.updates if entry.update not in standing.held]
         if not missing:
-            return _say(self._ballot("vote", self.agreement.slot, record.id, now))
+            step = _say(self._ballot("vote", self.agreement.slot, record.id, now))
+            # Should all who heard it be restarted and its leader's disk be lost, what is certified
+            # could not be repeated, and the round would never end.
+            letter = self._letters.get(record.id)
+            if letter is not None and record.id not in self._remembered:
+                self._remembered.add(record.id)
+                step.remember.append(letter)
+            return step
         unasked = [entry for entry in missing if entry.update not in self._fetched]
         self._fetched |= {entry.update for entry in unasked}
         return Step([], [], unasked)

@@ -18,6 +18,7 @@ from distro_node.protocol import (
     pacing,
     presence,
     proposing,
+    recollection,
     sync,
     wire,
 )
@@ -77,6 +78,7 @@ def test_every_kind_of_message(sections: dict[str, str]) -> None:
         ("asks for admission | {} KiB |", mailbox.NEWCOMER_BYTES >> 10),
         ("| slots ahead of ours | {} |", agreement.SLOT_WINDOW),
         ("| masks kept of a ballot | {} |", agreement._MAX_MASKS),
+        ("or after {:.0f} seconds: a swarm that", recollection.RECALL_SECONDS),
         ("members accused whom no record has expelled yet | {} |", proposing._MAX_ACCUSED),
         ("| expelled identities remembered | {} |", membership.MAX_EXPELLED),
         ("each an `Evidence`; at most {} |", messages.MAX_EVIDENCE),

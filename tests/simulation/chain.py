@@ -231,6 +231,7 @@ class Chain:
         said: Iterable[Envelope] = (),
         load: bool = True,
         ticket: bytes = b"",
+        recall: bool = False,
     ) -> Member:
         """A member that stands where the chain stands, has `said` this and, if `load`, has its
         parameters."""
@@ -249,6 +250,7 @@ class Chain:
             now=now,
             session=session,
             ticket=ticket,
+            recall=recall,
         )
         member.restore(said, now)
         if load:

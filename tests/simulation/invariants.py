@@ -343,13 +343,13 @@ class Watch:
         """Count what a member keeps of others."""
         member = node.member
         members = len(member.members)
-        mailbox = member._mailbox
+        mailbox = member._inbox.mailbox
         agreement = member.current.agreement
         counts = {
             "rounds in the mailbox": (len(mailbox._rounds), FUTURE_ROUNDS + 2),
             "bytes of one sender": (max(mailbox._bytes.values(), default=0), MEMBER_BYTES),
             "slots": (len(agreement._slots), agreement.slot + SLOT_WINDOW),
-            "requests for admission": (len(member._joins._waiting), 1024),
+            "requests for admission": (len(member._inbox.joins._waiting), 1024),
             "announcements": (len(member.current.collection.announcements()), members),
             "updates held": (
                 len(member._holdings.held),

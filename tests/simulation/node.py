@@ -22,6 +22,8 @@ from distro_node.protocol.effects import (
     Keep,
     Note,
     Publish,
+    Recall,
+    Remember,
     Resync,
     Train,
 )
@@ -116,6 +118,8 @@ class Node:
             ledger=ledger,
             now=self.now,
             session=self.disk.salt,
+            # Its disk is new, or was lost; with its own words at hand it need not ask.
+            recall=not self.disk.said,
         )
         self.member.restore(self.disk.said, self.now)
         self.load()
@@ -223,6 +227,10 @@ class Node:
                 self.publish(envelope)
                 if durable:
                     self._burn("sent")
+            case Remember(envelope):
+                self.write(envelope.kind, self.disk.said, envelope)
+            case Recall(round_):
+                swarm.recall(self, round_)
             case FetchUpdate():
                 self._fetch(effect)
             case Train():

@@ -169,6 +169,24 @@ class Swarm:
         others.sort(key=lambda node: node.peer not in members)
         self._ask(asker, round_, others)
 
+    def recall(self, asker: Node, round_: int) -> None:
+        """Ask all other members what they know of a round, and report when all have answered."""
+        waiting = set(asker.member.members) - {asker.peer}
+
+        def answer(other: Node) -> None:
+            if not other.alive or other.frozen or not self._connected(asker, other):
+                return
+            for envelope in other.member.messages(round_):
+                asker.deliver(envelope)
+            waiting.discard(other.peer)
+            if not waiting:
+                asker.tell(asker.member.recalled, round_)
+
+        for other in self.alive:
+            if other.peer in waiting:
+                delay = 2 * self.network.latency(asker.index, other.index)
+                self.clock.after(delay, answer, other)
+
     def settle(self, asker: Node) -> None:
         """Compare a node's chain with those of its peers, one after another."""
         self._compare(asker, [node for node in self.alive if node is not asker])
