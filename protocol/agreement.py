@@ -16,11 +16,33 @@ a chain of them. The rules:
    it has finalized.
 6. A quorum of finalizes decides.
 
-Why two records cannot be decided: let B be finalized by a quorum in slot s. Any quorum of skips for s
+*Why two records cannot be decided.* Let B be finalized by a quorum in slot s. Any quorum of skips for s
 shares an honest member with it, who would have both finalized and skipped s: rule 5 forbids it. So no
 later slot is well founded without B, and no other block is certified in s, since two quorums of votes
-share an honest member and rule 3 forbids that. Why it goes on: in a slot with an honest leader and
-timely messages nobody skips, so its proposal is certified, finalized by all and decided.
+share an honest member and rule 3 forbids that. (In the model `crash` nobody lies, and majorities share
+a member.)
+
+*Why it goes on.* In a slot with an honest leader and timely messages nobody skips, so its proposal is
+certified, finalized by all and decided. Leaders take turns, and slots grow longer.
+
+*What a quorum is.* Each ballot carries a mask of the members that its sender has not heard for a lease.
+A certificate is valid with a quorum of the members that its signers do not *all* call silent
+(`certificates`), or volunteers could not close their laptops. Two quorums then still share an honest
+member as long as each has an honest signer that hears all honest members: it keeps them in the count,
+and only the dead and the lying are left out. A member cut off for longer than a lease breaks that
+premise; so it is not bound by a certificate that calls itself silent, unless it hears of no decision
+either. Two sides that cannot hear each other for a lease decide two chains. That is wanted, and `fork`
+chooses one.
+
+*Why a restart changes nothing.* Rules 3 and 5 are about all that a member ever signed, so each ballot
+is on its disk before it is sent, with the proposal that it votes for. A node that lost this memory asks
+the others first (`recollection`); if nobody within reach remembers, it may contradict itself, and then
+counts among the liars of the premise.
+
+*What becomes of who contradicts itself.* Two ballots of one slot that rules 3 and 5 forbid together
+(`RULED_OUT`) are a proof that anybody can check; it is kept here, gossiped, and expels its signer by
+the next record (`evidence`). Meanwhile both ballots count where others cast the same, since some may
+hold a certificate by either: the argument above allows for that, as it counts on honest signers alone.
 
 This class keeps the ballots and knows what the rules allow; when to use them (timers, what is
 acceptable, what is held) is the member's business.
