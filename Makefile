@@ -36,8 +36,12 @@ format: $(INSTALLED) ## put the code into the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: $(INSTALLED) ## the long fuzz runs
+# A hundred seeds at a time are added to the file, so a soak can be stopped and continued.
+soak: $(INSTALLED) ## the long fuzz runs, and 10,000 seeds of the simulator
 	$(BIN)/pytest -m soak $(ARGS)
+	$(BIN)/python benchmarks/simulate.py --soak $(VENV)/soak.jsonl --seeds 0:10000 \
+		--commit "$$(git rev-parse --short HEAD 2>/dev/null)"
+	$(BIN)/python benchmarks/simulate.py --summarise $(VENV)/soak.jsonl
 
 docs: $(INSTALLED) ## print the tables and diagrams in docs/ anew
 	{ sed '/^| metric /,$$d' docs/metrics.md && $(BIN)/python -m distro_node.node.metrics; } \

@@ -4,6 +4,7 @@
                                   [--faults none|crash|network|liars|all] [--json FILE]
     python benchmarks/simulate.py --scale [--members N ...] [--json FILE]
     python benchmarks/simulate.py --pace [--json FILE]
+    python benchmarks/simulate.py --mutations
 
 Each seed is a swarm, a schedule of faults and what must hold at every moment; `tests/simulation/` says
 what that is. A run that fails is shrunk and printed, with the command that repeats it, and the exit
@@ -26,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from simulation.faults import FAMILIES, Family
+from simulation.mutations import table
 from simulation.scale import GoodCase, pace_table, run_good_case
 from simulation.scenario import Failure, run_seed, shrink
 
@@ -191,6 +193,9 @@ def main() -> int:
     parser.add_argument("--faults", choices=FAMILIES, default="all")
     parser.add_argument("--scale", action="store_true", help="the good case at growing sizes")
     parser.add_argument("--pace", action="store_true", help="deadlines on a LAN and on home lines")
+    parser.add_argument(
+        "--mutations", action="store_true", help="faults put in, and what finds them"
+    )
     parser.add_argument("--soak", type=Path, metavar="FILE", help="all families; continues FILE")
     parser.add_argument("--summarise", type=Path, metavar="FILE", help="add up a soak's FILE")
     parser.add_argument("--commit", default="", help="what to write beside a soak's figures")
@@ -208,6 +213,9 @@ def main() -> int:
         result: Any = [asdict(case) for case in cases]
     elif options.pace:
         result = pace_table()
+    elif options.mutations:
+        result = table()
+        print("\n".join(result))
     elif options.soak:
         return soak(options.soak, range(first, last), options.commit)
     elif options.summarise:

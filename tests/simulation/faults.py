@@ -135,9 +135,9 @@ class Faults:
                 if node is None:
                     swarm.add(action.node)
             case "loss" | "duplication" | "failing":
-                before = getattr(swarm.network, action.what)
+                # Of two at once the first to end ends both: nothing may outlast the schedule.
                 setattr(swarm.network, action.what, action.number)
-                swarm.clock.after(action.seconds, setattr, swarm.network, action.what, before)
+                swarm.clock.after(action.seconds, setattr, swarm.network, action.what, 0.0)
             case "partition":
                 self._cut(_between(action.others, swarm), action.seconds, both=True)
             case "one-way":

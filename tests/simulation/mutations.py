@@ -44,6 +44,8 @@ class Mutation:
     family: Family
     seeds: int
     """Within how many it must be found."""
+    invariant: str
+    """By which."""
     lies: tuple[str, ...] = ()
     """What the liars do, instead of what they drew."""
 
@@ -56,6 +58,18 @@ class Catch:
     seeds: int
     """How many it took."""
     failure: Failure
+
+
+def table() -> list[str]:
+    """Hunt all mutations and write down how each was found."""
+    lines = [f"{'mutation':44} {'family':8} {'found by':12} {'seeds':>5} {'of':>4}"]
+    for mutation in MUTATIONS:
+        catch = find(mutation)
+        found = ("NOT FOUND", "-") if catch is None else (catch.failure.invariant, catch.seeds)
+        lines.append(
+            f"{mutation.name:44} {mutation.family:8} {found[0]:12} {found[1]:>5} {mutation.seeds:4}"
+        )
+    return lines
 
 
 def find(mutation: Mutation) -> Catch | None:
@@ -192,9 +206,6 @@ def _takes_any_certificate() -> list[Patch]:
 
 
 def _prefers_the_lighter() -> list[Patch]:
-    class Reversed(ledger.Ledger):
-        pass
-
     original = ledger.Ledger.weight_from
 
     def weight(self: Any, since: int) -> Any:
@@ -205,7 +216,6 @@ def _prefers_the_lighter() -> list[Patch]:
             tie=bytes(255 - byte for byte in heavy.tie),
         )
 
-    del Reversed
     return [(fork.Ledger, "weight_from", weight)]
 
 
@@ -275,30 +285,89 @@ def _refuses_second_ballots() -> list[Patch]:
 
 
 MUTATIONS = (
-    Mutation("a quorum is one too few", _one_too_few, "crash", 10),
-    Mutation("votes for every proposal of a slot", _votes_for_every_proposal, "liars", 20,
-             ("two proposals",)),
-    Mutation("finalizes what it skipped", lambda: _allows("finalize", "finalize"), "network", 60),
-    Mutation("skips what it finalized", lambda: _allows("skip", "skip"), "crash", 60),
-    Mutation("votes before it holds the data", _votes_without_the_data, "crash", 10),
-    Mutation("parents are not compared", _ignores_parents, "liars", 20, ("wrong parent",)),
-    Mutation("silence is believed from one", _believes_one, "liars", 10, ("false silence",)),
-    Mutation("believes that it is silent itself", _believes_that_it_is_silent, "liars", 20,
-             ("false silence", "withhold")),
-    Mutation("evidence is forgotten", _forgets_evidence, "liars", 20, ("finalize and skip",)),
-    Mutation("its words are lost in a restart", _forgets_its_words, "crash", 60),
-    Mutation("takes the certificate of another record", _takes_any_certificate, "liars", 40,
-             ("stale certificate",)),
-    Mutation("fork choice is reversed", _prefers_the_lighter, "network", 40),
-    Mutation("fingerprints are not compared", _ignores_fingerprints, "liars", 20,
-             ("wrong fingerprint",)),
-    Mutation("nothing is refunded", _refunds_nothing, "crash", 30),
-    Mutation("anybody may propose", _listens_to_usurpers, "liars", 20, ("usurp",)),
-    Mutation("admissions need no signature", _admits_anybody, "liars", 20, ("forged admission",)),
-    Mutation("leaves need no signature", _lets_anybody_say_goodbye_for_others, "liars", 20,
-             ("forged leave",)),
-    Mutation("the mailbox has no bound", _keeps_everything, "liars", 10, ("deluge",)),
-    Mutation("any slot may start afresh", _builds_on_nothing, "network", 60),
-    Mutation("a second ballot never counts", _refuses_second_ballots, "liars", 40,
-             ("two votes", "withhold from some")),
-)  # fmt: skip
+    Mutation("a quorum is one too few", _one_too_few, "crash", 10, "certificate"),
+    Mutation(
+        "votes for every proposal of a slot",
+        _votes_for_every_proposal,
+        "liars",
+        20,
+        "ballots",
+        ("two proposals",),
+    ),
+    Mutation(
+        "finalizes what it skipped",
+        lambda: _allows("finalize", "finalize"),
+        "network",
+        60,
+        "ballots",
+    ),
+    Mutation("votes before it holds the data", _votes_without_the_data, "crash", 10, "available"),
+    Mutation(
+        "parents are not compared", _ignores_parents, "liars", 20, "ballots", ("wrong parent",)
+    ),
+    Mutation(
+        "silence is believed from one",
+        _believes_one,
+        "liars",
+        10,
+        "certificate",
+        ("false silence",),
+    ),
+    Mutation(
+        "believes that it is silent itself",
+        _believes_that_it_is_silent,
+        "liars",
+        20,
+        "available",
+        ("false silence", "withhold"),
+    ),
+    Mutation(
+        "evidence is forgotten", _forgets_evidence, "liars", 20, "expelled", ("finalize and skip",)
+    ),
+    Mutation("its words are lost in a restart", _forgets_its_words, "crash", 60, "ballots"),
+    Mutation(
+        "takes the certificate of another record",
+        _takes_any_certificate,
+        "liars",
+        40,
+        "certificate",
+        ("stale certificate",),
+    ),
+    Mutation("fork choice is reversed", _prefers_the_lighter, "network", 40, "fork choice"),
+    Mutation(
+        "fingerprints are not compared",
+        _ignores_fingerprints,
+        "liars",
+        20,
+        "parameters",
+        ("wrong fingerprint",),
+    ),
+    Mutation("nothing is refunded", _refunds_nothing, "crash", 30, "refund"),
+    Mutation("anybody may propose", _listens_to_usurpers, "liars", 20, "ballots", ("usurp",)),
+    Mutation(
+        "admissions need no signature",
+        _admits_anybody,
+        "liars",
+        20,
+        "record",
+        ("forged admission",),
+    ),
+    Mutation(
+        "leaves need no signature",
+        _lets_anybody_say_goodbye_for_others,
+        "liars",
+        20,
+        "record",
+        ("forged leave",),
+    ),
+    Mutation("the mailbox has no bound", _keeps_everything, "liars", 10, "memory", ("deluge",)),
+    Mutation("any slot may start afresh", _builds_on_nothing, "network", 60, "ballots"),
+    Mutation(
+        "a second ballot never counts",
+        _refuses_second_ballots,
+        "liars",
+        40,
+        "progress",
+        ("two votes", "withhold from some"),
+    ),
+)

@@ -1,0 +1,22 @@
+"""The simulator can fail: each deliberate fault in the protocol is found within so many seeds."""
+
+from __future__ import annotations
+
+import pytest
+from simulation.mutations import MUTATIONS, Mutation, find
+from simulation.scenario import draw_scenario, run
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_fault_is_found(mutation: Mutation) -> None:
+    catch = find(mutation)
+    assert catch is not None, f"not found in {mutation.seeds} seeds"
+    assert catch.failure.invariant == mutation.invariant
+
+
+def test_nothing_is_left_of_a_mutation() -> None:
+    for mutation in MUTATIONS:
+        before = [vars(owner)[name] for owner, name, _ in mutation.patches()]
+        after = [vars(owner)[name] for owner, name, _ in mutation.patches()]
+        assert before == after
+    assert run(draw_scenario(0, "crash")).failure is None

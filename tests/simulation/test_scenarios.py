@@ -1,0 +1,87 @@
+"""Some hundreds of seeds of every family of faults, and that a seed is a run, byte for byte.
+
+A seed that once showed a fault in the protocol stays here, in the family that it was found with.
+"""
+
+from __future__ import annotations
+
+import pytest
+from simulation.faults import Family
+from simulation.keys import RealKeys
+from simulation.scenario import draw_scenario, run, run_seed, shrink
+
+FOUND: tuple[tuple[Family, int, int | None], ...] = (
+    # A vote that everybody is silent certified what nobody held.
+    ("liars", 5, 7),
+    # A second ballot never counted: some had a certificate, the others never.
+    ("liars", 165, None),
+    ("liars", 195, None),
+    # A false mask stopped the clocks.
+    ("liars", 169, None),
+    # Late updates were held for ever.
+    ("network", 1060, 4),
+    ("crash", 1080, 8),
+    # Who was called silent doubted it for ever.
+    ("all", 1108, 6),
+    # Neither of two chains was given up.
+    ("network", 268, 3),
+    ("network", 667, 3),
+)
+
+
+@pytest.mark.parametrize(("family", "seed", "members"), FOUND)
+def test_what_was_found(family: Family, seed: int, members: int | None) -> None:
+    assert_sound(family, seed, members)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 60, 10))
+@pytest.mark.parametrize("family", ["all", "liars", "network", "crash"])
+def test_seeds(family: Family, first: int) -> None:
+    for seed in range(first, first + 10):
+        assert_sound(family, seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_goes_wrong_where_nothing_is_wrong(seed: int) -> None:
+    assert_sound("none", seed)
+
+
+@pytest.mark.parametrize("family", ["all", "liars", "network", "crash"])
+def test_a_seed_is_a_run(family: Family) -> None:
+    """Byte for byte: the digests are over everything that happened, with its time."""
+    one, other = run_seed(3, family), run_seed(3, family)
+    assert one.digest == other.digest
+    assert one == other
+    assert run_seed(4, family).digest != one.digest
+
+
+def test_real_signatures_change_nothing_but_the_time() -> None:
+    outcome = run_seed(2, "liars", members=4, rounds=4, keys=RealKeys())
+    assert outcome.failure is None
+    assert outcome.rounds >= 4
+
+
+def test_a_failure_is_shrunk_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With majorities of one too few, something fails whatever the faults are."""
+    from simulation.mutations import MUTATIONS
+
+    for owner, name, value in MUTATIONS[0].patches():
+        monkeypatch.setattr(owner, name, value)
+    scenario = draw_scenario(5, "crash", members=5)
+    failure = run(scenario).failure
+    assert failure is not None
+    assert failure.invariant == "certificate"
+    assert "--seeds 5:6 --faults crash --members 5" in failure.command
+    smallest = shrink(failure)
+    assert smallest.invariant == failure.invariant
+    assert smallest.scenario.schedule.actions == ()
+    assert any("decides" in line or "finalize" in line for line in smallest.trace)
+
+
+def assert_sound(family: Family, seed: int, members: int | None = None) -> None:
+    failure = run_seed(seed, family, members=members).failure
+    if failure is not None:
+        smallest = shrink(failure)
+        lines = [smallest.text, smallest.command, *map(str, smallest.scenario.schedule.actions)]
+        pytest.fail("\n".join([*lines, *smallest.trace]))
