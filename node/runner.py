@@ -106,6 +106,8 @@ class Runner:
         self.member.restore(signed, trio.current_time())
         self._topic = f"distro/{manifest.swarm.hex()}"
         self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
+        # Decoding takes memory as well as time.
+        self._one_at_a_time = trio.CapacityLimiter(1)
         self._fetching: set[tuple[int, ContentId]] = set()
         self._stored: dict[int, set[ContentId]] = {}
         self._update_ids = update_ids
@@ -321,7 +323,7 @@ class Runner:
                 if body is not None:
                     if new:
                         self.journal.received(wanted.round, len(body))
-                    self._check(wanted, body, new)
+                    await self._check(wanted, body, new)
                     return
         finally:
             self._fetching.discard(key)
@@ -347,11 +349,14 @@ class Runner:
             await trio.sleep(_FETCH_PAUSE_SECONDS)
             return None
 
-    def _check(self, wanted: FetchUpdate, body: bytes, new: bool) -> None:
+    async def _check(self, wanted: FetchUpdate, body: bytes, new: bool) -> None:
         try:
             if len(body) != wanted.size:
                 raise ProtocolError("invalid", "the update is not of the announced size")
-            decode_update(self._layout, body)
+            # A fifth of a second for a large model; votes and heartbeats must not wait for that.
+            await trio.to_thread.run_sync(
+                decode_update, self._layout, body, limiter=self._one_at_a_time
+            )
         except ProtocolError as error:
             self._reject(wanted.peer, error.reason, f"a bad update: {error}")
             self._network.penalise(wanted.peer, error.reason)
