@@ -20,7 +20,7 @@ from distro_node.node.network.traffic import Traffic
 from distro_node.node.records import Records
 from distro_node.node.runner import Runner
 from distro_node.protocol.effects import Apply
-from distro_node.protocol.messages import Announcement, Decided
+from distro_node.protocol.messages import NO_BLOCK, Announcement, Decided
 from distro_node.protocol.sync import compose_response
 from distro_node.protocol.update import encode_update, update_layout
 from distro_node.protocol.wire import encode
@@ -255,3 +255,22 @@ async def test_a_liar_cannot_feed_us_a_chain_for_ever(world: World) -> None:
         await until(lambda: not world.runner._settling)
         assert len(world.requests) <= 6
         assert world.offences
+
+
+async def test_a_node_that_is_expelled_ends(world: World) -> None:
+    """Its identity is never admitted again, so it must not go on asking."""
+    proof = world.chain.evidence(ME)
+    async with running(world):
+        assert not world.runner.finished.is_set()
+        world.decide(updates=[], evidence=(proof,))
+        assert world.runner.member.is_expelled
+        await until(world.runner.finished.is_set)
+
+
+async def test_a_node_that_was_started_asks_what_it_said_before_it_votes(world: World) -> None:
+    skip = world.chain.envelope(ME, "skip", world.chain.ballot(NO_BLOCK, silent=[world.liar]))
+    height = len(world.chain.ledger)
+    world.answer = lambda: encode(compose_response(height, [], [skip.encode()]))
+    async with running(world):
+        await until(lambda: skip in world.runner.member.messages(height))
+        assert skip in world.records.signed()

@@ -1,0 +1,44 @@
+"""A member that contradicts itself is expelled by everybody, and newcomers know it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.protocol.messages import Ballot, RecordId, decode_message
+from distro_node.protocol.wire import encode
+from simulation.swarm import Swarm, toy_manifest
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+@pytest.mark.parametrize("seed", range(4))
+def test_who_votes_twice_is_out_for_good(seed: int, loss: float) -> None:
+    swarm = Swarm(toy_manifest(start_members=5), seed, loss=loss)
+    nodes = [swarm.add(index) for index in range(5)]
+    liar = nodes[2]
+    swarm.watch.liars.add(liar.index)
+    swarm.run_until(lambda: all(node.member.applied_round >= 3 for node in nodes), 100)
+    voted = len(liar.disk.said)
+    swarm.run_until(lambda: any(e.kind == "vote" for e in liar.disk.said[voted:]), 30)
+    vote = next(decode_message(e) for e in liar.disk.said[voted:] if e.kind == "vote")
+    assert isinstance(vote, Ballot)
+    other = dataclasses.replace(vote, block=RecordId(content_id(b"another")))
+    liar.publish(liar.sign("vote", encode(other)))
+    honest = [node for node in nodes if node is not liar]
+    swarm.run_until(
+        lambda: all(
+            liar.peer in n.member.ledger.membership(n.member.round).expelled for n in honest
+        ),
+        100,
+    )
+    newcomer = swarm.add(9)
+    swarm.run_until(lambda: newcomer.member.is_member, 60)
+    target = newcomer.member.round + 3
+    swarm.run_until(
+        lambda: all(node.member.applied_round >= target for node in [*honest, newcomer]), 100
+    )
+    for node in [*honest, newcomer]:
+        assert liar.peer not in node.member.members
+        assert liar.peer in node.member.ledger.membership(target).expelled
+    assert liar.member.state == "expelled"
