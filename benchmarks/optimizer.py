@@ -1,7 +1,8 @@
 """What a round's optimizer work costs, beside AdamW and the same maths done the DeMo way.
 
     python benchmarks/optimizer.py [--parameters 10M|134M|1.2B] [--updates 32] [--k 8]
-                                   [--device auto|cpu|cuda] [--threads 1] [--repeats 5] [--json FILE]
+                                   [--device auto|cpu|cuda] [--threads 1] [--repeats 5] [--shared]
+                                   [--json FILE]
 
 Ours: precondition the gradient, fold it into the momentum, take the strongest coefficients, encode
 them, decode all updates, apply them, yield to them, take the fingerprint. DeMo's way (arXiv 2411.19870,
@@ -9,6 +10,8 @@ as its authors' program does it): whole tensors in floats, 64-bit positions and 
 leaves them, `scatter_reduce` to their mean, a float transform, a sign. The floor is the time in which
 the memory could move what any such optimizer reads and writes: the gradient once in; momentum, second
 moment and parameters in and out.
+
+With --shared only what follows a record is timed, and no more than parameters and updates is in memory.
 
 Whether replicas stay identical is checked in the same run: a table of fingerprints over orders of
 updates, threads and, where there is a GPU, devices.
@@ -53,8 +56,10 @@ SIZES = {
 RATE = 2.0**-10
 DECAY = 0.1
 
-# Gradient in; momentum, second moment and parameters in and out: 7 float32 for each parameter.
+# Gradient in; momentum, second moment and parameters in and out: 7 float32 for each parameter. Of the
+# shared part alone the parameters in and out.
 FLOOR_BYTES = 28
+SHARED_FLOOR_BYTES = 8
 
 OURS = {
     "precondition": "precondition the gradient",
@@ -133,10 +138,15 @@ class Stopwatch:
 class Demo:
     """The optimizer of DeMo on whole tensors, in floats."""
 
-    def __init__(self, layout: UpdateLayout, parameters: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self,
+        layout: UpdateLayout,
+        parameters: Sequence[torch.Tensor],
+        momentum: Sequence[torch.Tensor],
+    ) -> None:
         self._layout = layout
         self._parameters = parameters
-        self._momentum = [torch.zeros_like(p) for p in parameters]
+        self._momentum = momentum
         self._received: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def receive(self, updates: Sequence[DecodedUpdate]) -> None:
@@ -217,10 +227,11 @@ def stepped(
     layout: UpdateLayout,
     updates: Sequence[DecodedUpdate],
     device: torch.device,
+    steps: int = 3,
 ) -> int:
-    """The fingerprint after three steps."""
+    """The fingerprint after some steps from the same parameters."""
     parameters = [parameter.to(device) for parameter in drawn_parameters(table)]
-    for _ in range(3):
+    for _ in range(steps):
         apply_step(parameters, layout, updates, RATE, DECAY)
     return fingerprint(parameters)
 
@@ -253,7 +264,7 @@ def equality_table(device: torch.device, k: int) -> list[dict[str, object]]:
     return rows
 
 
-def time_ours(
+def time_local(
     watch: Stopwatch,
     layout: UpdateLayout,
     parameters: Sequence[torch.Tensor],
@@ -262,7 +273,7 @@ def time_ours(
     spec: OptimizerSpec,
     repeats: int,
 ) -> None:
-    bodies = [encode_update(layout, u.positions, u.signs) for u in updates]
+    """What a member does at home."""
     local = LocalOptimizer(layout, parameters, spec)
     plain = LocalOptimizer(layout, parameters, replace(spec, preconditioner="none"))
 
@@ -275,12 +286,24 @@ def time_ours(
         taken = watch.run("take", lambda n=number: local.take(n))
         local.forget(number)
         watch.run("encode", lambda t=taken: encode(t))
-        watch.run("decode", lambda: [decode_update(layout, body) for body in bodies])
-        watch.run("apply", lambda: apply_step(parameters, layout, updates, RATE, DECAY))
         watch.run("yield", lambda: local.yield_to(updates))
-        watch.run("fingerprint", lambda: fingerprint(parameters))
     ms = watch.milliseconds
     ms["precondition"] = ms.pop("both") - ms["accumulate"]
+
+
+def time_shared(
+    watch: Stopwatch,
+    layout: UpdateLayout,
+    parameters: Sequence[torch.Tensor],
+    updates: Sequence[DecodedUpdate],
+    repeats: int,
+) -> None:
+    """What every member does alike."""
+    bodies = [encode_update(layout, u.positions, u.signs) for u in updates]
+    for _ in range(repeats):
+        watch.run("decode", lambda: [decode_update(layout, body) for body in bodies])
+        watch.run("apply", lambda: apply_step(parameters, layout, updates, RATE, DECAY))
+        watch.run("fingerprint", lambda: fingerprint(parameters))
 
 
 def time_demo(
@@ -291,10 +314,12 @@ def time_demo(
     updates: Sequence[DecodedUpdate],
     repeats: int,
 ) -> None:
-    demo = Demo(layout, parameters)
+    """DeMo's way; without gradients the shared part alone."""
+    demo = Demo(layout, parameters, [torch.zeros_like(gradient) for gradient in gradients])
     demo.receive(updates)
     for _ in range(repeats):
-        watch.run("DeMo extract", lambda: demo.extract(gradients))
+        if gradients:
+            watch.run("DeMo extract", lambda: demo.extract(gradients))
         watch.run("DeMo apply", demo.apply)
 
 
@@ -313,33 +338,43 @@ def time_adamw(
         watch.run("AdamW", adamw.step)
 
 
+def same_as_on_the_cpu(
+    table: Sequence[ParameterSpec],
+    layout: UpdateLayout,
+    updates: Sequence[DecodedUpdate],
+    device: torch.device,
+) -> bool:
+    """Whether the device and the CPU, which gets the updates reversed, come to the same bits."""
+    there = stepped(table, layout, updates, device, steps=1)
+    return there == stepped(table, layout, updates[::-1], torch.device("cpu"), steps=1)
+
+
 def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
     """All ways on one parameter set; and whether the device's step is the CPU's."""
     table = llama(options.parameters)
     layout = update_layout(table, 64, options.k)
     updates = [drawn_update(layout, np.random.default_rng(s)) for s in range(options.updates)]
-    initial = drawn_parameters(table)
-    parameters = [parameter.to(device, copy=True) for parameter in initial]
-    apply_step(parameters, layout, updates, RATE, DECAY)
-    apply_step(initial, layout, updates[::-1], RATE, DECAY)
-    identical = fingerprint(initial) == fingerprint(parameters)
-    del initial
+    identical = same_as_on_the_cpu(table, layout, updates, device)
 
+    parameters = [parameter.to(device) for parameter in drawn_parameters(table)]
     generator = torch.Generator().manual_seed(1)
-    gradients = [torch.randn(spec.shape, generator=generator).to(device) for spec in table]
+    gradients = [
+        torch.randn(spec.shape, generator=generator).to(device)
+        for spec in table
+        if not options.shared
+    ]
     watch = Stopwatch(device, options.threads)
-    spec = OptimizerSpec(top_k=options.k)
-    time_ours(watch, layout, parameters, gradients, updates, spec, options.repeats)
-    time_demo(watch, layout, parameters, gradients, updates, options.repeats)
-    time_adamw(watch, parameters, gradients, options.repeats)
-    elements = sum(parameter.numel() for parameter in parameters)
-    speed = bandwidth(device, options.threads)
     ms = watch.milliseconds
-    ours = sum(ms[name] for name in OURS)
-    # What DeMo does not do is not in its figures either.
-    same = ours - sum(
-        ms[name] for name in ("precondition", "encode", "decode", "yield", "fingerprint")
-    )
+    time_shared(watch, layout, parameters, updates, options.repeats)
+    if not options.shared:
+        spec = OptimizerSpec(top_k=options.k)
+        time_local(watch, layout, parameters, gradients, updates, spec, options.repeats)
+    time_demo(watch, layout, parameters, gradients, updates, options.repeats)
+    if not options.shared:
+        time_adamw(watch, parameters, gradients, options.repeats)
+    elements = sum(parameter.numel() for parameter in parameters)
+    floor_bytes = SHARED_FLOOR_BYTES if options.shared else FLOOR_BYTES
+    speed = bandwidth(device, options.threads)
     return {
         "parameters": elements,
         "coefficients": layout.coefficients,
@@ -352,11 +387,12 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
         "threads": options.threads,
         "torch": torch.__version__,
         "milliseconds": ms,
-        "ours": ours,
-        "ours_same": same,
-        "demo": ms["DeMo extract"] + ms["DeMo apply"],
+        "ours": sum(ms[name] for name in OURS if name in ms),
+        "ours_same": sum(ms[name] for name in ("accumulate", "take", "apply") if name in ms),
+        "demo": ms.get("DeMo extract", 0.0) + ms["DeMo apply"],
         "bandwidth": speed,
-        "floor": 1000 * FLOOR_BYTES * elements / speed,
+        "floor_bytes": floor_bytes,
+        "floor": 1000 * floor_bytes * elements / speed,
         "identical": identical,
         "equality": equality_table(device, options.k),
     }
@@ -364,26 +400,28 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
 
 def report(result: dict[str, Any]) -> None:
     ms, updates = result["milliseconds"], result["updates"]
-    names = OURS | {
+    names = {
+        **OURS,
         "take": f"take the strongest {result['coefficients']:,} coefficients",
         "decode": f"decode {updates} updates",
         "apply": f"apply {updates} updates",
+        "ours": "ours, all of it",
+        "DeMo extract": "momentum, extraction",
+        "DeMo apply": f"mean of {updates}, transform, sign, step",
+        "demo": "DeMo's way, without any codec",
+        "AdamW": "AdamW, fused",
+        "floor": (
+            f"floor: {result['floor_bytes']} bytes a parameter at "
+            f"{result['bandwidth'] / 1e9:.1f} GB/s"
+        ),
     }
     print(f"{result['parameters']:,} parameters, {result['device']}; shortest of the repeats, ms")
-    rows = [(f"  {names[name]}", ms[name]) for name in OURS]
-    rows += [
-        ("ours, all of it", result["ours"]),
-        ("  momentum, extraction", ms["DeMo extract"]),
-        (f"  mean of {updates}, transform, sign, step", ms["DeMo apply"]),
-        ("DeMo's way, without any codec", result["demo"]),
-        ("AdamW, fused", ms["AdamW"]),
-        (
-            f"floor: {FLOOR_BYTES} bytes a parameter at {result['bandwidth'] / 1e9:.1f} GB/s",
-            result["floor"],
-        ),
-    ]
-    for name, figure in rows:
-        print(f"{name:56} {figure:10.1f}")
+    for key in (*OURS, "ours", "DeMo extract", "DeMo apply", "demo", "AdamW", "floor"):
+        if key in ms:
+            indent = "" if key == "AdamW" else "  "
+            print(f"{indent + names[key]:56} {ms[key]:10.1f}")
+        elif key in result:
+            print(f"{names[key]:56} {result[key]:10.1f}")
     ratios = {
         "ours / DeMo's way, all of it": result["ours"] / result["demo"],
         "ours / DeMo's way, what both do": result["ours_same"] / result["demo"],
@@ -415,6 +453,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--threads", type=int, default=1, help="threads on the CPU")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--shared", action="store_true", help="only what follows a record")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
