@@ -123,6 +123,6 @@ def test_some_thousand_random_cases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(4 * 3600)
 def test_a_million_random_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     run_until(SOAK_CASES, monkeypatch)
