@@ -78,6 +78,8 @@ class Watch:
         """When each member learned of it."""
         self.completed: dict[RecordId, float] = {}
         """By the record before: when an honest member last came to hold an update of the round."""
+        self.holders: dict[RecordId, dict[PeerId, float]] = {}
+        """Likewise, when each of them did."""
         self._held: dict[ContentId, set[int]] = {}
         self._proposed: set[tuple[RecordId, int, RecordId]] = set()
         self._known: dict[RecordId, Record] = {}
@@ -104,6 +106,19 @@ class Watch:
         if isinstance(message, Announcement):
             return (message.round, message.update)
         return (round_of(message),)
+
+    def ready(self, decided: Decided) -> float | None:
+        """When the leader of a decided record, and a quorum, held all of the round's updates."""
+        parent = decided.record.parent
+        held = self.holders.get(parent, {})
+        leader = self.chains.leader(parent, decided.certificate.slot)
+        members = self.chains.membership(parent)
+        if members is None or leader not in held:
+            return None
+        needed = least_quorum(self._swarm.manifest.fault_model, len(members))
+        if len(held) < needed:
+            return None
+        return max(held[leader], sorted(held.values())[needed - 1])
 
     # What is said
 
@@ -295,6 +310,7 @@ class Watch:
         parent = self._update_of.get(update)
         if parent is not None and node.index not in self.liars:
             self.completed[parent] = self._swarm.now
+            self.holders.setdefault(parent, {})[node.peer] = self._swarm.now
 
     # What is applied
 

@@ -74,8 +74,8 @@ class Outcome:
     rounds: int
     digest: str
     delays: list[float]
-    """From the arrival of a round's last update, at the last member, to each member's decision; in
-    one-way delays."""
+    """From the arrival of a round's last update, at the leader and a quorum, to each member's
+    decision; in one-way delays."""
     messages: float
     """Messages said, a member and round."""
     gossip_bytes: float
@@ -272,9 +272,9 @@ def _outcome(swarm: Swarm, failure: Failure | None) -> Outcome:
     )
     one_way = swarm.network.typical_delay(300)
     delays = [
-        (at - watch.completed[decided.record.parent]) / one_way
+        (at - began) / one_way
         for block, decided in watch.chains.records.items()
-        if decided.record.parent in watch.completed
+        if (began := watch.ready(decided)) is not None
         for at in watch.decisions.get(block, [])
     ]
     share = max(1, rounds) * max(1, len(swarm.nodes))
