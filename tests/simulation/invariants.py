@@ -76,10 +76,8 @@ class Watch:
         """When each record was first decided."""
         self.decisions: dict[RecordId, list[float]] = {}
         """When each member learned of it."""
-        self.completed: dict[RecordId, float] = {}
-        """By the record before: when an honest member last came to hold an update of the round."""
         self.holders: dict[RecordId, dict[PeerId, float]] = {}
-        """Likewise, when each of them did."""
+        """By the record before: when each honest member last came to hold an update of the round."""
         self._held: dict[ContentId, set[int]] = {}
         self._proposed: set[tuple[RecordId, int, RecordId]] = set()
         self._known: dict[RecordId, Record] = {}
@@ -309,7 +307,6 @@ class Watch:
         self._held.setdefault(update, set()).add(node.index)
         parent = self._update_of.get(update)
         if parent is not None and node.index not in self.liars:
-            self.completed[parent] = self._swarm.now
             self.holders.setdefault(parent, {})[node.peer] = self._swarm.now
 
     # What is applied
