@@ -446,16 +446,14 @@ class Member:
         return effects
 
     def _binds(self, certificate: Certificate, now: float) -> bool:
-        """Whether a certificate binds this member.
-
-        One that calls it silent does not (it knows better), unless it has taken leave, or was cut off
-        itself: then it has not seen anything decided for a lease either.
+        """Whether a certificate binds this member. One that calls it silent does not (it knows better),
+        unless it has taken leave, or nothing was decided for a lease and there is no reason to doubt it.
         """
         if not self.is_member or certificate.round != self.round:
             return True
         accused = self.me in silenced(certificate, self.ledger.membership(self.round))
         away = now - self._last_decision > self.pacing.lease
-        return not accused or self._leaving or away
+        return not accused or self._leaving or (away and not self.current.doubts(certificate, now))
 
     def _adopt(self, decided: Decided, now: float) -> list[Effect]:
         record = decided.record
@@ -473,6 +471,7 @@ class Member:
         self._holdings.decided(self.current.collection.updates, self.ledger, self.applied_round)
         self._enter_round(now)
         self._last_decision = now
+        self.presence.decided()
         self._inbox.mailbox.forget_before(self.round)
         for envelope in self._inbox.mailbox.of_round(self.round):
             try:

@@ -21,6 +21,7 @@ from .effects import Effect, Note
 from .errors import ProtocolError
 from .ledger import Ledger, check_record, leave_is_current
 from .manifest import Manifest
+from .membership import most_liars, quorum
 from .messages import (
     NO_BLOCK,
     Announcement,
@@ -175,6 +176,15 @@ class Round:
             kind: BallotKind = envelope.kind  # type: ignore[assignment]  # ballots have these kinds
             self.agreement.add_ballot(kind, sender, message, envelope.signature)
         return []
+
+    def doubts(self, certificate: Certificate, now: float) -> bool:
+        """Whether liars alone may have signed `certificate`, while this member heard a quorum all the
+        time: whoever then calls it silent lies."""
+        members, model = len(self.membership), self._manifest.fault_model
+        heard = self._presence.always_heard(self._pacing.lease, now)
+        return len(certificate.ballots) <= most_liars(model, members) and heard >= quorum(
+            model, members
+        )
 
     def samples(self) -> tuple[int, ...]:
         """The samples that this member computes."""

@@ -18,6 +18,8 @@ FOUND: tuple[tuple[Family, int, int | None], ...] = (
     ("liars", 195, None),
     # A false mask stopped the clocks.
     ("liars", 169, None),
+    # A decision that a liar signed alone was believed by members that had heard everybody.
+    ("liars", 234, 5),
     # Late updates were held for ever.
     ("network", 1060, 4),
     ("crash", 1080, 8),
