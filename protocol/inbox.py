@@ -18,12 +18,16 @@ from .messages import Evidence, JoinRequest, Message, decode_message, round_of
 from .presence import Presence
 from .proposing import Accusations, JoinRequests
 
+# Of dozens of rounds. Who comes back to a chain after more than that finds its rounds decided.
+_OWN_WORDS = 512
+
 
 class Inbox:
     """One member's view of what others say; all that is kept of it is bounded."""
 
     def __init__(self, manifest: Manifest, presence: Presence, now: float) -> None:
         self.mailbox = Mailbox()
+        self._own: dict[Envelope, None] = {}
         self.joins = JoinRequests()
         self.accusations = Accusations()
         self.lookout = Lookout(now)
@@ -43,6 +47,18 @@ class Inbox:
                 self._presence.heard(sender, now)
             self.lookout.screen(sender, message, ledger, self.joins.has(sender))
         return message
+
+    def stand_by(self, envelope: Envelope, me: PeerId) -> None:
+        """Remember an own word: `me` may leave the chain that it is about, and come back."""
+        if envelope.sender == me:
+            self._own[envelope] = None
+        if len(self._own) > _OWN_WORDS:
+            del self._own[next(iter(self._own))]
+
+    def start_over(self) -> list[Envelope]:
+        """Forget what was said about the chain that is left; returns what this member stands by."""
+        self.mailbox = Mailbox()
+        return list(self._own)
 
     def messages(self, round: int, ledger: Ledger) -> list[Envelope]:
         """The round's signed messages, for a peer that asks what it missed."""

@@ -197,6 +197,7 @@ class Member:
         """Change to a heavier chain: drop what was applied since the fork and rejoin."""
         self.ledger = ledger
         self._enter_round(now)
+        self.restore(self._inbox.start_over(), now)
         lost = self.replica.drop("the swarm followed a heavier chain")
         return [Note("forked", self.round), *lost]
 
@@ -237,9 +238,8 @@ class Member:
 
     def update_held(self, update: ContentId, now: float) -> list[Effect]:
         """The bytes of `update` are in the store and passed the codec's checks."""
-        collection = self.current.collection
         self._holdings.arrived(update, self.ledger, self.applied_round)
-        collection.held(update, now)
+        self.current.collection.held(update, now)
         return self._step(now)
 
     def update_bad(self, update: ContentId, now: float) -> list[Effect]:
@@ -333,6 +333,7 @@ class Member:
             self._inbox.accusations.put(message, envelope)
             return []
         round_ = round_of(message)
+        self._inbox.stand_by(envelope, self.me)
         past = round_ < self.round
         if past and isinstance(message, Announcement):
             # To one who catches up everything comes late.

@@ -20,6 +20,8 @@ FOUND: tuple[tuple[Family, int, int | None], ...] = (
     ("liars", 169, None),
     # A decision that a liar signed alone was believed by members that had heard everybody.
     ("liars", 234, 5),
+    # A member that changed chains forgot what it had said on the one that it came back to.
+    ("crash", 696, 3),
     # Late updates were held for ever.
     ("network", 1060, 4),
     ("crash", 1080, 8),
