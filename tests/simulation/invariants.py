@@ -111,7 +111,7 @@ class Watch:
         held = self.holders.get(parent, {})
         leader = self.chains.leader(parent, decided.certificate.slot)
         members = self.chains.membership(parent)
-        if members is None or leader not in held:
+        if members is None or leader is None or leader not in held:
             return None
         needed = least_quorum(self._swarm.manifest.fault_model, len(members))
         if len(held) < needed:
