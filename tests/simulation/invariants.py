@@ -79,6 +79,7 @@ class Watch:
         self.holders: dict[RecordId, dict[PeerId, float]] = {}
         """By the record before: when each honest member last came to hold an update of the round."""
         self._held: dict[ContentId, set[int]] = {}
+        self._voted: set[tuple[PeerId, RecordId, int]] = set()
         self._proposed: set[tuple[RecordId, int, RecordId]] = set()
         self._known: dict[RecordId, Record] = {}
         self._said: dict[tuple[object, ...], object] = {}
@@ -159,7 +160,11 @@ class Watch:
             self._check_once(node, envelope, message)
             if envelope.kind == "vote":
                 assert isinstance(message, Ballot)
-                self._check_vote(node, message)
+                cast = (envelope.sender, message.parent, message.slot)
+                # It is said again with another mask; by then a damaged disk may have lost the data.
+                if cast not in self._voted:
+                    self._voted.add(cast)
+                    self._check_vote(node, message)
 
     def _check_once(self, node: Node, envelope: Envelope, message: Message) -> None:
         if isinstance(message, Ballot):
