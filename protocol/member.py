@@ -321,6 +321,7 @@ class Member:
     # Messages
 
     def _take(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
+        self.current.meet(envelope.sender, message, now)
         if isinstance(message, Heartbeat):
             if message.round > self.round:
                 self._inbox.lookout.behind()
@@ -472,7 +473,6 @@ class Member:
         self._holdings.decided(self.current.collection.updates, self.ledger, self.applied_round)
         self._enter_round(now)
         self._last_decision = now
-        self.presence.decided()
         self._inbox.mailbox.forget_before(self.round)
         for envelope in self._inbox.mailbox.of_round(self.round):
             try:

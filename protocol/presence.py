@@ -28,9 +28,6 @@ class Presence:
         self._beats: dict[PeerId, int] = {}
         self._leaves: dict[PeerId, tuple[Leave, bytes]] = {}
         self._last_tick = now
-        # The longest that each was unheard since the last decision; at the start, for ever.
-        self._gaps: dict[PeerId, float] = {}
-        self._started = False
         # Nobody was last heard before this.
         self._oldest = now
 
@@ -42,13 +39,11 @@ class Presence:
         away = now - self._last_tick
         if away > _OWN_ABSENCE_SECONDS:
             self._heard = {peer: min(now, heard + away) for peer, heard in self._heard.items()}
-            self._gaps = {peer: max(away, self._gaps.get(peer, 0.0)) for peer in self._heard}
         self._last_tick = now
 
     def heard(self, peer: PeerId, now: float) -> None:
         """Something signed by `peer` arrived."""
         if peer in self._heard:
-            self._gaps[peer] = max(now - self._heard[peer], self._gaps.get(peer, 0.0))
             self._heard[peer] = now
         self._lost.pop(peer, None)
 
@@ -90,19 +85,6 @@ class Presence:
         self._beats = {peer: beat for peer, beat in self._beats.items() if peer in members}
         self._lost = {peer: at for peer, at in self._lost.items() if peer in members}
         self._leaves = {peer: leave for peer, leave in self._leaves.items() if peer in members}
-
-    def decided(self) -> None:
-        """Something was decided before our eyes."""
-        self._gaps, self._started = {}, True
-
-    def always_heard(self, lease: float, now: float) -> int:
-        """How many members, ourselves included, were never unheard for a lease since the last decision;
-        none if there was no decision yet."""
-        return sum(
-            peer == self._me or max(now - heard, self._gaps.get(peer, 0.0)) <= lease
-            for peer, heard in self._heard.items()
-            if self._started
-        )
 
     def silent(self, lease: float, now: float) -> set[PeerId]:
         """Members unheard for `lease` seconds."""

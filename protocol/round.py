@@ -35,6 +35,8 @@ from .messages import (
     RecordId,
     SnapshotEntry,
     UpdateEntry,
+    parent_of,
+    round_of,
 )
 from .pacing import Pacing
 from .presence import Presence
@@ -122,6 +124,8 @@ class Round:
         self._letters: dict[RecordId, Envelope] = {}
         self._remembered: set[RecordId] = set()
         self._fetched: set[ContentId] = set()
+        # Who was last heard to work on this very round, and when.
+        self._company: dict[PeerId, float] = {}
 
     def step(self, standing: Standing, now: float) -> Step:
         """The next thing that the rules and the clock ask for; an empty step if there is none."""
@@ -177,12 +181,20 @@ class Round:
             self.agreement.add_ballot(kind, sender, message, envelope.signature)
         return []
 
+    def meet(self, sender: PeerId, message: Message, now: float) -> None:
+        """Somebody spoke: note whether it stands where this member does, or further on."""
+        if round_of(message) > self.number:
+            self._company.pop(sender, None)
+        elif round_of(message) == self.number and parent_of(message) in (None, self.parent):
+            self._company[sender] = now
+
     def doubts(self, certificate: Certificate, now: float) -> bool:
-        """Whether liars alone may have signed `certificate`, while this member heard a quorum all the
-        time: whoever then calls it silent lies."""
+        """Whether liars alone may have signed `certificate`, while a quorum stands here with this
+        member: it needs nobody to go on, and whoever calls all of it silent lies, or was cut off."""
         members, model = len(self.membership), self._manifest.fault_model
-        heard = self._presence.always_heard(self._pacing.lease, now)
-        return len(certificate.ballots) <= most_liars(model, members) and heard >= quorum(
+        here = {peer for peer, at in self._company.items() if now - at <= self._pacing.lease}
+        here = (here | {self._me}).intersection(self.membership.peers)
+        return len(certificate.ballots) <= most_liars(model, members) and len(here) >= quorum(
             model, members
         )
 

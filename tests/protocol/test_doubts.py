@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from distro_node.protocol.errors import ProtocolError
+from distro_node.protocol.messages import Heartbeat
 from simulation.chain import Chain
 
 LEASE = 6.0
@@ -20,7 +21,8 @@ def test_a_lone_signer_is_believed_only_by_who_was_cut_off(cut_off: bool) -> Non
     for second in range(1, int(LEASE) + 3):
         member.tick(float(second))
         for peer in [] if cut_off else [liar, *others]:
-            member.presence.heard(peer, float(second))
+            beat = chain.envelope(peer, "heartbeat", Heartbeat(member.round, second))
+            member.receive(beat, float(second))
     if cut_off:
         member.receive_decided(decided, LEASE + 2)
         assert member.round == record.round + 1

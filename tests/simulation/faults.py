@@ -170,7 +170,8 @@ class Faults:
                 node.training_seconds = action.number
             case "corrupt":
                 # Wrong parameters of a majority would be the right ones.
-                here = [other for other in swarm.alive if not other.frozen]
+                members = set(node.member.members)
+                here = [o for o in swarm.alive if o.peer in members and not o.frozen]
                 if node.member.at_tip and len(here) > 2 and not self._corrupted:
                     self._corrupted = True
                     node.parameters += 1

@@ -364,7 +364,11 @@ class Watch:
         mailbox = member._inbox.mailbox
         agreement = member.current.agreement
         counts = {
-            "rounds in the mailbox": (len(mailbox._rounds), FUTURE_ROUNDS + 2),
+            # Own words about a chain that was left may be about later rounds.
+            "rounds in the mailbox": (
+                sum(any(e.sender != node.peer for e in box) for box in mailbox._rounds.values()),
+                FUTURE_ROUNDS + 2,
+            ),
             "bytes of one sender": (max(mailbox._bytes.values(), default=0), MEMBER_BYTES),
             "slots": (len(agreement._slots), agreement.slot + SLOT_WINDOW),
             "requests for admission": (len(member._inbox.joins._waiting), 1024),

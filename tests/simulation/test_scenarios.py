@@ -22,6 +22,8 @@ FOUND: tuple[tuple[Family, int, int | None], ...] = (
     ("liars", 234, 5),
     # A member that changed chains forgot what it had said on the one that it came back to.
     ("crash", 696, 3),
+    # Most were killed together, came back, and doubted who had gone on alone.
+    ("all", 208, 4),
     # Late updates were held for ever.
     ("network", 1060, 4),
     ("crash", 1080, 8),
