@@ -134,7 +134,8 @@ def pace_table() -> list[dict[str, Any]]:
         ("4 members on a LAN, 0.4 s a step", 4, LAN, 0.4, 100_000),
         ("64 members on home lines, 20 s", 64, HOME, 20.0, UPDATE_BYTES),
     ):
-        swarm = Swarm(toy_manifest(start_members=count), 1, links=links, update_bytes=size)
+        manifest = toy_manifest(start_members=count, collect_max_seconds=600.0)
+        swarm = Swarm(manifest, 1, links=links, update_bytes=size)
         swarm.training_seconds = training
         for index in range(count):
             swarm.add(index)
