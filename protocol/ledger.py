@@ -19,6 +19,7 @@ from .evidence import EVIDENCE_WINDOW, check_evidence
 from .manifest import Manifest
 from .membership import REQUEST_WINDOW, Membership, founding
 from .messages import (
+    TICKET_KIND,
     Decided,
     DepartureEntry,
     Evidence,
@@ -29,9 +30,6 @@ from .messages import (
     SnapshotEntry,
 )
 from .wire import decode, encode
-
-TICKET_KIND = "ticket"
-"""The envelope kind of an invitation: the issuer's signature over the guest's peer id."""
 
 # 4,096 members at some 130 bytes an entry, admission and ballot each.
 MAX_DECIDED_BYTES = 4 << 20

@@ -33,6 +33,9 @@ Mask = Annotated[bytes, Length(1, 512)]
 MAX_EVIDENCE = 16
 """Members expelled by one record; more of them wait for the next."""
 
+TICKET_KIND = "ticket"
+"""The envelope kind of an invitation: the issuer's signature over the guest's peer id."""
+
 NO_BLOCK = RecordId(bytes(32))
 """What a skip names instead of a block."""
 

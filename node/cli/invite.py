@@ -11,8 +11,8 @@ import typer
 from ...crypto.envelope import sign
 from ...crypto.identity import peer_from_text
 from ...protocol.errors import ProtocolError
-from ...protocol.ledger import TICKET_KIND
 from ...protocol.manifest import decode_manifest
+from ...protocol.messages import TICKET_KIND
 from ...protocol.swarm_id import Invite, invite_text
 from ..datadir import open_identity
 from ..errors import ExitCode, UserError
