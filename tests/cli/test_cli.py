@@ -44,7 +44,7 @@ def process(*arguments: str | Path, **options) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that runs the tests in the background has its children ignore Ctrl-C.
+        # Whoever runs the tests in the background may have SIGINT ignored; that would be inherited.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **options,
     )
@@ -496,10 +496,7 @@ def test_a_data_directory_in_use_is_refused_and_names_its_user(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_real_bootstrap_peer_stops_when_told_to(home: Path, number: signal.Signals) -> None:
     options = ["--data-dir", home, "--listen", "/ip4/127.0.0.1/tcp/0", "--json"]
-    # Whoever runs the tests in the background may have SIGINT ignored; that would be inherited.
-    running = process(
-        "bootstrap", *options, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    )
+    running = process("bootstrap", *options)
     assert running.stdout is not None
     addresses = json.loads(running.stdout.readline())["addresses"]
     assert addresses
