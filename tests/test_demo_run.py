@@ -55,6 +55,8 @@ def demo(out: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Fami
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Whoever runs the tests in the background may have SIGINT ignored; that would be inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     family = Family(psutil.Process(process.pid))
     try:

@@ -264,7 +264,7 @@ class Network:
         return await self.gossip.subscribe(topic, validate)
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """Send a message to everybody in a topic; waits its turn at eight a second and topic.
+        """Send a message to everybody in a topic; waits its turn at forty a second and topic.
 
         Raises `ValueError` beyond 256 KiB. Nobody is told whether it arrived.
         """
