@@ -96,15 +96,7 @@ def main() -> None:
     losses: dict[str, list[float]] = {name: [] for name in BASES}
     settings = []
     for seed in range(options.seeds):
-        setting = Setting(
-            workers=options.workers,
-            sequences=options.sequences,
-            steps=options.steps,
-            hidden=options.hidden,
-            layers=options.layers,
-            seed=seed,
-            device=options.device,
-        )
+        setting = Setting.of(options, seed)
         settings.append(asdict(setting))
         for name, basis in BASES.items():
             began = time.monotonic()

@@ -33,7 +33,6 @@ from distro_node.node.create import CreateSettings, create_swarm
 from distro_node.node.datadir import DataDir
 from distro_node.node.provisions import blob_list_at
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.protocol.manifest import ParameterSpec
 from distro_node.protocol.schedule import learning_rate
 from distro_node.protocol.update import (
     DecodedUpdate,
@@ -43,6 +42,7 @@ from distro_node.protocol.update import (
     encode_update,
     update_layout,
 )
+from llamas import llama
 
 Encoder = Callable[[UpdateLayout, DecodedUpdate], bytes]
 Decoder = Callable[[UpdateLayout, bytes], object]
@@ -90,18 +90,6 @@ class Format:
     name: str
     encode: Encoder
     decode: Decoder
-
-
-def llama_1b() -> list[ParameterSpec]:
-    """The parameter table of the report's 1.2B Llama 2 (node/manifests/llama-1.2b.toml)."""
-    hidden, intermediate, layers, vocabulary = 2048, 8192, 16, 32_000
-    table = [("embed", (vocabulary, hidden)), ("head", (vocabulary, hidden)), ("norm", (hidden,))]
-    for layer in range(layers):
-        table += [(f"{layer}.{name}", (hidden, hidden)) for name in "qkvo"]
-        table += [(f"{layer}.{name}", (intermediate, hidden)) for name in ("gate", "up")]
-        table += [(f"{layer}.down", (hidden, intermediate))]
-        table += [(f"{layer}.norm{number}", (hidden,)) for number in (1, 2)]
-    return [ParameterSpec(name=name, shape=shape) for name, shape in table]
 
 
 def real_updates(model: Model, k: int, steps: int) -> tuple[UpdateLayout, list[DecodedUpdate]]:
@@ -310,7 +298,7 @@ def main() -> None:
         print_sizes(model, layout, updates, sizes[model.name])
         last[model.name] = layout, updates[-1]
 
-    large = update_layout(llama_1b(), 64, options.k)
+    large = update_layout(llama("1.2B"), 64, options.k)
     update = drawn_update(*last[LARGER.name], large)
     print(
         f"\nCPU seconds for one update of {large.coefficients:,} coefficients (1.2B parameters)\n"
@@ -331,7 +319,7 @@ def main() -> None:
         if k != options.k:
             layout, updates = real_updates(LARGER, k, options.steps)
             last[LARGER.name] = layout, updates[-1]
-        whole = update_layout(llama_1b(), 64, k)
+        whole = update_layout(llama("1.2B"), 64, k)
         drawn = drawn_update(*last[LARGER.name], whole)
         large_bytes[str(k)] = len(FORMATS[0].encode(whole, drawn))
         share = 8 * large_bytes[str(k)] / whole.coefficients

@@ -97,6 +97,19 @@ class Setting:
     seed: int
     device: str
 
+    @staticmethod
+    def of(options: argparse.Namespace, seed: int) -> Setting:
+        """What the command line says, with one of its seeds."""
+        return Setting(
+            workers=options.workers,
+            sequences=options.sequences,
+            steps=options.steps,
+            hidden=options.hidden,
+            layers=options.layers,
+            seed=seed,
+            device=options.device,
+        )
+
 
 @dataclass
 class Run:
@@ -382,15 +395,7 @@ def main() -> None:
     troubles = [Trouble(), *(Trouble(**{name: value}) for name, value in wanted.items() if value)]
     runs: list[Run] = []
     for seed in options.seeds:
-        setting = Setting(
-            workers=options.workers,
-            sequences=options.sequences,
-            steps=options.steps,
-            hidden=options.hidden,
-            layers=options.layers,
-            seed=seed,
-            device=options.device,
-        )
+        setting = Setting.of(options, seed)
         for variant in (VARIANTS[name] for name in options.variants):
             if options.rate:
                 variant = replace(variant, rate=options.rate)

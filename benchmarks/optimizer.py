@@ -45,13 +45,7 @@ from distro_node.protocol.update import (
     encode_update,
     update_layout,
 )
-
-# Llamas: hidden size, intermediate size, layers, vocabulary. The last is the DisTrO report's.
-SIZES = {
-    "10M": (256, 704, 8, 6_400),
-    "134M": (768, 2048, 12, 32_000),
-    "1.2B": (2048, 8192, 16, 32_000),
-}
+from llamas import SIZES, llama
 
 RATE = 2.0**-10
 DECAY = 0.1
@@ -74,18 +68,6 @@ OURS = {
 
 # Full blocks, primes, vectors, scalars, more dimensions, blocks that shrink.
 ODD_SHAPES = [(512, 384), (43, 67), (1200, 60), (96,), (7,), (), (2, 3, 40), (61, 1), (5, 64)]
-
-
-def llama(size: str) -> list[ParameterSpec]:
-    """The parameter table of a Llama with untied embeddings."""
-    hidden, intermediate, layers, vocabulary = SIZES[size]
-    table = [("embed", (vocabulary, hidden)), ("head", (vocabulary, hidden)), ("norm", (hidden,))]
-    for layer in range(layers):
-        table += [(f"{layer}.{name}", (hidden, hidden)) for name in "qkvo"]
-        table += [(f"{layer}.{name}", (intermediate, hidden)) for name in ("gate", "up")]
-        table += [(f"{layer}.down", (hidden, intermediate))]
-        table += [(f"{layer}.norm{number}", (hidden,)) for number in (1, 2)]
-    return [ParameterSpec(name=name, shape=shape) for name, shape in table]
 
 
 def drawn_update(layout: UpdateLayout, generator: np.random.Generator) -> DecodedUpdate:

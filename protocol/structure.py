@@ -179,7 +179,7 @@ def _check(hint: Any, value: Any, where: str, named: bool) -> Any:
             raise StructureError(where, f"expected a table, got {_describe(value)}")
         return _check_free(value, where)
     if dataclasses.is_dataclass(hint):
-        return from_plain(hint, value, named=named, where=where)  # type: ignore[arg-type]
+        return from_plain(hint, value, named=named, where=where)  # type: ignore[arg-type]  # a class
     return _check_scalar(hint, value, where)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 import pytest
+from distro_node.crypto.identity import PeerId
 from distro_node.protocol.effects import Effect, Publish, Recall, Remember
 from distro_node.protocol.member import Member
 from distro_node.protocol.messages import (
@@ -54,7 +55,7 @@ def gather(chain: Chain, member: Member, now: float = 0.0) -> list[Effect]:
     return effects
 
 
-def follower(chain: Chain) -> bytes:
+def follower(chain: Chain) -> PeerId:
     return chain.membership.leaders(chain.ledger.head)[-1]
 
 
@@ -63,7 +64,7 @@ def follower(chain: Chain) -> bytes:
 
 def amnesiac(chain: Chain) -> tuple[Member, list[Effect]]:
     """A member without memory that would vote if it were sure of itself."""
-    member = chain.member(follower(chain), recall=True, load=False)  # type: ignore[arg-type]
+    member = chain.member(follower(chain), recall=True, load=False)
     effects = member.loaded(1, FINGERPRINT, None, 0.0)
     return member, [*effects, *gather(chain, member)]
 
@@ -136,7 +137,7 @@ def test_members_whose_disks_are_lost_contradict_nothing(count: int, seed: int) 
 
 
 def test_what_is_voted_for_is_on_disk_before_the_vote(chain: Chain) -> None:
-    member = chain.member(follower(chain))  # type: ignore[arg-type]
+    member = chain.member(follower(chain))
     effects = gather(chain, member)
     (remember,) = of(Remember, [e for e in effects if not _is_announcement(e)])
     assert decode_message(remember.envelope) == Proposal(1, chain.record())
