@@ -1,14 +1,15 @@
 """Hosts of their own on one machine: network namespaces around a router, whose links can be cut.
 
-Each host has one link to the router and nothing else, so what reaches it comes over that link. It takes
-root, `ip` and `nft`; `available` says whether they are there. Everything ends with the context, and no
-packet leaves the machine.
+Each host has one link to the router and nothing else, so what reaches it comes over that link, which
+can be given the speed of a home line. It takes root, `ip`, `tc` and `nft`; `available` says whether
+they are there. Everything ends with the context, and no packet leaves the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -20,11 +21,16 @@ _COUNTER = itertools.count()
 
 # Addresses reach no further than the namespaces. One octet counts the hosts.
 _MAX_HOSTS = 250
+# What a line lets through at once: more than passes between two of the kernel's ticks.
+_BURST_SECONDS = 0.01
+_LEAST_BURST_BYTES = 16_384
+# What a home router holds back before it drops.
+_QUEUE = "100ms"
 
 
 def available() -> bool:
     """Whether this process may make network namespaces and has the tools for it."""
-    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("nft") is None:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "nft"))):
         return False
     probe = f"dn{os.getpid()}-probe"
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False)
@@ -82,6 +88,18 @@ class Town:
         """Let everything through again."""
         self._nft("flush chain inet faults forward")
 
+    def shape(self, name: str, *, up: float, down: float) -> None:
+        """Give a host's line these rates, in bits a second, all headers included."""
+        number = list(self.hosts).index(name) + 1
+        _limit(self.hosts[name].namespace, "eth0", up)
+        _limit(self._router, f"host{number}", down)
+
+    def line_bytes(self, name: str) -> tuple[int, int]:
+        """What has gone up and come down a host's line, in bytes, as its interface counts them."""
+        namespace = self.hosts[name].namespace
+        (link,) = json.loads(_run("ip", "-n", namespace, "-s", "-j", "link", "show", "eth0"))
+        return link["stats64"]["tx"]["bytes"], link["stats64"]["rx"]["bytes"]
+
     def _build(self) -> None:
         _run("ip", "netns", "add", self._router)
         _run("ip", "netns", "exec", self._router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
@@ -118,5 +136,11 @@ class Town:
         _run("ip", "netns", "exec", self._router, "nft", command)
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)
+def _limit(namespace: str, link: str, rate: float) -> None:
+    burst = max(_LEAST_BURST_BYTES, int(rate / 8 * _BURST_SECONDS))
+    bucket = ("tbf", "rate", f"{rate:.0f}bit", "burst", str(burst), "latency", _QUEUE)
+    _run("tc", "-n", namespace, "qdisc", "replace", "dev", link, "root", *bucket)
+
+
+def _run(*command: str) -> bytes:
+    return subprocess.run(command, check=True, capture_output=True).stdout
