@@ -58,7 +58,6 @@ class Tamperer:
         self.fingerprint: int | None = None
 
     async def run(self) -> None:
-        await self.network.subscribe(self.topic, lambda sender, data: None)
         done = -1
         # From the least to the worst: each may be the one that gets us thrown out.
         tricks: list[Callable[[int], Envelope]] = [
@@ -175,6 +174,7 @@ async def main(link: str, seed: str, listen: str = "/ip4/127.0.0.1/tcp/0") -> No
             )
             manifest = decode_manifest(data, invite.swarm)
             tamperer = Tamperer(network, identity, manifest, store)
+            await network.subscribe(tamperer.topic, lambda sender, data: None)
             while True:
                 try:
                     await tamperer.run()
