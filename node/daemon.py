@@ -121,6 +121,7 @@ class _Daemon:
         self._manifest: Manifest | None = None
         self._runner: Runner | None = None
         self._introducer: Introducer | None = None
+        self._snapshots: Snapshots | None = None
         self._leaving = trio.Event()
 
     async def run(self) -> None:
@@ -165,7 +166,10 @@ class _Daemon:
         await trio.to_thread.run_sync(journal.keep_history, records.history)
         update_ids: dict[ContentId, None] = {}
         serve_blobs(
-            network, self._store, kind_of=lambda cid: "update" if cid in update_ids else "blob"
+            network,
+            self._store,
+            kind_of=lambda cid: "update" if cid in update_ids else "blob",
+            asked=self._note_request,
         )
         journal.enter("syncing")
         ledger = await trio.to_thread.run_sync(records.load_ledger)
@@ -188,7 +192,7 @@ class _Daemon:
             ticket=self._ticket,
             update_ids=update_ids,
         )
-        snapshots = Snapshots(
+        self._snapshots = Snapshots(
             manifest=manifest,
             store=self._store,
             records=records,
@@ -206,7 +210,7 @@ class _Daemon:
             manifest=manifest,
             spec=spec,
             store=self._store,
-            snapshots=snapshots,
+            snapshots=self._snapshots,
             momentum=records.momentum,
             journal=journal,
             evaluate_every=self._settings.evaluate_every or _EVALUATE_ROUNDS,
@@ -321,6 +325,10 @@ class _Daemon:
         return False
 
     # While running
+
+    def _note_request(self, blob: ContentId) -> None:
+        if self._snapshots is not None:
+            self._snapshots.asked(blob)
 
     def status(self) -> dict[str, Any]:
         """What `distro-node status` shows."""

@@ -107,6 +107,8 @@ class LocalSnapshot:
     blob: str
     """Content id of the blob list, in hex."""
     size: int
+    whole: bool = True
+    """Whether all of it is there; else it was being fetched."""
 
 
 class Records:
@@ -168,14 +170,23 @@ class Records:
         self._votes.replace(envelopes)
 
     def snapshots(self) -> list[LocalSnapshot]:
-        """The snapshots on disk, oldest first."""
+        """The snapshots on disk, oldest first; one that is not whole comes last."""
         try:
             rows = json.loads(self._snapshots.read_bytes()[: 1 << 16])
             found = [
-                LocalSnapshot(int(row["round"]), str(row["blob"]), int(row["size"])) for row in rows
+                LocalSnapshot(
+                    int(row["round"]),
+                    str(row["blob"]),
+                    int(row["size"]),
+                    row.get("whole", True) is True,
+                )
+                for row in rows
             ]
             usable = all(len(blob_of(each)) == 32 and each.round >= 0 for each in found)
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (
+            *(OSError, ValueError, KeyError, TypeError),
+            *(AttributeError, OverflowError, RecursionError),
+        ):
             usable, found = False, []
         # Missing or damaged: the node starts from a certified snapshot instead.
         return found if usable else []

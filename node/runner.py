@@ -343,11 +343,21 @@ class Runner:
                 providers=providers,
                 kind="update",
                 timeout=_FETCH_SECONDS,
+                wanted=lambda: self._is_needed(wanted.round),
             )
         except FetchFailed as failure:
             _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
+            if failure.is_vain and not self._is_needed(wanted.round):
+                replica, ledger = self.member.replica, self.member.ledger
+                self._feed(lambda now: replica.overtaken(wanted.round, ledger))
             await trio.sleep(_FETCH_PAUSE_SECONDS)
             return None
+
+    def _is_needed(self, round: int) -> bool:
+        """Whether nothing but the updates of `round` takes the parameters past it."""
+        newest = self.member.ledger.snapshot
+        contained = newest is not None and newest.round >= round
+        return round > self.member.applied_round and not contained
 
     async def _check(self, wanted: FetchUpdate, body: bytes, new: bool) -> None:
         try:

@@ -1,15 +1,20 @@
 """Which snapshots a node has, which one to start from, and which to throw away.
 
 A node keeps its two newest snapshots and the updates since the older of them: enough to restart without
-the network and to serve newcomers. Before the first there is the manifest's initial one, which is kept.
+the network and to serve newcomers. An older one stays for as long as somebody fetches it, so that no
+swarm outruns a newcomer. Before the first there is the manifest's initial one, which is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import trio
 
 from ..crypto.hashing import ContentId
-from ..protocol.blobs import BlobList
+from ..protocol.blobs import BlobList, decode_blob_list
+from ..protocol.errors import ProtocolError
 from ..protocol.ledger import Ledger
 from ..protocol.manifest import Manifest
 from ..protocol.messages import SnapshotEntry
@@ -18,6 +23,10 @@ from .provisions import Provisions, blob_list_at
 from .records import LocalSnapshot, Records, blob_of
 
 _KEPT = 2
+# Older ones that newcomers are fetching: so much more disk, at most, may others make us use.
+_HELD = 2
+# A chunk of 4 MiB takes 35 s at 1 Mbit/s; who has not asked for so long has gone.
+_VISIT_SECONDS = 120.0
 
 
 class Snapshots:
@@ -38,15 +47,19 @@ class Snapshots:
         self._provisions = provisions
         self._ledger = ledger
         self._size = 4 * manifest.elements
-        self._kept = records.snapshots()
-        # What lies before the older of two snapshots was removed when the newer was made.
-        self._swept = self._kept[0].round if len(self._kept) == _KEPT else -1
+        listed = records.snapshots()
+        self._kept = [each for each in listed if each.whole]
+        self._partial = next((each for each in listed if not each.whole), None)
+        # What lies before the oldest was removed when the newest was made.
+        self._swept = self._kept[0].round if len(self._kept) >= _KEPT else -1
+        self._visits = _Visits()
 
     async def best(self, *, certified_only: bool) -> LocalSnapshot:
-        """The newest snapshot that fits our ledger, brought to this disk if need be.
+        """A recent snapshot that fits our ledger, brought to this disk if need be.
 
         An own one that is not certified (yet) will do after a restart, since what follows it is
-        held against the record's fingerprint; not after a mismatch. Raises `DiskFull`.
+        held against the record's fingerprint; not after a mismatch. One that became old while it was
+        fetched will do as well: the updates since are kept for whoever fetches it. Raises `DiskFull`.
         """
         self._forget_left_chain()
         while True:
@@ -58,21 +71,36 @@ class Snapshots:
                         break
                     if own.round < len(ledger) and self._at_hand(own) is not None:
                         return own
-            name = (
-                "the parameters" if certified.round < 0 else f"the state of round {certified.round}"
-            )
+            wanted = self._begun(ledger) or certified
+            if await self._fetch(wanted):
+                return wanted
 
-            # The others keep two snapshots only: there is no use in waiting for an older one.
-            def newest(certified: LocalSnapshot = certified) -> bool:
-                return self._certified(self._ledger()) == certified
+    async def _fetch(self, snapshot: LocalSnapshot) -> bool:
+        """Bring a certified snapshot to this disk; False if nobody has it and there is a newer one,
+        or if it turned out to belong to a chain that was left."""
+        if snapshot.round < 0:
+            name = "the parameters"
+        else:
+            name = f"the state of round {snapshot.round}"
+            self._begin(snapshot)
 
-            blobs = await self._provisions.listed(
-                "snapshot", blob_of(certified), certified.size, name, wanted=newest
-            )
-            if blobs is not None and newest():
-                if certified.round >= 0:
-                    self._keep(certified)
-                return certified
+        def newest() -> bool:
+            return self._certified(self._ledger()) == snapshot
+
+        blobs = await self._provisions.listed(
+            "snapshot", blob_of(snapshot), snapshot.size, name, wanted=newest
+        )
+        certified = self._is_certified(snapshot, self._ledger())
+        if blobs is not None and certified:
+            if snapshot.round >= 0:
+                self._keep(snapshot)
+            return True
+        self._abandon()
+        return False
+
+    def asked(self, blob: ContentId) -> None:
+        """Somebody asks for this blob: if it is of a snapshot or an update, that is still needed."""
+        self._visits.note(blob, self._kept, self._ledger(), self._listed)
 
     def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
         """The chunks of a snapshot that `best` returned."""
@@ -92,20 +120,67 @@ class Snapshots:
 
     def _keep(self, new: LocalSnapshot) -> None:
         older = [old for old in self._kept if old.round < new.round]
-        self._replace([*older, new][-_KEPT:])
-        if len(self._kept) == _KEPT:
+        spare, recent = older[: 1 - _KEPT], older[1 - _KEPT :]
+        # The oldest first: whoever fetches it is the nearest to its end.
+        held = [old for old in spare if self._is_visited(old)][:_HELD]
+        if self._partial is not None and self._partial.round == new.round:
+            self._partial = None
+        self._replace([*held, *recent, new])
+        if len(self._kept) >= _KEPT:
             self._sweep_updates(self._kept[0].round)
+
+    def _is_visited(self, snapshot: LocalSnapshot) -> bool:
+        """Whether somebody is fetching it, or the updates since, and is better off with it."""
+        # Beyond that a newer snapshot is the shorter way, and members take it (`protocol.replica`).
+        # It bounds what we keep for others; a line that cannot follow the updates never arrives.
+        return self._visits.recent(snapshot) and self._replay_bytes(snapshot) <= snapshot.size
+
+    def _replay_bytes(self, snapshot: LocalSnapshot) -> int:
+        """What the updates since a snapshot come to."""
+        ledger = self._ledger()
+        return ledger.update_bytes(min(snapshot.round + 1, len(ledger)), len(ledger))
+
+    def _begun(self, ledger: Ledger) -> LocalSnapshot | None:
+        """The snapshot whose fetching was interrupted, if it is still worth going on with."""
+        partial = self._partial
+        if partial is None:
+            return None
+        if self._is_certified(partial, ledger) and self._replay_bytes(partial) <= partial.size:
+            return replace(partial, whole=True)
+        self._abandon()
+        return None
+
+    def _begin(self, snapshot: LocalSnapshot) -> None:
+        """Remember what is being fetched, so that nothing of it stays behind for ever."""
+        partial = replace(snapshot, whole=False)
+        if self._partial != partial and snapshot not in self._kept:
+            self._partial = partial
+            self._save()
+
+    def _abandon(self) -> None:
+        """Remove what there is of the snapshot that was being fetched."""
+        partial, self._partial = self._partial, None
+        if partial is not None:
+            self._save()
+            self._remove([partial])
 
     def _replace(self, kept: list[LocalSnapshot]) -> None:
         dropped = [old for old in self._kept if old not in kept]
         self._kept = kept
         # First the list, then the files: a crash in between wastes space and breaks nothing.
-        self._records.keep_snapshots(kept)
+        self._save()
         self._remove(dropped)
+
+    def _save(self) -> None:
+        partial = [self._partial] if self._partial is not None else []
+        self._records.keep_snapshots([*self._kept, *partial])
 
     def _forget_left_chain(self) -> None:
         """The list on disk is emptied with a change to another chain."""
-        self._replace([own for own in self._kept if own in self._records.snapshots()])
+        listed = self._records.snapshots()
+        if any(own not in listed for own in self._kept):
+            self._visits = _Visits()
+        self._replace([own for own in self._kept if own in listed])
 
     def _certified(self, ledger: Ledger) -> LocalSnapshot:
         entry = ledger.snapshot
@@ -113,24 +188,43 @@ class Snapshots:
             return LocalSnapshot(-1, self._manifest.initial.hex(), self._size)
         return LocalSnapshot(entry.round, entry.blob.hex(), entry.size)
 
+    def _is_certified(self, snapshot: LocalSnapshot, ledger: Ledger) -> bool:
+        """Whether our chain certifies it, newest or not."""
+        if snapshot.round < 0:
+            return self._certified(ledger) == snapshot
+        if snapshot.round + 1 >= len(ledger):
+            return False
+        entry = ledger[snapshot.round + 1].record.snapshot
+        return entry is not None and (entry.blob, entry.size) == (blob_of(snapshot), snapshot.size)
+
     def _at_hand(self, snapshot: LocalSnapshot) -> BlobList | None:
         return blob_list_at(self._store, "snapshot", blob_of(snapshot), snapshot.size)
 
+    def _listed(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
+        """The blobs of a snapshot, its list included, as far as the list is here."""
+        data = self._store.get(blob_of(snapshot))
+        if data is None:
+            return ()
+        try:
+            blobs = decode_blob_list(data, "snapshot", snapshot.size)
+        except ProtocolError:
+            return (blob_of(snapshot),)
+        return (*blobs.chunks, blob_of(snapshot))
+
     def _remove(self, dropped: list[LocalSnapshot]) -> None:
-        needed: set[ContentId] = {self._manifest.initial}
+        if not dropped:
+            return
         initial = LocalSnapshot(-1, self._manifest.initial.hex(), self._size)
-        for snapshot in (initial, *self._kept):
-            blobs = self._at_hand(snapshot)
-            needed |= set(blobs.chunks) if blobs is not None else set()
-            needed.add(blob_of(snapshot))
+        partial = [self._partial] if self._partial is not None else []
+        needed = {blob for each in (initial, *self._kept, *partial) for blob in self._listed(each)}
         for snapshot in dropped:
-            blobs = self._at_hand(snapshot)
-            for blob in (*(blobs.chunks if blobs is not None else ()), blob_of(snapshot)):
+            # The list last: without it a crash in between would leave chunks that nobody knows.
+            for blob in self._listed(snapshot):
                 if blob not in needed:
                     self._store.remove(blob)
 
     def _sweep_updates(self, before: int) -> None:
-        """Remove the updates of rounds up to `before`: a snapshot contains them."""
+        """Remove the updates of rounds up to `before`: every snapshot here contains them."""
         ledger = self._ledger()
         # The same bytes may count again: those of a member without momentum, or a replay.
         needed = updates_from(ledger, before + 1)
@@ -139,6 +233,50 @@ class Snapshots:
                 if entry.update not in needed:
                     self._store.remove(entry.update)
         self._swept = before
+        self._visits.forget(before, self._kept)
+
+
+class _Visits:
+    """When somebody last asked for a part of each snapshot, or for an update that follows it."""
+
+    def __init__(self) -> None:
+        self._last: dict[LocalSnapshot, float] = {}
+        self._owners: dict[ContentId, LocalSnapshot] = {}
+        self._owned: set[LocalSnapshot] = set()
+        self._rounds: dict[ContentId, int] = {}
+        self._read = 0
+
+    def note(
+        self,
+        blob: ContentId,
+        kept: list[LocalSnapshot],
+        ledger: Ledger,
+        listed: Callable[[LocalSnapshot], Iterable[ContentId]],
+    ) -> None:
+        for snapshot in kept:
+            if snapshot not in self._owned:
+                self._owned.add(snapshot)
+                self._owners |= dict.fromkeys(listed(snapshot), snapshot)
+        for round_ in range(min(self._read, len(ledger)), len(ledger)):
+            self._rounds |= {entry.update: round_ for entry in ledger[round_].record.updates}
+        self._read = len(ledger)
+        snapshot = self._owners.get(blob)
+        if snapshot is None and blob in self._rounds:
+            # Who replays from there needs what comes after as well.
+            before = [each for each in kept if each.round < self._rounds[blob]]
+            snapshot = before[-1] if before else None
+        if snapshot is not None:
+            self._last[snapshot] = trio.current_time()
+
+    def recent(self, snapshot: LocalSnapshot) -> bool:
+        return trio.current_time() - self._last.get(snapshot, float("-inf")) <= _VISIT_SECONDS
+
+    def forget(self, before: int, kept: list[LocalSnapshot]) -> None:
+        """Drop what is known of rounds up to `before` and of snapshots that are not `kept`."""
+        self._rounds = {blob: round_ for blob, round_ in self._rounds.items() if round_ > before}
+        self._owned &= set(kept)
+        self._owners = {blob: each for blob, each in self._owners.items() if each in self._owned}
+        self._last = {each: when for each, when in self._last.items() if each in self._owned}
 
 
 def updates_from(ledger: Ledger, first: int) -> set[ContentId]:

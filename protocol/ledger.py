@@ -66,6 +66,8 @@ class Ledger:
         self._deals = [Deal()]
         self._snapshot: tuple[int, SnapshotEntry] | None = None
         self._everybody = {manifest.founder}
+        # What the updates of all rounds before this one come to.
+        self._bytes = [0]
 
     def __len__(self) -> int:
         """How many rounds are decided, which is also the number of the next one."""
@@ -86,6 +88,10 @@ class Ledger:
     def deal(self, round: int) -> Deal:
         """Where the sample stream stands before a round, at most the next one."""
         return self._deals[round]
+
+    def update_bytes(self, first: int, end: int) -> int:
+        """What the updates that count in the rounds from `first` to before `end` come to."""
+        return self._bytes[end] - self._bytes[first]
 
     def has_been_member(self, peer: PeerId) -> bool:
         """Whether `peer` is a member or was one at any time."""
@@ -142,6 +148,7 @@ class Ledger:
         sequences = self.manifest.rounds.sequences
         self._deals.append(self._deals[-1].after(record, membership, sequences))
         self._everybody.update(admission.peer for admission in record.admitted)
+        self._bytes.append(self._bytes[-1] + sum(entry.size for entry in record.updates))
         if record.snapshot is not None:
             self._snapshot = (round_, record.snapshot)
 
@@ -160,6 +167,7 @@ class Ledger:
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships[: length + 1]
         copy._deals = self._deals[: length + 1]
+        copy._bytes = self._bytes[: length + 1]
         for decided in copy._entries:
             copy._everybody.update(admission.peer for admission in decided.record.admitted)
             if decided.record.snapshot is not None:

@@ -2,7 +2,7 @@
 
 The parameters follow the ledger record by record. They are loaded again, from a certified snapshot,
 when their fingerprint turns out not to be the swarm's, when the chain changes, or when the ledger is so
-far ahead that nobody keeps the updates in between.
+far ahead that nobody keeps the updates in between or that they are more than a snapshot.
 """
 
 from __future__ import annotations
@@ -73,8 +73,11 @@ class Replica:
             ]
         newest = ledger.snapshot
         if newest and newest.round - self.round > self._interval:
-            # Nodes keep two snapshots and the updates since the older of them.
-            return self.drop(f"the swarm is at round {len(ledger)} by now")
+            # The others keep two snapshots and the updates since the older of them; more of them for
+            # somebody who is about to fetch them, as long as that is the shorter way.
+            replay = ledger.update_bytes(self.round + 1, newest.round + 1)
+            if replay > newest.size:
+                return self.drop(f"the swarm is at round {len(ledger)} by now")
         effects = holdings.fetch_all(record.round, record.updates)
         if all(entry.update in holdings.held for entry in record.updates):
             self._applying = True
@@ -84,6 +87,14 @@ class Replica:
             due = snapshot_round(record.round + 1, self._interval) is not None
             effects.append(Apply(record, own_counted=counted, snapshot_due=due))
         return effects
+
+    def overtaken(self, round: int, ledger: Ledger) -> list[Effect]:
+        """Nobody has the updates of `round` any more: load a snapshot that contains them, if any."""
+        newest = ledger.snapshot
+        awaited = round == self.round + 1 and not self._applying and self.fingerprint is not None
+        if not awaited or newest is None or newest.round < round:
+            return []
+        return self.drop(f"nobody has the updates of round {round} any more")
 
     def doubt(self, round: int, collection: Collection, members: int) -> list[Effect]:
         """Load the parameters again if most others trained this round from other ones.

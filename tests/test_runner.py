@@ -16,6 +16,7 @@ from distro_node.node.blobstore import BlobStore
 from distro_node.node.datadir import SwarmDir
 from distro_node.node.journal import Journal
 from distro_node.node.metrics import Metrics
+from distro_node.node.network.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.records import Records
 from distro_node.node.runner import Runner
@@ -28,13 +29,14 @@ from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import identity
 
 ME, LIAR = 0, 1
+SNAPSHOT_INTERVAL = 20
 
 
 class World:
     """A swarm of four: a runner, and a liar whose words a test puts into its network."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.chain = Chain(4)
+        self.chain = Chain(4, snapshot_interval=SNAPSHOT_INTERVAL)
         self.liar = identity(LIAR).peer
         self.traffic = Traffic()
         self.offences: list[tuple[PeerId, str]] = []
@@ -43,7 +45,7 @@ class World:
         self.others: dict[ContentId, bytes] = {}
         self.applies: list[Apply] = []
         self.journal = Journal(identity(ME).peer, Metrics(version="test"))
-        self.reloads = 0
+        self.reloads = self.missed = 0
         self.store = BlobStore(tmp_path / "blobs")
         self.records = Records(SwarmDir(tmp_path / "swarm"), self.chain.manifest)
         self._to_runner, self._gossip = trio.open_memory_channel[tuple[PeerId, bytes]](100)
@@ -129,7 +131,11 @@ class World:
         return self.answer()
 
     async def fetch(self, cid: ContentId, **_: object) -> bytes:
-        data = self.store.get(cid) or self.others[cid]
+        data = self.store.get(cid) or self.others.get(cid)
+        if data is None:
+            self.missed += 1
+            await trio.sleep(0.1)
+            raise FetchFailed(cid, {self.liar: "not found"})
         self.store.put(data)
         return data
 
@@ -210,6 +216,20 @@ async def test_an_old_update_that_is_announced_again_stays_for_newcomers(world: 
         world.decide(updates=[])
         world.runner.applied(world.applies[-1].record.round, FINGERPRINT, 0.0, None)
         assert world.store.has(said.update)
+
+
+async def test_updates_that_nobody_has_are_not_waited_for_when_a_snapshot_contains_them(
+    world: World,
+) -> None:
+    async with running(world):
+        world.decide()
+        await until(lambda: world.missed >= 8)
+        # No snapshot contains them, so they have to be had.
+        assert world.reloads == 0
+        while world.chain.round <= SNAPSHOT_INTERVAL + 1:
+            world.decide(updates=[])
+        await until(lambda: world.reloads)
+        assert world.reloads == 1
 
 
 async def test_what_the_trainer_applied_of_a_chain_that_was_left_is_passed_over(

@@ -32,6 +32,7 @@ class World(Chain):
         self.store = BlobStore(tmp_path / "blobs")
         self.records = Records(SwarmDir(tmp_path / "swarm"), self.manifest)
         self.on_failure: Callable[[], None] = lambda: None
+        self.on_fetch: Callable[[], None] = lambda: None
         self.start()
 
     def start(self) -> None:
@@ -54,20 +55,20 @@ class World(Chain):
 
     def grow_to(self, round_: int) -> None:
         while self.round <= round_:
-            self.grow()
+            self.grow(updates=[])
 
     def own(self, round_: int) -> SnapshotEntry:
         """Make the snapshot of a round here, as the trainer does."""
         entry = self.snapshot(round_)
-        for data in self._parts(entry):
+        for data in self.parts(entry):
             self.store.put(data)
         self.snapshots.keep(entry)
         return entry
 
     def has(self, entry: SnapshotEntry) -> bool:
-        return all(self.store.has(content_id(data)) for data in self._parts(entry))
+        return all(self.store.has(content_id(data)) for data in self.parts(entry))
 
-    def _parts(self, entry: SnapshotEntry) -> list[bytes]:
+    def parts(self, entry: SnapshotEntry) -> list[bytes]:
         listed = self.others[entry.blob]
         return [listed, *(d for c, d in self.others.items() if c in listed)]
 
@@ -79,7 +80,9 @@ class World(Chain):
         if cid not in self.others:
             self.on_failure()
             raise FetchFailed(cid, {})
+        await trio.lowlevel.checkpoint()
         self.store.put(self.others[cid])
+        self.on_fetch()
         return self.others[cid]
 
     async def fetch_many(self, cids: tuple[ContentId, ...], **options: object) -> None:
@@ -160,6 +163,120 @@ async def test_snapshots_of_a_chain_that_was_left_are_not_loaded(world: World) -
     assert not world.has(left)
 
 
+async def test_a_snapshot_stays_while_somebody_fetches_it(
+    world: World, autojump_clock: object
+) -> None:
+    """With snapshots more often than a download lasts, a newcomer would never have a whole one."""
+    world.grow_to(INTERVAL)
+    fetched = world.own(INTERVAL)
+    _, chunk = world.parts(fetched)
+    for multiple in range(2, 12):
+        world.snapshots.asked(content_id(chunk))
+        world.grow_to(multiple * INTERVAL)
+        world.own(multiple * INTERVAL)
+        assert world.has(fetched)
+    await trio.sleep(3600)
+    world.grow_to(13 * INTERVAL)
+    world.own(13 * INTERVAL)
+    assert not world.has(fetched)
+
+
+async def test_who_replays_keeps_what_it_will_need(world: World, autojump_clock: object) -> None:
+    world.grow_to(INTERVAL)
+    oldest = world.own(INTERVAL)
+    bodies = {}
+    for multiple in range(2, 5):
+        while world.round <= multiple * INTERVAL:
+            body = b"%d" % world.round
+            bodies[world.round] = world.store.put(body)
+            size = {"update": bodies[world.round], "size": 1}
+            world.grow(updates=[world.update(identity(0).peer, **size)])
+        # It asks for the updates of round after round.
+        world.snapshots.asked(bodies[INTERVAL + multiple])
+        world.own(multiple * INTERVAL)
+        assert world.has(oldest)
+    assert all(world.store.has(body) for body in bodies.values())
+    # Past a newer snapshot it does not need the oldest any more.
+    await trio.sleep(3600)
+    world.snapshots.asked(bodies[3 * INTERVAL + 1])
+    world.grow_to(5 * INTERVAL)
+    world.own(5 * INTERVAL)
+    assert not world.has(oldest)
+    held = {round_ for round_, body in bodies.items() if world.store.has(body)}
+    assert held == {round_ for round_ in bodies if round_ > 3 * INTERVAL}
+
+
+async def test_visitors_cannot_fill_the_disk(world: World, autojump_clock: object) -> None:
+    made = []
+    for multiple in range(1, 9):
+        world.grow_to(multiple * INTERVAL)
+        made.append(world.own(multiple * INTERVAL))
+        for entry in made:
+            world.snapshots.asked(entry.blob)
+    # Two for ourselves, and the two that are fetched for longest.
+    assert [world.has(entry) for entry in made] == [True, True, *[False] * 4, True, True]
+
+
+async def test_nothing_is_kept_for_whom_a_newer_snapshot_serves_better(world: World) -> None:
+    world.grow_to(INTERVAL)
+    old = world.own(INTERVAL)
+    world.snapshots.asked(old.blob)
+    large = {"update": world.store.put(b"body"), "size": old.size + 1}
+    world.grow(updates=[world.update(identity(0).peer, **large)])
+    for multiple in (2, 3):
+        world.grow_to(multiple * INTERVAL)
+        world.own(multiple * INTERVAL)
+    assert not world.has(old)
+
+
+async def test_a_snapshot_that_grew_old_while_it_was_fetched_will_do(world: World) -> None:
+    world.grow_to(INTERVAL + 1)
+    world.on_fetch = lambda: world.grow_to(world.round + INTERVAL)
+    with trio.fail_after(60):
+        found = await world.snapshots.best(certified_only=True)
+    assert found.round == INTERVAL
+    assert world.ledger.snapshot is not None
+    assert world.ledger.snapshot.round > 2 * INTERVAL
+
+
+async def test_an_interrupted_fetch_goes_on_where_it_was(world: World) -> None:
+    world.grow_to(INTERVAL + 1)
+    begun = world.ledger.snapshot
+    assert begun is not None
+    listed, chunk = world.parts(begun)
+    world.store.put(listed)
+    with pytest.raises(trio.TooSlowError), trio.fail_after(0):
+        await world.snapshots.best(certified_only=False)
+    world.grow_to(2 * INTERVAL + 1)
+    world.start()
+    found = await world.snapshots.best(certified_only=False)
+    assert found.round == INTERVAL
+    assert world.store.has(content_id(chunk))
+    assert found in world.records.snapshots()
+
+
+async def test_what_was_fetched_of_a_snapshot_in_vain_is_removed(
+    world: World, autojump_clock: object
+) -> None:
+    """Also if the node was killed in between."""
+    world.grow_to(INTERVAL + 1)
+    old = world.ledger.snapshot
+    assert old is not None
+    listed, chunk = world.parts(old)
+    world.store.put(listed)
+    with pytest.raises(trio.TooSlowError), trio.fail_after(0):
+        await world.snapshots.best(certified_only=False)
+    for data in (listed, chunk):
+        del world.others[content_id(data)]
+    world.store.put(chunk[:100])
+    world.grow_to(2 * INTERVAL + 1)
+    world.start()
+    with trio.fail_after(3600):
+        found = await world.snapshots.best(certified_only=False)
+    assert found.round == 2 * INTERVAL
+    assert not world.store.has(old.blob)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -170,6 +287,7 @@ async def test_snapshots_of_a_chain_that_was_left_are_not_loaded(world: World) -
         b"[1]",
         b'[{"round": 6, "blob": "zz", "size": 1}]',
         b'[{"round": 6, "blob": "00", "size": 1}]',
+        b'["[]"]',
         b'[{"round": -5, "blob": "' + b"00" * 32 + b'", "size": 1}]',
         b'[{"round": 9e999, "blob": "' + b"00" * 32 + b'", "size": 1}]',
         b"\xff\xfe",

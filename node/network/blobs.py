@@ -35,6 +35,8 @@ def _always() -> bool:
 
 
 _FOUND, _NOT_FOUND = b"\x00", b"\x01"
+# What comes of asking a peer that does not have a blob.
+_LACKING = ("not found", "not connected")
 _CONTENT_ID_BYTES = 32
 # One provider's share of our downloads; it gives any one peer half of its upload slots.
 _PER_PROVIDER = 2
@@ -60,6 +62,8 @@ class FetchFailed(Exception):
         counts = Counter(tried.values())
         outcome = ", ".join(f"{count} × {what}" for what, count in counts.most_common())
         super().__init__(outcome or "nobody to ask")
+        self.is_vain = "not found" in tried.values() and set(tried.values()) <= set(_LACKING)
+        """Whether it is not that nobody could be asked: nobody has it."""
         self.cid = cid
         self.reason = outcome or "nobody to ask"
         self.tried = tried
@@ -70,14 +74,16 @@ def serve_blobs(
     store: BlobStore,
     max_uploads: int = 4,
     kind_of: Callable[[ContentId], str] = lambda cid: "blob",
+    asked: Callable[[ContentId], None] = lambda cid: None,
 ) -> None:
     """Serve the blobs of `store` to everybody who is connected, `max_uploads` at a time.
 
-    `kind_of` says what the bytes of a blob are counted as.
+    `kind_of` says what the bytes of a blob are counted as; `asked` hears of every request.
     """
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
         cid = _requested(request)
+        asked(cid)
         data = await trio.to_thread.run_sync(store.get, cid)
         return _NOT_FOUND if data is None else _FOUND + data
 
@@ -326,9 +332,8 @@ class _Download:
     @property
     def is_vain(self) -> bool:
         """Whether nobody is at it, and everybody who could be does not have it."""
-        lacking = ("not found", "not connected")
         return not self.attempts and all(
-            self.tried.get(peer) in lacking for peer in self.providers()
+            self.tried.get(peer) in _LACKING for peer in self.providers()
         )
 
     def failed(self, peer: PeerId, outcome: str) -> None:

@@ -35,7 +35,7 @@ fault_model = "{fault_model}"
 
 [model]
 model_type = "llama"
-hidden_size = 32
+hidden_size = {hidden}
 intermediate_size = 48
 num_hidden_layers = 1
 num_attention_heads = 2
@@ -219,6 +219,7 @@ class Swarm:
         start_members: int = 1,
         fault_model: str = "byzantine",
         snapshot_interval: int = 5,
+        hidden: int = 32,
         lease_seconds: float = 6.0,
         places: Mapping[str, Place] | None = None,
     ) -> None:
@@ -236,6 +237,7 @@ class Swarm:
                 fault_model=fault_model,
                 start_members=start_members,
                 snapshot_interval=snapshot_interval,
+                hidden=hidden,
                 lease_seconds=lease_seconds,
             )
         )

@@ -1,0 +1,33 @@
+"""A newcomer on a slow line in a swarm of short rounds: it arrives, though snapshots come and go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from distro_node.protocol.blobs import CHUNK_BYTES
+from e2e.program import wait_for
+from e2e.support import Swarm, check_agreement
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+SNAPSHOT_INTERVAL = 2
+
+
+def test_a_swarm_with_short_rounds_cannot_outrun_a_newcomer(tmp_path: Path) -> None:
+    """Its download takes longer than any snapshot would be kept if nobody fetched it."""
+    with Swarm(tmp_path, snapshot_interval=SNAPSHOT_INTERVAL, hidden=512) as swarm:
+        swarm.create()
+        (founder,) = swarm.start("founder")
+        size = 4 * swarm.manifest.elements
+        assert size > CHUNK_BYTES
+        newcomer = swarm.node("newcomer")
+        newcomer.start("--max-download", "1500kbit", "--metrics-addr", "127.0.0.1:0")
+        wait_for(lambda: newcomer.rounds(), "the newcomer to replay a round", limit=240)
+        # Of the snapshot before its first round nothing would be left by now.
+        assert founder.round - min(newcomer.rounds()) > 3 * SNAPSHOT_INTERVAL
+        # One snapshot came over the line, and no part of a second.
+        assert newcomer.received()["blob"] < size + CHUNK_BYTES // 4
+        began = newcomer.round
+        wait_for(lambda: newcomer.counted(began), "the newcomer's first contribution")
+        check_agreement([founder, newcomer])
