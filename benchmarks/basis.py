@@ -3,7 +3,7 @@
     python benchmarks/basis.py [--seeds 3] [--steps 300] [--workers 8] [--hidden 128] [--layers 4]
                                [--json FILE]
 
-The same tiny run (see convergence.py), with the same settings and data order, is trained with both bases
+The same tiny run (see training.py), with the same settings and data order, is trained with both bases
 over several seeds. Everything else of the step is the same: signs are counted, the inverse transform is
 taken, and only its sign is used. The float basis is the one that tears replicas apart; here there is but
 one replica.
@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from convergence import Setting, Trial, read_corpus
 from distro_node.node.trainer.blocks import whole_basis
 from distro_node.node.trainer.exact import Basis, apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer
@@ -30,6 +29,7 @@ from distro_node.protocol.basis import scaled_basis
 from distro_node.protocol.manifest import OptimizerSpec, ScheduleSpec
 from distro_node.protocol.schedule import learning_rate
 from distro_node.protocol.update import DecodedUpdate, update_layout
+from training import Setting, Trial, read_corpus
 
 
 def unrounded_basis(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -101,6 +101,8 @@ class OptimizerSpec:
     """How much of its momentum a member drops at every coefficient that a counted update holds. It
     pays with `rms`, and is not needed with `orthogonal`."""
     weight_decay: Annotated[float, Range(0.0, 1.0)] = 0.0
+    audit: bool = True
+    """Leave out of a step the updates that more than half of the others contradict (`audit`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,14 +112,22 @@ class LocalOptimizer:
             self.refund(min(self._pending))
         sent = [self._take_tensor(index) for index in range(len(self._layout.tensors))]
         self._pending[round_number] = sent
-        # A block without any momentum (rows of tokens never seen) must send something too. Its sign
-        # alternates with the rounds, so that what it does to the parameters is undone next round.
-        at_zero = 1 if round_number % 2 == 0 else -1
         values = [amounts.numpy() for _, amounts in sent]
         return Taken(
             positions=[places.to(torch.int32).numpy() for places, _ in sent],
             values=values,
-            signs=[np.where(v == 0, at_zero, np.sign(v)).astype(np.int8) for v in values],
+            signs=[_signs(amounts, round_number) for amounts in values],
+        )
+
+    def sent(self, round_number: int, update: DecodedUpdate) -> bool:
+        """Whether this is what was taken in a round and is pending still."""
+        pending = self._pending.get(round_number)
+        return pending is not None and all(
+            np.array_equal(places.numpy(), positions)
+            and np.array_equal(_signs(values.numpy(), round_number), signs)
+            for (places, values), positions, signs in zip(
+                pending, update.positions, update.signs, strict=True
+            )
         )
 
     @torch.no_grad()
@@ -186,6 +194,16 @@ class LocalOptimizer:
             momentum.scatter_(1, positions, 0.0)
             all_positions.append(positions.to(torch.int16).cpu())
         return torch.cat(all_positions), torch.cat(all_values)
+
+
+def _signs(values: npt.NDArray[np.float32], round_number: int) -> npt.NDArray[np.int8]:
+    """What is sent of these values: +1 or -1.
+
+    A block without any momentum (rows of tokens never seen) must send something too. Its sign alternates
+    with the rounds, so that what it does to the parameters is undone next round.
+    """
+    at_zero = 1 if round_number % 2 == 0 else -1
+    return np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
 
 
 def _orthogonalised(blocks_NAB: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional
 
 from ...crypto.hashing import ContentId
+from ...protocol.audit import audit_seed, contradicted
 from ...protocol.blobs import BlobList
 from ...protocol.errors import ProtocolError
 from ...protocol.manifest import Manifest
@@ -84,6 +85,8 @@ class TrainingSession:
         self.micro_batch = micro_batch or default_micro_batch(
             manifest.elements, per_sequence, device
         )
+        self.left_out = 0
+        """How many updates the audit left out of the last step."""
         self._corpus = Corpus(data, store)
         self._store = store
         self._loaded = False
@@ -138,8 +141,8 @@ class TrainingSession:
     ) -> int:
         """Take the shared step with these bodies and return the new fingerprint.
 
-        An own update of this round is settled: forgotten if it was counted, else given back. Then the
-        momentum yields to what was counted.
+        An own update of this round is settled: forgotten if it was counted, else (also where the audit
+        has left it out) given back. Then the momentum yields to what was counted.
         """
         self._need_parameters()
         try:
@@ -147,13 +150,17 @@ class TrainingSession:
         except ProtocolError as error:
             # The node checked them before it voted for them.
             raise TrainerFailed("internal", f"an agreed update does not decode: {error}") from None
-        decay = self.manifest.optimizer.weight_decay
-        apply_step(self.parameters, self.layout, decoded, learning_rate, decay)
-        if own_counted:
+        spec = self.manifest.optimizer
+        left_out = contradicted(self.layout, decoded, audit_seed(updates)) if spec.audit else set()
+        heard = [update for index, update in enumerate(decoded) if index not in left_out]
+        apply_step(self.parameters, self.layout, heard, learning_rate, spec.weight_decay)
+        own_heard = not any(self.optimizer.sent(round_number, decoded[i]) for i in left_out)
+        if own_counted and own_heard:
             self.optimizer.forget(round_number)
         else:
             self.optimizer.refund(round_number)
-        self.optimizer.yield_to(decoded)
+        self.optimizer.yield_to(heard)
+        self.left_out = len(left_out)
         return fingerprint(self.parameters)
 
     def snapshot(self) -> BlobList:

@@ -1,0 +1,399 @@
+"""Training a small language model with simulated members, for the benchmarks that compare learning.
+
+All members live in one process, with the program's own optimizer, codec, audit and shared step. The
+codec loses nothing, so only one member's update a round, in turn, is encoded, for its size. All runs of
+a seed read the same sequences in the same order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from distro_node.node.trainer.exact import apply_step
+from distro_node.node.trainer.model import build_model, ordered_parameters
+from distro_node.node.trainer.optimizer import LocalOptimizer
+from distro_node.protocol.audit import contradicted
+from distro_node.protocol.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
+from distro_node.protocol.schedule import learning_rate
+from distro_node.protocol.update import DecodedUpdate, encode_update, update_layout
+
+SEQUENCE = 128
+HELDOUT_SEQUENCES = 256
+SUFFIXES = (".py", ".txt", ".md")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """The settings of AdamW with dense averaging, beside its learning rate."""
+
+    second_moment: float = 0.95
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One way to train."""
+
+    name: str
+    rate: float
+    optimizer: OptimizerSpec | AdamW = field(default_factory=OptimizerSpec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What goes wrong in every round; members are drawn anew each time, but liars stay liars."""
+
+    overlap: bool = False
+    """Gradients are computed on parameters one round old."""
+    flipped: float = 0.0
+    """Share of the members that send the opposite of every sign."""
+    late: float = 0.0
+    """Share of the members whose update misses the round and goes back into their momentum."""
+    absent: float = 0.0
+    """Share of the members that compute nothing and send nothing."""
+    again: bool = False
+    """The absent members' sequences are dealt again, as the program does: there are more rounds, until
+    as many tokens have been trained on, in the same order, as without."""
+
+    def concerns(self, optimizer: OptimizerSpec | AdamW) -> bool:
+        """Whether it makes sense for this optimizer: dense averaging has only members to miss."""
+        dense = isinstance(optimizer, AdamW)
+        return not (dense and (self.overlap or self.flipped or self.late))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What all runs of a comparison share."""
+
+    workers: int
+    sequences: int
+    steps: int
+    hidden: int
+    layers: int
+    seed: int
+    device: str
+
+    @staticmethod
+    def of(options: argparse.Namespace, seed: int) -> Setting:
+        """What the command line says, with one of its seeds."""
+        return Setting(
+            workers=options.workers,
+            sequences=options.sequences,
+            steps=options.steps,
+            hidden=options.hidden,
+            layers=options.layers,
+            seed=seed,
+            device=options.device,
+        )
+
+
+@dataclass
+class Run:
+    """What came of one variant."""
+
+    name: str
+    heldout_loss: float
+    received_bytes_per_round: float
+    reduction: float
+    settings: dict[str, Any]
+    curve: list[tuple[int, float]]
+    """Rounds and held-out loss, ten times in a run."""
+
+
+@dataclass
+class Tally:
+    """What a round cost and what the audit did in it, or the sums over all rounds."""
+
+    received: float = 0.0
+    """Bytes that a member receives, on average."""
+    lies: int = 0
+    lies_left_out: int = 0
+    honest: int = 0
+    honest_left_out: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Count another one in."""
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+Step = Callable[[float, int], Tally]
+"""Learning rate, number of the round → what it cost."""
+
+
+class Trial:
+    """One model under training: the same data order for every variant of a seed."""
+
+    def __init__(self, setting: Setting, train: np.ndarray, heldout: np.ndarray) -> None:
+        torch.manual_seed(setting.seed)
+        self.setting = setting
+        self.device = torch.device(setting.device)
+        config = _model(setting)
+        self.table = _table(config)
+        self.model = build_model(config, self.table, self.device)
+        self.parameters = ordered_parameters(self.model, self.table)
+        with torch.no_grad():
+            for parameter in self.parameters:
+                # As transformers draws them: norms at one, all else from N(0, 0.02).
+                parameter.copy_(
+                    torch.ones(parameter.shape)
+                    if parameter.dim() == 1
+                    else torch.randn(parameter.shape) * 0.02
+                )
+        self._train = train
+        self._order = np.random.default_rng(setting.seed)
+        stride = (len(heldout) - SEQUENCE - 1) // HELDOUT_SEQUENCES
+        self._heldout = _windows(heldout, np.arange(HELDOUT_SEQUENCES) * stride)
+
+    @property
+    def elements(self) -> int:
+        return sum(parameter.numel() for parameter in self.parameters)
+
+    def next_batch(self, workers: int | None = None) -> np.ndarray:
+        """The next sequences of all, or so many, workers: (workers × sequences, SEQUENCE + 1)."""
+        count = (self.setting.workers if workers is None else workers) * self.setting.sequences
+        starts = self._order.integers(0, len(self._train) - SEQUENCE - 1, count)
+        return _windows(self._train, starts)
+
+    def gradients(self, batch: np.ndarray) -> list[torch.Tensor]:
+        for parameter in self.parameters:
+            parameter.grad = None
+        self._loss(batch).backward()
+        return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        """Held-out nats a byte."""
+        parts = np.array_split(self._heldout, 8)
+        return sum(float(self._loss(part)) * len(part) for part in parts) / len(self._heldout)
+
+    def _loss(self, batch: np.ndarray) -> torch.Tensor:
+        tokens = torch.from_numpy(batch.astype(np.int64)).to(self.device)
+        logits = self.model(input_ids=tokens[:, :-1], use_cache=False).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def train(
+    variant: Variant, trouble: Trouble, trial: Trial, progress: Callable[[int, float], None]
+) -> Run:
+    """Train one variant to the end."""
+    setting = trial.setting
+    rounds = round(setting.steps / (1 - trouble.absent)) if trouble.again else setting.steps
+    schedule = ScheduleSpec(
+        peak=variant.rate,
+        warmup_rounds=min(20, rounds // 4),
+        total_rounds=rounds,
+        decay_rounds=rounds // 2,
+        final=0.1,
+    )
+    if isinstance(variant.optimizer, AdamW):
+        step = _dense_step(variant.optimizer, trouble, trial)
+    else:
+        step = _distro_step(variant.optimizer, trouble, trial)
+    tally = Tally()
+    curve = [(0, trial.evaluate())]
+    for number in range(1, rounds + 1):
+        tally.add(step(learning_rate(schedule, number), number))
+        if number % max(1, rounds // 10) == 0:
+            curve.append((number, trial.evaluate()))
+            progress(*curve[-1])
+    dense = 2.0 * trial.elements * (setting.workers - 1)
+    mean = tally.received / rounds
+    described = {
+        "rate": variant.rate,
+        "parameters": trial.elements,
+        "schedule": asdict(schedule),
+        **asdict(setting),
+        "optimizer": asdict(variant.optimizer),
+        "trouble": asdict(trouble),
+        "audit": {name: value for name, value in asdict(tally).items() if name != "received"},
+    }
+    name = f"{variant.name}{_in_words(trouble)}"
+    return Run(name, curve[-1][1], mean, dense / mean if mean else 1.0, described, curve)
+
+
+def _dense_step(spec: AdamW, trouble: Trouble, trial: Trial) -> Step:
+    count = trial.setting.workers
+    optimizer = torch.optim.AdamW(
+        trial.parameters, lr=0.0, betas=(0.9, spec.second_moment), weight_decay=spec.weight_decay
+    )
+    chance = np.random.default_rng(trial.setting.seed + 1)
+
+    def step(rate: float, number: int) -> Tally:
+        optimizer.param_groups[0]["lr"] = rate
+        shares = _shares(trial, trouble, chance)
+        # The mean over all present is the gradient of all their sequences at once.
+        gradients = trial.gradients(np.concatenate(list(shares.values())))
+        for parameter, gradient in zip(trial.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        return Tally(received=2.0 * trial.elements * (count - 1))
+
+    return step
+
+
+def _distro_step(spec: OptimizerSpec, trouble: Trouble, trial: Trial) -> Step:
+    count = trial.setting.workers
+    layout = update_layout(trial.table, spec.chunk, spec.top_k)
+    workers = [LocalOptimizer(layout, trial.parameters, spec) for _ in range(count)]
+    parameters = [parameter.data for parameter in trial.parameters]
+    stale = _Stale(parameters)
+    chance = np.random.default_rng(trial.setting.seed + 1)
+    record: list[DecodedUpdate] = []
+
+    def step(rate: float, number: int) -> Tally:
+        nonlocal record
+        shares = _shares(trial, trouble, chance)
+        late = set(chance.permutation(count)[: round(trouble.late * count)].tolist())
+        if trouble.overlap:
+            stale.swap()
+        sent: list[DecodedUpdate] = []
+        lies: list[bool] = []
+        for index, share in shares.items():
+            worker = workers[index]
+            worker.accumulate(trial.gradients(share))
+            taken = worker.take(number)
+            if index in late:
+                worker.refund(number)
+                continue
+            worker.forget(number)
+            lies.append(index < round(trouble.flipped * count))
+            signs = [-sign for sign in taken.signs] if lies[-1] else taken.signs
+            sent.append(DecodedUpdate(taken.positions, signs))
+        if trouble.overlap:
+            stale.swap()
+            stale.keep()
+        left_out = contradicted(layout, sent, number) if spec.audit else set()
+        updates = [update for index, update in enumerate(sent) if index not in left_out]
+        # With overlap an update is taken before the record of the round before is there.
+        heard, record = record if trouble.overlap else updates, updates
+        for worker in workers:
+            worker.yield_to(heard)
+        apply_step(parameters, layout, updates, rate, spec.weight_decay)
+        tally = Tally(
+            lies=sum(lies),
+            lies_left_out=sum(lies[index] for index in left_out),
+            honest=len(lies) - sum(lies),
+            honest_left_out=sum(not lies[index] for index in left_out),
+        )
+        if sent:
+            weighed = sent[number % len(sent)]
+            size = len(encode_update(layout, weighed.positions, weighed.signs))
+            tally.received = size * len(sent) * (count - 1) / count
+        return tally
+
+    return step
+
+
+def _shares(trial: Trial, trouble: Trouble, chance: np.random.Generator) -> dict[int, np.ndarray]:
+    """The sequences of this round by member, of those that are present."""
+    count = trial.setting.workers
+    absent = chance.permutation(count)[: round(trouble.absent * count)].tolist()
+    present = sorted(set(range(count)) - set(absent))
+    if trouble.again:
+        batch = trial.next_batch(len(present))
+        return dict(zip(present, np.array_split(batch, len(present)), strict=True))
+    shares = np.array_split(trial.next_batch(), count)
+    return {index: shares[index] for index in present}
+
+
+class _Stale:
+    """The parameters of a round ago, to compute gradients on."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._parameters = parameters
+        self._old = [parameter.clone() for parameter in parameters]
+
+    def swap(self) -> None:
+        """Exchange the old and the new ones."""
+        for parameter, old in zip(self._parameters, self._old, strict=True):
+            new = parameter.clone()
+            parameter.copy_(old)
+            old.copy_(new)
+
+    def keep(self) -> None:
+        """What is new now is old in the next round."""
+        for parameter, old in zip(self._parameters, self._old, strict=True):
+            old.copy_(parameter)
+
+
+def read_corpus(
+    paths: Sequence[Path], heldout_paths: Sequence[Path]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Training and held-out bytes.
+
+    What is held out: the files of `heldout_paths`; without them every twentieth file by the hash of
+    its content; of fewer than twenty files the last twentieth of each.
+    """
+    train = [file.read_bytes() for file in _files(paths)]
+    if heldout_paths:
+        heldout = [file.read_bytes() for file in _files(heldout_paths)]
+    elif len(train) < 20:
+        cuts = [len(text) * 19 // 20 for text in train]
+        heldout = [text[cut:] for text, cut in zip(train, cuts, strict=True)]
+        train = [text[:cut] for text, cut in zip(train, cuts, strict=True)]
+    else:
+        held = [hashlib.sha256(text).digest()[0] < 13 for text in train]
+        heldout = [text for text, out in zip(train, held, strict=True) if out]
+        train = [text for text, out in zip(train, held, strict=True) if not out]
+    return _joined(train), _joined(heldout)
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    for path in paths:
+        if path.is_file():
+            yield path
+            continue
+        for file in sorted(path.rglob("*")):
+            # What is installed beside the standard library differs from one machine to the next.
+            inside = file.relative_to(path).parts
+            if file.suffix in SUFFIXES and file.is_file() and "site-packages" not in inside:
+                yield file
+
+
+def _joined(texts: Sequence[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(texts), dtype=np.uint8)
+
+
+def _model(setting: Setting) -> dict[str, Any]:
+    """A byte-level Llama; multiples of 64 everywhere, so that blocks are whole as in large models."""
+    return {
+        "model_type": "llama",
+        "vocab_size": 256,
+        "hidden_size": setting.hidden,
+        "intermediate_size": 3 * setting.hidden,
+        "num_hidden_layers": setting.layers,
+        "num_attention_heads": setting.hidden // 32,
+        "num_key_value_heads": setting.hidden // 32,
+        "max_position_embeddings": SEQUENCE,
+        "tie_word_embeddings": False,
+    }
+
+
+def _table(config: dict[str, Any]) -> list[ParameterSpec]:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    settings = {key: value for key, value in config.items() if key != "model_type"}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **settings))
+    return [ParameterSpec(name=n, shape=tuple(p.shape)) for n, p in model.named_parameters()]
+
+
+def _windows(text: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    return text[starts[:, None] + np.arange(SEQUENCE + 1)]
+
+
+def _in_words(trouble: Trouble) -> str:
+    """Behind a variant's name; nothing where nothing goes wrong."""
+    words = [
+        name if value is True else f"{name} {value:g}"
+        for name, value in asdict(trouble).items()
+        if value
+    ]
+    return f" [{', '.join(words)}]" if words else ""
