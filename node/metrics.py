@@ -174,6 +174,11 @@ class Metrics:
             "updates_refunded_total",
             "Own updates that missed their round and went back into the momentum.",
         )
+        self.updates_left_out = self._single(
+            Counter,
+            "updates_left_out_total",
+            "Updates that most of the others contradict, left out of the step by the audit.",
+        )
         self.fingerprint_mismatches = self._family(
             Counter,
             "fingerprint_mismatches_total",

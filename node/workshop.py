@@ -200,6 +200,7 @@ class Workshop:
         rate = learning_rate(self._manifest.schedule, max(1, record.round))
         applied = await trainer.apply(record.round, present, rate, job.own_counted)
         self._applied = record.round
+        self._journal.metrics.updates_left_out.inc(applied.left_out)
         snapshot = None
         if job.snapshot_due:
             snapshot = await self._take_snapshot(trainer, record.round)

@@ -52,7 +52,7 @@ class FakeTrainer:
             raise TrainerDied("killed by a test")
         assert round_ == self.parameters + 1, f"round {round_} applied to {self.parameters}"
         self.parameters = round_
-        return Applied(round_, 0.0)
+        return Applied(round_, 0.0, 0)
 
     async def memory(self) -> dict[str, int]:
         return {"process_bytes": 0, "device_bytes": 0}

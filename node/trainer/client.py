@@ -85,6 +85,8 @@ class Applied:
 
     fingerprint: int
     seconds: float
+    left_out: int
+    """Updates that the others contradict and the audit has therefore left out of the step."""
 
 
 @dataclass(frozen=True)
@@ -199,8 +201,8 @@ class TrainerClient:
     ) -> Applied:
         """Take the shared, exact step with these update bodies; their order does not matter.
 
-        A pending own update of this round is forgotten if it was counted, else added back into the
-        momentum. Without any updates the parameters do not change at all.
+        A pending own update of this round is forgotten if it was counted, else (or if the audit has left
+        it out) added back into the momentum. Without any updates the parameters do not change at all.
         """
         # One frame for each: together they may be longer than a frame can be.
         return Applied(

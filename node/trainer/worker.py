@@ -128,7 +128,11 @@ class Worker:
         started = time.perf_counter()
         fingerprint = self._opened.apply(round_number, self._staged, learning_rate, own_counted)
         self._staged = []
-        return {"fingerprint": fingerprint, "seconds": time.perf_counter() - started}
+        return {
+            "fingerprint": fingerprint,
+            "seconds": time.perf_counter() - started,
+            "left_out": self._opened.left_out,
+        }
 
     def _refund(self, round_number: int) -> bool:
         return self._opened.optimizer.refund(round_number)

@@ -116,6 +116,7 @@ MANIFEST = Manifest(
         second_moment=0.9375,
         damping=0.25,
         weight_decay=0.125,
+        audit=False,
     ),
     schedule=ScheduleSpec(
         peak=0.001953125, warmup_rounds=10, total_rounds=1000, decay_rounds=100, final=0.25

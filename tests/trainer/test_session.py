@@ -16,7 +16,7 @@ from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.assignment import share
 from distro_node.protocol.manifest import Manifest, OptimizerSpec
 from distro_node.protocol.schedule import learning_rate
-from distro_node.protocol.update import decode_update
+from distro_node.protocol.update import decode_update, encode_update
 from trainer.exactness import assert_equal_bits, bits_of, reference_step
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 
@@ -114,6 +114,47 @@ def test_the_momentum_yields_to_what_was_counted(tmp_path: Path) -> None:
         momentum.scatter_(1, index, momentum.gather(1, index) / 2)
     for ours, theirs in zip(session.optimizer.momentum, expected, strict=True):
         assert torch.equal(ours, theirs)
+
+
+def opposite(session: TrainingSession, body: bytes) -> bytes:
+    update = decode_update(session.layout, body)
+    return encode_update(session.layout, update.positions, [-signs for signs in update.signs])
+
+
+@pytest.mark.parametrize("audit", [True, False])
+def test_the_audit_leaves_a_lie_out_of_the_step(tmp_path: Path, audit: bool) -> None:
+    """The step is the one without it, in whatever order the updates come."""
+    members = [make_session(tmp_path, optimizer=OptimizerSpec(audit=audit)) for _ in range(5)]
+    bodies = [
+        member.train(1, range(8 * index, 8 * index + 8)).body
+        for index, member in enumerate(members)
+    ]
+    honest, lie = bodies[:4], opposite(members[0], bodies[4])
+    without = make_session(tmp_path)
+    expected = without.apply(1, honest, RATE, False)
+    assert without.left_out == 0
+    for index, member in enumerate(members):
+        heard = [*honest[index:], lie, *honest[:index]]
+        assert (member.apply(1, heard, RATE, True) == expected) == audit
+        assert member.left_out == audit
+
+
+def test_an_own_update_that_the_audit_leaves_out_is_back_in_the_momentum(tmp_path: Path) -> None:
+    """And no other one's, though it says the opposite of what was sent."""
+    left_out, missed, heard = (make_session(tmp_path) for _ in range(3))
+    for session in (left_out, missed, heard):
+        own = session.train(1, range(8)).body
+    lie = opposite(left_out, own)
+    kept = [momentum.clone() for momentum in heard.optimizer.momentum]
+    left_out.apply(1, [own, lie, lie], RATE, True)
+    missed.apply(1, [lie, lie], RATE, False)
+    heard.apply(1, [own, own, lie], RATE, True)
+    assert [session.left_out for session in (left_out, missed, heard)] == [1, 0, 1]
+    assert fingerprint(left_out.parameters) == fingerprint(missed.parameters)
+    for index, momentum in enumerate(kept):
+        assert torch.equal(left_out.optimizer.momentum[index], missed.optimizer.momentum[index])
+        assert torch.equal(heard.optimizer.momentum[index], momentum)
+    assert not torch.equal(left_out.optimizer.momentum[0], kept[0])
 
 
 def test_a_round_without_updates_changes_nothing_but_refunds(tmp_path: Path) -> None:
