@@ -36,6 +36,7 @@ from .network.blobs import BlobFetcher, FetchFailed, serve_blobs
 from .network.errors import BadAddress, PortInUse
 from .network.introductions import Introducer, NoBootstrap
 from .network.network import Network, NetworkSettings, open_network
+from .network.relays import Relays
 from .network.scopes import open_scope
 from .network_errors import explain_network
 from .provisions import Provisions
@@ -116,7 +117,8 @@ class _Daemon:
         self._network = network
         self._metrics = metrics
         self._store = BlobStore(data.blobs)
-        self._fetcher = BlobFetcher(network, self._store)
+        self._relays = Relays(network)
+        self._fetcher = BlobFetcher(network, self._store, self._relays)
         self._journal = Journal(identity.peer, metrics)
         self._manifest: Manifest | None = None
         self._runner: Runner | None = None
@@ -131,6 +133,7 @@ class _Daemon:
             handlers = {"status": lambda _: self.status(), "leave": lambda _: self._leave()}
             await nursery.start(serve_control, self._data.socket, handlers)
             nursery.start_soon(self._update_metrics)
+            nursery.start_soon(self._relays.run)
             if self._settings.screen:
                 # Only here: a screen needs modules that a node without one does not.
                 from .screen import show_screen

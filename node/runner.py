@@ -7,7 +7,6 @@ so nothing here races. Gossip, downloads and the trainer run in tasks of their o
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable
 
 import trio
@@ -36,24 +35,18 @@ from ..protocol.member import Member
 from ..protocol.messages import SnapshotEntry
 from ..protocol.recollection import RECALL_SECONDS
 from ..protocol.sync import SyncResponse
-from ..protocol.update import UpdateLayout, decode_update, update_layout
 from .blobstore import BlobStore
 from .journal import Journal
-from .network.blobs import BlobFetcher, FetchFailed
+from .network.blobs import BlobFetcher
 from .network.network import Network, PeerUp
 from .records import Records
-from .snapshots import updates_from
 from .sync import Synchronizer, ask_peer
+from .updates import Updates
 from .workshop import Workshop
 
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
-# A download is given up after this and begun again while the round still needs it.
-_FETCH_SECONDS = 120.0
-_FETCH_PAUSE_SECONDS = 1.0
-# Updates whose bytes are counted as such when they are asked for: rounds of a swarm of any size.
-_RECENT_UPDATES = 16_384
 # Rounds between clearings of what was signed in rounds long decided.
 _FORGET_ROUNDS = 64
 # Or more of it than this: proposals of large swarms are long.
@@ -84,11 +77,7 @@ class Runner:
         self._identity = identity
         self._network = network
         self._store = store
-        self._fetcher = fetcher
         self._records = records
-        self._layout: UpdateLayout = update_layout(
-            manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k
-        )
         self.member = Member(
             manifest=manifest,
             me=identity.peer,
@@ -106,11 +95,16 @@ class Runner:
         self.member.restore(signed, trio.current_time())
         self._topic = f"distro/{manifest.swarm.hex()}"
         self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
-        # Decoding takes memory as well as time.
-        self._one_at_a_time = trio.CapacityLimiter(1)
-        self._fetching: set[tuple[int, ContentId]] = set()
-        self._stored: dict[int, set[ContentId]] = {}
-        self._update_ids = update_ids
+        self._updates = Updates(
+            manifest=manifest,
+            member=self.member,
+            network=network,
+            store=store,
+            fetcher=fetcher,
+            journal=journal,
+            ids=update_ids,
+            tell=self._feed,
+        )
         self._sync = Synchronizer(network, manifest, self.member)
         self._syncing = False
         self._settling = False
@@ -159,7 +153,7 @@ class Runner:
     def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
         """Our update for `round` is ready. Raises `DiskFull`."""
         update = self._store.put(body)
-        self._store_for(round, update)
+        self._updates.keep(round, update)
         self.journal.round_times(round).trained = trio.current_time()
         self._feed(lambda now: self.member.trained(round, update, len(body), tokens, loss, now))
 
@@ -176,7 +170,7 @@ class Runner:
             members = len(self.member.ledger.membership(record_round))
             self.journal.applied(record, members, fingerprint, seconds, now)
         self._feed(lambda now: self.member.applied(record_round, fingerprint, snapshot, now))
-        self._sweep(record_round)
+        self._updates.sweep(record_round)
         self._say_state()
         if self._until_round is not None and record_round >= self._until_round:
             self.leave(patience=8.0)
@@ -255,7 +249,7 @@ class Runner:
             case Recall(round_):
                 self._spawn(self._recall, round_)
             case FetchUpdate():
-                self._spawn(self._fetch, effect)
+                self._spawn(self._updates.fetch, effect)
             case Train(round_, _, samples):
                 self.journal.round_times(round_).began = trio.current_time()
                 self._workshop.train(round_, samples)
@@ -309,94 +303,6 @@ class Runner:
     async def _publish(self) -> None:
         async for envelope in self._to_publish:
             await self._network.publish(self._topic, envelope.encode())
-
-    async def _fetch(self, wanted: FetchUpdate) -> None:
-        """Get an update and check it; keep trying while its round needs it."""
-        key = (wanted.round, wanted.update)
-        if key in self._fetching:
-            return
-        self._fetching.add(key)
-        new = not self._store.has(wanted.update)
-        try:
-            while wanted.round > self.member.applied_round:
-                body = await self._get(wanted)
-                if body is not None:
-                    if new:
-                        self.journal.received(wanted.round, len(body))
-                    await self._check(wanted, body, new)
-                    return
-        finally:
-            self._fetching.discard(key)
-
-    async def _get(self, wanted: FetchUpdate) -> bytes | None:
-        def providers() -> list[PeerId]:
-            connected = self._network.connected()
-            others = [p for p in self.member.members if p in connected and p != wanted.peer]
-            random.shuffle(others)
-            # Who made it certainly has it; the others come in when it is slow or gone.
-            return [wanted.peer, *others] if wanted.peer in connected else others
-
-        try:
-            return await self._fetcher.fetch(
-                wanted.update,
-                max_bytes=min(wanted.size, self._layout.max_bytes),
-                providers=providers,
-                kind="update",
-                timeout=_FETCH_SECONDS,
-                wanted=lambda: self._is_needed(wanted.round),
-            )
-        except FetchFailed as failure:
-            _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
-            if failure.is_vain and not self._is_needed(wanted.round):
-                replica, ledger = self.member.replica, self.member.ledger
-                self._feed(lambda now: replica.overtaken(wanted.round, ledger))
-            await trio.sleep(_FETCH_PAUSE_SECONDS)
-            return None
-
-    def _is_needed(self, round: int) -> bool:
-        """Whether nothing but the updates of `round` takes the parameters past it."""
-        newest = self.member.ledger.snapshot
-        contained = newest is not None and newest.round >= round
-        return round > self.member.applied_round and not contained
-
-    async def _check(self, wanted: FetchUpdate, body: bytes, new: bool) -> None:
-        try:
-            if len(body) != wanted.size:
-                raise ProtocolError("invalid", "the update is not of the announced size")
-            # A fifth of a second for a large model; votes and heartbeats must not wait for that.
-            await trio.to_thread.run_sync(
-                decode_update, self._layout, body, limiter=self._one_at_a_time
-            )
-        except ProtocolError as error:
-            self._reject(wanted.peer, error.reason, f"a bad update: {error}")
-            self._network.penalise(wanted.peer, error.reason)
-            if new:
-                # But what was here before is something else of ours that a liar named.
-                self._store.remove(wanted.update)
-            self._feed(lambda now: self.member.update_bad(wanted.update, now))
-        else:
-            self._store_for(wanted.round, wanted.update)
-            self._feed(lambda now: self.member.update_held(wanted.update, now))
-
-    def _store_for(self, round: int, update: ContentId) -> None:
-        self._stored.setdefault(round, set()).add(update)
-        self._update_ids[update] = None
-        if len(self._update_ids) > _RECENT_UPDATES:
-            del self._update_ids[next(iter(self._update_ids))]
-
-    def _sweep(self, round: int) -> None:
-        """Remove updates that missed their round: nobody will ever ask for them."""
-        ledger = self.member.ledger
-        missed: set[ContentId] = set()
-        for old in [r for r in self._stored if r <= round]:
-            missed |= self._stored.pop(old)
-            missed -= {entry.update for entry in ledger[old].record.updates}
-        if missed:
-            # The same bytes may have counted in a round whose updates are still kept for others.
-            newest = ledger.snapshot.round if ledger.snapshot is not None else 0
-            missed -= updates_from(ledger, newest - self._manifest.rounds.snapshot_interval)
-        for update in missed:
-            self._store.remove(update)
 
     async def _ask(self) -> None:
         """Ask one peer for what we may have missed."""

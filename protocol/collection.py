@@ -40,6 +40,10 @@ class Collection:
         """Whether the member has announced its update."""
         return peer in self._announced
 
+    def said(self, peer: PeerId) -> tuple[Announcement, bytes] | None:
+        """The member's announcement and the signature under it."""
+        return self._announced.get(peer)
+
     def announcements(self) -> list[tuple[PeerId, Announcement]]:
         """Who announced what."""
         return [(peer, announcement) for peer, (announcement, _) in self._announced.items()]

@@ -196,7 +196,7 @@ async def test_a_liar_that_announces_what_we_need_does_not_make_us_delete_it(wor
 async def test_an_update_that_missed_its_round_is_removed(world: World) -> None:
     async with running(world):
         said = await world.announce(world.body(0), fingerprint=FINGERPRINT + 1)
-        await until(lambda: said.update in world.runner._update_ids)
+        await until(lambda: said.update in world.runner._updates._ids)
         world.decide(updates=[])
         world.runner.applied(world.applies[-1].record.round, FINGERPRINT, 0.0, None)
         assert not world.store.has(said.update)
@@ -206,7 +206,7 @@ async def test_an_old_update_that_is_announced_again_stays_for_newcomers(world: 
     body = world.body(0)
     async with running(world):
         said = await world.announce(body)
-        await until(lambda: said.update in world.runner._update_ids)
+        await until(lambda: said.update in world.runner._updates._ids)
         world.decide(updates=[world.chain.update(LIAR, update=said.update, size=said.size)])
         world.runner.applied(world.applies[-1].record.round, FINGERPRINT, 0.0, None)
         # Once more, from other parameters, so that it cannot count.

@@ -17,9 +17,12 @@ from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
 from ...protocol.blobs import MAX_BLOB_BYTES
 from ...protocol.errors import ProtocolError
+from ...protocol.relaying import RelayRequest
 from ..blobstore import BlobStore
 from .errors import RequestError
 from .network import Network
+from .relays import PROTOCOL as RELAY
+from .relays import Relays
 from .scopes import open_scope
 
 PROTOCOL = "/distro/blob/1"
@@ -34,18 +37,26 @@ def _always() -> bool:
     return True
 
 
-_FOUND, _NOT_FOUND = b"\x00", b"\x01"
+FOUND, _NOT_FOUND = b"\x00", b"\x01"
 # What comes of asking a peer that does not have a blob.
 _LACKING = ("not found", "not connected")
 _CONTENT_ID_BYTES = 32
 # One provider's share of our downloads; it gives any one peer half of its upload slots.
 _PER_PROVIDER = 2
+# Updates on their way from one relay. At first each comes as slowly as its author sends it: a dozen at
+# 10 Mbit/s fill a line of 100.
+_PER_RELAY = 12
 # A third provider is asked when two dawdle; more would multiply the bytes for no speed.
 _MAX_HEDGES = 3
 # A provider that takes this many times as long as usual has earned a competitor …
 _PATIENCE = 4.0
 # … but never sooner than this: on a busy line a second of silence is nothing.
 _MIN_PATIENCE_SECONDS = 1.0
+# A relay passes on an author's pieces of 64 kB as they come: twice what the slowest line takes for one.
+_RELAY_PATIENCE_SECONDS = 2.0
+# While a relay sends anything, the author is spared for this many times as long as its update should
+# take: its line is what the relay is there for.
+_SPARING = 3.0
 _POLL_SECONDS = 0.2
 # How long a provider that failed is left alone, doubled with each failure.
 _RETRY_SECONDS = 0.5
@@ -85,7 +96,7 @@ def serve_blobs(
         cid = _requested(request)
         asked(cid)
         data = await trio.to_thread.run_sync(store.get, cid)
-        return _NOT_FOUND if data is None else _FOUND + data
+        return _NOT_FOUND if data is None else FOUND + data
 
     network.serve(
         PROTOCOL,
@@ -99,9 +110,10 @@ def serve_blobs(
 class BlobFetcher:
     """Fetches blobs into `store`."""
 
-    def __init__(self, network: Network, store: BlobStore) -> None:
+    def __init__(self, network: Network, store: BlobStore, relays: Relays | None = None) -> None:
         self._network = network
         self._store = store
+        self._relays = relays
         self._downloads: dict[ContentId, _Download] = {}
         self._busy: Counter[PeerId] = Counter()
         # What is usual: seconds to the first byte, and bytes a second from there on.
@@ -117,10 +129,12 @@ class BlobFetcher:
         kind: str = "blob",
         timeout: float,
         wanted: Wanted = _always,
+        relay: RelayRequest | None = None,
     ) -> bytes:
         """Return a blob from the store or from a provider, and keep it in the store.
 
         `providers` is asked anew whenever somebody is needed; those not connected are passed over.
+        Where there are relays, they are asked first for an update, with `relay`.
         Providers that fail are tried again while `timeout` seconds last, or until `wanted` says no
         while nobody has it. Raises `FetchFailed`, and `DiskFull` if the blob cannot be kept.
         """
@@ -129,7 +143,8 @@ class BlobFetcher:
             return data
         download = self._downloads.get(cid)
         if download is None:
-            download = _Download(cid, min(max_bytes, MAX_BLOB_BYTES), providers, kind, wanted)
+            max_bytes = min(max_bytes, MAX_BLOB_BYTES)
+            download = _Download(cid, max_bytes, providers, kind, wanted, relay)
             self._downloads[cid] = download
             self._network.spawn(self._run, download)
         download.waiting += 1
@@ -217,21 +232,48 @@ class BlobFetcher:
         # One is enough as long as it is making headway.
         if waiting or len(download.attempts) >= _MAX_HEDGES:
             return
-        peer = self._choose(download, now)
+        relay = self._choose_relay(download, now)
+        if relay is not None and self._busy[relay] >= _PER_RELAY:
+            # It will soon be free, and nobody else has anything by then that it has not.
+            return
+        peer = relay or self._choose(download, now)
         if peer is not None:
             expected = self._latency + download.max_bytes / self._rate
+            least = _MIN_PATIENCE_SECONDS if relay is None else _RELAY_PATIENCE_SECONDS
             attempt = _Attempt(
                 peer,
                 now,
-                stall=max(_MIN_PATIENCE_SECONDS, _PATIENCE * self._latency),
-                whole=max(2 * _MIN_PATIENCE_SECONDS, _PATIENCE * expected),
+                stall=max(least, _PATIENCE * self._latency),
+                whole=max(2 * least, _PATIENCE * expected),
+                is_relay=relay is not None,
             )
             download.attempts.append(attempt)
             nursery.start_soon(self._attempt, download, attempt)
 
+    def _choose_relay(self, download: _Download, now: float) -> PeerId | None:
+        """The relay to ask next; None if there is none that could help."""
+        if download.relay is None or self._relays is None:
+            return None
+        asked = {attempt.peer for attempt in download.attempts}
+        for relay in self._relays.order(download.cid):
+            waits = download.retry_at.get(relay, now) > now
+            stuck = self._busy[relay] >= _PER_RELAY and not self._moves(relay, now)
+            if relay not in asked and relay not in download.excluded and not waits and not stuck:
+                return relay
+        return None
+
+    def _moves(self, relay: PeerId, now: float) -> bool:
+        return any(
+            attempt.peer == relay and not attempt.overdue(now)
+            for download in self._downloads.values()
+            for attempt in download.attempts
+        )
+
     def _choose(self, download: _Download, now: float) -> PeerId | None:
         connected = self._network.connected()
         asked = {attempt.peer for attempt in download.attempts}
+        if download.relay is not None and any(each.spares(now) for each in download.attempts):
+            asked.add(download.relay.author)
         choices: list[PeerId] = []
         for peer in download.providers():
             if peer not in connected:
@@ -254,11 +296,14 @@ class BlobFetcher:
     async def _attempt(self, download: _Download, attempt: _Attempt) -> None:
         peer = attempt.peer
         self._busy[peer] += 1
+        protocol, question = PROTOCOL, bytes(download.cid)
+        if attempt.is_relay and download.relay is not None:
+            protocol, question = RELAY, download.relay.sealed
         try:
             response = await self._network.request(
                 peer,
-                PROTOCOL,
-                download.cid,
+                protocol,
+                question,
                 max_response=1 + download.max_bytes,
                 timeout=_longest(download.max_bytes),
                 idle_timeout=_IDLE_SECONDS,
@@ -279,14 +324,21 @@ class BlobFetcher:
                 del self._busy[peer]
             download.attempts.remove(attempt)
             download.changed.set()
+            for other in self._downloads.values():
+                if not other.attempts:
+                    # It may have waited for this provider.
+                    other.changed.set()
 
     async def _judge(self, download: _Download, attempt: _Attempt, response: bytes) -> None:
         peer = attempt.peer
-        if response == _NOT_FOUND:
+        if attempt.is_relay and response:
+            # A relay has nothing to say but the update itself.
+            response = FOUND + response
+        if response in (_NOT_FOUND, b""):
             download.failed(peer, "not found")
             return
         data = response[1:]
-        good = response[:1] == _FOUND and await trio.to_thread.run_sync(
+        good = response[:1] == FOUND and await trio.to_thread.run_sync(
             _keep, self._store, download.cid, data
         )
         if not good:
@@ -296,6 +348,9 @@ class BlobFetcher:
             return
         download.data = data
         self._learn(attempt, len(data))
+        if self._relays is not None and not attempt.is_relay:
+            for beaten in download.attempts:
+                self._relays.too_slow(beaten.peer)
 
     def _learn(self, attempt: _Attempt, size: int) -> None:
         first = attempt.first_byte or trio.current_time()
@@ -310,13 +365,20 @@ class _Download:
     """One blob on its way, for everybody who waits for it."""
 
     def __init__(
-        self, cid: ContentId, max_bytes: int, providers: Providers, kind: str, wanted: Wanted
+        self,
+        cid: ContentId,
+        max_bytes: int,
+        providers: Providers,
+        kind: str,
+        wanted: Wanted,
+        relay: RelayRequest | None,
     ) -> None:
         self.cid = cid
         self.max_bytes = max_bytes
         self.providers = providers
         self.kind = kind
         self.wanted = wanted
+        self.relay = relay
         self.waiting = 0
         self.scope = open_scope()
         self.done = trio.Event()
@@ -347,8 +409,11 @@ class _Download:
 class _Attempt:
     """One provider at work on one blob."""
 
-    def __init__(self, peer: PeerId, now: float, *, stall: float, whole: float) -> None:
+    def __init__(
+        self, peer: PeerId, now: float, *, stall: float, whole: float, is_relay: bool
+    ) -> None:
         self.peer = peer
+        self.is_relay = is_relay
         self.started = now
         self.first_byte: float | None = None
         self._heard = now
@@ -359,6 +424,11 @@ class _Attempt:
         self._heard = trio.current_time()
         if self.first_byte is None:
             self.first_byte = self._heard
+
+    def spares(self, now: float) -> bool:
+        """Whether this is a relay that is making headway: its author need not send a second time."""
+        late = now - self.started > _SPARING * self._whole
+        return self.is_relay and not late and now - self._heard <= self._stall
 
     def overdue(self, now: float) -> bool:
         """Whether somebody else should have a go at it, too."""

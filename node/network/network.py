@@ -207,16 +207,23 @@ class Network:
         *,
         max_request: int,
         max_concurrent: int,
+        max_per_peer: int | None = None,
         kind: Kind = "other",
     ) -> None:
         """Answer requests on a protocol, at most `max_concurrent` at a time.
 
-        One peer gets at most half of that; whoever comes in vain is told "busy". A `ProtocolError`
-        from the handler refuses the request and scores the peer; any other exception is our bug:
-        logged, counted, and answered with a failure. `kind` says what the bytes are counted as.
+        One peer gets at most half of that, or `max_per_peer`; whoever comes in vain is told "busy". A
+        `ProtocolError` from the handler refuses the request and scores the peer; any other exception
+        is our bug: logged, counted, and answered with a failure. `kind` says what the bytes are
+        counted as.
         """
         self._requests.serve(
-            protocol, handler, max_request=max_request, max_concurrent=max_concurrent, kind=kind
+            protocol,
+            handler,
+            max_request=max_request,
+            max_concurrent=max_concurrent,
+            max_per_peer=max_per_peer,
+            kind=kind,
         )
 
     async def request(
@@ -230,12 +237,13 @@ class Network:
         idle_timeout: float = 10.0,
         kind: str = "other",
         progress: Callable[[int], None] | None = None,
+        into: bytearray | None = None,
     ) -> bytes:
         """Ask a connected peer and return its answer, of at most `max_response` bytes.
 
         `timeout` bounds the whole exchange, `idle_timeout` the silence between two pieces of the
-        answer, both in seconds. `progress` is told how many bytes of the answer have come in.
-        Raises `RequestError`.
+        answer, both in seconds. `progress` is told how many bytes of the answer have come in; they
+        gather in `into`, if it is given. Raises `RequestError`.
         """
         if peer not in self._connections:
             raise RequestError("not_connected", short_peer(peer))
@@ -248,6 +256,7 @@ class Network:
             idle_timeout=idle_timeout,
             kind=kind,
             progress=progress,
+            into=into,
         )
 
     async def subscribe(self, topic: str, validate: Validator) -> Receiver:

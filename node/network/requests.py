@@ -25,6 +25,8 @@ from .addresses import id_of, peer_of
 from .errors import RequestError
 from .streams import (
     MAX_REASON_BYTES,
+    Flow,
+    FlowBroken,
     FrameOversized,
     Status,
     StreamEnded,
@@ -32,13 +34,15 @@ from .streams import (
     read_frame,
     read_reply,
     reset,
+    write_flow,
     write_frame,
 )
 from .traffic import Traffic
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[PeerId, bytes], Awaitable[bytes]]
+Handler = Callable[[PeerId, bytes], Awaitable[bytes | Flow]]
+"""(peer, request) → the answer; a flow may still be on its way to us."""
 Kind = str | Callable[[bytes], str]
 """What bytes are counted as, or how to tell from the request."""
 
@@ -48,7 +52,7 @@ _HANDLER_SECONDS = 60.0
 # A reader slower than this (64 kbit/s) holds one of our slots for nothing.
 _SLOWEST_BYTES_PER_SECOND = 8_000
 _REPLY_SECONDS = 30.0
-_TIDY_SECONDS = 2.0
+_BROKEN_OFF = (StreamIdle, StreamEnded, StreamError, IOException, trio.TooSlowError, FlowBroken)
 
 
 class Requests:
@@ -75,11 +79,12 @@ class Requests:
         *,
         max_request: int,
         max_concurrent: int,
+        max_per_peer: int | None = None,
         kind: Kind = "other",
     ) -> None:
         """See `Network.serve`."""
         # One peer must not be able to keep all others out.
-        per_peer = (max_concurrent + 1) // 2
+        per_peer = (max_concurrent + 1) // 2 if max_per_peer is None else max_per_peer
         active: Counter[PeerId] = Counter()
 
         async def handle(stream: Any) -> None:
@@ -107,12 +112,12 @@ class Requests:
                             del active[peer]
                     label = kind if isinstance(kind, str) else kind(request)
                     self._traffic.count_received(label, len(request))
-                    self._traffic.count_sent(label, len(response))
+                    self._traffic.count_sent(label, _size(response))
                 finished = True
             except FrameOversized:
                 self._traffic.reject("oversized")
                 self._penalise(peer, "oversized")
-            except (StreamIdle, StreamEnded, StreamError, IOException, trio.TooSlowError) as error:
+            except _BROKEN_OFF as error:
                 # The peer gave up or broke off: its right, and often our own hedging.
                 log.debug("request from %s broke off: %r", short_peer(peer), error)
             finally:
@@ -132,6 +137,7 @@ class Requests:
         idle_timeout: float,
         kind: str,
         progress: Callable[[int], None] | None,
+        into: bytearray | None,
     ) -> bytes:
         """See `Network.request`; the peer is connected."""
         stream: Any = None
@@ -142,7 +148,7 @@ class Requests:
                 await write_frame(stream, request, rate=self._traffic.upload)
                 await stream.close_write()
                 status, response = await read_reply(
-                    stream, max_response, idle_timeout, progress, self._traffic.download
+                    stream, max_response, idle_timeout, progress, self._traffic.download, into
                 )
                 self._traffic.count_sent(kind, len(request))
                 self._traffic.count_received(kind, len(response))
@@ -173,7 +179,7 @@ class Requests:
 
     async def _answer(
         self, protocol: str, handler: Handler, peer: PeerId, request: bytes
-    ) -> tuple[Status, bytes]:
+    ) -> tuple[Status, bytes | Flow]:
         try:
             with trio.fail_after(_HANDLER_SECONDS):
                 return Status.OK, await handler(peer, request)
@@ -186,9 +192,12 @@ class Requests:
             self._traffic.fail(protocol)
             return Status.FAILED, b""
 
-    async def _reply(self, stream: Any, status: Status, response: bytes) -> None:
-        with trio.fail_after(_REPLY_SECONDS + len(response) / _SLOWEST_BYTES_PER_SECOND):
-            await write_frame(stream, response, bytes([status]), self._traffic.upload)
+    async def _reply(self, stream: Any, status: Status, response: bytes | Flow) -> None:
+        with trio.fail_after(_REPLY_SECONDS + _size(response) / _SLOWEST_BYTES_PER_SECOND):
+            if isinstance(response, bytes):
+                await write_frame(stream, response, bytes([status]), self._traffic.upload)
+            else:
+                await write_flow(stream, response, bytes([status]), self._traffic.upload)
             await stream.close()
 
     async def _open(self, peer: PeerId, protocol: str) -> Any:
@@ -224,6 +233,10 @@ class Requests:
             opening.error = RequestError("closed", str(error) or type(error).__name__)
         finally:
             opening.done.set()
+
+
+def _size(response: bytes | Flow) -> int:
+    return len(response) if isinstance(response, bytes) else response.size
 
 
 class _Opening:

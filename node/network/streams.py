@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -49,18 +49,40 @@ class FrameOversized(Exception):
     """The other side announced more bytes than it may send."""
 
 
+class FlowBroken(Exception):
+    """What was to be passed on will not come."""
+
+
+class Flow(Protocol):
+    """Bytes to send that need not all be there yet."""
+
+    @property
+    def size(self) -> int:
+        """How many there will be."""
+        ...
+
+    async def piece(self, start: int, most: int) -> bytes:
+        """At least one and at most `most` bytes from `start` on, as soon as there are any.
+
+        Raises `FlowBroken`.
+        """
+        ...
+
+
 async def read_bytes(
     stream: Any,
     count: int,
     idle: float,
     progress: Callable[[int], None] | None = None,
     rate: Rate = _UNLIMITED,
+    into: bytearray | None = None,
 ) -> bytes:
     """Read `count` bytes at `rate`, telling `progress` how many there are so far.
 
-    Raises `StreamIdle`, `StreamEnded` and what the stream raises.
+    They gather in `into`, for whoever cannot wait for the last. Raises `StreamIdle`, `StreamEnded`
+    and what the stream raises.
     """
-    buffer = bytearray()
+    buffer = bytearray() if into is None else into
     while len(buffer) < count:
         piece = b""
         with trio.move_on_after(idle) as scope:
@@ -83,12 +105,13 @@ async def read_frame(
     idle: float,
     progress: Callable[[int], None] | None = None,
     rate: Rate = _UNLIMITED,
+    into: bytearray | None = None,
 ) -> bytes:
     """Read a length and that many bytes. Raises `FrameOversized` and what `read_bytes` raises."""
     size = int.from_bytes(await read_bytes(stream, 4, idle), "big")
     if size > limit:
         raise FrameOversized(f"{size} bytes announced where at most {limit} are allowed")
-    return await read_bytes(stream, size, idle, progress, rate)
+    return await read_bytes(stream, size, idle, progress, rate, into)
 
 
 async def read_reply(
@@ -97,12 +120,13 @@ async def read_reply(
     idle: float,
     progress: Callable[[int], None] | None = None,
     rate: Rate = _UNLIMITED,
+    into: bytearray | None = None,
 ) -> tuple[Status, bytes]:
     """Read a reply. Raises what `read_frame` raises, and `ValueError` for an unknown status."""
     status = Status((await read_bytes(stream, 1, idle))[0])
     if status is not Status.OK:
-        limit = MAX_REASON_BYTES
-    return status, await read_frame(stream, limit, idle, progress, rate)
+        limit, into = MAX_REASON_BYTES, None
+    return status, await read_frame(stream, limit, idle, progress, rate, into)
 
 
 async def write_frame(
@@ -119,6 +143,22 @@ async def write_frame(
     ):
         await rate.spend(len(piece))
         await stream.write(bytes(piece))
+
+
+async def write_flow(stream: Any, flow: Flow, prefix: bytes, rate: Rate = _UNLIMITED) -> None:
+    """Write `prefix`, a length and the bytes of `flow` at `rate`, as they come.
+
+    Raises what `flow` and the stream raise.
+    """
+    piece = prefix + flow.size.to_bytes(4, "big")
+    sent = -len(piece)
+    while True:
+        await rate.spend(len(piece))
+        await stream.write(piece)
+        sent += len(piece)
+        if sent == flow.size:
+            return
+        piece = await flow.piece(sent, rate.piece(_PIECE_BYTES))
 
 
 async def reset(stream: Any) -> None:

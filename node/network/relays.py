@@ -1,0 +1,79 @@
+"""The relays within reach: which of our connections fetch updates once and serve them to everybody.
+
+Each new connection is asked once whether it relays; the answer is an empty one, or that it does not
+know the protocol. One that turned out slow is left alone for a while, since the others do without.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import PeerId
+from .errors import RequestError
+from .network import Network, PeerUp
+
+PROTOCOL = "/distro/relay/1"
+"""Request: a relay request, or nothing at all ("do you relay?"). Answer: the update, which may come as
+slowly as its author sends it; or nothing: not to be had here (or "yes")."""
+
+_ASK_SECONDS = 10.0
+_ASK_AGAIN_SECONDS = 5.0
+# Whoever was overtaken by a home line is no help; doubled each time, and forgotten with the connection.
+_AVOID_SECONDS = 30.0
+_LONGEST_AVOIDANCE_SECONDS = 600.0
+
+
+class Relays:
+    """The relays that a node is connected to, kept up by `run`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._relays: set[PeerId] = set()
+        self._avoid: dict[PeerId, tuple[float, float]] = {}
+
+    async def run(self) -> None:
+        """Ask every new connection, for ever."""
+        async with trio.open_nursery() as nursery:
+            async for event in self._network.peer_events():
+                self._relays.discard(event.peer)
+                self._avoid.pop(event.peer, None)
+                if isinstance(event, PeerUp):
+                    nursery.start_soon(self._ask, event.peer)
+
+    def __len__(self) -> int:
+        return len(self._relays)
+
+    def order(self, update: ContentId) -> list[PeerId]:
+        """The relays to ask for an update, the first choice first.
+
+        All members choose the same one, so that its author sends it once; different updates go to
+        different relays, so that they share the work.
+        """
+        now = trio.current_time()
+        usable = [relay for relay in self._relays if self._avoid.get(relay, (now, 0.0))[0] <= now]
+        return sorted(usable, key=lambda relay: content_id(update + relay))
+
+    def too_slow(self, relay: PeerId) -> None:
+        """A relay was overtaken by others who had what it was asked for."""
+        if relay in self._relays:
+            _, pause = self._avoid.get(relay, (0.0, _AVOID_SECONDS))
+            self._avoid[relay] = (
+                trio.current_time() + pause,
+                min(2 * pause, _LONGEST_AVOIDANCE_SECONDS),
+            )
+
+    async def _ask(self, peer: PeerId) -> None:
+        while peer in self._network.connected():
+            try:
+                await self._network.request(
+                    peer, PROTOCOL, b"", max_response=0, timeout=_ASK_SECONDS
+                )
+            except RequestError as error:
+                if error.reason == "refused":
+                    return
+                await trio.sleep(_ASK_AGAIN_SECONDS)
+            else:
+                if peer in self._network.connected():
+                    self._relays.add(peer)
+                return

@@ -1,0 +1,174 @@
+"""The updates of a swarm on this node: fetched when they are announced, checked, kept, thrown away.
+
+An update is asked for until it is here or its round no longer needs it, from a relay where there is one
+and else from whoever made it or has it by now. Only what the codec accepts is reported as held.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+import trio
+
+from ..crypto.hashing import ContentId
+from ..crypto.identity import PeerId, short_peer
+from ..protocol.effects import Effect, FetchUpdate
+from ..protocol.errors import ProtocolError
+from ..protocol.manifest import Manifest
+from ..protocol.member import Member
+from ..protocol.relaying import RelayRequest, relay_request
+from ..protocol.update import decode_update, update_layout
+from .blobstore import BlobStore
+from .journal import Journal
+from .network.blobs import BlobFetcher, FetchFailed
+from .network.network import Network
+from .snapshots import updates_from
+
+_log = logging.getLogger(__name__)
+
+# A download is given up after this and begun again while the round still needs it.
+_FETCH_SECONDS = 120.0
+_FETCH_PAUSE_SECONDS = 1.0
+# Updates whose bytes are counted as such when they are asked for: rounds of a swarm of any size.
+_RECENT_UPDATES = 16_384
+
+
+class Updates:
+    """Brings the updates that a member asks for, and tells it what came of them."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        member: Member,
+        network: Network,
+        store: BlobStore,
+        fetcher: BlobFetcher,
+        journal: Journal,
+        ids: dict[ContentId, None],
+        tell: Callable[[Callable[[float], list[Effect]]], None],
+    ) -> None:
+        """`ids` is kept filled with the ids of recent updates; `tell` hands the member a report."""
+        self._manifest = manifest
+        self._member = member
+        self._network = network
+        self._store = store
+        self._fetcher = fetcher
+        self._journal = journal
+        self._ids = ids
+        self._tell = tell
+        self._layout = update_layout(
+            manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k
+        )
+        # Decoding takes memory as well as time.
+        self._one_at_a_time = trio.CapacityLimiter(1)
+        self._fetching: set[tuple[int, ContentId]] = set()
+        self._kept: dict[int, set[ContentId]] = {}
+
+    async def fetch(self, wanted: FetchUpdate) -> None:
+        """Get an update and check it; keep trying while its round needs it. Raises `DiskFull`."""
+        key = (wanted.round, wanted.update)
+        if key in self._fetching:
+            return
+        self._fetching.add(key)
+        new = not self._store.has(wanted.update)
+        try:
+            while wanted.round > self._member.applied_round:
+                body = await self._get(wanted)
+                if body is not None:
+                    if new:
+                        self._journal.received(wanted.round, len(body))
+                    await self._check(wanted, body, new)
+                    return
+        finally:
+            self._fetching.discard(key)
+
+    def keep(self, round: int, update: ContentId) -> None:
+        """An update of `round` is in the store."""
+        self._kept.setdefault(round, set()).add(update)
+        self._ids[update] = None
+        if len(self._ids) > _RECENT_UPDATES:
+            del self._ids[next(iter(self._ids))]
+
+    def sweep(self, round: int) -> None:
+        """Remove updates that missed their round: nobody will ever ask for them."""
+        ledger = self._member.ledger
+        missed: set[ContentId] = set()
+        for old in [r for r in self._kept if r <= round]:
+            missed |= self._kept.pop(old)
+            missed -= {entry.update for entry in ledger[old].record.updates}
+        if missed:
+            # The same bytes may have counted in a round whose updates are still kept for others.
+            newest = ledger.snapshot.round if ledger.snapshot is not None else 0
+            missed -= updates_from(ledger, newest - self._manifest.rounds.snapshot_interval)
+        for update in missed:
+            self._store.remove(update)
+
+    async def _get(self, wanted: FetchUpdate) -> bytes | None:
+        def providers() -> list[PeerId]:
+            connected = self._network.connected()
+            others = [p for p in self._member.members if p in connected and p != wanted.peer]
+            random.shuffle(others)
+            # Who made it certainly has it; the others come in when it is slow or gone.
+            return [wanted.peer, *others] if wanted.peer in connected else others
+
+        try:
+            return await self._fetcher.fetch(
+                wanted.update,
+                max_bytes=min(wanted.size, self._layout.max_bytes),
+                providers=providers,
+                kind="update",
+                timeout=_FETCH_SECONDS,
+                wanted=lambda: self._is_needed(wanted.round),
+                relay=self._relay_request(wanted),
+            )
+        except FetchFailed as failure:
+            _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
+            if failure.is_vain and not self._is_needed(wanted.round):
+                replica, ledger = self._member.replica, self._member.ledger
+                self._tell(lambda now: replica.overtaken(wanted.round, ledger))
+            await trio.sleep(_FETCH_PAUSE_SECONDS)
+            return None
+
+    def _is_needed(self, round: int) -> bool:
+        """Whether nothing but the updates of `round` takes the parameters past it."""
+        newest = self._member.ledger.snapshot
+        contained = newest is not None and newest.round >= round
+        return round > self._member.applied_round and not contained
+
+    def _relay_request(self, wanted: FetchUpdate) -> RelayRequest | None:
+        """What to show a relay; None for an update whose announcement we have not heard."""
+        member, swarm = self._member, self._manifest.swarm
+        if wanted.round < member.round:
+            record = member.ledger[wanted.round].record
+            for entry in record.updates:
+                if (entry.peer, entry.update) == (wanted.peer, wanted.update):
+                    said = record.announcement(entry)
+                    return relay_request(swarm, entry.peer, said, entry.signature)
+            return None
+        heard = member.current.collection.said(wanted.peer)
+        if heard is None or heard[0].update != wanted.update:
+            return None
+        return relay_request(swarm, wanted.peer, *heard)
+
+    async def _check(self, wanted: FetchUpdate, body: bytes, new: bool) -> None:
+        try:
+            if len(body) != wanted.size:
+                raise ProtocolError("invalid", "the update is not of the announced size")
+            # A fifth of a second for a large model; votes and heartbeats must not wait for that.
+            await trio.to_thread.run_sync(
+                decode_update, self._layout, body, limiter=self._one_at_a_time
+            )
+        except ProtocolError as error:
+            self._network.traffic.reject(error.reason)
+            _log.debug("from peer %s: a bad update: %s", short_peer(wanted.peer), error)
+            self._network.penalise(wanted.peer, error.reason)
+            if new:
+                # But what was here before is something else of ours that a liar named.
+                self._store.remove(wanted.update)
+            self._tell(lambda now: self._member.update_bad(wanted.update, now))
+        else:
+            self.keep(wanted.round, wanted.update)
+            self._tell(lambda now: self._member.update_held(wanted.update, now))

@@ -1,0 +1,289 @@
+"""Update relays: an author sends once, everybody gets it, and no relay is needed or believed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from distro_node.crypto.envelope import sign
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.network import blobs
+from distro_node.node.network.blobs import BlobFetcher, serve_blobs
+from distro_node.node.network.errors import RequestError
+from distro_node.node.network.network import Network
+from distro_node.node.network.relays import PROTOCOL, Relays
+from distro_node.node.network.update_relay import RelayLimits, UpdateRelay
+from distro_node.protocol.errors import ProtocolError
+from distro_node.protocol.manifest import SwarmId
+from distro_node.protocol.messages import Announcement, RecordId
+from distro_node.protocol.relaying import RelayRequest, open_relay_request, relay_request
+from distro_node.protocol.wire import encode
+from hypothesis import given
+from hypothesis import strategies as st
+from network.support import identity, networks, requests_open, until
+
+SWARM = SwarmId(bytes(32))
+UPDATE = bytes(range(256)) * 1000
+
+
+def announced(data: bytes, author: int, round: int = 1, size: int | None = None) -> RelayRequest:
+    """What the author with this number, counting from 0, announces."""
+    said = Announcement(
+        round=round,
+        parent=RecordId(bytes(32)),
+        update=content_id(data),
+        size=len(data) if size is None else size,
+        tokens=1,
+        loss=1.0,
+        fingerprint=1,
+    )
+    me = identity(author + 1)
+    envelope = sign(me, "announcement", SWARM, encode(said))
+    return relay_request(SWARM, me.peer, said, envelope.signature)
+
+
+class Member:
+    """A network with a store, a fetcher and a directory of relays."""
+
+    def __init__(self, network: Network, folder: Path) -> None:
+        self.network = network
+        self.store = BlobStore(folder)
+        self.relays = Relays(network)
+        self.fetcher = BlobFetcher(network, self.store, self.relays)
+        serve_blobs(network, self.store)
+        network.spawn(self.relays.run)
+
+    async def fetch(self, wanted: RelayRequest, *others: Member, timeout: float = 20.0) -> bytes:
+        peers = [wanted.author, *(other.network.peer for other in others)]
+        return await self.fetcher.fetch(
+            wanted.announcement.update,
+            max_bytes=wanted.announcement.size,
+            providers=lambda: peers,
+            kind="update",
+            timeout=timeout,
+            relay=wanted,
+        )
+
+
+@asynccontextmanager
+async def village(
+    folder: Path, members: int, relays: int = 1, limits: RelayLimits | None = None
+) -> AsyncIterator[tuple[list[Member], list[Network], list[UpdateRelay]]]:
+    """Members who are all connected to each other and to the relays, and know these."""
+    async with networks(members + relays) as opened:
+        people = [Member(each, folder / str(i)) for i, each in enumerate(opened[:members])]
+        serving = [UpdateRelay(each, limits) for each in opened[members:]]
+        for number, one in enumerate(opened[:members]):
+            for other in opened[number + 1 :]:
+                await one.connect(other.addresses[0])
+                await until(lambda one=one, other=other: one.peer in other.connected())
+        await until(lambda: all(len(each.relays) == relays for each in people))
+        yield people, opened[members:], serving
+
+
+async def test_an_author_sends_once_and_everybody_gets_it(tmp_path: Path) -> None:
+    async with village(tmp_path, 5) as (people, (relay,), (serving,)):
+        author, *others = people
+        author.store.put(UPDATE)
+        wanted = announced(UPDATE, 0)
+        async with trio.open_nursery() as nursery:
+            for member in others:
+                nursery.start_soon(member.fetch, wanted, *others)
+        assert all(each.store.get(content_id(UPDATE)) == UPDATE for each in others)
+        assert author.network.traffic.sent["update"] < 1.01 * len(UPDATE)
+        assert author.network.traffic.sent["blob"] < 1.01 * len(UPDATE)
+        assert relay.traffic.received["update"] < 1.01 * len(UPDATE)
+        assert 4 * len(UPDATE) <= relay.traffic.sent["update"] < 4.01 * len(UPDATE)
+        assert (serving.fetched, serving.held_bytes) == (1, len(UPDATE))
+        await until(lambda: all(requests_open(each.network) == 0 for each in people))
+
+
+async def test_it_passes_on_what_is_still_coming_in(tmp_path: Path) -> None:
+    """All but the last piece is at the member while the author still holds the rest back."""
+    async with village(tmp_path, 2) as (people, (relay,), _):
+        author, member = people
+        go_on = trio.Event()
+        whole = b"\0" + UPDATE
+
+        class Dawdling:
+            size = len(whole)
+
+            async def piece(self, start: int, most: int) -> bytes:
+                if start + most > len(whole) - 100:
+                    await go_on.wait()
+                return whole[start : start + most]
+
+        async def answer(peer: bytes, request: bytes) -> Dawdling:
+            return Dawdling()
+
+        author.network.serve(blobs.PROTOCOL, answer, max_request=32, max_concurrent=4)
+        so_far: list[int] = []
+        got: list[bytes] = []
+
+        async def ask() -> None:
+            got.append(
+                await member.network.request(
+                    relay.peer,
+                    PROTOCOL,
+                    announced(UPDATE, 0).sealed,
+                    max_response=len(UPDATE),
+                    timeout=20,
+                    progress=so_far.append,
+                )
+            )
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await until(lambda: bool(so_far) and so_far[-1] > len(UPDATE) / 2)
+            assert not got
+            go_on.set()
+        assert got == [UPDATE]
+
+
+async def test_a_relay_that_dies_midway_costs_no_update(tmp_path: Path) -> None:
+    async with village(tmp_path, 3) as (people, (relay,), _):
+        author, *others = people
+        updates = [bytes([n]) + UPDATE for n in range(6)]
+        for data in updates:
+            author.store.put(data)
+        async with trio.open_nursery() as nursery:
+            for member in others:
+                for data in updates:
+                    nursery.start_soon(member.fetch, announced(data, 0), *others)
+            await until(lambda: relay.traffic.sent["update"] > 0)
+            await relay._close()
+        for member in others:
+            assert all(member.store.get(content_id(data)) == data for data in updates)
+            assert len(member.relays) == 0
+
+
+async def test_a_frozen_relay_is_overtaken_and_then_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "_RELAY_PATIENCE_SECONDS", 0.2)
+    async with village(tmp_path, 2) as (people, (relay,), _):
+        author, member = people
+
+        async def freeze(peer: bytes, request: bytes) -> bytes:
+            await trio.sleep_forever()
+            return b""
+
+        relay.serve(PROTOCOL, freeze, max_request=512, max_concurrent=4)
+        author.store.put(UPDATE)
+        assert member.relays.order(content_id(UPDATE)) == [relay.peer]
+        assert await member.fetch(announced(UPDATE, 0)) == UPDATE
+        assert member.relays.order(content_id(UPDATE)) == []
+
+
+async def test_an_author_that_lies_is_found_out_before_anybody_is_harmed(tmp_path: Path) -> None:
+    """The relay delivers nothing whole, and the member, which gets the truth elsewhere, does not
+    hold it against the relay."""
+    async with village(tmp_path, 3) as (people, (relay,), (serving,)):
+        author, member, other = people
+
+        async def lie(peer: bytes, request: bytes) -> bytes:
+            return b"\0" + UPDATE[::-1]
+
+        author.network.serve(blobs.PROTOCOL, lie, max_request=32, max_concurrent=4)
+        other.store.put(UPDATE)
+        wanted = announced(UPDATE, 0)
+        with pytest.raises(RequestError) as raised:
+            await member.network.request(
+                relay.peer, PROTOCOL, wanted.sealed, max_response=len(UPDATE), timeout=20
+            )
+        assert raised.value.reason == "closed"
+        assert relay._scores.score(author.network.peer, trio.current_time()) > 0
+        assert await member.fetch(wanted, other) == UPDATE
+        assert member.network._scores.score(relay.peer, trio.current_time()) == 0
+        assert serving.held_bytes == 0
+
+
+async def test_different_updates_go_to_different_relays(tmp_path: Path) -> None:
+    async with village(tmp_path, 3, relays=2) as (people, relays, _):
+        one, other, _ = people
+        ids = [content_id(bytes([n])) for n in range(64)]
+        assert [one.relays.order(each) for each in ids] == [
+            other.relays.order(each) for each in ids
+        ]
+        assert {one.relays.order(each)[0] for each in ids} == {relay.peer for relay in relays}
+
+
+async def test_only_relays_count_as_such_and_only_while_they_are_there(tmp_path: Path) -> None:
+    async with village(tmp_path, 3) as (people, (relay,), _):
+        member = people[0]
+        assert member.relays.order(ContentId(bytes(32))) == [relay.peer]
+        await member.network.disconnect(relay.peer)
+        await until(lambda: len(member.relays) == 0)
+        await member.network.connect(relay.addresses[0])
+        await until(lambda: len(member.relays) == 1)
+
+
+async def test_what_a_relay_keeps_is_bounded(tmp_path: Path) -> None:
+    """In bytes for each swarm and in rounds for each author; an old announcement shown again does not
+    push out a new update."""
+    limits = RelayLimits(max_bytes_per_swarm=5 * len(UPDATE) // 2)
+    async with village(tmp_path, 3, limits=limits) as (people, (relay,), (serving,)):
+        author, second, member = people
+
+        async def ask(wanted: RelayRequest) -> int:
+            answer = await member.network.request(
+                relay.peer, PROTOCOL, wanted.sealed, max_response=len(UPDATE) + 1, timeout=20
+            )
+            return len(answer)
+
+        small = [bytes([n]) * 50_000 for n in range(5)]
+        for data in small:
+            author.store.put(data)
+        for round_, data in enumerate(small, 1):
+            assert await ask(announced(data, 0, round_)) == len(data)
+        assert serving.held_bytes == 3 * 50_000
+        assert await ask(announced(small[0], 0, 1)) == 0
+        assert serving.discarded == 0
+        for number in range(3):
+            data = bytes([number]) + UPDATE[1:]
+            second.store.put(data)
+            assert await ask(announced(data, 1, number)) == len(data)
+        assert serving.held_bytes <= limits.max_bytes_per_swarm
+        assert serving.discarded > 0
+
+
+async def test_what_is_too_large_or_from_somebody_absent_is_not_relayed(tmp_path: Path) -> None:
+    async with village(tmp_path, 2) as (people, (relay,), _):
+        member = people[1]
+        for wanted in (announced(UPDATE, 0, size=1 << 30), announced(UPDATE, 77)):
+            answer = await member.network.request(
+                relay.peer, PROTOCOL, wanted.sealed, max_response=100, timeout=20
+            )
+            assert answer == b""
+
+
+async def test_forged_announcements_are_refused(tmp_path: Path) -> None:
+    async with village(tmp_path, 2) as (people, (relay,), _):
+        member = people[1]
+        forged = bytearray(announced(UPDATE, 0).sealed)
+        forged[-1] ^= 1
+        with pytest.raises(RequestError, match="bad_signature"):
+            await member.network.request(
+                relay.peer, PROTOCOL, bytes(forged), max_response=100, timeout=20
+            )
+        assert relay._scores.score(member.network.peer, trio.current_time()) > 0
+
+
+@given(st.binary(max_size=600))
+def test_whatever_is_asked_is_a_request_or_an_error(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        open_relay_request(data)
+
+
+@given(st.integers(0, 330), st.integers(1, 255))
+def test_no_byte_of_a_request_can_be_changed(place: int, change: int) -> None:
+    good = announced(UPDATE, 0)
+    assert open_relay_request(good.sealed) == good
+    changed = bytearray(good.sealed)
+    changed[place % len(changed)] ^= change
+    with pytest.raises(ProtocolError):
+        open_relay_request(bytes(changed))
