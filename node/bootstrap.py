@@ -1,13 +1,13 @@
-"""A bootstrap peer: it introduces peers to each other, for any swarm, and nothing else.
+"""A bootstrap peer: it introduces peers to each other, for any swarm, and relays their updates.
 
 It keeps no state that matters; a swarm that has met goes on without it. It runs without torch and
-with little memory.
+with little memory beside the updates that it relays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -15,6 +15,8 @@ from ..crypto.identity import Identity
 from ..protocol.introductions import Registry
 from .network.introductions import IntroductionService
 from .network.network import NetworkSettings, open_network
+from .network.update_relay import UpdateRelay
+from .settings import RelayLimits
 
 # Members stay connected, so this is also how many nodes one bootstrap peer looks after; each costs
 # some 200 KB.
@@ -29,10 +31,12 @@ class BootstrapSettings:
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4001",)
     announce: tuple[str, ...] = ()
     max_connections: int = MAX_CONNECTIONS
+    relay: RelayLimits | None = field(default_factory=RelayLimits)
+    """How much it relays of members' updates; None: nothing."""
 
 
 async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[str]], None]) -> None:
-    """Introduce peers until cancelled; `ready` is told the addresses to pass around.
+    """Introduce peers, and relay updates, until cancelled; `ready` is told the addresses to pass around.
 
     Cancelling it closes the connections properly. Raises `PortInUse` and `BadAddress`.
     """
@@ -43,5 +47,7 @@ async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[st
     )
     async with open_network(network_settings, settings.identity) as network:
         IntroductionService(network, Registry())
+        if settings.relay is not None:
+            UpdateRelay(network, settings.relay)
         ready(network.addresses)
         await trio.sleep_forever()

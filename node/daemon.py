@@ -38,6 +38,7 @@ from .network.introductions import Introducer, NoBootstrap
 from .network.network import Network, NetworkSettings, open_network
 from .network.relays import Relays
 from .network.scopes import open_scope
+from .network.update_relay import UpdateRelay
 from .network_errors import explain_network
 from .provisions import Provisions
 from .records import Records
@@ -134,6 +135,8 @@ class _Daemon:
             await nursery.start(serve_control, self._data.socket, handlers)
             nursery.start_soon(self._update_metrics)
             nursery.start_soon(self._relays.run)
+            if self._settings.relay is not None:
+                UpdateRelay(self._network, self._settings.relay)
             if self._settings.screen:
                 # Only here: a screen needs modules that a node without one does not.
                 from .screen import show_screen

@@ -27,6 +27,21 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True)
+class RelayLimits:
+    """How much a relay of updates takes on."""
+
+    max_bytes: int = 512 << 20
+    """Of updates in memory, all swarms together; one swarm gets half of it, which is three rounds of
+    32 members with 2.8 MB each."""
+    max_streams: int = 2048
+
+    @property
+    def max_bytes_per_swarm(self) -> int:
+        """Of one swarm's updates."""
+        return self.max_bytes // 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class DaemonSettings:
     """Everything `run_daemon` needs to know."""
 
@@ -42,6 +57,8 @@ class DaemonSettings:
     max_upload: float | None = None
     """Bytes a second; None: what the line gives."""
     max_download: float | None = None
+    relay: RelayLimits | None = None
+    """How much of others' updates this member relays; None: nothing."""
     device: str = "auto"
     metrics_address: tuple[str, int] | None = DEFAULT_METRICS_ADDRESS
     threads: int | None = None

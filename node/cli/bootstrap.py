@@ -18,9 +18,12 @@ from .options import (
     LogFormatOption,
     LogLevelOption,
     PassphraseFile,
+    RelayMemory,
+    RelayUpdates,
     data_directory,
     find_passphrase,
     multiaddrs,
+    relay_limits,
 )
 
 # A port of its own, so that a link with it outlives a restart; 4001 is the habit of libp2p.
@@ -30,6 +33,8 @@ _DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/4001",)
 def bootstrap(
     listen: Listen = None,
     announce: Announce = None,
+    relay_updates: RelayUpdates = True,
+    relay_memory: RelayMemory = 512,
     data_dir: DataDirectory = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
@@ -38,7 +43,8 @@ def bootstrap(
 ) -> None:
     """Run a peer that introduces others.
 
-    A bootstrap peer brings the peers of a swarm together and trains nothing. Put it where others
+    A bootstrap peer brings the peers of a swarm together and trains nothing. It also relays their
+    updates, so that a member on a home line has to send its own only once. Put it where others
     reach it (a small server, a forwarded port). It needs no GPU and no PyTorch. Its identity stays
     the same over restarts, and a running swarm goes on without it. For example:
 
@@ -78,7 +84,13 @@ def bootstrap(
     with data.lock():
         configure_logging(form=log_format, level=log_level, folder=data.logs)
         identity = open_identity(data, passphrase)
-        trio.run(serve, BootstrapSettings(identity=identity, listen=listening, announce=announced))
+        settings = BootstrapSettings(
+            identity=identity,
+            listen=listening,
+            announce=announced,
+            relay=relay_limits(relay_updates, relay_memory),
+        )
+        trio.run(serve, settings)
 
 
 def _print_addresses(json: bool, addresses: Sequence[str]) -> None:

@@ -18,11 +18,14 @@ from .options import (
     MaxDownload,
     MaxUpload,
     PassphraseFile,
+    RelayMemory,
+    RelayUpdates,
     bootstrap_addresses,
     data_directory,
     find_passphrase,
     multiaddrs,
     parse_target,
+    relay_limits,
 )
 
 
@@ -70,6 +73,8 @@ def join(
     ] = None,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
+    relay_updates: RelayUpdates = False,
+    relay_memory: RelayMemory = 512,
     listen: Listen = None,
     announce: Announce = None,
     metrics_addr: Annotated[
@@ -119,6 +124,7 @@ def join(
         announce=multiaddrs(announce),
         max_upload=parse_rate(max_upload) if max_upload else None,
         max_download=parse_rate(max_download) if max_download else None,
+        relay=relay_limits(relay_updates, relay_memory),
         device=parse_device(device),
         metrics_address=parse_metrics_address(metrics_addr),
         threads=threads,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import trio
 
@@ -20,6 +19,7 @@ from ...crypto.identity import PeerId, short_peer
 from ...protocol.blobs import MAX_BLOB_BYTES
 from ...protocol.manifest import SwarmId
 from ...protocol.relaying import MAX_RELAY_REQUEST_BYTES, RelayRequest, open_relay_request
+from ..settings import RelayLimits
 from .blobs import FOUND
 from .blobs import PROTOCOL as BLOBS
 from .errors import RequestError
@@ -45,16 +45,6 @@ _BUSY_PAUSES_SECONDS = (0.2, 0.4, 0.8, 1.6)
 # As members do: 64 kbit/s and half a minute.
 _FETCH_SECONDS = 30.0
 _SLOWEST_BYTES_PER_SECOND = 8_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class RelayLimits:
-    """How much a relay takes on."""
-
-    max_bytes: int = 512 << 20
-    """Of updates in memory, all swarms together: five rounds of 32 members with 2.8 MB each."""
-    max_bytes_per_swarm: int = 256 << 20
-    max_streams: int = 2048
 
 
 class UpdateRelay:

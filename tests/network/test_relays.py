@@ -16,7 +16,8 @@ from distro_node.node.network.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.network import Network
 from distro_node.node.network.relays import PROTOCOL, Relays
-from distro_node.node.network.update_relay import RelayLimits, UpdateRelay
+from distro_node.node.network.update_relay import UpdateRelay
+from distro_node.node.settings import RelayLimits
 from distro_node.protocol.errors import ProtocolError
 from distro_node.protocol.manifest import SwarmId
 from distro_node.protocol.messages import Announcement, RecordId
@@ -225,7 +226,7 @@ async def test_only_relays_count_as_such_and_only_while_they_are_there(tmp_path:
 async def test_what_a_relay_keeps_is_bounded(tmp_path: Path) -> None:
     """In bytes for each swarm and in rounds for each author; an old announcement shown again does not
     push out a new update."""
-    limits = RelayLimits(max_bytes_per_swarm=5 * len(UPDATE) // 2)
+    limits = RelayLimits(max_bytes=5 * len(UPDATE))
     async with village(tmp_path, 3, limits=limits) as (people, (relay,), (serving,)):
         author, second, member = people
 
