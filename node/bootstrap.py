@@ -15,6 +15,7 @@ from ..crypto.identity import Identity
 from ..protocol.introductions import Registry
 from .network.introductions import IntroductionService
 from .network.network import NetworkSettings, open_network
+from .network.relaying import CircuitLimits
 from .network.update_relay import UpdateRelay
 from .settings import RelayLimits
 
@@ -33,6 +34,8 @@ class BootstrapSettings:
     max_connections: int = MAX_CONNECTIONS
     relay: RelayLimits | None = field(default_factory=RelayLimits)
     """How much it relays of members' updates; None: nothing."""
+    circuits: CircuitLimits = field(default_factory=CircuitLimits)
+    """What it carries for peers that cannot be dialled."""
 
 
 async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[str]], None]) -> None:
@@ -44,6 +47,7 @@ async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[st
         listen=settings.listen,
         announce=settings.announce,
         max_connections=settings.max_connections,
+        carry=settings.circuits,
     )
     async with open_network(network_settings, settings.identity) as network:
         IntroductionService(network, Registry())

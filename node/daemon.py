@@ -36,6 +36,7 @@ from .network.blobs import BlobFetcher, FetchFailed, serve_blobs
 from .network.errors import BadAddress, PortInUse
 from .network.introductions import Introducer, NoBootstrap
 from .network.network import Network, NetworkSettings, open_network
+from .network.reach import Reach
 from .network.relays import Relays
 from .network.scopes import open_scope
 from .network.update_relay import UpdateRelay
@@ -152,6 +153,7 @@ class _Daemon:
                     known_path=self._directory.root / "peers.json",
                 )
                 nursery.start_soon(self._introducer.run)
+                nursery.start_soon(Reach(self._network, self._introducer).run)
                 runner, workshop = await self._join(self._introducer)
                 self._runner = runner
             # Told to leave at the last instant of joining, nobody has said goodbye yet.

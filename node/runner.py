@@ -38,7 +38,8 @@ from ..protocol.sync import SyncResponse
 from .blobstore import BlobStore
 from .journal import Journal
 from .network.blobs import BlobFetcher
-from .network.network import Network, PeerUp
+from .network.events import PeerUp
+from .network.network import Network
 from .records import Records
 from .sync import Synchronizer, ask_peer
 from .updates import Updates

@@ -20,8 +20,9 @@ from .structure import U63, Length
 from .wire import decode, encode
 
 MAX_ADDRESSES = 8
-MAX_ADDRESS_CHARACTERS = 128
-MAX_RECORD_BYTES = 2048
+MAX_ADDRESS_CHARACTERS = 256
+"""An address through a relay names two peers and has 121 characters and the relay's name."""
+MAX_RECORD_BYTES = 3072
 """Eight of the longest addresses, the envelope around them, and some room."""
 
 MAX_RECORDS = 64

@@ -1,7 +1,8 @@
 """Multiaddresses: read them strictly, say what is wrong with one, and which of our own to tell.
 
 A listening address is `/ip4|ip6/<address>/tcp/<port>`; an address to dial may also begin with a
-name (`dns`, `dns4`, `dns6`) and ends in `/p2p/<peer>`.
+name (`dns`, `dns4`, `dns6`) and ends in `/p2p/<peer>`. With `/p2p-circuit/p2p/<other peer>` behind it,
+it leads to that other peer, through the one before.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ import psutil
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
-from ...crypto.identity import PeerId, peer_from_text
+from ...crypto.identity import PeerId, peer_from_text, peer_text
+from ...protocol.introductions import MAX_ADDRESS_CHARACTERS
 from .errors import BadAddress, PortInUse
 
-# An address that is told to others: longer ones are refused by their records.
-MAX_ADDRESS_CHARACTERS = 128
 # What a peer tells about itself; more than a machine with a few interfaces needs.
 MAX_ADDRESSES = 8
 
@@ -71,6 +71,30 @@ def parse_dial(text: str) -> tuple[Multiaddr, PeerId]:
     return address, peer
 
 
+def split_circuit(text: str) -> tuple[str, PeerId] | None:
+    """The relay's own address and the peer behind it; None if this is no circuit address.
+
+    Raises `BadAddress`.
+    """
+    relay, circuit, peer = text.partition(_CIRCUIT)
+    if not circuit:
+        return None
+    try:
+        return relay, peer_from_text(peer)
+    except ValueError as error:
+        raise BadAddress(text, str(error)) from None
+
+
+def through_relay(text: str) -> bool:
+    """Whether an address leads through a relay."""
+    return _CIRCUIT in text
+
+
+def circuit_through(relay: str, peer: PeerId) -> str:
+    """The address of a peer that the relay at an address holds a place for."""
+    return f"{relay}{_CIRCUIT}{peer_text(peer)}"
+
+
 def advertised(bound: Sequence[Multiaddr], announce: Sequence[Multiaddr]) -> list[Multiaddr]:
     """The addresses others should dial: those announced, else the real ones behind those bound.
 
@@ -112,6 +136,7 @@ def check_free(address: Multiaddr) -> None:
             raise BadAddress(str(address), error.strerror or str(error)) from None
 
 
+_CIRCUIT = "/p2p-circuit/p2p/"
 _HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 

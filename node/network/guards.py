@@ -1,9 +1,10 @@
 """What py-libp2p 0.8 needs before strangers may talk to it.
 
 Each guard is one small patch with the reason beside it; tests/network/test_guards.py shows every
-fault without its guard, so that a release which mends one makes a test say so. Two faults are
-guarded elsewhere, by options: the plaintext handshake (`host.build_host` offers Noise alone) and
-colliding sequence numbers after a restart (`gossip.Gossip` sets the counter).
+fault without its guard, so that a release which mends one makes a test say so. Three faults are
+guarded elsewhere: the plaintext handshake (`host.build_host` offers Noise alone), colliding sequence
+numbers after a restart (`gossip.Gossip` sets the counter), and the library's circuit relay, which
+mixes up the circuits of a peer and takes any place in anybody's name (`relaying` is our own).
 """
 
 # ruff: noqa: E402  (the version is checked before importing names that another version may lack)

@@ -36,8 +36,9 @@ from ...protocol.introductions import (
     seal_record,
 )
 from ...protocol.manifest import SwarmId
-from .addresses import parse_dial
+from .addresses import parse_dial, through_relay
 from .errors import BadAddress, DialError, RequestError
+from .events import PeerDown
 from .network import Network
 
 log = logging.getLogger(__name__)
@@ -151,6 +152,11 @@ class Introducer:
         result.pop(self._network.peer, None)
         return result
 
+    @property
+    def bootstrap_peers(self) -> frozenset[PeerId]:
+        """The peers that we were told to ask first."""
+        return frozenset(self._bootstrap.values())
+
     def bootstrap_connected(self) -> bool:
         """Whether any bootstrap peer is connected."""
         return not self._network.connected().isdisjoint(self._bootstrap.values())
@@ -177,18 +183,32 @@ class Introducer:
             async with trio.open_nursery() as nursery:
                 for address, peer in self._bootstrap.items():
                     nursery.start_soon(self._keep_bootstrap, address, peer)
+                nursery.start_soon(self._watch_peers)
                 nursery.start_soon(self._ask_members)
                 nursery.start_soon(self._dial_missing, nursery)
                 nursery.start_soon(self._save_regularly)
         finally:
             self._save()
 
+    async def _watch_peers(self) -> None:
+        """Whoever is lost is called again at once, and whoever knows others is asked."""
+        with self._network.peer_events() as events:
+            async for event in events:
+                if isinstance(event, PeerDown) and (
+                    event.peer in self.bootstrap_peers or event.peer in self.records
+                ):
+                    self._tell_news()
+
     async def _keep_bootstrap(self, address: str, peer: PeerId) -> None:
         delay = _FIRST_RETRY_SECONDS
         pause = _Pause(lambda: self._news)
         while True:
+            lost = peer not in self._network.connected()
             if await self._dial(address) and await self._introduce(peer, address):
                 delay = _FIRST_RETRY_SECONDS
+                if lost:
+                    # Those who could not be reached may be so now, through it.
+                    self._next_dial.clear()
                 await pause.wait()
             else:
                 await trio.sleep(delay * random.uniform(0.7, 1.0))
@@ -236,7 +256,9 @@ class Introducer:
         if known is not None and known[0].time > record.time:
             record = known[0]
         self._heard[record.peer] = (record, trio.current_time())
-        if known is None:
+        if known is None or known[0].addresses != record.addresses:
+            # A place at a relay is an address, too: worth a try before the next turn.
+            self._next_dial.pop(record.peer, None)
             self._tell_news()
         if len(self._heard) > _MAX_HEARD:
             del self._heard[next(iter(self._heard))]
@@ -248,10 +270,15 @@ class Introducer:
     async def _dial_missing(self, nursery: trio.Nursery) -> None:
         for record in self._remembered:
             self._heard[record.peer] = (record, trio.current_time())
+        announced = self._network.announcements
         while True:
             now = trio.current_time()
             connected = self._network.connected()
             self._forget(now, connected)
+            if announced != self._network.announcements:
+                # We have a new address to tell.
+                announced = self._network.announcements
+                self._tell_news()
             for peer, record in self._by_turn():
                 if len(connected) + len(self._dialling) >= self._max_connected:
                     break
@@ -286,7 +313,8 @@ class Introducer:
         peer = record.peer
         try:
             async with trio.open_nursery() as nursery:
-                for address in record.addresses:
+                # Through relays last: they cost somebody else.
+                for address in sorted(record.addresses, key=through_relay):
                     ended = trio.Event()
                     nursery.start_soon(self._dial_one, address, ended, nursery)
                     with trio.move_on_after(_NEXT_ADDRESS_SECONDS):

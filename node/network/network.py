@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import trio
-from libp2p.abc import INotifee
 from libp2p.host.basic_host import BasicHost
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
@@ -23,12 +22,24 @@ from multiaddr import Multiaddr
 
 from ...crypto.identity import Identity, PeerId, short_peer
 from . import liveness
-from .addresses import check_free, id_of, parse_announce, parse_dial, parse_listen, peer_of
+from .addresses import (
+    MAX_ADDRESSES,
+    check_free,
+    id_of,
+    parse_announce,
+    parse_dial,
+    parse_listen,
+    peer_of,
+    split_circuit,
+)
+from .circuits import Circuits, is_relayed
 from .dialling import dial_reason, resolve
 from .errors import BadAddress, DialError, RequestError
+from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, Receiver, Validator, open_gossip
 from .host import MAX_CONNECTIONS_PER_PEER, build_host
 from .rates import Rate
+from .relaying import CircuitLimits, CircuitRelay
 from .requests import Handler, Kind, Requests
 from .scopes import shielded
 from .scores import Scores
@@ -36,7 +47,6 @@ from .traffic import Traffic
 
 log = logging.getLogger(__name__)
 
-_BUFFERED_EVENTS = 1024
 _CLOSE_SECONDS = 2.0
 # Rejections that no honest peer causes by being late or early.
 _OFFENCES = frozenset({"malformed", "oversized", "invalid", "bad_signature", "wrong_swarm"})
@@ -54,23 +64,17 @@ class NetworkSettings:
     max_upload: float | None = None
     """Payload bytes a second, all peers together; None: what the line gives."""
     max_download: float | None = None
+    carry: CircuitLimits | None = None
+    """What to relay for peers that cannot be dialled; None: nothing."""
 
 
-@dataclass(frozen=True)
-class PeerUp:
-    """A peer has connected."""
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """Where the other end of a connection is; dialled by us, the port is one that it listens on."""
 
-    peer: PeerId
-
-
-@dataclass(frozen=True)
-class PeerDown:
-    """The last connection to a peer is gone."""
-
-    peer: PeerId
-
-
-PeerEvent = PeerUp | PeerDown
+    host: str
+    port: int
+    dialled: bool
 
 
 @asynccontextmanager
@@ -87,7 +91,7 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download))
-        network = Network(host, swarm, identity.peer, nursery, traffic)
+        network = Network(host, swarm, identity.peer, nursery, traffic, settings.carry)
         async with host.run(listen), open_gossip(network.gossip):
             nursery.start_soon(liveness.watch, network._muxers)
             try:
@@ -113,6 +117,7 @@ class Network:
         peer: PeerId,
         nursery: trio.Nursery,
         traffic: Traffic,
+        carry: CircuitLimits | None = None,
     ) -> None:
         self.peer = peer
         self.traffic = traffic
@@ -121,16 +126,77 @@ class Network:
         self._swarm = swarm
         self._nursery = nursery
         self._requests = Requests(host, nursery, self.traffic, self.refuses, self.penalise)
+        self.circuits = Circuits(
+            host, swarm, open_stream=self._requests.open_stream, refuses=self.refuses
+        )
+        self.carries = True
+        """Whether `carrier` takes anybody on; to be set by whoever knows."""
+        self.carrier = carry and CircuitRelay(
+            host,
+            carry,
+            open_stream=self._requests.open_stream,
+            refuses=self.refuses,
+            willing=lambda: self.carries,
+            rate=traffic.upload,
+        )
+        self.announcements = 0
+        """How often `announce` has changed the addresses."""
+        self._announced: dict[str, tuple[str, ...]] = {}
         self._scores = Scores()
         self._connections: dict[PeerId, set[Any]] = {}
-        self._listeners: list[_Events] = []
+        self._listeners: list[Events] = []
         self._closing = False
-        swarm.register_notifee(_Notices(self))
+        swarm.register_notifee(Notices(self._arrived, self._departed))
 
     @property
     def addresses(self) -> list[str]:
-        """Where others can dial us: full multiaddresses ending in `/p2p/<peer>`."""
+        """Where others can dial us: full multiaddresses ending in `/p2p/<peer>`.
+
+        Those that `announce` has added stand last, but are not crowded out.
+        """
+        added = [address for group in self._announced.values() for address in group]
+        return [*self.own_addresses[: MAX_ADDRESSES - len(added)], *added]
+
+    @property
+    def own_addresses(self) -> list[str]:
+        """The addresses this machine has by itself, or was told to announce."""
         return [str(address) for address in self._host.get_addrs()]
+
+    def announce(self, source: str, addresses: Iterable[str]) -> None:
+        """Tell others these addresses too, in place of those that `source` named before."""
+        group = tuple(addresses)
+        if group != self._announced.get(source, ()):
+            self._announced[source] = group
+            self.announcements += 1
+
+    def relayed(self) -> frozenset[PeerId]:
+        """The peers that are connected through relays alone."""
+        return frozenset(
+            peer for peer, group in self._connections.items() if all(map(is_relayed, group))
+        )
+
+    def spare_circuits(self) -> frozenset[PeerId]:
+        """The peers that are connected both directly and through relays."""
+        return frozenset(
+            peer
+            for peer, group in self._connections.items()
+            if {is_relayed(connection) for connection in group} == {True, False}
+        )
+
+    async def close_circuits(self, peer: PeerId) -> None:
+        """Close the connections to a peer that go through relays."""
+        await _close_all(filter(is_relayed, list(self._connections.get(peer, ()))))
+
+    def remote(self, peer: PeerId) -> Remote | None:
+        """The other end of a direct connection to a peer; one that we dialled comes first."""
+        found: Remote | None = None
+        for connection in self._connections.get(peer, ()):
+            address = connection.muxed_conn.secured_conn.get_remote_address()
+            if address is not None and not is_relayed(connection):
+                dialled = bool(connection.muxed_conn.is_initiator)
+                if found is None or dialled:
+                    found = Remote(host=str(address[0]), port=int(address[1]), dialled=dialled)
+        return found
 
     def connected(self) -> frozenset[PeerId]:
         """The peers with a connection at present."""
@@ -141,7 +207,7 @@ class Network:
 
         A reader that falls a thousand events behind loses the oldest; `connected` stays right.
         """
-        events = _Events()
+        events = Events()
         self._listeners.append(events)
         for peer in self._connections:
             events.put(PeerUp(peer))
@@ -149,28 +215,35 @@ class Network:
 
     def wire_bytes(self) -> tuple[int, int]:
         """All bytes sent and received, protocol overhead included, encryption not."""
-        wires: list[Any] = [muxer.secured_conn for muxer in self._muxers()]
+        # What goes over a circuit goes over the connection to its relay and counts there.
+        wires: list[Any] = [muxer.secured_conn for muxer in self._muxers() if not is_relayed(muxer)]
         return (
             self.traffic.wire_sent + sum(wire.sent for wire in wires),
             self.traffic.wire_received + sum(wire.received for wire in wires),
         )
 
-    async def connect(self, address: str, timeout: float = 5.0) -> PeerId:
+    async def connect(self, address: str, timeout: float = 5.0, *, direct: bool = False) -> PeerId:
         """Dial one multiaddress that ends in `/p2p/<peer>` and return the peer.
 
-        Returns at once if that peer is connected already. Raises `DialError`, and `BadAddress` if
-        the text is no address.
+        Returns at once if that peer is connected already, with `direct` only if not through relays
+        alone. An address through a relay also connects to the relay. Raises `DialError`, and
+        `BadAddress` if the text is no address.
         """
-        target, peer = parse_dial(address)
+        circuit = split_circuit(address)
+        target, peer = parse_dial(address) if circuit is None else (None, circuit[1])
         if peer == self.peer:
             raise DialError(address, "this is the node itself")
         if self.refuses(peer):
             raise DialError(address, "the peer misbehaved and is refused for some minutes")
-        if peer in self._connections:
+        if peer in self._connections and not (direct and peer in self.relayed()):
             return peer
         failure: Exception | None = None
         try:
             with trio.fail_after(timeout):
+                if circuit is not None:
+                    await self.circuits.dial(await self.connect(circuit[0], timeout), peer)
+                    return peer
+                assert target is not None
                 for candidate in await resolve(target):
                     try:
                         await self._swarm.dial_addr(candidate, id_of(peer))
@@ -181,6 +254,8 @@ class Network:
             raise DialError(address, f"no answer within {timeout:g} s") from None
         except socket.gaierror as error:
             raise DialError(address, f"the name does not resolve ({error.strerror})") from None
+        except SwarmException as error:
+            failure = error
         assert failure is not None
         raise DialError(address, dial_reason(failure)) from failure
 
@@ -309,8 +384,9 @@ class Network:
         if peer is None or connection not in self._connections.get(peer, ()):
             return
         wire = connection.muxed_conn.secured_conn
-        self.traffic.wire_sent += wire.sent
-        self.traffic.wire_received += wire.received
+        if not is_relayed(connection):
+            self.traffic.wire_sent += wire.sent
+            self.traffic.wire_received += wire.received
         self._connections[peer].remove(connection)
         if not self._connections[peer]:
             del self._connections[peer]
@@ -333,46 +409,6 @@ class Network:
         with shielded(_CLOSE_SECONDS):
             for muxer in list(self._muxers()):
                 await muxer.secured_conn.close()
-
-
-class _Notices(INotifee):
-    """What the library tells about connections. It waits for these, so they only take note."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    async def connected(self, network: Any, conn: Any) -> None:
-        self._network._arrived(conn)
-
-    async def disconnected(self, network: Any, conn: Any) -> None:
-        self._network._departed(conn)
-
-    async def opened_stream(self, network: Any, stream: Any) -> None:
-        pass
-
-    async def closed_stream(self, network: Any, stream: Any) -> None:
-        pass
-
-    async def listen(self, network: Any, multiaddr: Any) -> None:
-        pass
-
-    async def listen_close(self, network: Any, multiaddr: Any) -> None:
-        pass
-
-
-class _Events:
-    """A queue that loses its oldest entries rather than make anybody wait."""
-
-    def __init__(self) -> None:
-        self._send, self.receiver = trio.open_memory_channel[PeerEvent](_BUFFERED_EVENTS)
-        self._drain = self.receiver.clone()
-
-    def put(self, event: PeerEvent) -> None:
-        try:
-            self._send.send_nowait(event)
-        except trio.WouldBlock:
-            self._drain.receive_nowait()
-            self._send.send_nowait(event)
 
 
 async def _close_all(connections: Iterable[Any]) -> None:

@@ -144,7 +144,7 @@ class Requests:
         finished = False
         try:
             with trio.fail_after(timeout):
-                stream = await self._open(peer, protocol)
+                stream = await self.open_stream(peer, protocol)
                 await write_frame(stream, request, rate=self._traffic.upload)
                 await stream.close_write()
                 status, response = await read_reply(
@@ -200,8 +200,8 @@ class Requests:
                 await write_flow(stream, response, bytes([status]), self._traffic.upload)
             await stream.close()
 
-    async def _open(self, peer: PeerId, protocol: str) -> Any:
-        """Open a stream. Raises `RequestError`.
+    async def open_stream(self, peer: PeerId, protocol: str) -> Any:
+        """Open a stream to a connected peer. Raises `RequestError`.
 
         Opening happens in a task of its own: cancelled in the middle, the library loses track of
         the stream, and it stays open for as long as the connection. The library bounds the time.

@@ -1,4 +1,4 @@
-"""The faults of libp2p 0.8.1 that `distro_node.node.network.guards` guards against.
+"""The faults of libp2p 0.8.1 that `distro_node.node.network` guards against, most of them in `guards`.
 
 Run as a program, it tries every one of them and prints as JSON which appeared; with the argument
 `guarded` the guards are in place. Without it nothing of distro_node is imported.
@@ -28,6 +28,12 @@ from libp2p.peer.peerinfo import info_from_p2p_addr
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
+from libp2p.relay.circuit_v2 import CircuitV2Protocol
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import PeerId as CircuitPeerId
+from libp2p.relay.circuit_v2.protocol import PROTOCOL_ID as HOP
+from libp2p.relay.circuit_v2.protocol import STOP_PROTOCOL_ID as STOP
+from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
 from libp2p.stream_muxer.yamux.yamux import TYPE_DATA, YAMUX_HEADER_FORMAT
 from libp2p.tools.anyio_service import background_trio_service
@@ -336,6 +342,76 @@ async def kept_after_reset() -> bool:
         return any(map(len, stream.muxed_conn.stream_buffers.values()))
 
 
+@asynccontextmanager
+async def relaying(host: Any) -> AsyncIterator[None]:
+    """Let a host that runs be a relay, the library's or ours."""
+    if not GUARDED:
+        async with background_trio_service(CircuitV2Protocol(host, allow_hop=True)):
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            yield
+        return
+    from distro_node.node.network.addresses import id_of
+    from distro_node.node.network.rates import Rate
+    from distro_node.node.network.relaying import CircuitLimits, CircuitRelay
+
+    CircuitRelay(
+        host,
+        CircuitLimits(),
+        open_stream=lambda peer, protocol: host.new_stream(id_of(peer), [TProtocol(protocol)]),
+        refuses=lambda peer: False,
+        willing=lambda: True,
+        rate=Rate(),
+    )
+    yield
+
+
+async def entangled_circuits() -> bool:
+    """At a relay, the end of a peer's circuit to one other ends its circuit to a third."""
+
+    async def take(stream: Any) -> None:
+        await read_delimited_msg(stream, StopMessage)
+        await write_delimited_msg(stream, StopMessage(type=StopMessage.STATUS, status=Status.OK))
+        while True:
+            await stream.write(await stream.read(10))
+
+    async def ask(client: Any, relay: Any, message: HopMessage) -> Any:
+        stream = await client.new_stream(relay.get_id(), [HOP])
+        await write_delimited_msg(stream, message)
+        assert (await read_delimited_msg(stream, HopMessage)).status == Status.OK
+        return stream
+
+    async with AsyncExitStack() as stack:
+        relay, caller, *callees = (make_host(number) for number in (1, 2, 3, 4))
+        for host in (relay, caller, *callees):
+            await stack.enter_async_context(host.run(LISTEN))
+        await stack.enter_async_context(relaying(relay))
+        for host in (caller, *callees):
+            host.set_stream_handler(STOP, take)
+            await host.connect(info_from_p2p_addr(relay.get_addrs()[0]))
+        circuits: list[Any] = []
+        for host in callees:
+            await ask(host, relay, HopMessage(type=HopMessage.RESERVE))
+            peer = CircuitPeerId(id=host.get_id().to_bytes())
+            circuits.append(
+                await ask(caller, relay, HopMessage(type=HopMessage.CONNECT, peer=peer))
+            )
+        for circuit in circuits:
+            await circuit.write(b"x")
+            assert await circuit.read(1) == b"x"
+        await circuits[0].reset()
+        try:
+            with trio.fail_after(5):
+                # The library looks three times, with pauses, before it believes in an end.
+                for _ in range(80):
+                    await circuits[1].write(b"x")
+                    if await circuits[1].read(1) != b"x":
+                        return True
+                    await trio.sleep(0.02)
+        except Exception:
+            return True
+    return False
+
+
 async def talkative() -> bool:
     """Connections make the library print on the terminal whatever anybody logs."""
     async with pair():
@@ -373,6 +449,7 @@ FAULTS = (
     inbound_slots,
     ignored_window,
     kept_after_reset,
+    entangled_circuits,
     talkative,
 )
 

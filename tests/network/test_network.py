@@ -13,13 +13,8 @@ from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.network import liveness, requests
 from distro_node.node.network.addresses import id_of
 from distro_node.node.network.errors import BadAddress, DialError, PortInUse, RequestError
-from distro_node.node.network.network import (
-    Network,
-    NetworkSettings,
-    PeerDown,
-    PeerUp,
-    open_network,
-)
+from distro_node.node.network.events import PeerDown, PeerUp
+from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.network.scopes import open_scope
 from distro_node.protocol.errors import ProtocolError
 from libp2p.custom_types import TProtocol
@@ -141,7 +136,7 @@ async def test_a_port_that_is_taken() -> None:
         ("/ip4/127.0.0.1/tcp/70000", "not a multiaddress"),
         ("/dns4/example.org/tcp/1", "expected"),
         ("/ip4/192.0.2.1/tcp/0", "no such address"),
-        ("/ip4/127.0.0.1/tcp/" + "1" * 200, "longer than"),
+        ("/ip4/127.0.0.1/tcp/" + "1" * 300, "longer than"),
     ],
 )
 async def test_an_address_that_cannot_be_listened_on(address: str, why: str) -> None:

@@ -62,7 +62,7 @@ def test_a_record_says_who_where_and_when() -> None:
 
 
 def test_sealing_leaves_out_what_nobody_would_accept() -> None:
-    addresses = [address(2), "/ip4/1.2.3.4", "/dns4/" + "x" * 120 + address(1)]
+    addresses = [address(2), "/ip4/1.2.3.4", "/dns4/" + "x" * 240 + address(1)]
     addresses += [address(1, port) for port in range(1, 20)]
     opened = open_record(seal_record(identity(1), SWARM, addresses, 1), SWARM)
     assert opened.addresses == tuple(address(1, port) for port in range(1, 1 + MAX_ADDRESSES))

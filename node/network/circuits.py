@@ -1,0 +1,235 @@
+"""Circuits: connections between two peers that only a third one, a relay, can both reach.
+
+The wire protocol is libp2p's circuit relay v2. Over the relay's two streams the peers speak Noise and
+yamux with each other as over TCP, so a relay can neither read nor forge anything; it can only delay
+or drop. This is the side of the peers; `relaying` is the relay's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+from google.protobuf.message import DecodeError
+from libp2p.connection_types import ConnectionType
+from libp2p.custom_types import TProtocol
+from libp2p.host.basic_host import BasicHost
+from libp2p.io.exceptions import IOException
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.exceptions import SwarmException
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
+from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
+from libp2p.stream_muxer.exceptions import MuxedStreamError
+from multiaddr import Multiaddr
+
+from ...crypto.identity import PeerId
+from .addresses import id_of, parse_dial, peer_of
+from .errors import BadAddress, DialError, RequestError
+from .streams import reset
+
+HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
+STOP = TProtocol("/libp2p/circuit/relay/0.2.0/stop")
+
+ANSWER_SECONDS = 5.0
+"""How long either side of a circuit, or the relay, may take for one message."""
+
+STREAM_FAILURES = (
+    IOException,
+    MuxedStreamError,
+    RequestError,
+    SwarmException,
+    DecodeError,
+    trio.TooSlowError,
+    # What the reader of protobuf frames raises for a length that is none.
+    ValueError,
+)
+"""What reading from and writing to a stream that a stranger holds the other end of may raise."""
+
+# A relay's own addresses, as it tells them: more do not fit into our record anyway.
+_MAX_RELAY_ADDRESSES = 2
+# The relay's line may be full. The library's own patience with a full window is five seconds, which
+# a busy home line exceeds without anybody being at fault.
+_STALL_SECONDS = 30.0
+_POLL_SECONDS = 0.01
+
+_REFUSALS = {
+    Status.NO_RESERVATION: "the relay does not hold a place for it",
+    Status.RESOURCE_LIMIT_EXCEEDED: "the relay is full",
+    Status.RESERVATION_REFUSED: "the relay is full",
+    Status.PERMISSION_DENIED: "the relay refuses",
+    Status.CONNECTION_FAILED: "the relay cannot reach it",
+}
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """A place at a relay, under which others can call us."""
+
+    expires: float
+    """On trio's clock."""
+    addresses: tuple[str, ...]
+    """Where the relay says that it is reached, each ending in `/p2p/<relay>`."""
+
+
+class Circuits:
+    """The circuits of one node: places at relays, calls through them, calls taken."""
+
+    def __init__(
+        self,
+        host: BasicHost,
+        swarm: Swarm,
+        *,
+        open_stream: Callable[[PeerId, str], Awaitable[Any]],
+        refuses: Callable[[PeerId], bool],
+    ) -> None:
+        self._swarm = swarm
+        self._open_stream = open_stream
+        self._refuses = refuses
+        self._places: dict[PeerId, Reservation] = {}
+        host.set_stream_handler(STOP, self._called)
+
+    async def reserve(self, relay: PeerId) -> Reservation:
+        """Ask a connected peer for a place, or to renew it. Raises `DialError`."""
+        self._places.pop(relay, None)
+        request = HopMessage(type=HopMessage.RESERVE)
+        stream, answer = await self._ask(relay, request)
+        await reset(stream)
+        if not answer.HasField("reservation"):
+            raise DialError(str(id_of(relay)), "the relay's answer makes no sense")
+        # Its clock may differ from ours; what it says of the time left is bounded by what is sane.
+        left = min(max(answer.reservation.expire - time.time(), 60.0), 3600.0)
+        place = Reservation(
+            expires=trio.current_time() + left,
+            addresses=tuple(_addresses(answer.reservation.addrs, relay)),
+        )
+        self._places[relay] = place
+        return place
+
+    async def dial(self, relay: PeerId, peer: PeerId) -> None:
+        """Connect to a peer through a relay that is connected. Raises `DialError`."""
+        request = HopMessage(type=HopMessage.CONNECT)
+        request.peer.id = id_of(peer).to_bytes()
+        stream, _ = await self._ask(relay, request)
+        taken = False
+        try:
+            connection = _raw(stream, True, relay, peer)
+            await self._swarm.upgrade_outbound_raw_conn(connection, id_of(peer))
+            taken = True
+        finally:
+            if not taken:
+                await reset(stream)
+
+    async def _ask(self, relay: PeerId, request: HopMessage) -> tuple[Any, HopMessage]:
+        stream: Any = None
+        answered = False
+        try:
+            with trio.fail_after(ANSWER_SECONDS):
+                stream = await self._open_stream(relay, HOP)
+                await write_delimited_msg(stream, request)
+                answer = await read_delimited_msg(stream, HopMessage)
+            if answer.type != HopMessage.STATUS or answer.status != Status.OK:
+                reason = _REFUSALS.get(answer.status, "the relay refuses")
+                raise DialError(str(id_of(relay)), reason)
+            answered = True
+            return stream, answer
+        except STREAM_FAILURES:
+            raise DialError(str(id_of(relay)), "the relay does not answer") from None
+        finally:
+            if stream is not None and not answered:
+                await reset(stream)
+
+    async def _called(self, stream: Any) -> None:
+        """Take a call that a relay puts through; lasts as long as the circuit does."""
+        relay = peer_of(stream.muxed_conn.peer_id)
+        try:
+            with trio.fail_after(ANSWER_SECONDS):
+                message = await read_delimited_msg(stream, StopMessage)
+                caller = peer_of(ID(message.peer.id))
+                status = Status.OK
+                if message.type != StopMessage.CONNECT or caller is None:
+                    status = Status.MALFORMED_MESSAGE
+                # From those alone whom we asked to: anybody else can call us directly.
+                elif relay is None or relay not in self._places or self._refuses(relay):
+                    status = Status.PERMISSION_DENIED
+                answer = StopMessage(type=StopMessage.STATUS, status=status)
+                await write_delimited_msg(stream, answer)
+            if status != Status.OK or relay is None or caller is None:
+                return
+            connection = _raw(stream, False, relay, caller)
+            # Who calls is for Noise to find out; what the relay says is a hint.
+            muxed: Any = await self._swarm.upgrade_inbound_raw_conn(
+                connection, connection.get_transport_addresses()[0]
+            )
+            await muxed.event_closed.wait()
+        except STREAM_FAILURES:
+            # A call that came to nothing; whoever called tries again.
+            return
+        finally:
+            await reset(stream)
+
+
+class CircuitStream:
+    """A relayed stream in the place of a TCP connection."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def read(self, n: int | None = None) -> bytes:
+        return await self._stream.read(n)
+
+    async def write(self, data: bytes) -> None:
+        await write_patiently(self._stream, data)
+
+    async def close(self) -> None:
+        # Noise above has no halves, so nothing is left to be said.
+        await reset(self._stream)
+
+    def get_remote_address(self) -> None:
+        return None
+
+
+async def write_patiently(stream: Any, data: bytes) -> None:
+    """Write to a stream whose window may be closed for a while.
+
+    The stream must have no other writer. Raises one of `STREAM_FAILURES`.
+    """
+    view = memoryview(data)
+    muxed = stream.muxed_stream
+    while view:
+        with trio.fail_after(_STALL_SECONDS):
+            # The library has no event for it either.
+            while muxed.send_window <= 0 and not muxed.closed:  # noqa: ASYNC110
+                await trio.sleep(_POLL_SECONDS)
+        size = max(1, min(len(view), muxed.send_window))
+        await stream.write(bytes(view[:size]))
+        view = view[size:]
+
+
+def is_relayed(connection: Any) -> bool:
+    """Whether a connection (or a stream's) goes through a relay."""
+    muxed = getattr(connection, "muxed_conn", connection)
+    return muxed.get_connection_type() is not ConnectionType.DIRECT
+
+
+def _raw(stream: Any, initiator: bool, relay: PeerId, peer: PeerId) -> RawConnection:
+    way = Multiaddr(f"/p2p/{id_of(relay)}/p2p-circuit/p2p/{id_of(peer)}")
+    circuit: Any = CircuitStream(stream)
+    return RawConnection(circuit, initiator, ConnectionType.RELAYED, [way])
+
+
+def _addresses(given: Any, relay: PeerId) -> list[str]:
+    """Those of a relay's addresses that can be dialled; it may say what it likes."""
+    found: list[str] = []
+    for data in list(given)[:8]:
+        try:
+            text = str(Multiaddr(data))
+            if parse_dial(text)[1] == relay and text not in found:
+                found.append(text)
+        except (BadAddress, ValueError, KeyError):
+            continue
+    return found[:_MAX_RELAY_ADDRESSES]

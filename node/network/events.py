@@ -1,0 +1,73 @@
+"""Who comes and who goes: what the library tells of connections, and what readers are told of peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+from libp2p.abc import INotifee
+
+from ...crypto.identity import PeerId
+
+_BUFFERED_EVENTS = 1024
+
+
+@dataclass(frozen=True)
+class PeerUp:
+    """A peer has connected."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class PeerDown:
+    """The last connection to a peer is gone."""
+
+    peer: PeerId
+
+
+PeerEvent = PeerUp | PeerDown
+
+
+class Events:
+    """A queue that loses its oldest entries rather than make anybody wait."""
+
+    def __init__(self) -> None:
+        self._send, self.receiver = trio.open_memory_channel[PeerEvent](_BUFFERED_EVENTS)
+        self._drain = self.receiver.clone()
+
+    def put(self, event: PeerEvent) -> None:
+        """Add an event."""
+        try:
+            self._send.send_nowait(event)
+        except trio.WouldBlock:
+            self._drain.receive_nowait()
+            self._send.send_nowait(event)
+
+
+class Notices(INotifee):
+    """What the library tells about connections. It waits for these, so they only take note."""
+
+    def __init__(self, arrived: Callable[[Any], None], departed: Callable[[Any], None]) -> None:
+        self._arrived = arrived
+        self._departed = departed
+
+    async def connected(self, network: Any, conn: Any) -> None:
+        self._arrived(conn)
+
+    async def disconnected(self, network: Any, conn: Any) -> None:
+        self._departed(conn)
+
+    async def opened_stream(self, network: Any, stream: Any) -> None:
+        pass
+
+    async def closed_stream(self, network: Any, stream: Any) -> None:
+        pass
+
+    async def listen(self, network: Any, multiaddr: Any) -> None:
+        pass
+
+    async def listen_close(self, network: Any, multiaddr: Any) -> None:
+        pass

@@ -1,0 +1,228 @@
+"""The relay's side of circuits: it holds places for peers that nobody can dial and joins streams.
+
+Everything is bounded: places, also those of one address, circuits, also those of one peer, the bytes
+and the time of each, and the bytes a second of all. A circuit that ends touches no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+from libp2p.host.basic_host import BasicHost
+from libp2p.peer.id import ID
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
+from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
+
+from ...crypto.identity import PeerId
+from .addresses import id_of, peer_of
+from .circuits import ANSWER_SECONDS, HOP, STOP, STREAM_FAILURES, is_relayed, write_patiently
+from .rates import Rate
+from .streams import reset
+
+# One message of the encryption below, as in `streams`.
+_PIECE_BYTES = 65_519 - 12
+# Peers ping a quiet connection every two seconds, through the circuit too.
+_IDLE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CircuitLimits:
+    """What a relay gives at most. A swarm of 32 members without a reachable one has 496 circuits."""
+
+    places: int = 256
+    places_per_address: int = 64
+    """Of one IP address: a flat full of nodes, but not all there are."""
+    place_seconds: float = 600.0
+    circuits: int = 512
+    circuits_per_peer: int = 64
+    """As many as a node keeps connections; counted at both ends."""
+    circuits_per_address: int = 192
+    """Of the callers behind one IP address."""
+    circuit_seconds: float = 86_400.0
+    """A day; then the two have to call again, which takes a second."""
+    circuit_bytes: int = 64 << 30
+    """Both ways: some 10,000 updates of 2.8 MB each way."""
+
+
+class CircuitRelay:
+    """Serves circuits on a host for as long as `willing` says so."""
+
+    def __init__(
+        self,
+        host: BasicHost,
+        limits: CircuitLimits,
+        *,
+        open_stream: Callable[[PeerId, str], Awaitable[Any]],
+        refuses: Callable[[PeerId], bool],
+        willing: Callable[[], bool],
+        rate: Rate,
+    ) -> None:
+        self._host = host
+        self._open_stream = open_stream
+        self._limits = limits
+        self._refuses = refuses
+        self._willing = willing
+        self._rate = rate
+        # By peer: until when on trio's clock, and the address it came from.
+        self._places: dict[PeerId, tuple[float, str]] = {}
+        self._ends: Counter[PeerId] = Counter()
+        self._callers: Counter[str] = Counter()
+        self.circuits = 0
+        """Circuits that are open."""
+        self.relayed_bytes = 0
+        """Bytes carried since the start, each counted once."""
+        self.refused: Counter[str] = Counter()
+        """Requests refused, by reason."""
+        host.set_stream_handler(HOP, self._serve)
+
+    def places(self) -> int:
+        """How many peers hold a place."""
+        self._expire()
+        return len(self._places)
+
+    async def _serve(self, stream: Any) -> None:
+        peer = peer_of(stream.muxed_conn.peer_id)
+        answered = False
+        try:
+            with trio.fail_after(ANSWER_SECONDS):
+                message = await read_delimited_msg(stream, HopMessage)
+            # No relaying over what is relayed already: chains of relays would only hide who asks.
+            if peer is None or self._refuses(peer) or is_relayed(stream):
+                answer = self._refusal(Status.PERMISSION_DENIED, "refused_peer")
+            elif message.type == HopMessage.RESERVE:
+                answer = self._reserve(peer, _address(stream))
+            elif message.type == HopMessage.CONNECT:
+                answer = await self._connect(stream, peer, message.peer.id)
+            else:
+                answer = self._refusal(Status.MALFORMED_MESSAGE, "malformed")
+            if answer is not None:
+                await _send(stream, answer)
+                await stream.close()
+                answered = True
+        except STREAM_FAILURES:
+            # The peer gave up, broke off or sent garbage; nothing of it is left here.
+            return
+        finally:
+            if not answered:
+                await reset(stream)
+
+    def _reserve(self, peer: PeerId, address: str) -> HopMessage:
+        self._expire()
+        limits = self._limits
+        others = [where for other, (_, where) in self._places.items() if other != peer]
+        if not self._willing():
+            return self._refusal(Status.PERMISSION_DENIED, "unwilling")
+        if len(others) >= limits.places or others.count(address) >= limits.places_per_address:
+            return self._refusal(Status.RESERVATION_REFUSED, "places")
+        self._places[peer] = (trio.current_time() + limits.place_seconds, address)
+        answer = HopMessage(type=HopMessage.STATUS, status=Status.OK)
+        answer.reservation.expire = int(time.time() + limits.place_seconds)
+        answer.reservation.addrs.extend(each.to_bytes() for each in self._host.get_addrs())
+        answer.limit.duration = int(limits.circuit_seconds)
+        answer.limit.data = limits.circuit_bytes
+        return answer
+
+    async def _connect(self, stream: Any, caller: PeerId, data: bytes) -> HopMessage | None:
+        """A refusal, or None after a circuit has come and gone."""
+        self._expire()
+        limits, address = self._limits, _address(stream)
+        callee = peer_of(ID(data))
+        if callee is None or callee == caller:
+            return self._refusal(Status.MALFORMED_MESSAGE, "malformed")
+        if callee not in self._places:
+            return self._refusal(Status.NO_RESERVATION, "no_place")
+        if (
+            self.circuits >= limits.circuits
+            or self._callers[address] >= limits.circuits_per_address
+            or max(self._ends[caller], self._ends[callee]) >= limits.circuits_per_peer
+        ):
+            return self._refusal(Status.RESOURCE_LIMIT_EXCEEDED, "circuits")
+        self.circuits += 1
+        self._callers[address] += 1
+        self._ends.update((caller, callee))
+        try:
+            return await self._join(stream, caller, callee)
+        finally:
+            self.circuits -= 1
+            # Subtraction drops what is down at zero.
+            self._callers -= Counter((address,))
+            self._ends -= Counter((caller, callee))
+
+    async def _join(self, stream: Any, caller: PeerId, callee: PeerId) -> HopMessage | None:
+        """Call the callee and carry bytes both ways until one end has enough."""
+        other: Any = None
+        try:
+            try:
+                with trio.fail_after(ANSWER_SECONDS):
+                    other = await self._open_stream(callee, STOP)
+                    call = StopMessage(type=StopMessage.CONNECT)
+                    call.peer.id = id_of(caller).to_bytes()
+                    await write_delimited_msg(other, call)
+                    answer = await read_delimited_msg(other, StopMessage)
+            except STREAM_FAILURES:
+                return self._refusal(Status.CONNECTION_FAILED, "unreachable")
+            # Over a circuit of its own the callee could make loops of relays.
+            if answer.status != Status.OK or is_relayed(other):
+                return self._refusal(Status.CONNECTION_FAILED, "unreachable")
+            await _send(stream, HopMessage(type=HopMessage.STATUS, status=Status.OK))
+            left = _Budget(self._limits.circuit_bytes)
+            with trio.move_on_after(self._limits.circuit_seconds):
+                async with trio.open_nursery() as nursery:
+                    for source, target in ((stream, other), (other, stream)):
+                        nursery.start_soon(self._carry, source, target, left, nursery.cancel_scope)
+            return None
+        finally:
+            if other is not None:
+                await reset(other)
+
+    async def _carry(self, source: Any, target: Any, left: _Budget, both: trio.CancelScope) -> None:
+        # What a source sends ahead lies in our memory until the target takes it: the first window
+        # (256 KiB) has to do. 40 Mbit/s at 50 ms is more than a home's upload.
+        source.muxed_stream._apply_autotune_epoch = lambda buffered: 0
+        try:
+            while True:
+                with trio.fail_after(_IDLE_SECONDS):
+                    data = await source.read(_PIECE_BYTES)
+                if not data or not left.spend(len(data)):
+                    break
+                await self._rate.spend(len(data))
+                await write_patiently(target, data)
+                self.relayed_bytes += len(data)
+        except STREAM_FAILURES:
+            # An end has closed, or stands still; the circuit is over, the others are not.
+            pass
+        finally:
+            both.cancel()
+
+    def _refusal(self, status: Any, reason: str) -> HopMessage:
+        self.refused[reason] += 1
+        return HopMessage(type=HopMessage.STATUS, status=status)
+
+    def _expire(self) -> None:
+        now = trio.current_time()
+        for peer in [peer for peer, (until, _) in self._places.items() if until <= now]:
+            del self._places[peer]
+
+
+class _Budget:
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def spend(self, size: int) -> bool:
+        self._left -= size
+        return self._left >= 0
+
+
+async def _send(stream: Any, message: HopMessage) -> None:
+    with trio.fail_after(ANSWER_SECONDS):
+        await write_delimited_msg(stream, message)
+
+
+def _address(stream: Any) -> str:
+    remote = stream.muxed_conn.secured_conn.get_remote_address()
+    return remote[0] if remote is not None else ""

@@ -1,0 +1,76 @@
+"""Nodes that nobody can dial, in one process: they tell an address at which nobody listens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
+from distro_node.node.network.introductions import Introducer
+from distro_node.node.network.network import Network, NetworkSettings, open_network
+from distro_node.node.network.reach import Reach
+from distro_node.node.network.scopes import open_scope
+from distro_node.protocol.manifest import SwarmId
+from network.support import LOOPBACK, identity
+
+SWARM = SwarmId(bytes(range(32)))
+# Port 1 needs privileges that nobody uses it with.
+NOWHERE = "/ip4/127.0.0.1/tcp/1"
+
+
+class Home:
+    """A network with all that keeps it in touch."""
+
+    def __init__(self, network: Network, introducer: Introducer, reach: Reach) -> None:
+        self.network = network
+        self.introducer = introducer
+        self.reach = reach
+
+
+@asynccontextmanager
+async def home(
+    number: int, bootstrap: Sequence[str], known: Path | None = None, *, hidden: bool = True
+) -> AsyncIterator[Home]:
+    """Open a node; `hidden` behind a router, so to say."""
+    settings = NetworkSettings(listen=LOOPBACK.listen, announce=(NOWHERE,) if hidden else ())
+    async with open_network(settings, identity(number)) as network:
+        introducer = Introducer(network, identity(number), SWARM, bootstrap, known)
+        reach = Reach(network, introducer)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(introducer.run)
+            nursery.start_soon(reach.run)
+            yield Home(network, introducer, reach)
+            nursery.cancel_scope.cancel()
+
+
+class Bootstrap:
+    """A bootstrap peer that can be stopped and, at the same address, started again."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings: dict[str, Any] = {
+            "identity": identity(99),
+            "listen": LOOPBACK.listen,
+            **settings,
+        }
+        self.scope = open_scope()
+        self.stopped = trio.Event()
+
+    async def run(self, task_status: Any) -> None:
+        """Run until `stop`; a task's status tells the addresses."""
+
+        def ready(addresses: list[str]) -> None:
+            self._settings["listen"] = (addresses[0].partition("/p2p/")[0],)
+            task_status.started(addresses)
+
+        self.scope, self.stopped = open_scope(), trio.Event()
+        with self.scope:
+            await run_bootstrap(BootstrapSettings(**self._settings), ready=ready)
+        self.stopped.set()
+
+    async def stop(self) -> None:
+        """Stop it, and wait until it has."""
+        self.scope.cancel()
+        await self.stopped.wait()

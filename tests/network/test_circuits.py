@@ -1,0 +1,175 @@
+"""Circuits: peers that only a relay can reach talk to each other, and what a relay puts up with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+from distro_node.crypto.identity import PeerId
+from distro_node.node.network.addresses import circuit_through, id_of
+from distro_node.node.network.circuits import HOP, STOP
+from distro_node.node.network.errors import DialError, RequestError
+from distro_node.node.network.network import Network, open_network
+from distro_node.node.network.relaying import CircuitLimits
+from network.support import LOOPBACK, identity, networks, until
+
+ECHO = "/test/echo/1"
+
+
+async def echo(peer: PeerId, request: bytes) -> bytes:
+    return request
+
+
+@asynccontextmanager
+async def relay_and(
+    count: int, limits: CircuitLimits | None = None
+) -> AsyncIterator[tuple[Network, list[Network]]]:
+    """A relay, and others that are connected to nobody but it and hold places there."""
+    settings = replace(LOOPBACK, carry=limits or CircuitLimits())
+    async with AsyncExitStack() as stack:
+        relay = await stack.enter_async_context(open_network(settings, identity(99)))
+        others = await stack.enter_async_context(networks(count))
+        for other in others:
+            other.serve(ECHO, echo, max_request=1 << 22, max_concurrent=8)
+            await other.connect(relay.addresses[0])
+        yield relay, others
+
+
+def through(relay: Network, peer: Network) -> str:
+    return circuit_through(relay.own_addresses[0], peer.peer)
+
+
+async def ask(asker: Network, peer: Network, request: bytes = b"hello") -> bytes:
+    return await asker.request(peer.peer, ECHO, request, max_response=1 << 22, timeout=20)
+
+
+async def test_two_peers_talk_through_a_relay() -> None:
+    async with relay_and(2) as (relay, (a, b)):
+        assert relay.carrier is not None
+        place = await b.circuits.reserve(relay.peer)
+        assert place.addresses == tuple(relay.own_addresses)
+        assert await a.connect(through(relay, b)) == b.peer
+        await until(lambda: a.peer in b.connected())
+        assert a.relayed() == {b.peer}
+        assert b.relayed() == {a.peer}
+        big = bytes(range(256)) * 8192
+        assert await ask(a, b, big) == big
+        assert await ask(b, a, big) == big
+        assert relay.carrier.circuits == 1
+        assert relay.carrier.relayed_bytes > 4 * len(big)
+        # What goes over the circuit is not counted twice: once as itself, once as its carrier's.
+        assert 2 * len(big) < a.wire_bytes()[0] < 2.2 * len(big)
+        await a.disconnect(b.peer)
+        await until(lambda: not a.relayed() and not b.relayed())
+        await until(lambda: relay.carrier is not None and relay.carrier.circuits == 0)
+        assert a.connected() == b.connected() == {relay.peer}
+
+
+async def test_the_end_of_one_circuit_leaves_the_others_alone() -> None:
+    async with relay_and(3) as (relay, (a, b, c)):
+        for each in (b, c):
+            await each.circuits.reserve(relay.peer)
+            await a.connect(through(relay, each))
+        await a.disconnect(b.peer)
+        await until(lambda: a.peer not in b.connected())
+        assert await ask(a, c) == b"hello"
+        assert a.relayed() == {c.peer}
+
+
+async def test_calls_that_cannot_be_put_through() -> None:
+    limits = CircuitLimits(circuits_per_peer=1)
+    async with relay_and(4, limits) as (relay, (a, b, c, stranger)):
+        with pytest.raises(DialError, match="does not hold a place"):
+            await a.connect(through(relay, b))
+        await b.circuits.reserve(relay.peer)
+        await c.circuits.reserve(relay.peer)
+        assert await a.connect(through(relay, b)) == b.peer
+        # One circuit a peer, whoever calls.
+        with pytest.raises(DialError, match="the relay is full"):
+            await a.connect(through(relay, c))
+        with pytest.raises(DialError, match="the relay is full"):
+            await c.connect(through(relay, b))
+        # Whoever has never asked this relay for anything takes no calls from it.
+        assert relay.carrier is not None
+        relay.carrier._places[stranger.peer] = (trio.current_time() + 60, "")
+        with pytest.raises(DialError, match="cannot reach it"):
+            await c.connect(through(relay, stranger))
+        # Nor does a peer that is no relay put anything through.
+        with pytest.raises(DialError, match="does not answer"):
+            await c.connect(circuit_through(a.own_addresses[0], stranger.peer))
+        assert dict(relay.carrier.refused) == {"no_place": 1, "circuits": 2, "unreachable": 1}
+
+
+async def test_places_are_bounded_and_lapse() -> None:
+    limits = CircuitLimits(places=3, places_per_address=2, place_seconds=100)
+    async with relay_and(3, limits) as (relay, (a, b, c)):
+        assert relay.carrier is not None
+        for each in (a, b, a):
+            await each.circuits.reserve(relay.peer)
+        with pytest.raises(DialError, match="the relay is full"):
+            await c.circuits.reserve(relay.peer)
+        assert relay.carrier.places() == 2
+        relay.carrier._places[b.peer] = (trio.current_time(), "127.0.0.1")
+        await c.circuits.reserve(relay.peer)
+        with pytest.raises(DialError, match="does not hold a place"):
+            await a.connect(through(relay, b))
+        relay.carries = False
+        with pytest.raises(DialError, match="the relay refuses"):
+            await c.circuits.reserve(relay.peer)
+
+
+async def test_a_circuit_ends_at_its_limits() -> None:
+    async with relay_and(2, CircuitLimits(circuit_bytes=1 << 20)) as (relay, (a, b)):
+        await b.circuits.reserve(relay.peer)
+        await a.connect(through(relay, b))
+        assert await ask(a, b) == b"hello"
+        with pytest.raises(RequestError, match="closed"):
+            await ask(a, b, bytes(1 << 20))
+        await until(lambda: not a.relayed() and not b.relayed())
+    async with relay_and(2, CircuitLimits(circuit_seconds=0.5)) as (relay, (a, b)):
+        await b.circuits.reserve(relay.peer)
+        await a.connect(through(relay, b))
+        await until(lambda: not a.relayed() and not b.relayed())
+        assert relay.peer in a.connected()
+
+
+async def test_a_relay_cannot_pass_for_the_peer_it_should_call() -> None:
+    """Over a circuit, too, only the owner of the key that was asked for will do."""
+    async with relay_and(3) as (relay, (a, b, mallory)):
+        assert relay.carrier is not None
+        await b.circuits.reserve(relay.peer)
+        await mallory.circuits.reserve(relay.peer)
+        honest = relay.carrier._open_stream
+
+        async def elsewhere(peer: PeerId, protocol: str) -> Any:
+            return await honest(mallory.peer if peer == b.peer else peer, protocol)
+
+        relay.carrier._open_stream = elsewhere
+        with pytest.raises(DialError, match="another peer answers there"):
+            await a.connect(through(relay, b))
+        assert b.peer not in a.connected()
+        assert mallory.peer not in a.connected()
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\xff" * 50, b"\x05abcde", b"\x02\x08\x63", bytes(70_000)]
+)
+async def test_garbage_at_a_relay_and_at_its_guests(garbage: bytes) -> None:
+    async with relay_and(2) as (relay, (a, b)):
+        await b.circuits.reserve(relay.peer)
+        for sender, target, protocol in ((a, relay, HOP), (relay, b, STOP)):
+            for ending in ("close", "reset"):
+                stream: Any = await sender._host.new_stream(id_of(target.peer), [protocol])
+                await stream.write(garbage)
+                await getattr(stream, ending)()
+        await a.connect(through(relay, b))
+        # Garbage in the circuit itself, where ciphertext is expected, costs the circuit alone.
+        (circuit,) = a._connections[b.peer]
+        await circuit.muxed_conn.secured_conn.conn.read_writer.read_write_closer.write(garbage)
+        await a.connect(through(relay, b))
+        assert a.peer in relay.connected()
+        assert b.peer in relay.connected()
