@@ -13,6 +13,7 @@ import trio
 
 from ..crypto.identity import Identity
 from ..protocol.introductions import Registry
+from .network.dial_back import DialBack
 from .network.introductions import IntroductionService
 from .network.network import NetworkSettings, open_network
 from .network.relaying import CircuitLimits
@@ -51,6 +52,7 @@ async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[st
     )
     async with open_network(network_settings, settings.identity) as network:
         IntroductionService(network, Registry())
+        DialBack(network)
         if settings.relay is not None:
             UpdateRelay(network, settings.relay)
         ready(network.addresses)

@@ -37,6 +37,7 @@ from .network.errors import BadAddress, PortInUse
 from .network.introductions import Introducer, NoBootstrap
 from .network.network import Network, NetworkSettings, open_network
 from .network.reach import Reach
+from .network.relaying import MEMBER_CIRCUITS
 from .network.relays import Relays
 from .network.scopes import open_scope
 from .network.update_relay import UpdateRelay
@@ -94,6 +95,7 @@ async def _network(settings: DaemonSettings, identity: Identity) -> AsyncIterato
             announce=settings.announce,
             max_upload=settings.max_upload,
             max_download=settings.max_download,
+            carry=MEMBER_CIRCUITS,
         )
         async with open_network(network_settings, identity) as network:
             yield network
@@ -125,6 +127,7 @@ class _Daemon:
         self._manifest: Manifest | None = None
         self._runner: Runner | None = None
         self._introducer: Introducer | None = None
+        self._reach: Reach | None = None
         self._snapshots: Snapshots | None = None
         self._leaving = trio.Event()
 
@@ -153,7 +156,8 @@ class _Daemon:
                     known_path=self._directory.root / "peers.json",
                 )
                 nursery.start_soon(self._introducer.run)
-                nursery.start_soon(Reach(self._network, self._introducer).run)
+                self._reach = Reach(self._network, self._introducer)
+                nursery.start_soon(self._reach.run)
                 runner, workshop = await self._join(self._introducer)
                 self._runner = runner
             # Told to leave at the last instant of joining, nobody has said goodbye yet.
@@ -357,6 +361,7 @@ class _Daemon:
             "bootstrap_connected": (
                 self._introducer is not None and self._introducer.bootstrap_connected()
             ),
+            "reach": self._reach.status() if self._reach is not None else None,
             "until_round": self._settings.until_round,
         }
         if self._manifest is not None and not status["parameters"]:
@@ -415,6 +420,9 @@ class _Daemon:
             received.update(network.traffic.received)
             rejected.update(network.traffic.rejected)
             metrics.peers_connected.set(len(network.connected()))
+            metrics.peers_relayed.set(len(network.relayed()))
+            if self._reach is not None and self._reach.dialable is not None:
+                metrics.reachable.set(self._reach.dialable)
             await trio.sleep(_METRICS_SECONDS)
 
 

@@ -198,6 +198,15 @@ class Metrics:
         self.peers_connected = self._single(
             Gauge, "peers_connected", "Peers with an open connection."
         )
+        self.peers_relayed = self._single(
+            Gauge, "peers_relayed", "Peers that are connected through a relay alone."
+        )
+        self.reachable = self._single(
+            Gauge,
+            "reachable",
+            "1 if others can dial this node, 0 if not; no number: not known yet.",
+        )
+        self.reachable.set(math.nan)
         self.update_bytes = self._single(
             Gauge, "update_bytes", "Size of the update that this node sent last."
         )

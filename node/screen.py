@@ -258,7 +258,15 @@ def _facts(status: Status, curves: Curves) -> list[Text]:
             f"fingerprint {plain(status.get('fingerprint') or '–')}",
         ),
     ]
+    reach = status.get("reach") or {}
+    if reach.get("verdict") == "unreachable":
+        way = "a relay carries you" if reach.get("relays") else "no relay, outgoing calls alone"
+        rows.insert(2, ("reach", way, f"to be called: open TCP {_plain_port(reach.get('port'))}"))
     return [_row(*row) for row in rows]
+
+
+def _plain_port(port: Any) -> str:
+    return str(port) if isinstance(port, int) else "…"
 
 
 def _row(label: str, value: str, note: str) -> Text:

@@ -86,6 +86,16 @@ def test_a_newcomer_reads_what_goes_on() -> None:
         assert part in text
 
 
+def test_whoever_cannot_be_called_is_told_what_helps() -> None:
+    reach = {"verdict": "unreachable", "relays": ["12D3KooWaaaaaaBBBBBB"], "port": 65535}
+    assert "open TCP" not in "\n".join(drawn(TRAINING))
+    lines = drawn(TRAINING | {"reach": reach})
+    assert any("a relay carries you" in x and x.endswith("open TCP 65535") for x in lines)
+    alone = "\n".join(drawn(TRAINING | {"reach": reach | {"relays": []}}))
+    assert "outgoing calls alone" in alone
+    assert drawn(TRAINING | {"reach": {"verdict": "unreachable"}})
+
+
 def test_no_line_is_cut_at_eighty_columns() -> None:
     assert not any("…" in line for line in drawn(TRAINING))
 

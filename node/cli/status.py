@@ -119,6 +119,11 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         f"{_text(facts.get('device'))}, {_number(facts.get('parameters'), ',d')} parameters",
         "",
     )
+    reach = facts.get("reach")
+    if reach:
+        yield "reach", _text(reach.get("advice")), ""
+        direct, relayed = reach.get("peers_direct") or 0, reach.get("peers_relayed") or 0
+        yield "connections", f"{direct} direct, {relayed} through a relay", "to whomever it is"
     for address in facts.get("addresses") or []:
         yield "address", str(address), "where others reach you"
     if facts.get("metrics"):

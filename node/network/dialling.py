@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import socket
+from typing import Any
 
 import trio
 from libp2p.network.exceptions import SwarmException
+from libp2p.network.swarm import Swarm
+from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.transport.exceptions import MuxerUpgradeFailure, SecurityUpgradeFailure
 from multiaddr import Multiaddr
+
+from .scopes import shielded
 
 _NETWORK_ERRORS = {
     errno.ECONNREFUSED: "connection refused",
@@ -55,3 +60,22 @@ async def resolve(target: Multiaddr) -> list[Multiaddr]:
         Multiaddr(f"/{'ip6' if each[0] == socket.AF_INET6 else 'ip4'}/{each[4][0]}{rest}")
         for each in found
     ]
+
+
+async def answers(swarm: Swarm, peer: ID, host: str, port: int, timeout: float) -> bool:
+    """Whether a peer proves its key at a TCP port within so many seconds; hangs up at once."""
+    target = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}")
+    transport: Any = swarm.transport_manager.transport_for_dialing(target)
+    connection: Any = None
+    try:
+        with trio.fail_after(timeout):
+            connection = await transport.dial(target)
+            await swarm.upgrader.upgrade_security(connection, True, peer)
+            return True
+    except Exception:
+        # The library raises many kinds; all of them mean that nobody who is this peer is there.
+        return False
+    finally:
+        if connection is not None:
+            with shielded(1):
+                await connection.close()

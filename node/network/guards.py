@@ -60,6 +60,7 @@ _MAX_UNREAD = MAX_WINDOW_SIZE + MAX_MESSAGE_SIZE
 _CHATTY = (
     "libp2p.host.basic_host",
     "libp2p.network.swarm",
+    "libp2p.protocol_muxer.multiselect_client",
     "libp2p.pubsub.gossipsub",
     "libp2p.pubsub.pubsub",
     "libp2p.stream_muxer.yamux.yamux",

@@ -31,9 +31,10 @@ from .addresses import (
     parse_listen,
     peer_of,
     split_circuit,
+    through_relay,
 )
 from .circuits import Circuits, is_relayed
-from .dialling import dial_reason, resolve
+from .dialling import answers, dial_reason, resolve
 from .errors import BadAddress, DialError, RequestError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, Receiver, Validator, open_gossip
@@ -162,6 +163,11 @@ class Network:
         """The addresses this machine has by itself, or was told to announce."""
         return [str(address) for address in self._host.get_addrs()]
 
+    @property
+    def dialable_addresses(self) -> list[str]:
+        """Those of our addresses that do not lead through a relay."""
+        return [address for address in self.addresses if not through_relay(address)]
+
     def announce(self, source: str, addresses: Iterable[str]) -> None:
         """Tell others these addresses too, in place of those that `source` named before."""
         group = tuple(addresses)
@@ -258,6 +264,10 @@ class Network:
             failure = error
         assert failure is not None
         raise DialError(address, dial_reason(failure)) from failure
+
+    async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool:
+        """Whether a peer proves its key at a TCP port; hangs up again at once."""
+        return await answers(self._swarm, id_of(peer), host, port, timeout)
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""

@@ -49,6 +49,13 @@ class CircuitLimits:
     """Both ways: some 10,000 updates of 2.8 MB each way."""
 
 
+MEMBER_CIRCUITS = CircuitLimits(
+    places=32, places_per_address=16, circuits=64, circuits_per_peer=16, circuits_per_address=32
+)
+"""What a member that can be dialled gives: enough to hold a small swarm together without a bootstrap
+peer, within its own `--max-upload`."""
+
+
 class CircuitRelay:
     """Serves circuits on a host for as long as `willing` says so."""
 
