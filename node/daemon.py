@@ -33,6 +33,7 @@ from .journal import Journal
 from .metrics import Follower, Metrics
 from .network.addresses import parse_dial
 from .network.blobs import BlobFetcher, FetchFailed, serve_blobs
+from .network.chunks import ChunkFetcher, serve_chunks
 from .network.errors import BadAddress, PortInUse
 from .network.introductions import Introducer, NoBootstrap
 from .network.network import Network, NetworkSettings, open_network
@@ -183,12 +184,17 @@ class _Daemon:
             kind_of=lambda cid: "update" if cid in update_ids else "blob",
             asked=self._note_request,
         )
+        serve_chunks(network, self._store)
         journal.enter("syncing")
         ledger = await trio.to_thread.run_sync(records.load_ledger)
         await self._catch_up(ledger, records, introducer)
         self._check_standing(ledger)
         provisions = Provisions(
-            self._store, self._fetcher, lambda: list(network.connected()), journal.report
+            self._store,
+            self._fetcher,
+            ChunkFetcher(network, self._store, self._fetcher),
+            lambda: list(network.connected()),
+            journal.report,
         )
         await provisions.data(manifest.data)
         runner = Runner(

@@ -20,11 +20,12 @@ from ..protocol.errors import ProtocolError
 from ..protocol.manifest import DataSpec
 from .blobstore import BlobStore
 from .network.blobs import BlobFetcher, FetchFailed, Wanted
+from .network.chunks import ChunkFetcher
 
 _log = logging.getLogger(__name__)
 
-# One chunk over a line of 1 Mbit/s takes 34 s.
-_TIMEOUT_SECONDS = 120.0
+# For a list or the tokenizer, 16 MiB at the most: at 1 Mbit/s it takes 134 s.
+_TIMEOUT_SECONDS = 300.0
 _PAUSE_SECONDS = 2.0
 
 Report = Callable[[str, int, int], None]
@@ -38,11 +39,13 @@ class Provisions:
         self,
         store: BlobStore,
         fetcher: BlobFetcher,
+        chunks: ChunkFetcher,
         providers: Callable[[], Sequence[PeerId]],
         report: Report,
     ) -> None:
         self._store = store
         self._fetcher = fetcher
+        self._chunks = chunks
         self._providers = providers
         self._report = report
 
@@ -71,10 +74,19 @@ class Provisions:
         if data is None:
             return None
         blobs = decode_blob_list(data, kind, size)
-        while not await self._chunks(blobs, what, wanted):
-            if not wanted():
-                return None
-        return blobs
+
+        def progress(done: int, total: int) -> None:
+            self._report(what, min(done * CHUNK_BYTES, blobs.size), blobs.size)
+
+        complete = await self._chunks.fetch(
+            blob,
+            blobs,
+            providers=self._providers,
+            progress=progress,
+            waiting=lambda failure: self._say_waiting(what, failure),
+            wanted=wanted,
+        )
+        return blobs if complete else None
 
     async def data(self, data: DataSpec) -> None:
         """The training data, the held-out part and the tokenizer. Raises `DiskFull`."""
@@ -97,31 +109,12 @@ class Provisions:
             except FetchFailed as failure:
                 if not wanted():
                     return None
-                await self._wait(what, failure)
+                self._say_waiting(what, failure)
+                await trio.sleep(_PAUSE_SECONDS)
 
-    async def _chunks(self, blobs: BlobList, what: str, wanted: Wanted) -> bool:
-        def progress(done: int, total: int) -> None:
-            self._report(what, min(done * CHUNK_BYTES, blobs.size), blobs.size)
-
-        try:
-            await self._fetcher.fetch_many(
-                blobs.chunks,
-                max_bytes=CHUNK_BYTES,
-                providers=self._providers,
-                timeout=_TIMEOUT_SECONDS,
-                progress=progress,
-                wanted=wanted,
-            )
-        except FetchFailed as failure:
-            if wanted():
-                await self._wait(what, failure)
-            return False
-        return True
-
-    async def _wait(self, what: str, failure: FetchFailed) -> None:
+    def _say_waiting(self, what: str, failure: FetchFailed) -> None:
         _log.info("waiting for a peer that has %s (%s)", what, failure.reason)
         self._report(f"waiting for a peer that has {what}", 0, 0)
-        await trio.sleep(_PAUSE_SECONDS)
 
 
 def blob_list_at(

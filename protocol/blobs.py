@@ -21,6 +21,8 @@ MAX_BLOB_BYTES = 16 << 20
 CHUNK_BYTES = 4 << 20
 """Small enough that a slow line shows progress and loses little when it breaks."""
 
+MAX_CHUNKS = 1 << 17
+
 # 34 bytes a chunk: the longest list, 512 GiB, fits; a 70B model in float32 has 280 GB.
 MAX_BLOB_LIST_BYTES = 5 << 20
 
@@ -31,7 +33,7 @@ class BlobList:
 
     kind: Literal["snapshot", "shard"]
     size: Annotated[int, Range(1, 2**50)]
-    chunks: Annotated[tuple[ContentId, ...], Length(1, 1 << 17)]
+    chunks: Annotated[tuple[ContentId, ...], Length(1, MAX_CHUNKS)]
 
     def __post_init__(self) -> None:
         if len(self.chunks) != -(-self.size // CHUNK_BYTES):
@@ -46,12 +48,17 @@ class BlobList:
         return encode(self)
 
 
+def decode_any_blob_list(data: bytes) -> BlobList:
+    """Decode a blob list of whatever kind and size. Raises `ProtocolError`."""
+    return decode(BlobList, data, max_bytes=MAX_BLOB_LIST_BYTES)
+
+
 def decode_blob_list(data: bytes, kind: Literal["snapshot", "shard"], size: int) -> BlobList:
     """Decode a blob list that must be of this kind and name this many bytes.
 
     Raises `ProtocolError`.
     """
-    blobs = decode(BlobList, data, max_bytes=MAX_BLOB_LIST_BYTES)
+    blobs = decode_any_blob_list(data)
     if blobs.kind != kind or blobs.size != size:
         raise ProtocolError(
             "mismatch",

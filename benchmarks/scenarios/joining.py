@@ -1,0 +1,185 @@
+"""The processes of a join: members that serve a state, and a newcomer that fetches it.
+
+They run a node's own network, ledger, blob store and download, without a trainer: the state is random
+bytes that a record certifies. Run by the scenarios `join` and `distance`, each in a namespace:
+
+    python joining.py serve FOLDER ADDRESS NUMBER [--lies]
+    python joining.py fetch FOLDER ADDRESS MEMBER…
+
+Each prints a line of JSON for what the scenario waits for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import trio
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests"))
+
+from distro_node.crypto.hashing import ContentId
+from distro_node.crypto.identity import PeerId
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.datadir import SwarmDir
+from distro_node.node.network.blobs import BlobFetcher, serve_blobs
+from distro_node.node.network.chunks import ChunkFetcher, serve_chunks
+from distro_node.node.network.network import NetworkSettings, open_network
+from distro_node.node.provisions import Provisions
+from distro_node.node.records import Records, blob_of
+from distro_node.node.snapshots import Snapshots
+from distro_node.node.sync import ask_any, serve_sync
+from distro_node.protocol.blobs import CHUNK_BYTES, BlobList
+from distro_node.protocol.ledger import Ledger
+from distro_node.protocol.manifest import (
+    MAX_MANIFEST_BYTES,
+    ParameterSpec,
+    SwarmId,
+    decode_manifest,
+)
+from distro_node.protocol.messages import SnapshotEntry
+from simulation.chain import Chain
+from simulation.keys import identity
+
+_INTERVAL = 2
+# The newcomer's number; members count from 0.
+_NEWCOMER = 50
+
+
+def make_state(folder: Path, megabytes: int, members: int) -> None:
+    """Write what the members have: a state of so many megabytes, and the name that certifies it."""
+    size = megabytes * 1_000_000
+    store = BlobStore(folder / "members")
+    source = random.Random(1)
+    chunks = []
+    for start in range(0, size, CHUNK_BYTES):
+        chunks.append(store.put(source.randbytes(min(CHUNK_BYTES, size - start))))
+    listed = store.put(BlobList("snapshot", size, tuple(chunks)).encode())
+    named = {"size": size, "blob": listed.hex(), "members": members}
+    (folder / "state.json").write_text(json.dumps(named))
+    store.put(_chain(folder).manifest.encode())
+
+
+def _chain(folder: Path) -> Chain:
+    """The members' chain: a few rounds, and a record that certifies the state."""
+    named = json.loads((folder / "state.json").read_text())
+    blob = ContentId(bytes.fromhex(named["blob"]))
+    parameters = (ParameterSpec(name="weight", shape=(named["size"] // 4,)),)
+    chain = Chain(named["members"], parameters=parameters, snapshot_interval=_INTERVAL)
+    while chain.round <= 2 * _INTERVAL:
+        due = {"snapshot": SnapshotEntry(_INTERVAL, blob, named["size"])}
+        chain.grow(updates=[], **(due if chain.round == _INTERVAL + 1 else {}))
+    return chain
+
+
+async def _serve(folder: Path, address: str, number: int, *, lies: bool) -> None:
+    chain = _chain(folder)
+    store = _Liar(folder / "members") if lies else BlobStore(folder / "members")
+    settings = NetworkSettings(listen=(f"/ip4/{address}/tcp/0",))
+    async with open_network(settings, identity(number)) as network:
+        serve_blobs(network, store)
+        serve_chunks(network, store)
+        serve_sync(network, chain.manifest, chain.member(number))
+        _say(address=network.addresses[0])
+        await trio.sleep_forever()
+
+
+class _Liar(BlobStore):
+    """Says that it has everything, and gives something else."""
+
+    def get(self, cid: ContentId) -> bytes | None:
+        data = super().get(cid)
+        return data[::-1] if data is not None and len(data) > CHUNK_BYTES // 2 else data
+
+
+async def _fetch(folder: Path, address: str, members: Sequence[str]) -> None:
+    swarm = SwarmId(_chain(folder).manifest.swarm)
+    store = BlobStore(folder / "newcomer")
+    settings = NetworkSettings(listen=(f"/ip4/{address}/tcp/0",))
+    async with open_network(settings, identity(_NEWCOMER)) as network:
+        begun, resting = time.monotonic(), psutil.Process().memory_info().rss
+        for member in members:
+            await network.connect(member, 30.0)
+        connected = time.monotonic() - begun
+        fetcher = BlobFetcher(network, store)
+
+        def providers() -> list[PeerId]:
+            return list(network.connected())
+
+        data = await fetcher.fetch(
+            ContentId(swarm), max_bytes=MAX_MANIFEST_BYTES, providers=providers, timeout=60
+        )
+        manifest = decode_manifest(data, swarm)
+        ledger = Ledger(manifest)
+        while (found := await ask_any(network, manifest, len(ledger), set)) is not None:
+            for decided in found[1].decided():
+                ledger.append(decided)
+            if len(ledger) >= found[1].height:
+                break
+        peak = resting
+
+        def report(what: str, done: int, total: int) -> None:
+            nonlocal peak
+            peak = max(peak, psutil.Process().memory_info().rss)
+            _say(done=done, total=total, seconds=time.monotonic() - begun)
+
+        chunks = ChunkFetcher(network, store, fetcher)
+        records = Records(SwarmDir(folder / "newcomer-swarm"), manifest)
+        provisions = Provisions(store, fetcher, chunks, providers, report)
+        snapshots = Snapshots(
+            manifest=manifest,
+            store=store,
+            records=records,
+            provisions=provisions,
+            ledger=lambda: ledger,
+        )
+        found_state = await snapshots.best(certified_only=True)
+        _, received = network.wire_bytes()
+        _say(
+            finished=time.monotonic() - begun,
+            connected=connected,
+            round=found_state.round,
+            blob=blob_of(found_state).hex(),
+            received=received,
+            memory=peak - resting,
+            cpu=_cpu_seconds(),
+            rejected=dict(network.traffic.rejected),
+        )
+
+
+def _cpu_seconds() -> float:
+    times = psutil.Process().cpu_times()
+    return times.user + times.system
+
+
+def _say(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def main() -> None:
+    """Run one of the processes."""
+    parser = argparse.ArgumentParser(description="A member or a newcomer of the scenario `join`.")
+    roles = parser.add_subparsers(dest="role", required=True)
+    serve, fetch = roles.add_parser("serve"), roles.add_parser("fetch")
+    for role in (serve, fetch):
+        role.add_argument("folder", type=Path)
+        role.add_argument("address")
+    serve.add_argument("number", type=int)
+    serve.add_argument("--lies", action="store_true")
+    fetch.add_argument("members", nargs="+")
+    options = parser.parse_args()
+    if options.role == "serve":
+        trio.run(lambda: _serve(options.folder, options.address, options.number, lies=options.lies))
+    else:
+        trio.run(_fetch, options.folder, options.address, options.members)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Fetching the chunks of a blob list: from several peers, each once, whatever they say they have."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.network import chunks
+from distro_node.node.network.blobs import BlobFetcher, FetchFailed, serve_blobs
+from distro_node.node.network.chunks import MAX_MEMORY_BYTES, ChunkFetcher, serve_chunks
+from distro_node.node.network.network import Network
+from distro_node.protocol.blobs import CHUNK_BYTES, BlobList
+from network.support import star
+
+# Chunks are of one size but for the last; these are all last ones, of lists made by hand.
+SMALL = 1000
+
+
+class Shelf:
+    """A list of chunks that somebody has, or some of it."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.data = [number.to_bytes(4, "big") * (SMALL // 4) for number in range(count)]
+        self.cids = [content_id(data) for data in self.data]
+        # The size of a list is that of full chunks: nothing here looks at it.
+        self.blobs = BlobList("snapshot", count * CHUNK_BYTES, tuple(self.cids))
+        self.blob = content_id(self.blobs.encode())
+
+    def store(self, name: str, numbers: Sequence[int] | None = None) -> BlobStore:
+        """A store with the list and these chunks, or all."""
+        store = BlobStore(self.folder / name)
+        store.put(self.blobs.encode())
+        for number in range(len(self.data)) if numbers is None else numbers:
+            store.put(self.data[number])
+        return store
+
+
+class Served:
+    """A peer's blobs, and which of them it was asked for, in order."""
+
+    def __init__(self, network: Network, store: BlobStore) -> None:
+        self.asked: list[ContentId] = []
+        serve_blobs(network, store, asked=self.asked.append)
+        serve_chunks(network, store)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path, 40)
+
+
+async def fetch(
+    network: Network, shelf: Shelf, store: BlobStore, *peers: PeerId, **options: Any
+) -> bool:
+    settings: dict[str, Any] = {
+        "providers": lambda: peers,
+        "progress": lambda done, total: None,
+        "waiting": lambda failure: None,
+        "wanted": lambda: True,
+    }
+    fetcher = ChunkFetcher(network, store, BlobFetcher(network, store))
+    with trio.fail_after(60):
+        return await fetcher.fetch(shelf.blob, shelf.blobs, **(settings | options))
+
+
+async def test_every_chunk_comes_once_and_from_several_peers(shelf: Shelf) -> None:
+    mine = BlobStore(shelf.folder / "mine")
+    steps: list[tuple[int, int]] = []
+    async with star(4) as (a, *others):
+        served = [Served(other, shelf.store(f"{n}")) for n, other in enumerate(others)]
+        peers = [other.peer for other in others]
+        progress = lambda done, total: steps.append((done, total))  # noqa: E731
+        assert await fetch(a, shelf, mine, *peers, progress=progress)
+        assert all(mine.get(cid) == data for cid, data in zip(shelf.cids, shelf.data, strict=True))
+        assert steps == [(number + 1, 40) for number in range(40)]
+        assert sorted(cid for each in served for cid in each.asked) == sorted(shelf.cids)
+        assert all(each.asked for each in served)
+
+
+async def test_what_is_on_the_disk_is_not_fetched_again(shelf: Shelf) -> None:
+    mine = shelf.store("mine", range(30))
+    # One has rotted since.
+    mine.path(shelf.cids[7]).write_bytes(b"rot")
+    async with star(2) as (a, b):
+        served = Served(b, shelf.store("theirs"))
+        assert await fetch(a, shelf, mine, b.peer)
+        assert sorted(served.asked) == sorted([shelf.cids[7], *shelf.cids[30:]])
+        assert a.traffic.received["blob"] == 11 * (SMALL + 1)
+
+
+class Scripted:
+    """A network and a fetcher in one: what each peer says it has, and what it was asked for."""
+
+    def __init__(self, shelf: Shelf, **says: bytes) -> None:
+        self.peer = PeerId(bytes(32))
+        self.says = {PeerId(name.encode() * 32): bits for name, bits in says.items()}
+        self.heard: set[PeerId] = set()
+        self.offences: list[str] = []
+        self.fetched: list[tuple[ContentId, set[PeerId]]] = []
+        self.lost: set[ContentId] = set()
+        self.shelf = shelf
+
+    def connected(self) -> frozenset[PeerId]:
+        return frozenset(self.says)
+
+    def penalise(self, peer: PeerId, reason: str) -> None:
+        self.offences.append(reason)
+
+    async def request(self, peer: PeerId, *_: object, **__: object) -> bytes:
+        self.heard.add(peer)
+        return self.says[peer]
+
+    async def fetch(self, cid: ContentId, **options: Any) -> bytes:
+        await trio.sleep(chunks._PAUSE_SECONDS if not self.fetched else 0.1)
+        self.fetched.append((cid, set(options["providers"]())))
+        if cid in self.lost:
+            raise FetchFailed(cid, dict.fromkeys(self.says, "not found"))
+        return self.shelf.data[self.shelf.cids.index(cid)]
+
+    async def run(self, **options: Any) -> bool:
+        network: Any = self
+        settings: dict[str, Any] = {
+            "providers": lambda: list(self.says),
+            "progress": lambda done, total: None,
+            "waiting": lambda failure: None,
+            "wanted": lambda: True,
+        }
+        store = BlobStore(self.shelf.folder / "scripted")
+        return await ChunkFetcher(network, store, network).fetch(
+            self.shelf.blob, self.shelf.blobs, **(settings | options)
+        )
+
+
+WHOLE, FIRST_HALF, NOTHING = b"\xff" * 5, b"\xff\xff\xf0\x00\x00", b""
+
+
+async def test_what_few_have_comes_first_and_from_them(
+    shelf: Shelf, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunks, "MAX_UNDER_WAY", 2)
+    world = Scripted(shelf, a=WHOLE, b=FIRST_HALF, c=NOTHING)
+    whole, half, _ = world.says
+    assert await world.run()
+    # Two were under way before anybody had said what it has.
+    numbers = [(shelf.cids.index(cid), peers) for cid, peers in world.fetched[2:]]
+    rare = sum(number >= 20 for number, _ in numbers)
+    assert [number >= 20 for number, _ in numbers] == [True] * rare + [False] * (38 - rare)
+    assert all(peers == ({whole} if number >= 20 else {whole, half}) for number, peers in numbers)
+    assert [number for number, _ in numbers] != sorted(number for number, _ in numbers)
+
+
+async def test_what_somebody_says_it_has_is_no_more_than_a_hint(
+    shelf: Shelf, autojump_clock: object
+) -> None:
+    world = Scripted(shelf, a=NOTHING, b=b"\xff", c=b"\xff" * 6)
+    assert await world.run()
+    assert world.offences
+    assert set(world.offences) == {"malformed"}
+    # One that says that it has nothing is asked if there is nobody else.
+    nothing, *others = world.says
+    assert world.fetched[-1][1] == set(others)
+    del world.says[others[0]], world.says[others[1]]
+    assert await world.run()
+    assert world.fetched[-1][1] == {nothing}
+
+
+async def test_a_chunk_that_nobody_has_is_waited_for_as_long_as_it_is_wanted(
+    shelf: Shelf, autojump_clock: object
+) -> None:
+    world = Scripted(shelf, a=WHOLE)
+    world.lost = {shelf.cids[3]}
+    said: list[FetchFailed] = []
+    assert not await world.run(waiting=said.append, wanted=lambda: len(said) < 3)
+    assert len(said) == 3
+    # The others came in the meantime.
+    assert {cid for cid, _ in world.fetched} == set(shelf.cids)
+
+    world.fetched.clear()
+    world.lost.clear()
+    assert await world.run()
+
+
+async def test_a_slow_line_has_few_chunks_under_way(
+    shelf: Shelf, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk that takes minutes loses minutes when the line breaks."""
+    world = Scripted(shelf, a=WHOLE)
+    under_way: list[int] = []
+    busy = 0
+
+    async def fetch(cid: ContentId, **_: object) -> bytes:
+        nonlocal busy
+        busy += 1
+        under_way.append(busy)
+        await trio.sleep(100.0)
+        busy -= 1
+        return bytes(CHUNK_BYTES)
+
+    monkeypatch.setattr(world, "fetch", fetch)
+    assert await world.run()
+    assert max(under_way) <= chunks.MAX_UNDER_WAY // 2
+    assert max(under_way[10:]) == chunks._FEWEST_UNDER_WAY
+
+
+async def test_a_question_is_a_content_id_and_lists_alone_have_chunks(shelf: Shelf) -> None:
+    store = shelf.store("theirs", range(9))
+    other = store.put(b"no list")
+    async with star(2) as (a, b):
+        serve_chunks(b, store)
+
+        async def ask(question: bytes) -> bytes:
+            return await a.request(b.peer, chunks.PROTOCOL, question, max_response=100, timeout=20)
+
+        assert await ask(shelf.blob) == b"\xff\x80\0\0\0"
+        assert await ask(other) == await ask(bytes(32)) == b""
+        with pytest.raises(Exception, match="refuses: malformed"):
+            await ask(b"short")
+
+
+async def test_a_download_takes_no_more_memory_than_it_says(tmp_path: Path) -> None:
+    """However much there is to fetch; here it is more than the bound."""
+    theirs, mine = BlobStore(tmp_path / "theirs"), BlobStore(tmp_path / "mine")
+    count = MAX_MEMORY_BYTES // CHUNK_BYTES + 4
+    cids = [theirs.put(number.to_bytes(4, "big") * (CHUNK_BYTES // 4)) for number in range(count)]
+    blobs = BlobList("snapshot", count * CHUNK_BYTES, tuple(cids))
+    blob = theirs.put(blobs.encode())
+    async with star(3) as (a, b, c):
+        for other in (b, c):
+            serve_blobs(other, theirs)
+            serve_chunks(other, theirs)
+        fetcher = ChunkFetcher(a, mine, BlobFetcher(a, mine))
+        tracemalloc.start()
+        try:
+            assert await fetcher.fetch(
+                blob,
+                blobs,
+                providers=lambda: [b.peer, c.peer],
+                progress=lambda done, total: None,
+                waiting=lambda failure: None,
+                wanted=lambda: True,
+            )
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    # What the two that serve hold is in here, too.
+    assert peak < MAX_MEMORY_BYTES
