@@ -73,9 +73,9 @@ def _chain(folder: Path) -> Chain:
     blob = ContentId(bytes.fromhex(named["blob"]))
     parameters = (ParameterSpec(name="weight", shape=(named["size"] // 4,)),)
     chain = Chain(named["members"], parameters=parameters, snapshot_interval=_INTERVAL)
-    while chain.round <= 2 * _INTERVAL:
-        due = {"snapshot": SnapshotEntry(_INTERVAL, blob, named["size"])}
-        chain.grow(updates=[], **(due if chain.round == _INTERVAL + 1 else {}))
+    while chain.round <= _INTERVAL:
+        chain.grow(updates=[])
+    chain.grow(updates=[], snapshot=SnapshotEntry(_INTERVAL, blob, named["size"]))
     return chain
 
 

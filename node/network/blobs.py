@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from statistics import median
 
 import trio
 
@@ -24,6 +25,7 @@ from .network import Network
 from .relays import PROTOCOL as RELAY
 from .relays import Relays
 from .scopes import open_scope
+from .speeds import Speeds
 
 PROTOCOL = "/distro/blob/1"
 """Request: a content id. Answer: a zero byte and the blob, or a one byte: not here."""
@@ -119,6 +121,7 @@ class BlobFetcher:
         # What is usual: seconds to the first byte, and bytes a second from there on.
         self._latency = 0.25
         self._rate = 1e6
+        self._speeds = Speeds()
 
     async def fetch(
         self,
@@ -164,54 +167,6 @@ class BlobFetcher:
             raise FetchFailed(cid, dict(download.tried))
         return download.data
 
-    async def fetch_many(
-        self,
-        cids: Sequence[ContentId],
-        *,
-        max_bytes: int,
-        providers: Providers,
-        kind: str = "blob",
-        timeout: float,
-        concurrency: int = 4,
-        progress: Callable[[int, int], None] | None = None,
-        wanted: Wanted = _always,
-    ) -> None:
-        """Bring all of these blobs into the store, `concurrency` at a time.
-
-        `timeout` is for each; `progress(done, total)` is called after each. What is in the store
-        already is checked and counts as done, so an interrupted call resumes. Raises the first
-        failure as `fetch` does.
-        """
-        queue: Iterator[ContentId] = iter(cids)
-        done = 0
-        failures: list[Exception] = []
-
-        async def work(scope: trio.CancelScope) -> None:
-            nonlocal done
-            for cid in queue:
-                try:
-                    await self.fetch(
-                        cid,
-                        max_bytes=max_bytes,
-                        providers=providers,
-                        kind=kind,
-                        timeout=timeout,
-                        wanted=wanted,
-                    )
-                except (FetchFailed, OSError) as error:
-                    failures.append(error)
-                    scope.cancel()
-                    return
-                done += 1
-                if progress is not None:
-                    progress(done, len(cids))
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(min(concurrency, len(cids))):
-                nursery.start_soon(work, nursery.cancel_scope)
-        if failures:
-            raise failures[0]
-
     async def _run(self, download: _Download) -> None:
         with download.scope:
             async with trio.open_nursery() as nursery:
@@ -228,7 +183,9 @@ class BlobFetcher:
 
     def _start_attempts(self, download: _Download, nursery: trio.Nursery) -> None:
         now = trio.current_time()
-        waiting = [each for each in download.attempts if not each.overdue(now)]
+        # The many chunks of a snapshot may well be slow because of each other.
+        usual = self._usual_rate(download, now) if download.kind == "blob" else None
+        waiting = [each for each in download.attempts if not each.overdue(now, usual)]
         # One is enough as long as it is making headway.
         if waiting or len(download.attempts) >= _MAX_HEDGES:
             return
@@ -245,6 +202,7 @@ class BlobFetcher:
                 now,
                 stall=max(least, _PATIENCE * self._latency),
                 whole=max(2 * least, _PATIENCE * expected),
+                size=download.max_bytes,
                 is_relay=relay is not None,
             )
             download.attempts.append(attempt)
@@ -287,11 +245,27 @@ class BlobFetcher:
                 choices.append(peer)
         # Every peer prefers another provider for every blob: the load spreads by itself.
         own = self._network.peer
+
+        def cost(peer: PeerId) -> float:
+            busy = self._busy[peer]
+            # An update is asked of everybody alike; a round should not hang on a few fast lines.
+            return self._speeds.cost(peer, busy) if download.kind == "blob" else busy
+
         return min(
             choices,
-            key=lambda peer: (self._busy[peer], content_id(own + download.cid + peer)),
+            key=lambda peer: (cost(peer), content_id(own + download.cid + peer)),
             default=None,
         )
+
+    def _usual_rate(self, download: _Download, now: float) -> float:
+        """What one transfer of several brings at present, in bytes a second."""
+        rates = [
+            attempt.received / (now - attempt.started)
+            for other in self._downloads.values()
+            for attempt in other.attempts
+            if other is not download and attempt.received and now - attempt.started > 1.0
+        ]
+        return median(rates) if rates else self._rate
 
     async def _attempt(self, download: _Download, attempt: _Attempt) -> None:
         peer = attempt.peer
@@ -319,6 +293,9 @@ class BlobFetcher:
         except OSError as error:
             download.error = error
         finally:
+            seconds = trio.current_time() - attempt.started
+            if download.tried.get(peer) not in _LACKING:
+                self._speeds.note(peer, attempt.received, seconds, self._busy[peer])
             self._busy[peer] -= 1
             if not self._busy[peer]:
                 del self._busy[peer]
@@ -410,18 +387,21 @@ class _Attempt:
     """One provider at work on one blob."""
 
     def __init__(
-        self, peer: PeerId, now: float, *, stall: float, whole: float, is_relay: bool
+        self, peer: PeerId, now: float, *, stall: float, whole: float, size: int, is_relay: bool
     ) -> None:
         self.peer = peer
         self.is_relay = is_relay
         self.started = now
         self.first_byte: float | None = None
+        self.received = 0
+        self._size = size
         self._heard = now
         self._stall = stall
         self._whole = whole
 
     def note(self, size: int) -> None:
         self._heard = trio.current_time()
+        self.received = size
         if self.first_byte is None:
             self.first_byte = self._heard
 
@@ -430,9 +410,15 @@ class _Attempt:
         late = now - self.started > _SPARING * self._whole
         return self.is_relay and not late and now - self._heard <= self._stall
 
-    def overdue(self, now: float) -> bool:
-        """Whether somebody else should have a go at it, too."""
-        return now - self._heard > self._stall or now - self.started > self._whole
+    def overdue(self, now: float, usual: float | None = None) -> bool:
+        """Whether somebody else should have a go at it, too; `usual` is what others bring, in bytes a
+        second."""
+        stall, whole = self._stall, self._whole
+        if usual is not None:
+            # Bytes come in pieces of 64 KiB.
+            stall = max(stall, _PATIENCE * (1 << 16) / usual)
+            whole = max(whole, _PATIENCE * self._size / usual)
+        return now - self._heard > stall or now - self.started > whole
 
 
 def _requested(request: bytes) -> ContentId:

@@ -36,9 +36,11 @@ _CONTENT_ID_BYTES = 32
 
 MAX_UNDER_WAY = 8
 """Chunks on their way at once. Two from each of four members keep their lines full while one of the two
-is asked for; with what is hedged, checked and written that makes at most `MAX_MEMORY_BYTES`."""
+is asked for."""
 
 MAX_MEMORY_BYTES = 128 << 20
+"""What a download takes at most: three providers at each of the chunks under way make 96 MiB, if all of
+them stop short of the end; and a few are being checked and written."""
 
 # On a slow line fewer are begun, so that a chunk takes about this long and not minutes.
 _CHUNK_SECONDS = 20.0
@@ -140,6 +142,7 @@ class _Download:
         own = network.peer
         self._queue = sorted(self.missing, key=lambda chunk: content_id(own + chunk))
         self._under_way = 0
+        self._room = trio.Event()
         self._begun: float | None = None
         self._fetched = 0
         self._failure: OSError | None = None
@@ -158,7 +161,7 @@ class _Download:
     async def _work(self, everything: trio.CancelScope) -> None:
         while self._queue:
             if self._under_way >= self._most():
-                await trio.sleep(0.1)
+                await self._room.wait()
                 continue
             chunk = self._queue.pop()
             self._under_way += 1
@@ -189,6 +192,8 @@ class _Download:
                 return
             finally:
                 self._under_way -= 1
+                self._room.set()
+                self._room = trio.Event()
 
     def _most(self) -> int:
         """How many chunks may be under way on a line as fast as this one."""

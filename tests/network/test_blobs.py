@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -245,38 +244,6 @@ async def test_cancelled_fetches_leave_nothing_behind(store: BlobStore) -> None:
         assert muxers(a) == before
 
 
-async def test_a_list_of_blobs(store: BlobStore, seeded: BlobStore) -> None:
-    pieces = [b"%d" % number * 1000 for number in range(20)]
-    cids = [seeded.put(piece) for piece in pieces]
-    for piece in pieces[:5]:
-        store.put(piece)
-    async with star(3) as (a, b, c):
-        serve_blobs(b, seeded)
-        serve_blobs(c, seeded)
-        steps: list[tuple[int, int]] = []
-        fetcher = BlobFetcher(a, store)
-
-        async def fetch_all(wanted: Sequence[ContentId], timeout: float) -> None:
-            await fetcher.fetch_many(
-                wanted,
-                max_bytes=2000,
-                providers=lambda: [b.peer, c.peer],
-                timeout=timeout,
-                progress=lambda done, total: steps.append((done, total)),
-            )
-
-        await fetch_all(cids, 20)
-        assert steps == [(number + 1, 20) for number in range(20)]
-        assert [store.get(cid) for cid in cids] == pieces
-        # Both had a share of the fifteen that were missing.
-        shares = [network.traffic.sent["blob"] // 1000 for network in (b, c)]
-        assert sum(shares) >= 15
-        assert min(shares) >= 2
-        with pytest.raises(FetchFailed, match="not found"):
-            await fetch_all([*cids, ContentId(bytes(32))], 1.0)
-        await fetch_all([], 1.0)
-
-
 async def test_a_full_disk_is_told(
     store: BlobStore, seeded: BlobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +275,17 @@ async def test_few_uploads_at_a_time(store: BlobStore, seeded: BlobStore) -> Non
 
                     nursery.start_soon(want)
         assert b.traffic.sent["blob"] == 3 * sum(len(piece) + 1 for piece in pieces)
+
+
+def test_a_line_on_which_everybody_is_slow_is_no_reason_to_ask_others() -> None:
+    """Else every chunk would come two or three times over the slowest lines."""
+    attempt = blobs._Attempt(
+        PeerId(bytes(32)), 0.0, stall=1.0, whole=2.0, size=4_000_000, is_relay=False
+    )
+    assert attempt.overdue(5.0)
+    assert attempt.overdue(5.0, usual=4_000_000)
+    assert not attempt.overdue(5.0, usual=10_000)
+    assert attempt.overdue(1 + 4 * 65_536 / 10_000, usual=10_000)
 
 
 @given(st.binary(max_size=100).filter(lambda data: len(data) != 32))

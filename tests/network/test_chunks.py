@@ -225,10 +225,11 @@ async def test_a_question_is_a_content_id_and_lists_alone_have_chunks(shelf: She
             await ask(b"short")
 
 
+@pytest.mark.slow
 async def test_a_download_takes_no_more_memory_than_it_says(tmp_path: Path) -> None:
-    """However much there is to fetch; here it is more than the bound."""
+    """However much there is to fetch."""
     theirs, mine = BlobStore(tmp_path / "theirs"), BlobStore(tmp_path / "mine")
-    count = MAX_MEMORY_BYTES // CHUNK_BYTES + 4
+    count = 20
     cids = [theirs.put(number.to_bytes(4, "big") * (CHUNK_BYTES // 4)) for number in range(count)]
     blobs = BlobList("snapshot", count * CHUNK_BYTES, tuple(cids))
     blob = theirs.put(blobs.encode())
@@ -251,4 +252,5 @@ async def test_a_download_takes_no_more_memory_than_it_says(tmp_path: Path) -> N
         finally:
             tracemalloc.stop()
     # What the two that serve hold is in here, too.
-    assert peak < MAX_MEMORY_BYTES
+    # Half of the bound is for providers that are overtaken; nobody is here.
+    assert peak < MAX_MEMORY_BYTES / 2 < count * CHUNK_BYTES
