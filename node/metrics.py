@@ -39,6 +39,7 @@ Side = Literal["own", "peer", "other"]
 Owner = Literal["node", "trainer", "device", "other"]
 # What envelopes, decoders and the checks of the protocol say of a message that they refuse.
 Reason = Literal[
+    "bad_hash",
     "bad_signature",
     "certificate",
     "equivocation",

@@ -321,6 +321,7 @@ class BlobFetcher:
         if not good:
             download.failed(peer, "wrong content")
             download.excluded.add(peer)
+            self._network.traffic.reject("bad_hash")
             self._network.penalise(peer, "bad_hash")
             return
         download.data = data

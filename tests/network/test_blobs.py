@@ -145,6 +145,7 @@ async def test_a_liar_alone_is_found_out(store: BlobStore) -> None:
                 await fetch(a, store, liar, timeout=1.0)
             assert caught.value.tried == {liar.peer: "wrong content"}
         assert not store.has(CID)
+        assert a.traffic.rejected["bad_hash"] == 2
         assert a.refuses(liar.peer)
         await until(lambda: not a.connected())
 

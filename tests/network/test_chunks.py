@@ -119,8 +119,9 @@ class Scripted:
         return self.says[peer]
 
     async def fetch(self, cid: ContentId, **options: Any) -> bytes:
-        await trio.sleep(chunks._PAUSE_SECONDS if not self.fetched else 0.1)
         self.fetched.append((cid, set(options["providers"]())))
+        # Long enough at first that everybody's word on its chunks is heard.
+        await trio.sleep(2 * chunks._PAUSE_SECONDS if len(self.fetched) <= 2 else 0.1)
         if cid in self.lost:
             raise FetchFailed(cid, dict.fromkeys(self.says, "not found"))
         return self.shelf.data[self.shelf.cids.index(cid)]
