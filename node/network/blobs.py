@@ -54,11 +54,14 @@ _MAX_HEDGES = 3
 _PATIENCE = 4.0
 # … but never sooner than this: on a busy line a second of silence is nothing.
 _MIN_PATIENCE_SECONDS = 1.0
-# A relay passes on an author's pieces of 64 kB as they come: twice what the slowest line takes for one.
-_RELAY_PATIENCE_SECONDS = 2.0
-# While a relay sends anything, the author is spared for this many times as long as its update should
-# take: its line is what the relay is there for.
-_SPARING = 3.0
+# A relay that sends nothing at all for this long, whatever it was asked for, is of no use now …
+_RELAY_PATIENCE_SECONDS = 3.0
+# … but a single update may come as slowly as its author sends it. A relay gives up on an author after
+# ten seconds and says so; asking that author directly would cost its line a second time.
+_RELAY_STALL_SECONDS = 12.0
+_RELAY_WHOLE = 3.0
+# Our own process had no chance to notice anything for this long: nobody else is to blame.
+_LAG_SECONDS = 1.0
 _POLL_SECONDS = 0.2
 # How long a provider that failed is left alone, doubled with each failure.
 _RETRY_SECONDS = 0.5
@@ -118,6 +121,8 @@ class BlobFetcher:
         self._relays = relays
         self._downloads: dict[ContentId, _Download] = {}
         self._busy: Counter[PeerId] = Counter()
+        # When a relay last sent a piece of anything.
+        self._heard: dict[PeerId, float] = {}
         # What is usual: seconds to the first byte, and bytes a second from there on.
         self._latency = 0.25
         self._rate = 1e6
@@ -174,8 +179,12 @@ class BlobFetcher:
                     self._start_attempts(download, nursery)
                     if download.is_vain and not download.wanted():
                         break
+                    began = trio.current_time()
                     with trio.move_on_after(_POLL_SECONDS):
                         await download.changed.wait()
+                    lag = trio.current_time() - began - _POLL_SECONDS
+                    if lag > _LAG_SECONDS:
+                        self._excuse(download, lag)
                     download.changed = trio.Event()
                 # The others have lost.
                 nursery.cancel_scope.cancel()
@@ -185,7 +194,7 @@ class BlobFetcher:
         now = trio.current_time()
         # The many chunks of a snapshot may well be slow because of each other.
         usual = self._usual_rate(download, now) if download.kind == "blob" else None
-        waiting = [each for each in download.attempts if not each.overdue(now, usual)]
+        waiting = [each for each in download.attempts if not self._overdue(each, now, usual)]
         # One is enough as long as it is making headway.
         if waiting or len(download.attempts) >= _MAX_HEDGES:
             return
@@ -196,12 +205,15 @@ class BlobFetcher:
         peer = relay or self._choose(download, now)
         if peer is not None:
             expected = self._latency + download.max_bytes / self._rate
-            least = _MIN_PATIENCE_SECONDS if relay is None else _RELAY_PATIENCE_SECONDS
+            stall = max(_MIN_PATIENCE_SECONDS, _PATIENCE * self._latency)
+            whole = max(2 * _MIN_PATIENCE_SECONDS, _PATIENCE * expected)
+            if relay is not None:
+                stall, whole = max(stall, _RELAY_STALL_SECONDS), _RELAY_WHOLE * whole
             attempt = _Attempt(
                 peer,
                 now,
-                stall=max(least, _PATIENCE * self._latency),
-                whole=max(2 * least, _PATIENCE * expected),
+                stall=stall,
+                whole=whole,
                 size=download.max_bytes,
                 is_relay=relay is not None,
             )
@@ -215,23 +227,30 @@ class BlobFetcher:
         asked = {attempt.peer for attempt in download.attempts}
         for relay in self._relays.order(download.cid):
             waits = download.retry_at.get(relay, now) > now
-            stuck = self._busy[relay] >= _PER_RELAY and not self._moves(relay, now)
+            stuck = self._busy[relay] >= _PER_RELAY and self._silent(relay, now)
             if relay not in asked and relay not in download.excluded and not waits and not stuck:
                 return relay
         return None
 
-    def _moves(self, relay: PeerId, now: float) -> bool:
-        return any(
-            attempt.peer == relay and not attempt.overdue(now)
-            for download in self._downloads.values()
-            for attempt in download.attempts
-        )
+    def _overdue(self, attempt: _Attempt, now: float, usual: float | None) -> bool:
+        """Whether somebody else should have a go at it, too; `usual` as in `_Attempt`."""
+        if attempt.overdue(now, usual):
+            return True
+        waited = now - attempt.started > _RELAY_PATIENCE_SECONDS
+        return attempt.is_relay and waited and self._silent(attempt.peer, now)
+
+    def _silent(self, relay: PeerId, now: float) -> bool:
+        return now - self._heard.get(relay, float("-inf")) > _RELAY_PATIENCE_SECONDS
+
+    def _excuse(self, download: _Download, lag: float) -> None:
+        for attempt in download.attempts:
+            attempt.excuse(lag)
+            if attempt.is_relay:
+                self._heard[attempt.peer] = trio.current_time()
 
     def _choose(self, download: _Download, now: float) -> PeerId | None:
         connected = self._network.connected()
         asked = {attempt.peer for attempt in download.attempts}
-        if download.relay is not None and any(each.spares(now) for each in download.attempts):
-            asked.add(download.relay.author)
         choices: list[PeerId] = []
         for peer in download.providers():
             if peer not in connected:
@@ -270,6 +289,12 @@ class BlobFetcher:
     async def _attempt(self, download: _Download, attempt: _Attempt) -> None:
         peer = attempt.peer
         self._busy[peer] += 1
+
+        def note(size: int) -> None:
+            attempt.note(size)
+            if attempt.is_relay:
+                self._heard[peer] = trio.current_time()
+
         protocol, question = PROTOCOL, bytes(download.cid)
         if attempt.is_relay and download.relay is not None:
             protocol, question = RELAY, download.relay.sealed
@@ -282,7 +307,7 @@ class BlobFetcher:
                 timeout=_longest(download.max_bytes),
                 idle_timeout=_IDLE_SECONDS,
                 kind=download.kind,
-                progress=attempt.note,
+                progress=note,
             )
             await self._judge(download, attempt, response)
         except RequestError as error:
@@ -299,6 +324,7 @@ class BlobFetcher:
             self._busy[peer] -= 1
             if not self._busy[peer]:
                 del self._busy[peer]
+                self._heard.pop(peer, None)
             download.attempts.remove(attempt)
             download.changed.set()
             for other in self._downloads.values():
@@ -328,7 +354,8 @@ class BlobFetcher:
         self._learn(attempt, len(data))
         if self._relays is not None and not attempt.is_relay:
             for beaten in download.attempts:
-                self._relays.too_slow(beaten.peer)
+                if beaten.is_relay and self._silent(beaten.peer, trio.current_time()):
+                    self._relays.too_slow(beaten.peer)
 
     def _learn(self, attempt: _Attempt, size: int) -> None:
         first = attempt.first_byte or trio.current_time()
@@ -406,10 +433,10 @@ class _Attempt:
         if self.first_byte is None:
             self.first_byte = self._heard
 
-    def spares(self, now: float) -> bool:
-        """Whether this is a relay that is making headway: its author need not send a second time."""
-        late = now - self.started > _SPARING * self._whole
-        return self.is_relay and not late and now - self._heard <= self._stall
+    def excuse(self, seconds: float) -> None:
+        """It was not the peer who slept."""
+        self.started += seconds
+        self._heard += seconds
 
     def overdue(self, now: float, usual: float | None = None) -> bool:
         """Whether somebody else should have a go at it, too; `usual` is what others bring, in bytes a

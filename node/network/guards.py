@@ -30,6 +30,7 @@ import libp2p.stream_muxer.yamux.yamux
 import libp2p.utils.varint
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
+from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
@@ -37,6 +38,7 @@ from libp2p.pubsub.pubsub import Pubsub
 from libp2p.pubsub.rpc_queue import RpcQueue
 from libp2p.stream_muxer.yamux.yamux import MAX_MESSAGE_SIZE, MAX_WINDOW_SIZE, Yamux, YamuxStream
 
+from .queues import read_gathered
 from .scopes import shielded
 
 log = logging.getLogger(__name__)
@@ -86,6 +88,8 @@ def install() -> None:
     _replace(RpcQueue, "__init__", _rpc_queue_init)
     _replace(Swarm, "_do_handle_inbound_connection", _inbound_connection)
     _replace(Swarm, "new_stream", _new_stream)
+    # No fault: it wakes for every packet where whole messages are waited for.
+    _replace(TrioTCPStream, "read", read_gathered)
     for module in (
         libp2p.io.utils,
         libp2p.io.msgio,

@@ -39,6 +39,7 @@ from .errors import BadAddress, DialError, RequestError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, Receiver, Validator, open_gossip
 from .host import MAX_CONNECTIONS_PER_PEER, build_host
+from .queues import shorten
 from .rates import Rate
 from .relaying import CircuitLimits, CircuitRelay
 from .requests import Handler, Kind, Requests
@@ -385,6 +386,7 @@ class Network:
         if peer is None or self.refuses(peer) or len(known) >= MAX_CONNECTIONS_PER_PEER:
             self._nursery.start_soon(_close_all, [connection])
             return
+        shorten(connection.muxed_conn)
         self._connections.setdefault(peer, known).add(connection)
         if len(known) == 1:
             self._tell(PeerUp(peer))

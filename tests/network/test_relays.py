@@ -165,7 +165,7 @@ async def test_a_relay_that_dies_midway_costs_no_update(tmp_path: Path) -> None:
 async def test_a_frozen_relay_is_overtaken_and_then_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blobs, "_RELAY_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(blobs, "_RELAY_PATIENCE_SECONDS", 0.5)
     async with village(tmp_path, 2) as (people, (relay,), _):
         author, member = people
 

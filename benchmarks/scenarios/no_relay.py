@@ -1,0 +1,25 @@
+"""The same round without a relay: every member sends its update to all others over its 10 Mbit/s.
+
+The limit is therefore the upload: 69 s with 32 members, ten times the download.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from scenarios.exchange import MEMBERS, UP, UPDATE_BYTES, exchange, show
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this scenario alone."""
+    parser.add_argument("--update-bytes", type=int, default=UPDATE_BYTES, metavar="N")
+
+
+def measure(members: int | None, update_bytes: int = UPDATE_BYTES) -> dict[str, Any]:
+    """Run the scenario."""
+    members = members or MEMBERS
+    limit = (members - 1) * 8 * update_bytes / UP
+    figures = exchange(members, relays=0, update_bytes=update_bytes, limit_seconds=limit)
+    show(figures)
+    return figures

@@ -1,0 +1,39 @@
+"""The report's round with a relay that is killed when half of the bytes are through.
+
+With a second relay at hand (the usual `--relays 2`) members turn to that; with `--relays 1` they are
+left to each other, and the limit is the upload of the other half.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from scenarios.exchange import DOWN, MEMBERS, UP, UPDATE_BYTES, Relay, exchange, show
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this scenario alone."""
+    parser.add_argument("--update-bytes", type=int, default=UPDATE_BYTES, metavar="N")
+    parser.add_argument("--relays", type=int, default=2, metavar="N")
+
+
+def measure(
+    members: int | None, update_bytes: int = UPDATE_BYTES, relays: int = 2
+) -> dict[str, Any]:
+    """Run the scenario."""
+    members = members or MEMBERS
+    bits = 8 * update_bytes
+    down = (members - 1) * bits / DOWN
+    # What the dead relay held its authors send again, or else to everybody.
+    limit = max(down, 2 * bits / UP) if relays > 1 else (down + (members - 1) * bits / UP) / 2
+
+    def kill(serving: Sequence[Relay]) -> None:
+        serving[0].kill()
+
+    figures = exchange(
+        members, relays=relays, update_bytes=update_bytes, limit_seconds=limit, midway=kill
+    )
+    show(figures)
+    return figures | {"relays": relays}
