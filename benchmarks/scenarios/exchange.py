@@ -6,6 +6,7 @@ member holds the updates of all others.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -64,21 +65,25 @@ class Relay:
         self.process.wait()
 
 
-def exchange(
+def run_exchange(
     members: int,
     *,
     relays: int,
-    update_bytes: int = UPDATE_BYTES,
+    update_bytes: int,
+    slower: float,
     limit_seconds: float,
     midway: Callable[[Sequence[Relay]], None] | None = None,
 ) -> dict[str, Any]:
-    """Run one exchange and return its figures; `midway` is called when half of the bytes are through."""
+    """Run one exchange and return its figures; `midway` is called when half of the bytes are through.
+
+    `limit_seconds` is what home lines allow; it and the lines are stretched by `slower`.
+    """
     names = [f"member{number}" for number in range(members)]
     with ExitStack() as stack:
         town = stack.enter_context(Town([*names, *(f"relay{n}" for n in range(relays))]))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_fast_folder())))
         for name in names:
-            town.shape(name, up=UP, down=DOWN)
+            town.shape(name, up=UP / slower, down=DOWN / slower)
         serving = []
         for number in range(relays):
             relay = Relay(town.hosts[f"relay{number}"], folder / f"relay{number}")
@@ -121,7 +126,24 @@ def exchange(
         for process in processes:
             _write(process, "stop")
     lines = [late.since(early) for late, early in zip(after, before, strict=True)]
-    return _figures(members, sizes, told, lines, spent, limit_seconds)
+    figures = _figures(members, sizes, told, lines, spent, slower * limit_seconds)
+    return figures | {"relays": relays, "slower": slower}
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, relays: int | None) -> None:
+    """The options of an exchange."""
+    parser.add_argument(
+        "--update-bytes", type=int, default=UPDATE_BYTES, metavar="N", help="of each member"
+    )
+    parser.add_argument(
+        "--slower",
+        type=float,
+        default=1.0,
+        metavar="TIMES",
+        help="stretch lines and limit, where the machine cannot keep up with all homes at once",
+    )
+    if relays is not None:
+        parser.add_argument("--relays", type=int, default=relays, metavar="N")
 
 
 def show(figures: dict[str, Any]) -> None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from scenarios.exchange import MEMBERS, UP, UPDATE_BYTES, exchange, show
+from scenarios import exchange
+from scenarios.exchange import MEMBERS, UP
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this scenario alone."""
-    parser.add_argument("--update-bytes", type=int, default=UPDATE_BYTES, metavar="N")
+    exchange.add_arguments(parser, relays=None)
 
 
-def measure(members: int | None, update_bytes: int = UPDATE_BYTES) -> dict[str, Any]:
+def measure(members: int | None, update_bytes: int, slower: float) -> dict[str, Any]:
     """Run the scenario."""
     members = members or MEMBERS
     limit = (members - 1) * 8 * update_bytes / UP
-    figures = exchange(members, relays=0, update_bytes=update_bytes, limit_seconds=limit)
-    show(figures)
+    figures = exchange.run_exchange(
+        members, relays=0, update_bytes=update_bytes, slower=slower, limit_seconds=limit
+    )
+    exchange.show(figures)
     return figures

@@ -10,18 +10,16 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from scenarios.exchange import DOWN, MEMBERS, UP, UPDATE_BYTES, Relay, exchange, show
+from scenarios import exchange
+from scenarios.exchange import DOWN, MEMBERS, UP, Relay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this scenario alone."""
-    parser.add_argument("--update-bytes", type=int, default=UPDATE_BYTES, metavar="N")
-    parser.add_argument("--relays", type=int, default=2, metavar="N")
+    exchange.add_arguments(parser, relays=2)
 
 
-def measure(
-    members: int | None, update_bytes: int = UPDATE_BYTES, relays: int = 2
-) -> dict[str, Any]:
+def measure(members: int | None, update_bytes: int, slower: float, relays: int) -> dict[str, Any]:
     """Run the scenario."""
     members = members or MEMBERS
     bits = 8 * update_bytes
@@ -32,8 +30,13 @@ def measure(
     def kill(serving: Sequence[Relay]) -> None:
         serving[0].kill()
 
-    figures = exchange(
-        members, relays=relays, update_bytes=update_bytes, limit_seconds=limit, midway=kill
+    figures = exchange.run_exchange(
+        members,
+        relays=relays,
+        update_bytes=update_bytes,
+        slower=slower,
+        limit_seconds=limit,
+        midway=kill,
     )
-    show(figures)
-    return figures | {"relays": relays}
+    exchange.show(figures)
+    return figures

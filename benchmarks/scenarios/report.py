@@ -9,26 +9,25 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from scenarios.exchange import DOWN, MEMBERS, UP, UPDATE_BYTES, exchange, show
+from scenarios import exchange
+from scenarios.exchange import DOWN, MEMBERS, UP
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this scenario alone."""
-    parser.add_argument("--update-bytes", type=int, default=UPDATE_BYTES, metavar="N")
-    parser.add_argument("--relays", type=int, default=1, metavar="N")
+    exchange.add_arguments(parser, relays=1)
 
 
-def measure(
-    members: int | None, update_bytes: int = UPDATE_BYTES, relays: int = 1
-) -> dict[str, Any]:
+def measure(members: int | None, update_bytes: int, slower: float, relays: int) -> dict[str, Any]:
     """Run the scenario."""
     members = members or MEMBERS
     bits = 8 * update_bytes
-    figures = exchange(
+    figures = exchange.run_exchange(
         members,
         relays=relays,
         update_bytes=update_bytes,
+        slower=slower,
         limit_seconds=max((members - 1) * bits / DOWN, bits / UP),
     )
-    show(figures)
+    exchange.show(figures)
     return figures
