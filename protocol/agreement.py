@@ -29,10 +29,16 @@ certified, finalized by all and decided. Leaders take turns, and slots grow long
 A certificate is valid with a quorum of the members that its signers do not *all* call silent
 (`certificates`), or volunteers could not close their laptops. Two quorums then still share an honest
 member as long as each has an honest signer that hears all honest members: it keeps them in the count,
-and only the dead and the lying are left out. A member cut off for longer than a lease breaks that
-premise; so it is not bound by a certificate that calls itself silent, unless it hears of no decision
-either. Two sides that cannot hear each other for a lease decide two chains. That is wanted, and `fork`
-chooses one.
+and only the dead and the lying are left out. Two sides that cannot hear each other for a lease break
+that premise and decide two chains. That is wanted, and `fork` chooses one.
+
+*Which certificates are doubted.* Liars need not hear anybody: calling nearly all silent, they are a
+quorum by themselves. So a member doubts a certificate if no more signed it than may lie, itself not
+among them. Whatever else it takes for certified or skipped was signed by somebody honest, or by itself,
+and the arguments above hold. A doubted certificate of votes or skips is set aside, which stops nobody:
+with the member's own ballot, or one more, it is not doubted, and a slot that it has skipped itself a
+member leaves by a doubted one in the end (`concede`). Whether a doubted decision binds depends on whom
+the member hears, and is for the round to judge (`Round.binds`).
 
 *Why a restart changes nothing.* Rules 3 and 5 are about all that a member ever signed, so each ballot
 is on its disk before it is sent, with the proposal that it votes for. A node that lost this memory asks
@@ -75,6 +81,9 @@ SLOT_WINDOW = 32
 # A member casts the same ballot again when somebody falls silent or is heard again.
 _MAX_MASKS = 16
 
+# How `Agreement` prefers certificates: what is neither doubted nor calls this member silent.
+_BEST = (False, False)
+
 # A member's ballots of one kind for one block, by mask: it signed them all.
 _Versions = dict[bytes, SignedBallot]
 
@@ -87,7 +96,7 @@ class _Tally:
     most_silent: int = 0
     """The most members that one of them calls silent: it bounds how small a quorum can be."""
     settled: bool = False
-    """Whether there is a certificate that does not call this member silent."""
+    """Whether there is a certificate that is not doubted and does not call this member silent."""
 
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self.cast
@@ -128,7 +137,7 @@ class Agreement:
         self._me = me
         self._leaders = membership.leaders(parent)
         self._slots: dict[int, _SlotState] = {}
-        # Certificates of votes and skips that call this member silent and may be made by liars alone.
+        # Certificates of votes and skips that liars may have signed alone.
         self._doubted: dict[tuple[BallotKind, int], Certificate] = {}
 
     # What arrives
@@ -187,9 +196,10 @@ class Agreement:
     def concede(self) -> None:
         """Leave the current slot, which this member has skipped, by a certificate that it doubted.
 
-        Those who call it silent may be right, and be in a later slot where they need it. If they lie,
-        nothing is lost: of those who skipped a slot and of liars there is no quorum where another
-        finalized, so no later slot can decide something else.
+        Its signers may be honest, all that are left, and in a later slot where they need it. If they
+        lie, nothing is lost: should a block be finalized in this slot by a quorum, then those who did
+        not finalize it, the liars included, are no quorum, so whatever liars make them believe they
+        certify nothing else; and this member's skip counts here whatever slot it is in.
         """
         for kind in ("vote", "skip"):
             certificate = self._doubted.get((kind, self.slot))
@@ -269,14 +279,28 @@ class Agreement:
     def decision(self) -> Certificate | None:
         """The certificate of finalizes, once there is one.
 
-        One that calls this member silent is the last resort: the member judges whether it is bound.
+        Those that are doubted, or call this member silent, come last: `Round.binds` judges them.
         """
         found = [
             state.certificates["finalize"]
             for state in self._slots.values()
             if "finalize" in state.certificates
         ]
-        return min(found, key=lambda c: self._me in silenced(c, self.membership), default=None)
+        return min(found, key=self._preference, default=None)
+
+    def doubts(self, certificate: Certificate) -> bool:
+        """Whether liars alone may have signed `certificate`, and this member has not."""
+        signers = [signed.peer for signed in certificate.ballots]
+        liars = most_liars(self._model, len(self.membership))
+        return len(signers) <= liars and self._me not in signers
+
+    def accused_by(self, certificate: Certificate) -> bool:
+        """Whether all signers of `certificate` call this member silent."""
+        return self._me in silenced(certificate, self.membership)
+
+    def believes(self, certificate: Certificate) -> bool:
+        """Whether there is no reason to hesitate."""
+        return self._preference(certificate) == _BEST
 
     def pending_ballots(self) -> list[tuple[BallotKind, int, RecordId]]:
         """What this member has cast and no certificate came of yet: (kind, slot, block)."""
@@ -326,19 +350,21 @@ class Agreement:
         if found is None:
             return
         certificate = Certificate(kind, self.round, self.parent, slot, block, found)
-        tally.settled = self._me not in silenced(certificate, self.membership)
+        tally.settled = self.believes(certificate)
         certificates = self._state(slot).certificates
         known = certificates.get(kind)
-        # A liar who calls everybody silent is a quorum by himself. Who is accused by no more than may
-        # lie together doubts it; only whether a decision binds is the member's to judge.
-        liars = most_liars(self._model, len(self.membership))
-        if tally.settled or (kind != "finalize" and len(found) > liars):
-            certificates[kind] = certificate
-        elif kind == "finalize":
-            if known is None or known.block == block:
-                certificates[kind] = certificate
-        else:
+        if kind != "finalize" and self.doubts(certificate):
             self._doubted[kind, slot] = certificate
+        elif (
+            known is None
+            or known.block == block
+            or self._preference(certificate) < self._preference(known)
+        ):
+            certificates[kind] = certificate
+
+    def _preference(self, certificate: Certificate) -> tuple[bool, bool]:
+        """The lesser of two certificates is to be believed rather."""
+        return self.doubts(certificate), self.accused_by(certificate)
 
     def _founded(self) -> list[RecordId | None]:
         """Blocks that the current slot may build on, the latest first; None stands for a fresh one."""

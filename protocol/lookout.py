@@ -16,6 +16,9 @@ from .messages import Message, parent_of, round_of
 _SYNC_SECONDS = 2.0
 # Something of a later round arrived: the record in between is known to somebody.
 _SYNC_BEHIND_SECONDS = 0.5
+# Whoever hears one decision after another may still fall behind, if what it hears is ever older: gossip
+# queues, and nothing in it tells where the others are. So it asks now and then whatever it hears.
+_TIP_SECONDS = 10.0
 # To compare chains takes several requests to everybody, and a liar can make us do it.
 _COMPARE_SECONDS = 10.0
 
@@ -62,13 +65,16 @@ class Lookout:
             raise ProtocolError("not_member", "a message from somebody who is no member")
 
     def questions(
-        self, ledger: Ledger, *, last: float, patience: float, now: float
+        self, ledger: Ledger, *, last: float, patience: float, follows: bool, now: float
     ) -> list[Effect]:
         """What to ask others now. The `last` news came at that time; without any we ask as well,
-        after `patience` seconds or what is usual, if that is longer."""
+        after `patience` seconds or what is usual, if that is longer. Who only `follows`, so that
+        nobody waits for it, asks as often whatever the news."""
         effects: list[Effect] = []
         wait = _SYNC_BEHIND_SECONDS if self._behind else max(_SYNC_SECONDS, patience)
-        if now - max(self._last_sync, last) >= wait:
+        anyway = _SYNC_SECONDS if follows else max(_TIP_SECONDS, patience)
+        asked = now - self._last_sync
+        if asked >= anyway or min(asked, now - last) >= wait:
             self._last_sync, self._behind = now, False
             effects.append(AskSync(len(ledger)))
         if self._parted and now - self._last_comparison >= _COMPARE_SECONDS:

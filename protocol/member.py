@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
-from .certificates import silenced
 from .collection import Holdings
 from .effects import Effect, Fork, Keep, Note, Publish, Remember, Train
 from .errors import ProtocolError
@@ -89,7 +88,8 @@ class Member:
         self._leaving = False
         # Nothing was decided before our eyes yet: until then, others know better what is going on.
         self._last_decision = float("-inf")
-        self._last_said = now
+        self._last_sound = float("-inf")
+        self._began = self._last_said = now
         self._last_join = now
         self._join_round = -1
         self._count = session << 20
@@ -232,7 +232,7 @@ class Member:
         if record.parent != self.ledger.head and self.round > 0:
             return [Fork(self.round - 1)]
         if not self._binds(decided.certificate, now):
-            raise ProtocolError("silences_us", "a certificate that calls this member silent")
+            raise ProtocolError("silences_us", "a decision that calls those silent who are heard")
         effects = self._adopt(decided, now)
         return effects + self._step(now)
 
@@ -313,8 +313,9 @@ class Member:
         seen = self._last_decision > float("-inf")
         waiting = seen and self.is_member and self.current.ready_since is None
         patience = self.pacing.lease / 4 if waiting else 0.0
+        follows, last = not self.is_member or not self.at_tip, self._last_decision
         effects += self._inbox.lookout.questions(
-            self.ledger, last=self._last_decision, patience=patience, now=now
+            self.ledger, last=last, patience=patience, follows=follows, now=now
         )
         return effects + self._step(now)
 
@@ -448,18 +449,16 @@ class Member:
         return effects
 
     def _binds(self, certificate: Certificate, now: float) -> bool:
-        """Whether a certificate binds this member. One that calls it silent does not (it knows better),
-        unless it has taken leave, or nothing was decided for a lease and there is no reason to doubt it.
-        """
-        if not self.is_member or certificate.round != self.round:
-            return True
-        accused = self.me in silenced(certificate, self.ledger.membership(self.round))
-        away = now - self._last_decision > self.pacing.lease
-        return not accused or self._leaving or (away and not self.current.doubts(certificate, now))
+        began, sound = self._began, self._last_sound
+        return self.current.binds(
+            certificate, leaving=self._leaving, began=began, sound=sound, now=now
+        )
 
     def _adopt(self, decided: Decided, now: float) -> list[Effect]:
         record = decided.record
         self.ledger.append(decided)
+        if self.current.agreement.believes(decided.certificate):
+            self._last_sound = now
         effects: list[Effect] = [Keep(decided), Note("decided", record.round)]
         for admission in record.admitted:
             effects.append(Note("admitted", record.round, admission.peer))

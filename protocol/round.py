@@ -21,7 +21,7 @@ from .effects import Effect, Note
 from .errors import ProtocolError
 from .ledger import Ledger, check_record, leave_is_current
 from .manifest import Manifest
-from .membership import most_liars, quorum
+from .membership import quorum
 from .messages import (
     NO_BLOCK,
     Announcement,
@@ -47,6 +47,9 @@ from .proposing import Accusations, JoinRequests, compose_record
 _REPEAT_PATIENCE = 0.25
 # A leader whose connection broke gets this part of the slot's time.
 _MISSING_PATIENCE = 0.25
+# How long a decision is doubted while a quorum seems to be at work, in leases, or in collect deadlines
+# if those are longer: a member that was just started has no measure of either, and takes the limits.
+_DOUBTED_LEASES = 4
 # An update that we announced before a restart lies on our own disk, or is lost.
 _OWN_SECONDS = 1.0
 
@@ -188,15 +191,27 @@ class Round:
         elif round_of(message) == self.number and parent_of(message) in (None, self.parent):
             self._company[sender] = now
 
-    def doubts(self, certificate: Certificate, now: float) -> bool:
-        """Whether liars alone may have signed `certificate`, while a quorum stands here with this
-        member: it needs nobody to go on, and whoever calls all of it silent lies, or was cut off."""
-        members, model = len(self.membership), self._manifest.fault_model
-        here = {peer for peer, at in self._company.items() if now - at <= self._pacing.lease}
-        here = (here | {self._me}).intersection(self.membership.peers)
-        return len(certificate.ballots) <= most_liars(model, members) and len(here) >= quorum(
-            model, members
-        )
+    def binds(
+        self, certificate: Certificate, *, leaving: bool, began: float, sound: float, now: float
+    ) -> bool:
+        """Whether this member, which `began` at that time, follows a decision. The last that gave it
+        no reason to hesitate came at the time `sound`, if there was any.
+
+        Not if liars alone may have signed it, while a quorum is heard to work on this very round: it
+        can decide without them, and whoever calls all of it silent lies or was cut off. But such a
+        quorum decides something, unless some of it lie; so for who needs it, patience has an end.
+
+        Nor does one that calls this member silent, which knows better, unless it has taken leave, or
+        nothing else was decided for a lease.
+        """
+        if certificate.round != self.number or leaving:
+            return True
+        lease, mine = self._pacing.lease, self._me in self.membership
+        if self.agreement.doubts(certificate) and self._in_company(now):
+            patience = _DOUBTED_LEASES * max(lease, self._pacing.collect)
+            if not mine or now - max(began, sound) <= patience:
+                return False
+        return not self.agreement.accused_by(certificate) or now - sound > lease
 
     def samples(self) -> tuple[int, ...]:
         """The samples that this member computes."""
@@ -229,6 +244,12 @@ class Round:
         if record.id not in self._checked:
             self._checked[record.id] = self._check(record)
         return self._checked[record.id]
+
+    def _in_company(self, now: float) -> bool:
+        """Whether a quorum, of which none has taken leave, stands here as far as this member knows."""
+        here = {peer for peer, at in self._company.items() if now - at <= self._pacing.lease}
+        here = (here | {self._me}).intersection(self.membership.peers) - self._presence.leaving()
+        return len(here) >= quorum(self._manifest.fault_model, len(self.membership))
 
     # What a member may say
 

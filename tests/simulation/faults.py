@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -107,13 +107,27 @@ def draw_schedule(family: Family, count: int, lease: float, chance: random.Rando
         else a
         for a in actions
     ]
-    cut_off = any(
+    return Schedule(tuple(named), _cut_off(named, lease))
+
+
+def with_wipes(
+    schedule: Schedule, nodes: Sequence[int], lease: float, chance: random.Random
+) -> Schedule:
+    """The same and, at some time, each of these nodes' disks is lost while its key is not."""
+    wipes = [Action(_when(chance, 3.0, 17.0), "wipe", node, _pause(chance)) for node in nodes]
+    actions = sorted(
+        [*schedule.actions, *wipes], key=lambda action: (action.time, action.what, action.node)
+    )
+    return Schedule(tuple(actions), _cut_off(actions, lease))
+
+
+def _cut_off(actions: Iterable[Action], lease: float) -> bool:
+    return any(
         a.what in ("partition", "one-way", "loss", "freeze", "clock")
         # Whoever comes back may find the others dead that went on without it.
-        or (a.what in ("crash", "fuse", "mass") and a.seconds > lease / 2)
-        for a in named
+        or (a.what in ("crash", "wipe", "fuse", "mass") and a.seconds > lease / 2)
+        for a in actions
     )
-    return Schedule(tuple(named), cut_off)
 
 
 class Faults:
@@ -153,6 +167,11 @@ class Faults:
         match action.what:
             case "crash":
                 self._kill(node, action.seconds)
+            case "wipe":
+                node.stop()
+                node.disk.lose(other.disk for other in swarm.nodes)
+                swarm.watch.forgets(node)
+                swarm.clock.after(action.seconds, self._start, node.index, node.disk)
             case "fuse":
                 moment = self._chance.choice(("signed", "written", "sent"))
                 node.fuse = Fuse(int(action.number), moment)

@@ -2,7 +2,8 @@
 
 - *one chain*: two different records are decided after the same one only if, of the certificates for
   each, none or only one needs no silence; so full quorums never contradict each other. Where nothing
-  in the scenario explains silence (`forks_explained`), not even that may happen.
+  in the scenario explains silence (`forks_explained`), honest members never follow two different ones,
+  whatever liars sign; but who has just come may believe the first whom it asks.
 - *certificate*: what an honest member follows is proven by a quorum, by the oracle's own count.
 - *record*: each record on an honest chain passes a fresh ledger, checked from the entries alone.
 - *available*: a member that votes holds every update listed; when a record is decided, its updates are
@@ -13,6 +14,7 @@
 - *parameters*: honest members that applied the same record have the same parameters, and a record
   names the parameters before it.
 - *refund*: an update counts for its maker exactly if a record lists it, and nothing is lost.
+- *samples*: on every chain each sample is trained once an epoch, or is still to be dealt (`samples`).
 - *expelled*: in the end, whoever contradicted himself before everybody is no member.
 - *memory*: what a member keeps of others stays within its bounds.
 """
@@ -43,6 +45,7 @@ from distro_node.protocol.messages import (
 
 from .letters import read
 from .oracle import Chains, Judgement, least_quorum
+from .samples import Samples
 from .toy import INITIAL
 
 if TYPE_CHECKING:
@@ -68,8 +71,11 @@ class Watch:
     def __init__(self, swarm: Swarm) -> None:
         self._swarm = swarm
         self.chains = Chains(swarm.manifest, swarm.keys)
+        self.samples = Samples(swarm.manifest)
         self.liars: set[int] = set()
         """Nodes from which nothing good is expected."""
+        self.forgetful: set[int] = set()
+        """Honest nodes whose disk was lost: they may contradict what they said before."""
         self.forks_explained = True
         """Whether members may have been silent to each other for a lease without being dead."""
         self.decided_at: dict[RecordId, float] = {}
@@ -78,14 +84,16 @@ class Watch:
         """When each member learned of it."""
         self.holders: dict[RecordId, dict[PeerId, float]] = {}
         """By the record before: when each honest member last came to hold an update of the round."""
+        self._followed: dict[RecordId, set[RecordId]] = {}
+        # By the record before: what honest members followed that had long been there.
         self._held: dict[ContentId, set[int]] = {}
         self._voted: set[tuple[PeerId, RecordId, int]] = set()
         self._proposed: set[tuple[RecordId, int, RecordId]] = set()
         self._known: dict[RecordId, Record] = {}
         self._said: dict[tuple[object, ...], object] = {}
         self._parameters: dict[RecordId, int] = {RecordId(swarm.manifest.swarm): INITIAL}
-        self.contradicted: dict[PeerId, set[int]] = {}
-        """Who told everybody two things, a finalize and a skip say, and in which rounds."""
+        self._contradicted: dict[PeerId, dict[RecordId, float]] = {}
+        # Who told everybody two things, a finalize and a skip say; after which records, and when.
         self._final: dict[tuple[object, ...], set[RecordId]] = {}
         self._cast: dict[tuple[RecordId, int, str], dict[RecordId, dict[PeerId, int]]] = {}
         self._update_of: dict[ContentId, RecordId] = {}
@@ -151,7 +159,32 @@ class Watch:
             blocks = self._final.setdefault(slot, set())
             blocks.add(message.block)
             if len(blocks) > 1:
-                self.contradicted.setdefault(envelope.sender, set()).add(message.round)
+                rounds = self._contradicted.setdefault(envelope.sender, {})
+                rounds.setdefault(message.parent, self._swarm.now)
+
+    def unpunished(self, members: set[PeerId], height: int) -> list[int | None]:
+        """Members that contradicted themselves before `height` and must have been found out.
+
+        What is said when a round is over, or nearly, nobody listens to; but not every time.
+        """
+        guilty: list[int | None] = []
+        for peer in members.intersection(self._contradicted):
+            ends = [
+                (self._round_over(parent), said)
+                for parent, said in self._contradicted[peer].items()
+            ]
+            over = [(at, said) for (round_, at), said in ends if round_ < height - 1]
+            if len(over) > 4 or sum(at > said + 0.3 for at, said in over) > 1:
+                guilty.append(self._swarm.number(peer))
+        return guilty
+
+    def _round_over(self, parent: RecordId) -> tuple[float, float]:
+        """Which round followed a record, and when it was decided; infinity if it was not."""
+        children = self.chains.children.get(parent, {}).keys() & self.decided_at.keys()
+        return min(
+            ((self.chains.records[b].record.round, self.decided_at[b]) for b in children),
+            default=(float("inf"), float("inf")),
+        )
 
     def published(self, node: Node, envelope: Envelope) -> None:
         """A node says something to everybody."""
@@ -167,6 +200,8 @@ class Watch:
                     self._check_vote(node, message)
 
     def _check_once(self, node: Node, envelope: Envelope, message: Message) -> None:
+        if node.index in self.forgetful:
+            return
         if isinstance(message, Ballot):
             place = (envelope.sender, message.round, message.parent, message.slot)
             said: object = message.block
@@ -238,7 +273,7 @@ class Watch:
         if record.id not in self.decided_at:
             self.decided_at[record.id] = now
             self._check_available(decided, judgement.needed)
-        self._check_one_chain(record, where)
+        self._check_one_chain(node, record, where)
 
     def rebased(self, node: Node, ledger: Ledger) -> None:
         """A node changes to another chain."""
@@ -268,10 +303,21 @@ class Watch:
         known = self._parameters.get(record.parent)
         if known is not None and known != record.fingerprint:
             raise Violation("parameters", f"{where} names others than there are", record.id)
+        membership = self.chains.membership(record.parent)
+        assert membership is not None  # the chain was judged first
+        before, after = self.chains.deal(record.parent), self.chains.deal(record.id)
+        wrong = self.samples.check(record, membership, before, after)
+        if wrong:
+            raise Violation("samples", f"{where}: {wrong}", record.id)
         return judgement
 
-    def _check_one_chain(self, record: Record, where: str) -> None:
+    def _check_one_chain(self, node: Node, record: Record, where: str) -> None:
         siblings = self.chains.children[record.parent]
+        if not self.forks_explained and self._listens(node, record):
+            followed = self._followed.setdefault(record.parent, set())
+            followed.add(record.id)
+            if len(followed) > 1:
+                raise Violation("one chain", f"{where} is another than others follow", *followed)
         if len(siblings) < 2:
             return
         full = [
@@ -279,8 +325,15 @@ class Watch:
             for block, judged in siblings.items()
             if any(not judgement.discounted for judgement in judged)
         ]
-        if len(full) > 1 or not self.forks_explained:
+        if len(full) > 1:
             raise Violation("one chain", f"{where} is not the only one decided there", *siblings)
+
+    def _listens(self, node: Node, record: Record) -> bool:
+        """Whether a node was a member when a record was decided, and has long been there."""
+        membership = self.chains.membership(record.parent)
+        assert membership is not None  # the chain was judged first
+        lease = self._swarm.manifest.rounds.lease_min_seconds
+        return node.peer in membership and self._swarm.now - node.started_at >= lease
 
     def _check_available(self, decided: Decided, needed: int) -> None:
         record = decided.record
@@ -298,7 +351,7 @@ class Watch:
             needed = min(needed, least_quorum(self._swarm.manifest.fault_model, present))
         for entry in decided.record.updates:
             holders = self._held.get(entry.update, set()) - self.liars
-            if len(holders) < needed - len(self.liars):
+            if len(holders) < needed - len(self.liars | self.forgetful):
                 raise Violation(
                     "available",
                     f"record {decided.record.round}: an update is held by {len(holders)}, "
@@ -306,6 +359,12 @@ class Watch:
                     decided.record.id,
                     entry.update,
                 )
+
+    def forgets(self, node: Node) -> None:
+        """A node's disk is lost."""
+        self.forgetful.add(node.index)
+        for holders in self._held.values():
+            holders.discard(node.index)
 
     def holds(self, node: Node, update: ContentId) -> None:
         """A node has an update on its disk."""

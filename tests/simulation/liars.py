@@ -11,6 +11,7 @@ from typing import Any
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.protocol.agreement import SLOT_WINDOW
 from distro_node.protocol.effects import Effect, Publish, Train
 from distro_node.protocol.errors import ProtocolError
 from distro_node.protocol.ledger import Ledger
@@ -57,6 +58,9 @@ LIES = (
     "wrong parent",
     "deluge",
 )
+
+CONSPIRACY = "conspiracy"
+"""A lie of several: they call everybody silent but one, each round another."""
 
 # What a flooding liar says now and then, and what a deluge is: more than the bound for one member.
 _FLOOD = 6
@@ -120,6 +124,9 @@ class Liar(Node):
             self.swarm.gossip(self, envelope)
         if "usurp" in self.tells and envelope.kind == "announcement":
             self._usurp()
+        if CONSPIRACY in self.tells and envelope.kind == "announcement":
+            current = self.member.current
+            self._conspire("vote", Ballot(current.number, current.parent, 1, NO_BLOCK, b""))
 
     def trained(self, effect: Train, update: ContentId) -> None:
         if "garbage" in self.tells:
@@ -212,6 +219,9 @@ class Liar(Node):
 
     def _cast(self, envelope: Envelope, ballot: Ballot) -> None:
         kind = envelope.kind
+        if CONSPIRACY in self.tells:
+            self._conspire(kind, ballot)
+            return
         if "false silence" in self.tells:
             others = set(self.member.members) - {self.peer}
             membership = self.member.current.membership
@@ -238,6 +248,23 @@ class Liar(Node):
             self._say("skip", dataclasses.replace(ballot, block=NO_BLOCK))
             return
         self.swarm.gossip(self, envelope)
+
+    def _conspire(self, kind: str, ballot: Ballot) -> None:
+        """Three of ten and one whom they leave out of their accusation would be a quorum: in every
+        other round for what all vote for, and else, slot after slot, for what nobody proposed."""
+        swarm, membership = self.swarm, self.member.current.membership
+        honest = [p for p in membership.peers if swarm.number(p) not in swarm.watch.liars]
+        victim = honest[ballot.round % len(honest)] if honest else self.peer
+        mask = membership.mask(peer for peer in honest if peer != victim)
+        if ballot.round % 2 == 0:
+            if ballot.block != NO_BLOCK or kind == "skip":
+                self._say(kind, dataclasses.replace(ballot, silent=mask))
+        elif kind == "vote":
+            for slot in range(ballot.slot, ballot.slot + SLOT_WINDOW):
+                phantom = RecordId(content_id(ballot.parent + slot.to_bytes(4, "big")))
+                false = dataclasses.replace(ballot, slot=slot, block=phantom, silent=mask)
+                self._say("vote", false)
+                self._say("finalize", false)
 
     def _usurp(self) -> None:
         """Propose in a slot that is somebody else's."""

@@ -182,8 +182,11 @@ def _believes_one() -> list[Patch]:
     return [(certificates, "_certifies", certifies)]
 
 
-def _believes_that_it_is_silent() -> list[Patch]:
-    return [(agreement, "silenced", lambda certificate, membership: set())]
+def _believes_lone_signers() -> list[Patch]:
+    return [
+        (agreement, "silenced", lambda certificate, membership: set()),
+        (agreement.Agreement, "doubts", lambda self, certificate: False),
+    ]
 
 
 def _forgets_evidence() -> list[Patch]:
@@ -314,8 +317,8 @@ MUTATIONS = (
         ("false silence",),
     ),
     Mutation(
-        "believes that it is silent itself",
-        _believes_that_it_is_silent,
+        "believes what one liar signed",
+        _believes_lone_signers,
         "liars",
         20,
         "available",
@@ -333,7 +336,7 @@ MUTATIONS = (
         "certificate",
         ("stale certificate",),
     ),
-    Mutation("fork choice is reversed", _prefers_the_lighter, "network", 40, "fork choice"),
+    Mutation("fork choice is reversed", _prefers_the_lighter, "all", 40, "fork choice"),
     Mutation(
         "fingerprints are not compared",
         _ignores_fingerprints,

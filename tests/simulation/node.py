@@ -7,7 +7,7 @@ steps, stop for a while, have a clock that runs wrong or a disk that takes its t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,6 +76,18 @@ class Disk:
     trainer: ToyTrainer | None = None
     """The momentum; it is written as it changes."""
 
+    def lose(self, others: Iterable[Disk]) -> None:
+        """Lose everything but what no other disk has: without that no protocol could go on. The
+        clock on the wall, which starts count by, is no part of it."""
+        others = [other for other in others if other is not self]
+        self.entries.clear()
+        self.said.clear()
+        self.made.clear()
+        self.blobs.difference_update(*(other.blobs for other in others))
+        elsewhere = {entry for other in others for entry in other.snapshots.values()}
+        self.snapshots = {r: e for r, e in self.snapshots.items() if e not in elsewhere}
+        self.trainer = None
+
 
 class Node:
     """A node at work. All its times but the swarm's are by its own clock."""
@@ -87,6 +99,7 @@ class Node:
         self.peer = self.identity.peer
         self.disk = disk or Disk()
         self.alive = True
+        self.started_at = swarm.now
         self.training_seconds = swarm.training_seconds
         self.write_seconds = 0.0
         self.clock_rate = 1.0
@@ -338,6 +351,7 @@ class Node:
         return SnapshotEntry(round_, blob, 4 * self.swarm.manifest.elements)
 
     def _train(self, effect: Train) -> None:
+        self.swarm.watch.samples.told(self.peer, effect)
         self.disk.salt += 1
         salt = self.disk.salt
 

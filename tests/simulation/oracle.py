@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.deal import Deal
 from distro_node.protocol.ledger import Ledger
 from distro_node.protocol.manifest import Manifest
 from distro_node.protocol.membership import Membership
@@ -102,6 +103,11 @@ class Chains:
             return None
         ledger, length = self._home[parent]
         return ledger.membership(length)
+
+    def deal(self, parent: RecordId) -> Deal:
+        """Where the sample stream stands after a record that was decided."""
+        ledger, length = self._home[parent]
+        return ledger.deal(length)
 
     def leader(self, parent: RecordId, slot: int) -> PeerId | None:
         """Who leads a slot of the round after a record."""

@@ -12,12 +12,13 @@ import random
 from dataclasses import dataclass, field
 
 from distro_node.protocol.errors import ProtocolError
+from distro_node.protocol.membership import most_liars
 
-from .faults import Family, Faults, Schedule, draw_schedule
+from .faults import Family, Faults, Schedule, draw_schedule, with_wipes
 from .invariants import Violation
 from .keys import Keys
 from .letters import shared_reading
-from .liars import Liar, draw_liars
+from .liars import CONSPIRACY, LIES, Liar, draw_liars
 from .network import HOME, LAN, Links
 from .node import Node
 from .swarm import Swarm
@@ -90,13 +91,26 @@ def draw_scenario(
 ) -> Scenario:
     """What `seed` stands for; sizes are drawn as well unless given."""
     chance = random.Random(f"scenario {seed} {family}")
+    # From a stream of its own: whoever repeats a run names its size, and must get the same run.
+    size = random.Random(f"size {seed} {family}")
     lying = family == "liars" or (family == "all" and chance.random() < 0.4)
     # Small swarms go through more rounds and faults in the same time; a few are larger.
     sizes = (4, 4, 4, 5, 6, 7) if lying else (1, 2, 3, 3, 4, 4, 5, 6, 8)
-    count = members or chance.choice(sizes)
+    drawn = size.choice(sizes)
+    # Fewer than three liars cannot do without an honest signer that they do not call silent.
+    conspire = lying and size.random() < 0.06
+    count = members or (10 if conspire else drawn)
     liars = draw_liars(count, chance) if lying and count >= 4 else ()
+    if conspire and count >= 10:
+        nodes = sorted(size.sample(range(1, count), (count - 1) // 3))
+        liars = tuple((index, (CONSPIRACY, size.choice(LIES[:-1]))) for index in nodes)
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
     schedule = draw_schedule("liars" if liars else family, count, LEASE_SECONDS, chance)
+    # Whoever lost its disk may contradict itself, so it counts among those that may lie.
+    most = most_liars(model, count) if family in ("crash", "all") and not liars else 0
+    if most and size.random() < 0.3:
+        nodes = size.sample(range(count), size.randrange(1, most + 1))
+        schedule = with_wipes(schedule, nodes, LEASE_SECONDS, size)
     links = chance.choice((LAN, Links(), Links(), HOME))
     return Scenario(
         seed=seed,
@@ -146,13 +160,15 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
         start_members=scenario.members,
         lease_min_seconds=LEASE_SECONDS,
         collect_max_seconds=20.0,
+        # An epoch of two to three rounds: most runs go through several.
+        samples=150,
     )
     size = 20_000 if scenario.links.up < 1e7 else 2_800_000
     swarm = Swarm(manifest, scenario.seed, links=scenario.links, keys=keys, update_bytes=size)
     # Half as often as the daemon, since every tick costs; what happens at once needs none.
     swarm.tick_seconds = 0.4
     swarm.watch.liars = {index for index, _ in scenario.liars}
-    swarm.watch.forks_explained = scenario.schedule.cut_off or bool(scenario.liars)
+    swarm.watch.forks_explained = scenario.schedule.cut_off
     Faults(swarm, scenario.schedule, random.Random(f"faults {scenario.seed}"))
     lies = dict(scenario.liars)
     for index in range(scenario.members):
@@ -238,7 +254,12 @@ def lacking(swarm: Swarm, target: int) -> tuple[str, str] | None:
     """Which invariant the swarm still fails, and how; None if all honest nodes are members, on one
     chain of the length `target`, and contribute, and whoever contradicted himself is out."""
     watch = swarm.watch
-    nodes = [node for node in swarm.alive if node.index not in watch.liars]
+    nodes = [
+        node
+        for node in swarm.alive
+        if node.index not in watch.liars
+        and not (node.index in watch.forgetful and node.member.is_expelled)
+    ]
     height = min((node.member.applied_round for node in nodes), default=-1)
     if height < target:
         return "progress", f"round {target} is not reached by all"
@@ -250,10 +271,8 @@ def lacking(swarm: Swarm, target: int) -> tuple[str, str] | None:
     if not all(_contributed(node, height) for node in nodes):
         return "progress", "somebody does not contribute"
     members = set(nodes[0].member.members)
-    for peer, rounds in watch.contradicted.items():
-        # Once may go unheard, if the round was just over.
-        if peer in members and sum(number < height - 1 for number in rounds) > 1:
-            return "expelled", f"node {swarm.number(peer)} contradicts itself and is a member"
+    for number in watch.unpunished(members, height):
+        return "expelled", f"node {number} contradicts itself and is a member"
     return None
 
 

@@ -37,9 +37,10 @@ def next_parameters(parameters: int, updates: Iterable[ContentId]) -> int:
     return (_STIR * parameters + sum(numbers)) % _MODULUS if numbers else parameters
 
 
-def toy_manifest(**changes: Any) -> Manifest:
+def toy_manifest(*, samples: int = 10_000, **changes: Any) -> Manifest:
     """A manifest for the toy model; fields of `rounds` may be given by their names, too."""
-    shard = ShardSpec(blob=content_id(b"shard"), tokens=1_000_001)
+    # The last token is only ever a target.
+    shard = ShardSpec(blob=content_id(b"shard"), tokens=100 * samples + 1)
     limits: dict[str, Any] = {
         "sequences": 64,
         "start_members": 1,

@@ -1,0 +1,73 @@
+"""What became of every sample on every chain: trained once an epoch, or still to be dealt.
+
+The account is kept from the samples that members were really told to train, and from which updates
+count; the protocol's own account, where the stream stands and what is left over, is compared with it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.assignment import samples_at, share
+from distro_node.protocol.deal import Deal
+from distro_node.protocol.effects import Train
+from distro_node.protocol.manifest import Manifest
+from distro_node.protocol.membership import Membership
+from distro_node.protocol.messages import Record, RecordId
+
+
+class Samples:
+    """By record: how often each sample was trained on the chain that ends there."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._seed = manifest.seed
+        self._samples = manifest.data.samples
+        self._sequences = manifest.rounds.sequences
+        self._told: dict[tuple[RecordId, PeerId], tuple[int, ...]] = {}
+        self._trained: dict[RecordId, npt.NDArray[np.int64]] = {}
+
+    def told(self, peer: PeerId, effect: Train) -> None:
+        """A member begins to train."""
+        self._told[effect.parent, peer] = effect.samples
+
+    def check(self, record: Record, membership: Membership, before: Deal, after: Deal) -> str:
+        """What is wrong with the account after `record`, which `membership` decided; mostly nothing."""
+        if record.id in self._trained:
+            return ""
+        parent = self._trained.get(record.parent)
+        trained = np.zeros(self._samples, np.int64) if parent is None else parent.copy()
+        for entry in record.updates:
+            trained += self._count(self._share(record, entry.peer, membership, before))
+        self._trained[record.id] = trained
+        left = np.zeros_like(trained)
+        for run in after.backlog:
+            left += self._count(samples_at(self._seed, self._samples, run))
+        epochs = after.cursor // self._samples
+        begun = range(epochs * self._samples, after.cursor)
+        due = epochs + self._count(samples_at(self._seed, self._samples, begun))
+        if left.sum() > self._sequences:
+            return f"{left.sum()} samples are left over"
+        for sample in np.flatnonzero(trained + left != due)[:1]:
+            what = "twice in an epoch" if trained[sample] + left[sample] > due[sample] else "never"
+            return f"sample {sample} is trained {what}"
+        return ""
+
+    def _share(
+        self, record: Record, peer: PeerId, membership: Membership, deal: Deal
+    ) -> tuple[int, ...] | list[int]:
+        told = self._told.get((record.parent, peer))
+        if told is not None:
+            return told
+        # A copycat has its own share counted without ever having trained it.
+        return share(
+            self._seed,
+            self._samples,
+            deal.positions(self._sequences),
+            membership.peers,
+            peer,
+            record.round,
+        )
+
+    def _count(self, samples: tuple[int, ...] | list[int]) -> npt.NDArray[np.int64]:
+        return np.bincount(np.asarray(samples, np.int64), minlength=self._samples)

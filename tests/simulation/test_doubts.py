@@ -1,0 +1,52 @@
+"""What liars can do who call nearly everybody silent: three of ten, or one after a partition."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from distro_node.crypto.envelope import Envelope
+from simulation.liars import CONSPIRACY
+from simulation.scenario import draw_scenario, run
+from simulation.swarm import Node, Swarm, toy_manifest
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_three_of_ten_who_call_all_but_one_silent_stop_nobody(seed: int) -> None:
+    """Together with that one they would be a quorum: it was led from slot to slot by what they alone
+    had signed, and without it the others were none."""
+    scenario = draw_scenario(seed, "liars", members=10)
+    liars = tuple((index, (CONSPIRACY,)) for index in (1, 4, 7))
+    outcome = run(dataclasses.replace(scenario, liars=liars, model="byzantine"))
+    assert outcome.failure is None
+    assert outcome.forks == 0
+
+
+class Idle(Node):
+    """Shows that it is alive, and does nothing for it."""
+
+    def publish(self, envelope: Envelope) -> None:
+        if envelope.kind in ("heartbeat", "join"):
+            super().publish(envelope)
+
+
+def test_who_went_on_alone_is_followed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two honest members and an idle one look like a quorum, which doubts what a single one decided
+    while it was cut off; but they never decide anything."""
+    swarm = Swarm(toy_manifest(start_members=4, fault_model="byzantine", collect_max_seconds=10.0))
+    nodes = [swarm.add(index, kind=Idle if index == 3 else Node) for index in range(4)]
+    swarm.watch.liars.add(3)
+    monkeypatch.setattr(nodes[3].member, "messages", lambda round: [])
+    swarm.run_until(lambda: all(node.member.round >= 4 for node in nodes[:3]), 200)
+    away = [(0, other) for other in (1, 2, 3)] + [(other, 0) for other in (1, 2, 3)]
+    swarm.network.cut(away)
+    swarm.breaks(away)
+    start = nodes[0].member.round
+    swarm.run_until(lambda: nodes[0].member.round >= start + 5, 200)
+    swarm.run_until(lambda: nodes[0].member.members == (nodes[0].peer,), 60)
+    assert nodes[1].member.round <= start + 1
+    swarm.network.mend()
+    swarm.heals()
+    target = nodes[0].member.round
+    swarm.run_until(lambda: all(node.member.round >= target for node in nodes), 120)
+    assert len({node.member.ledger.parent(target) for node in nodes}) == 1
