@@ -5,11 +5,11 @@
                                    [--json FILE]
 
 Ours: precondition the gradient, fold it into the momentum, take the strongest coefficients, encode
-them, decode all updates, apply them, yield to them, take the fingerprint. DeMo's way (arXiv 2411.19870,
-as its authors' program does it): whole tensors in floats, 64-bit positions and values as an all-gather
-leaves them, `scatter_reduce` to their mean, a float transform, a sign. The floor is the time in which
-the memory could move what any such optimizer reads and writes: the gradient once in; momentum, second
-moment and parameters in and out.
+them, decode all updates, audit them, apply them, yield to them, take the fingerprint. DeMo's way (arXiv
+2411.19870, as its authors' program does it): whole tensors in floats, 64-bit positions and values as an
+all-gather leaves them, `scatter_reduce` to their mean, a float transform, a sign. The floor is the time
+in which the memory could move what any such optimizer reads and writes: the gradient once in; momentum,
+second moment and parameters in and out.
 
 With --shared only what follows a record is timed, and no more than parameters and updates is in memory.
 
@@ -35,6 +35,7 @@ from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer import LocalOptimizer, Taken
+from distro_node.protocol.audit import contradicted
 from distro_node.protocol.basis import exact_in_float32
 from distro_node.protocol.manifest import OptimizerSpec, ParameterSpec
 from distro_node.protocol.update import (
@@ -61,6 +62,7 @@ OURS = {
     "take": "take the strongest coefficients",
     "encode": "encode them",
     "decode": "decode all updates",
+    "audit": "audit all updates",
     "apply": "apply all updates",
     "yield": "yield to them",
     "fingerprint": "fingerprint",
@@ -284,6 +286,7 @@ def time_shared(
     bodies = [encode_update(layout, u.positions, u.signs) for u in updates]
     for _ in range(repeats):
         watch.run("decode", lambda: [decode_update(layout, body) for body in bodies])
+        watch.run("audit", lambda: contradicted(layout, updates, 0))
         watch.run("apply", lambda: apply_step(parameters, layout, updates, RATE, DECAY))
         watch.run("fingerprint", lambda: fingerprint(parameters))
 
@@ -386,6 +389,7 @@ def report(result: dict[str, Any]) -> None:
         **OURS,
         "take": f"take the strongest {result['coefficients']:,} coefficients",
         "decode": f"decode {updates} updates",
+        "audit": f"audit {updates} updates",
         "apply": f"apply {updates} updates",
         "ours": "ours, all of it",
         "DeMo extract": "momentum, extraction",

@@ -93,7 +93,8 @@ def run_cases(
         return bits_of(parameters)
 
     expected = reference_step(random_parameters([shape], seed, rate), layout, updates, rate, decay)
-    torch.set_num_threads(1 + seed % 2)
+    # Two threads wait for each other by spinning, which on a crowded machine takes ten times as long.
+    torch.set_num_threads(2 if seed % 32 == 0 else 1)
     fits = exact_in_float32(len(updates), tensor.top_k, tensor.block_rows, tensor.block_columns)
     for in_float32 in (True, False) if fits else (False,):
         force_float_type(in_float32)
