@@ -23,12 +23,6 @@ from ..crypto.hashing import content_id
 from .layout import UpdateLayout
 from .update import DecodedUpdate
 
-# Two updates contradict each other if they agree less than chance allows: among m signs that both send,
-# agreements less disagreements have the standard deviation √m if each were the throw of a coin. Two of
-# these: one in forty pairs that have nothing to do with each other, and so hardly ever most pairs of one
-# update.
-_DEVIATIONS = 2
-
 # Entries of the table of votes (members × coefficients that several of them send): 16 MiB in float32,
 # and below a tenth of a second. Of more (with k = 8 above 16,384 blocks and 8 members, or 1,024 and 32)
 # a sample of the blocks is compared. With hundreds of members it gets small and verdicts rare; but then
@@ -69,7 +63,10 @@ def contradicted(layout: UpdateLayout, updates: Sequence[DecodedUpdate], seed: i
             net += (votes @ votes.T).astype(np.int64)
             shared += (spoken @ spoken.T).astype(np.int64)
         start = (start - tensor.blocks) % stride
-    against = (net < 0) & (net * net > _DEVIATIONS**2 * shared)
+    # Of m signs that both send, agreements less disagreements have the standard deviation √m if each were
+    # the throw of a coin. One deviation below zero: one in six pairs that have nothing to do with each
+    # other, but seldom more than half of the pairs of one update.
+    against = (net < 0) & (net * net > shared)
     return set(np.flatnonzero(2 * against.sum(axis=1) > count - 1).tolist())
 
 
