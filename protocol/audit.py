@@ -63,9 +63,9 @@ def contradicted(layout: UpdateLayout, updates: Sequence[DecodedUpdate], seed: i
             net += (votes @ votes.T).astype(np.int64)
             shared += (spoken @ spoken.T).astype(np.int64)
         start = (start - tensor.blocks) % stride
-    # Of m signs that both send, agreements less disagreements have the standard deviation √m if each were
-    # the throw of a coin. One deviation below zero: one in six pairs that have nothing to do with each
-    # other, but seldom more than half of the pairs of one update.
+    # Of m signs that both send, agreements less disagreements have the standard deviation √m if each
+    # were the throw of a coin. One deviation below zero: one in six pairs that have nothing to do with
+    # each other, but seldom more than half of the pairs of one update.
     against = (net < 0) & (net * net > shared)
     return set(np.flatnonzero(2 * against.sum(axis=1) > count - 1).tolist())
 
