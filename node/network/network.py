@@ -296,7 +296,7 @@ class Network:
         max_per_peer: int | None = None,
         kind: Kind = "other",
     ) -> None:
-        """Answer requests on a protocol, at most `max_concurrent` at a time.
+        """Answer requests on a protocol, at most `max_concurrent` of a kind at a time.
 
         One peer gets at most half of that, or `max_per_peer`; whoever comes in vain is told "busy". A
         `ProtocolError` from the handler refuses the request and scores the peer; any other exception

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import trio
@@ -23,6 +24,8 @@ from ...crypto.identity import PeerId, short_peer
 from ...protocol.errors import ProtocolError
 from .addresses import id_of, peer_of
 from .errors import RequestError
+from .lanes import Lane, Lanes
+from .rates import Rate
 from .streams import (
     MAX_REASON_BYTES,
     Flow,
@@ -71,6 +74,7 @@ class Requests:
         self._traffic = traffic
         self._refuses = refuses
         self._penalise = penalise
+        self._lanes = Lanes(traffic.upload)
 
     def serve(
         self,
@@ -85,7 +89,8 @@ class Requests:
         """See `Network.serve`."""
         # One peer must not be able to keep all others out.
         per_peer = (max_concurrent + 1) // 2 if max_per_peer is None else max_per_peer
-        active: Counter[PeerId] = Counter()
+        # By kind: newcomers must not keep members from a round's updates.
+        slots: dict[str, Counter[PeerId]] = {}
 
         async def handle(stream: Any) -> None:
             peer = peer_of(stream.muxed_conn.peer_id)
@@ -98,6 +103,8 @@ class Requests:
                     request = await read_frame(
                         stream, max_request, _REQUEST_SECONDS, rate=self._traffic.download
                     )
+                label = kind if isinstance(kind, str) else kind(request)
+                active = slots.setdefault(label, Counter())
                 if active.total() >= max_concurrent or active[peer] >= per_peer:
                     self._traffic.reject("busy")
                     await self._reply(stream, Status.BUSY, b"")
@@ -105,12 +112,11 @@ class Requests:
                     active[peer] += 1
                     try:
                         status, response = await self._answer(protocol, handler, peer, request)
-                        await self._reply(stream, status, response)
+                        await self._reply(stream, status, response, label)
                     finally:
                         active[peer] -= 1
                         if not active[peer]:
                             del active[peer]
-                    label = kind if isinstance(kind, str) else kind(request)
                     self._traffic.count_received(label, len(request))
                     self._traffic.count_sent(label, _size(response))
                 finished = True
@@ -192,13 +198,24 @@ class Requests:
             self._traffic.fail(protocol)
             return Status.FAILED, b""
 
-    async def _reply(self, stream: Any, status: Status, response: bytes | Flow) -> None:
-        with trio.fail_after(_REPLY_SECONDS + _size(response) / _SLOWEST_BYTES_PER_SECOND):
+    async def _reply(
+        self, stream: Any, status: Status, response: bytes | Flow, kind: str = "other"
+    ) -> None:
+        with (
+            trio.fail_after(_REPLY_SECONDS + _size(response) / _SLOWEST_BYTES_PER_SECOND),
+            self._lane(kind) as lane,
+        ):
             if isinstance(response, bytes):
-                await write_frame(stream, response, bytes([status]), self._traffic.upload)
+                await write_frame(stream, response, bytes([status]), lane)
             else:
-                await write_flow(stream, response, bytes([status]), self._traffic.upload)
+                await write_flow(stream, response, bytes([status]), lane)
             await stream.close()
+
+    def _lane(self, kind: str) -> AbstractContextManager[Lane | Rate]:
+        if kind == "update":
+            return self._lanes.urgent()
+        # Ledgers and records are small, and somebody may wait for them.
+        return nullcontext(self._lanes.patient if kind == "blob" else self._traffic.upload)
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Any:
         """Open a stream to a connected peer. Raises `RequestError`.

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import trio
 
+from .lanes import Lane
 from .rates import Rate
 from .scopes import shielded
 
@@ -130,22 +131,22 @@ async def read_reply(
 
 
 async def write_frame(
-    stream: Any, data: bytes, prefix: bytes = b"", rate: Rate = _UNLIMITED
+    stream: Any, data: bytes, prefix: bytes = b"", rate: Rate | Lane = _UNLIMITED
 ) -> None:
     """Write `prefix`, a length and the bytes at `rate`, in pieces that other streams can overtake."""
-    header = prefix + len(data).to_bytes(4, "big")
-    size = max(len(header), rate.piece(_PIECE_BYTES))
-    first = size - len(header)
     view = memoryview(data)
-    for piece in (
-        header + view[:first],
-        *(view[start : start + size] for start in range(first, len(data), size)),
-    ):
+    header = prefix + len(data).to_bytes(4, "big")
+    while header or view:
+        # Asked each time: how much it should be may depend on who else is sending.
+        size = max(0, rate.piece(_PIECE_BYTES) - len(header))
+        piece, header, view = header + view[:size], b"", view[size:]
         await rate.spend(len(piece))
-        await stream.write(bytes(piece))
+        await stream.write(piece)
 
 
-async def write_flow(stream: Any, flow: Flow, prefix: bytes, rate: Rate = _UNLIMITED) -> None:
+async def write_flow(
+    stream: Any, flow: Flow, prefix: bytes, rate: Rate | Lane = _UNLIMITED
+) -> None:
     """Write `prefix`, a length and the bytes of `flow` at `rate`, as they come.
 
     Raises what `flow` and the stream raise.
