@@ -32,8 +32,8 @@ def measure(members: int | None) -> dict[str, Any]:
     usual, slowed = statistics.mean(alone), statistics.mean(beside)
     print(
         f"an update of 2.8 MB at {_UP / 1e6:.0f} Mbit/s: {usual:.3f} s alone, {slowed:.3f} s beside a "
-        f"newcomer ({100 * (slowed / usual - 1):+.1f} %; target of a whole round +5 %), the line's limit {limit:.3f} s; "
-        f"{fetched / 1e6:.0f} MB went to the newcomer meanwhile",
+        f"newcomer ({100 * (slowed / usual - 1):+.1f} %; target of a whole round +5 %), "
+        f"the line's limit {limit:.3f} s; {fetched / 1e6:.0f} MB went to the newcomer meanwhile",
         flush=True,
     )
     return {
