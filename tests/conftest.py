@@ -12,6 +12,18 @@ from typing import Any
 import pytest
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests share a worker, where several run side by side.
+
+    Those with real nodes and sockets take turns: two swarms at once would wait for each other's
+    processes. Of the rest each file stays together, for the sake of its fixtures.
+    """
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        real = folder == "network" or item.get_closest_marker("e2e") is not None
+        item.add_marker(pytest.mark.xdist_group("real" if real else str(item.path)))
+
+
 @pytest.fixture(scope="session")
 def checkout() -> Path:
     """The repository's root."""
