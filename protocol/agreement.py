@@ -110,6 +110,8 @@ class _SlotState:
         default_factory=lambda: {"vote": {}, "skip": {}, "finalize": {}}
     )
     certificates: dict[BallotKind, Certificate] = field(default_factory=dict)
+    decision_preference: tuple[bool, bool] = (True, True)
+    """Of the certificate of finalizes, if there is one."""
 
 
 class Agreement:
@@ -281,12 +283,10 @@ class Agreement:
 
         Those that are doubted, or call this member silent, come last: `Round.binds` judges them.
         """
-        found = [
-            state.certificates["finalize"]
-            for state in self._slots.values()
-            if "finalize" in state.certificates
-        ]
-        return min(found, key=self._preference, default=None)
+        # Asked for with every message.
+        found = [state for state in self._slots.values() if "finalize" in state.certificates]
+        best = min(found, key=lambda state: state.decision_preference, default=None)
+        return best.certificates["finalize"] if best is not None else None
 
     def doubts(self, certificate: Certificate) -> bool:
         """Whether liars alone may have signed `certificate`, and this member has not."""
@@ -350,17 +350,18 @@ class Agreement:
         if found is None:
             return
         certificate = Certificate(kind, self.round, self.parent, slot, block, found)
-        tally.settled = self.believes(certificate)
-        certificates = self._state(slot).certificates
-        known = certificates.get(kind)
-        if kind != "finalize" and self.doubts(certificate):
-            self._doubted[kind, slot] = certificate
-        elif (
-            known is None
-            or known.block == block
-            or self._preference(certificate) < self._preference(known)
-        ):
-            certificates[kind] = certificate
+        preference = self._preference(certificate)
+        tally.settled = preference == _BEST
+        state = self._state(slot)
+        if kind != "finalize":
+            if self.doubts(certificate):
+                self._doubted[kind, slot] = certificate
+            else:
+                state.certificates[kind] = certificate
+            return
+        known = state.certificates.get(kind)
+        if known is None or known.block == block or preference < state.decision_preference:
+            state.certificates[kind], state.decision_preference = certificate, preference
 
     def _preference(self, certificate: Certificate) -> tuple[bool, bool]:
         """The lesser of two certificates is to be believed rather."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from unittest.mock import patch
 
-from distro_node.protocol import member
+from distro_node.protocol import inbox, member
 from distro_node.protocol.messages import decode_message
 
 read = lru_cache(8192)(decode_message)
@@ -17,5 +17,5 @@ read = lru_cache(8192)(decode_message)
 @contextmanager
 def shared_reading() -> Iterator[None]:
     """Let members read through the same memory."""
-    with patch.object(member, "decode_message", read):
+    with patch.object(member, "decode_message", read), patch.object(inbox, "decode_message", read):
         yield

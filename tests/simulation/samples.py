@@ -26,6 +26,7 @@ class Samples:
         self._sequences = manifest.rounds.sequences
         self._told: dict[tuple[RecordId, PeerId], tuple[int, ...]] = {}
         self._trained: dict[RecordId, npt.NDArray[np.int64]] = {}
+        self._epochs: list[list[int]] = []
 
     def told(self, peer: PeerId, effect: Train) -> None:
         """A member begins to train."""
@@ -42,10 +43,10 @@ class Samples:
         self._trained[record.id] = trained
         left = np.zeros_like(trained)
         for run in after.backlog:
-            left += self._count(samples_at(self._seed, self._samples, run))
+            left += self._count([self._at(position) for position in run])
         epochs = after.cursor // self._samples
         begun = range(epochs * self._samples, after.cursor)
-        due = epochs + self._count(samples_at(self._seed, self._samples, begun))
+        due = epochs + self._count([self._at(position) for position in begun])
         if left.sum() > self._sequences:
             return f"{left.sum()} samples are left over"
         for sample in np.flatnonzero(trained + left != due)[:1]:
@@ -68,6 +69,15 @@ class Samples:
             peer,
             record.round,
         )
+
+    def _at(self, position: int) -> int:
+        """The sample at a position of the stream."""
+        epoch, place = divmod(position, self._samples)
+        while len(self._epochs) <= epoch:
+            first = len(self._epochs) * self._samples
+            whole = range(first, first + self._samples)
+            self._epochs.append(samples_at(self._seed, self._samples, whole))
+        return self._epochs[epoch][place]
 
     def _count(self, samples: tuple[int, ...] | list[int]) -> npt.NDArray[np.int64]:
         return np.bincount(np.asarray(samples, np.int64), minlength=self._samples)
