@@ -48,7 +48,7 @@ from .records import Records
 from .runner import Runner
 from .settings import DaemonSettings
 from .snapshots import Snapshots
-from .sync import ask_any
+from .sync import catch_up
 from .trainer.client import TrainerSpec
 from .workshop import Workshop
 
@@ -300,26 +300,17 @@ class _Daemon:
         begun = len(ledger) > 0 or manifest.founder == self._identity.peer
         if begun and not await self._has_company(introducer):
             return
-        while True:
-            found = await ask_any(self._network, manifest, len(ledger), set)
-            if found is None:
-                if begun:
-                    return
-                self._journal.report("waiting for a member of the swarm", 0, 0)
-                await trio.sleep(1.0)
-                continue
-            peer, answer = found
-            try:
-                for decided in answer.decided():
-                    ledger.append(decided)
-                    records.keep(decided)
-            except ProtocolError as error:
-                # Another chain, perhaps: once the member runs, fork choice looks into it.
-                _log.info("peer %s: %s", peer_text(peer), error)
+        while not await catch_up(
+            self._network,
+            manifest,
+            ledger,
+            keep=records.keep,
+            report=lambda done, total: self._journal.report("fetching the ledger", done, total),
+        ):
+            if begun:
                 return
-            self._journal.report("fetching the ledger", len(ledger), answer.height)
-            if len(ledger) >= answer.height or not answer.entries:
-                return
+            self._journal.report("waiting for a member of the swarm", 0, 0)
+            await trio.sleep(1.0)
 
     def _check_standing(self, ledger: Ledger) -> None:
         """Raise `UserError` if the swarm has expelled this identity."""

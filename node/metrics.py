@@ -55,6 +55,7 @@ Reason = Literal[
     "record",
     "refused_peer",
     "silences_us",
+    "stale",
     "too_far",
     "unknown_kind",
     "version",

@@ -10,6 +10,8 @@ import logging
 import random
 from collections.abc import Callable
 
+import trio
+
 from ..crypto.identity import PeerId, short_peer
 from ..protocol.errors import ProtocolError
 from ..protocol.fork import better_chain
@@ -35,6 +37,14 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 60.0
 _MAX_CONCURRENT = 8
+# Of members whose word on the ledger's end is asked for when a node starts, at a time and in all. Who
+# is behind is no liar, but should not be the only one that a newcomer believes.
+_ASKED_AT_ONCE = 3
+_ENOUGH = 5
+# Who takes longer than that to say a word is not waited for, if others have answered.
+_DAWDLE_SECONDS = 3.0
+# Behind by more than a node's ordinary delay.
+_STALE_ROUNDS = 8
 # How far back a fork is looked for, in steps that double.
 _FORK_STEPS = (8, 64, 512, 4096, 1 << 40)
 # Weeks of rounds. A member that calls all others silent can make a chain as long as it likes.
@@ -101,6 +111,109 @@ async def ask_any(
         if answer is not None:
             return peer, answer
     return None
+
+
+async def catch_up(
+    network: Network,
+    manifest: Manifest,
+    ledger: Ledger,
+    *,
+    keep: Callable[[Decided], None],
+    report: Callable[[int, int], None],
+) -> bool:
+    """Bring a ledger up to what the connected peers have; whether any of them is a member.
+
+    Every entry is checked, and several peers are asked, so that one which is behind, frozen or lying
+    costs a moment. `keep` hears of every entry, `report` how many there are of how many.
+    """
+    return await _CatchUp(network, manifest, ledger, keep, report).run()
+
+
+class _CatchUp:
+    def __init__(
+        self,
+        network: Network,
+        manifest: Manifest,
+        ledger: Ledger,
+        keep: Callable[[Decided], None],
+        report: Callable[[int, int], None],
+    ) -> None:
+        self._network = network
+        self._manifest = manifest
+        self._ledger = ledger
+        self._keep = keep
+        self._report = report
+        self._asking: set[PeerId] = set()
+        # Who has nothing for us, by the height that it says it has.
+        self._done: dict[PeerId, int] = {}
+        self._strangers: set[PeerId] = set()
+        self._news = trio.Event()
+
+    async def run(self) -> bool:
+        async with trio.open_nursery() as nursery:
+            while True:
+                waiting = self._choose()
+                for peer in waiting[: _ASKED_AT_ONCE - len(self._asking)]:
+                    self._asking.add(peer)
+                    nursery.start_soon(self._ask, peer)
+                if not self._asking:
+                    break
+                self._news = trio.Event()
+                with trio.move_on_after(_DAWDLE_SECONDS) as scope:
+                    await self._news.wait()
+                # Those who were quick have nothing more to give.
+                if scope.cancelled_caught and self._done and not self._choose():
+                    break
+            nursery.cancel_scope.cancel()
+        for height in self._done.values():
+            if height < len(self._ledger) - _STALE_ROUNDS:
+                self._network.traffic.reject("stale")
+        return bool(self._done)
+
+    def _choose(self) -> list[PeerId]:
+        """Whom to ask next, in random order."""
+        if sum(height <= len(self._ledger) for height in self._done.values()) >= _ENOUGH:
+            return []
+        asked = self._asking | self._strangers | set(self._done)
+        others = [peer for peer in self._network.connected() if peer not in asked]
+        random.shuffle(others)
+        return others
+
+    async def _ask(self, peer: PeerId) -> None:
+        try:
+            while True:
+                first = len(self._ledger)
+                answer = await ask_peer(self._network, self._manifest, peer, first)
+                if answer is None:
+                    self._strangers.add(peer)
+                    return
+                if not self._take(peer, first, answer):
+                    self._done[peer] = answer.height
+                    return
+                self._news.set()
+        finally:
+            self._asking.discard(peer)
+            self._news.set()
+
+    def _take(self, peer: PeerId, first: int, answer: SyncResponse) -> bool:
+        """Take in an answer that begins at round `first`; whether its sender has more."""
+        try:
+            for decided in answer.decided():
+                # Somebody else's answer may have been quicker.
+                if decided.record.round >= len(self._ledger):
+                    self._ledger.append(decided)
+                    self._keep(decided)
+            if not answer.entries and answer.height > first:
+                raise ProtocolError("invalid", "a height without the rounds that make it")
+        except ProtocolError as error:
+            _log.info("peer %s: %s", short_peer(peer), error)
+            self._network.traffic.reject(error.reason)
+            # That may be another chain: once the member runs, fork choice looks into it.
+            if error.reason != "wrong_parent":
+                self._network.penalise(peer, error.reason)
+            return False
+        self._report(len(self._ledger), max(answer.height, len(self._ledger)))
+        return bool(answer.entries) and len(self._ledger) < answer.height
 
 
 class Synchronizer:

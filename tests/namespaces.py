@@ -13,9 +13,12 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
+
+import delaying
 
 _COUNTER = itertools.count()
 
@@ -63,6 +66,7 @@ class Town:
             for number, name in enumerate(names, 1)
         }
         assert len(self.hosts) <= _MAX_HOSTS
+        self._delayer: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Town:
         try:
@@ -94,6 +98,21 @@ class Town:
         _limit(self.hosts[name].namespace, "eth0", up)
         _limit(self._router, f"host{number}", down)
 
+    def part(self, *, round_trip: float, loss_percent: int) -> None:
+        """Put a distance between all hosts: so many seconds there and back, and lost packets."""
+        links = [f"host{number}" for number in range(1, len(self.hosts) + 1)]
+        self._nft(
+            f"add rule inet faults forward oifname {delaying.DEVICE} "
+            f"numgen random mod 100 < {loss_percent} drop"
+        )
+        within = ("ip", "netns", "exec", self._router)
+        # Each way half of it.
+        command = (sys.executable, "-P", delaying.__file__, str(round_trip / 2), *links)
+        self._delayer = subprocess.Popen([*within, *command], stdout=subprocess.PIPE)
+        assert self._delayer.stdout is not None
+        if not self._delayer.stdout.readline():
+            raise RuntimeError("packets cannot be delayed here")
+
     def line_bytes(self, name: str) -> tuple[int, int]:
         """What has gone up and come down a host's line, in bytes, as its interface counts them."""
         namespace = self.hosts[name].namespace
@@ -121,6 +140,9 @@ class Town:
             _run(*inside, "route", "add", "default", "via", gateway)
 
     def _tear_down(self) -> None:
+        if self._delayer is not None:
+            self._delayer.kill()
+            self._delayer.communicate()
         # The links go with their namespaces.
         for namespace in (*(host.namespace for host in self.hosts.values()), self._router):
             with contextlib.suppress(subprocess.CalledProcessError):

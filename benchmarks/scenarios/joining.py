@@ -37,7 +37,7 @@ from distro_node.node.network.network import NetworkSettings, open_network
 from distro_node.node.provisions import Provisions
 from distro_node.node.records import Records, blob_of
 from distro_node.node.snapshots import Snapshots
-from distro_node.node.sync import ask_any, serve_sync
+from distro_node.node.sync import catch_up, serve_sync
 from distro_node.protocol.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.ledger import Ledger
 from distro_node.protocol.manifest import (
@@ -123,11 +123,13 @@ async def _fetch(folder: Path, address: str, members: Sequence[str]) -> None:
         )
         manifest = decode_manifest(data, swarm)
         ledger = Ledger(manifest)
-        while (found := await ask_any(network, manifest, len(ledger), set)) is not None:
-            for decided in found[1].decided():
-                ledger.append(decided)
-            if len(ledger) >= found[1].height:
-                break
+        await catch_up(
+            network,
+            manifest,
+            ledger,
+            keep=lambda decided: None,
+            report=lambda done, total: None,
+        )
         peak = resting
 
         def report(what: str, done: int, total: int) -> None:
