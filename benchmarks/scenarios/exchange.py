@@ -82,8 +82,6 @@ def run_exchange(
     with ExitStack() as stack:
         town = stack.enter_context(Town([*names, *(f"relay{n}" for n in range(relays))]))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_fast_folder())))
-        for name in names:
-            town.shape(name, up=UP / slower, down=DOWN / slower)
         serving = []
         for number in range(relays):
             relay = Relay(town.hosts[f"relay{number}"], folder / f"relay{number}")
@@ -106,6 +104,9 @@ def run_exchange(
         sizes = [
             _read(process, name)["bytes"] for process, name in zip(processes, names, strict=True)
         ]
+        # Only now: meeting is not what is measured.
+        for name in names:
+            town.shape(name, up=UP / slower, down=DOWN / slower)
         before = [Line(*town.line_bytes(name)) for name in names]
         busy = [relay.processor_seconds() for relay in serving]
         for process in processes:

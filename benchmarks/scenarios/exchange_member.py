@@ -123,7 +123,7 @@ class Exchange:
         while True:
             await self._network.publish(_TOPIC, sealed)
             # Gossip may lose it; members of a swarm ask each other for what they miss.
-            await trio.sleep(5.0)
+            await trio.sleep(30.0)
 
     async def _receive(
         self, received: trio.MemoryReceiveChannel[tuple[PeerId, bytes]], nursery: trio.Nursery

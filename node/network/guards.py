@@ -38,7 +38,7 @@ from libp2p.pubsub.pubsub import Pubsub
 from libp2p.pubsub.rpc_queue import RpcQueue
 from libp2p.stream_muxer.yamux.yamux import MAX_MESSAGE_SIZE, MAX_WINDOW_SIZE, Yamux, YamuxStream
 
-from .queues import read_gathered
+from .queues import grant_credit, read_gathered
 from .scopes import shielded
 
 log = logging.getLogger(__name__)
@@ -88,8 +88,9 @@ def install() -> None:
     _replace(RpcQueue, "__init__", _rpc_queue_init)
     _replace(Swarm, "_do_handle_inbound_connection", _inbound_connection)
     _replace(Swarm, "new_stream", _new_stream)
-    # No fault: it wakes for every packet where whole messages are waited for.
+    # No faults: these cost processor time for every packet and for every read.
     _replace(TrioTCPStream, "read", read_gathered)
+    _replace(YamuxStream, "_auto_tune_and_send_window_update", grant_credit)
     for module in (
         libp2p.io.utils,
         libp2p.io.msgio,
