@@ -157,7 +157,7 @@ class _Daemon:
                     known_path=self._directory.root / "peers.json",
                 )
                 nursery.start_soon(self._introducer.run)
-                self._reach = Reach(self._network, self._introducer)
+                self._reach = Reach(self._network, self._introducer, upnp=self._settings.upnp)
                 nursery.start_soon(self._reach.run)
                 runner, workshop = await self._join(self._introducer)
                 self._runner = runner

@@ -59,6 +59,8 @@ class DaemonSettings:
     max_download: float | None = None
     relay: RelayLimits | None = None
     """How much of others' updates this member relays; None: nothing."""
+    upnp: bool = True
+    """Ask the router to open a port if others cannot dial this node."""
     device: str = "auto"
     metrics_address: tuple[str, int] | None = DEFAULT_METRICS_ADDRESS
     threads: int | None = None

@@ -77,6 +77,13 @@ def join(
     relay_memory: RelayMemory = 512,
     listen: Listen = None,
     announce: Announce = None,
+    upnp: Annotated[
+        bool,
+        typer.Option(
+            "--upnp/--no-upnp",
+            help="Ask the router to open a port if others cannot reach this node.",
+        ),
+    ] = True,
     metrics_addr: Annotated[
         str,
         typer.Option(
@@ -125,6 +132,7 @@ def join(
         max_upload=parse_rate(max_upload) if max_upload else None,
         max_download=parse_rate(max_download) if max_download else None,
         relay=relay_limits(relay_updates, relay_memory),
+        upnp=upnp,
         device=parse_device(device),
         metrics_address=parse_metrics_address(metrics_addr),
         threads=threads,

@@ -112,6 +112,12 @@ def advertised(bound: Sequence[Multiaddr], announce: Sequence[Multiaddr]) -> lis
     return result[:MAX_ADDRESSES]
 
 
+def endpoint(address: Multiaddr) -> tuple[str, int]:
+    """The host and the port of a listening address."""
+    _, host, port = _parts(address)
+    return host, port
+
+
 def check_free(address: Multiaddr) -> None:
     """Make sure that `address` can be listened on; libp2p itself shares a port silently.
 

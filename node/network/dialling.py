@@ -79,3 +79,27 @@ async def answers(swarm: Swarm, peer: ID, host: str, port: int, timeout: float) 
         if connection is not None:
             with shielded(1):
                 await connection.close()
+
+
+async def dial_from(
+    swarm: Swarm,
+    peer: ID,
+    target: tuple[str, int],
+    source: tuple[str, int],
+    timeout: float,
+    answering: bool,
+) -> bool:
+    """Connect to a peer from an address of ours at which we also listen; whether it came about.
+
+    When both ends do so at once TCP makes one connection of it. `answering`: take the part of the
+    called one in the handshakes.
+    """
+    host, port = target
+    address = Multiaddr(f"/{'ip6' if ':' in host else 'ip4'}/{host}/tcp/{port}/p2p/{peer}")
+    dial = swarm.dial_addr_as_responder if answering else swarm.dial_addr
+    try:
+        with trio.fail_after(timeout):
+            await dial(address, peer, source)
+    except (SwarmException, trio.TooSlowError):
+        return False
+    return True

@@ -60,6 +60,7 @@ _MAX_UNREAD = MAX_WINDOW_SIZE + MAX_MESSAGE_SIZE
 # These report as an error what a peer does wrong or a line does by itself; their callers hear of it
 # by an exception and judge better what is worth a line in the log.
 _CHATTY = (
+    "libp2p.discovery.upnp.upnp",
     "libp2p.host.basic_host",
     "libp2p.network.swarm",
     "libp2p.protocol_muxer.multiselect_client",

@@ -6,6 +6,7 @@ here; a peer that misbehaves is scored, then disconnected and refused for a whil
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -25,6 +26,7 @@ from . import liveness
 from .addresses import (
     MAX_ADDRESSES,
     check_free,
+    endpoint,
     id_of,
     parse_announce,
     parse_dial,
@@ -34,7 +36,7 @@ from .addresses import (
     through_relay,
 )
 from .circuits import Circuits, is_relayed
-from .dialling import answers, dial_reason, resolve
+from .dialling import answers, dial_from, dial_reason, resolve
 from .errors import BadAddress, DialError, RequestError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, Receiver, Validator, open_gossip
@@ -169,6 +171,17 @@ class Network:
         """Those of our addresses that do not lead through a relay."""
         return [address for address in self.addresses if not through_relay(address)]
 
+    @property
+    def listening_ports(self) -> list[int]:
+        """The TCP ports that we listen on at all interfaces, or at one that is not loopback."""
+        found: list[int] = []
+        for listener in self._swarm.listeners.values():
+            for address in listener.get_addrs():
+                host, port = endpoint(address)
+                if not ipaddress.ip_address(host).is_loopback and port not in found:
+                    found.append(port)
+        return found
+
     def announce(self, source: str, addresses: Iterable[str]) -> None:
         """Tell others these addresses too, in place of those that `source` named before."""
         group = tuple(addresses)
@@ -269,6 +282,16 @@ class Network:
     async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool:
         """Whether a peer proves its key at a TCP port; hangs up again at once."""
         return await answers(self._swarm, id_of(peer), host, port, timeout)
+
+    async def dial_from_port(
+        self, peer: PeerId, host: str, port: int, timeout: float, *, answering: bool
+    ) -> bool:
+        """Dial from the port that we listen on; `answering`: as if the other had called.
+
+        Whether a connection came of it.
+        """
+        source = ("::" if ":" in host else "0.0.0.0", self.listening_ports[0])
+        return await dial_from(self._swarm, id_of(peer), (host, port), source, timeout, answering)
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""

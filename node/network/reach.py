@@ -10,8 +10,10 @@ import trio
 from ...crypto.identity import peer_text
 from .dial_back import DialBack
 from .introductions import Introducer
+from .mapping import Mapping
 from .network import Network
 from .places import Places
+from .punching import Punching
 from .reachability import Reachability
 from .upgrades import Upgrades
 
@@ -21,11 +23,15 @@ _CHECK_SECONDS = 1.0
 class Reach:
     """What keeps one node within reach. `run` does the work, for ever."""
 
-    def __init__(self, network: Network, introducer: Introducer) -> None:
+    def __init__(self, network: Network, introducer: Introducer, *, upnp: bool = True) -> None:
+        """`upnp`: ask the router to open a port, if others cannot dial us."""
         self._network = network
         self._reachability = Reachability(network, introducer)
         self._places = Places(network, introducer, self._needs_relay)
-        self._upgrades = Upgrades(network, introducer)
+        self._mapping = Mapping(network, lambda: self._reachability.verdict == "unreachable")
+        punching = Punching(network, lambda: self._reachability.observed)
+        self._upgrades = Upgrades(network, introducer, punching)
+        self._upnp = upnp
         DialBack(network)
 
     async def run(self) -> None:
@@ -34,6 +40,8 @@ class Reach:
             nursery.start_soon(self._reachability.run)
             nursery.start_soon(self._places.run)
             nursery.start_soon(self._upgrades.run)
+            if self._upnp:
+                nursery.start_soon(self._mapping.run)
             while True:
                 # Whom nobody can call can put nobody through.
                 self._network.carries = self._reachability.verdict in ("reachable", "local")
@@ -53,6 +61,7 @@ class Reach:
             "advice": self._advice(),
             "observed": reachability.observed,
             "port": reachability.port,
+            "mapped": self._mapping.address,
             "relays": [peer_text(relay) for relay in self._places.relays],
             "peers_relayed": len(relayed),
             "peers_direct": len(self._network.connected() - relayed),

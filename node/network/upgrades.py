@@ -1,8 +1,8 @@
 """From circuits to direct connections, wherever there is a way.
 
 A circuit costs the relay's line and a detour. For every peer that is connected through relays alone,
-the node keeps trying the peer's own addresses, less and less often; once a direct connection
-stands, new streams use it, and a little later the circuit is closed.
+the node keeps trying the peer's own addresses and then hole punching, less and less often; once a
+direct connection stands, new streams use it, and a little later the circuit is closed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .addresses import through_relay
 from .errors import BadAddress, DialError
 from .introductions import Introducer
 from .network import Network
+from .punching import Punching
 
 _CHECK_SECONDS = 1.0
 _DIAL_SECONDS = 5.0
@@ -28,9 +29,10 @@ _GRACE_SECONDS = 10.0
 class Upgrades:
     """The upgrades of one node. `run` does the work, for ever."""
 
-    def __init__(self, network: Network, introducer: Introducer) -> None:
+    def __init__(self, network: Network, introducer: Introducer, punching: Punching) -> None:
         self._network = network
         self._introducer = introducer
+        self._punching = punching
         # By peer: when to try next, and what to wait after that.
         self._turns: dict[PeerId, tuple[float, float]] = {}
         self._trying: set[PeerId] = set()
@@ -59,6 +61,9 @@ class Upgrades:
             async with trio.open_nursery() as nursery:
                 for address in direct:
                     nursery.start_soon(self._dial, address, nursery.cancel_scope)
+            # One of the two has to begin.
+            if peer in self._network.relayed() and self._network.peer < peer:
+                await self._punching.punch(peer)
         finally:
             self._trying.discard(peer)
             delay = self._turns.get(peer, (0.0, _FIRST_RETRY_SECONDS))[1]

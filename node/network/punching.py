@@ -1,0 +1,133 @@
+"""Hole punching: a direct connection between two peers whose routers let nobody in.
+
+Over their circuit the two tell each other where the world sees them, agree on the moment, and dial at
+the same time, each from the port it listens on. Routers that keep ports let the other's packets in as
+answers to their own. With a router that does not it fails, and the circuit stays.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+
+import trio
+
+from ...crypto.identity import PeerId
+from ...protocol.errors import ProtocolError
+from .errors import RequestError
+from .network import Network
+
+PROTOCOL = "/distro/punch/1"
+
+# A question: one of these, then where the asker is seen, `<address> <port>`.
+_WHERE = b"?"
+_NOW = b"!"
+_MAX_BYTES = 64
+_ASK_SECONDS = 5.0
+# The first packet may arrive before the other router expects it and is sent again after one second,
+# then after two more.
+_DIAL_SECONDS = 5.0
+# The relay's way there may be a detour; beyond this the moments differ too much anyway.
+_MAX_DELAY_SECONDS = 1.0
+# Nobody makes us dial what they like more often than this.
+_PAUSE_SECONDS = 3.0
+_MAX_CALLERS = 1024
+
+Place = tuple[str, int]
+
+
+class Punching:
+    """The hole punching of one node; `observed` says where the world sees it, if anybody knows."""
+
+    def __init__(self, network: Network, observed: Callable[[], str | None]) -> None:
+        self._network = network
+        self._observed = observed
+        # By peer: where it is seen, and when it may ask again.
+        self._expected: dict[PeerId, Place] = {}
+        self._again: dict[PeerId, float] = {}
+        network.serve(PROTOCOL, self._answer, max_request=_MAX_BYTES, max_concurrent=8)
+
+    async def punch(self, peer: PeerId) -> bool:
+        """Try once with a peer that is connected through a relay; whether it is direct now."""
+        own = self._own()
+        if own is None:
+            return False
+        try:
+            asked = trio.current_time()
+            there = _decode(await self._ask(peer, _WHERE + _encode(own)))
+            delay = (trio.current_time() - asked) / 2
+            if there is None:
+                return False
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask_quietly, peer, _NOW)
+                # By then the other has heard it, too.
+                await trio.sleep(min(delay, _MAX_DELAY_SECONDS))
+                # Who asks takes the answering part in the handshake: two callers at the ends of one
+                # connection would wait for each other's answers.
+                await self._network.dial_from_port(peer, *there, _DIAL_SECONDS, answering=True)
+        except RequestError:
+            return False
+        except ProtocolError as error:
+            self._network.penalise(peer, error.reason)
+            return False
+        return peer not in self._network.relayed()
+
+    async def _answer(self, peer: PeerId, data: bytes) -> bytes:
+        now, own = trio.current_time(), self._own()
+        if data[:1] == _NOW:
+            there = self._expected.pop(peer, None)
+            if there is not None:
+                self._network.spawn(self._dial, peer, there)
+            return b""
+        if data[:1] != _WHERE:
+            raise ProtocolError("malformed", "neither where nor now")
+        there = _decode(data[1:])
+        late = self._again.get(peer, now) > now
+        if own is None or there is None or late or peer not in self._network.relayed():
+            return b""
+        for table in (self._expected, self._again):
+            table.pop(peer, None)
+            if len(table) >= _MAX_CALLERS:
+                del table[next(iter(table))]
+        self._expected[peer] = there
+        self._again[peer] = now + _PAUSE_SECONDS
+        return _encode(own)
+
+    async def _dial(self, peer: PeerId, there: Place) -> None:
+        await self._network.dial_from_port(peer, *there, _DIAL_SECONDS, answering=False)
+
+    async def _ask(self, peer: PeerId, question: bytes) -> bytes:
+        return await self._network.request(
+            peer, PROTOCOL, question, max_response=_MAX_BYTES, timeout=_ASK_SECONDS
+        )
+
+    async def _ask_quietly(self, peer: PeerId, question: bytes) -> None:
+        try:
+            await self._ask(peer, question)
+        except RequestError:
+            # The circuit has gone; then there is nothing to be improved.
+            return
+
+    def _own(self) -> Place | None:
+        """Where we are seen, if the router keeps the port."""
+        ports, outside = self._network.listening_ports, self._observed()
+        return (outside, ports[0]) if ports and outside is not None else None
+
+
+def _encode(place: Place) -> bytes:
+    return f"{place[0]} {place[1]}".encode("ascii")
+
+
+def _decode(data: bytes) -> Place | None:
+    """The place in a message; None if there is none to dial. Raises `ProtocolError`."""
+    if not data:
+        return None
+    try:
+        host, _, port = data.decode("ascii").partition(" ")
+        address, number = ipaddress.ip_address(host), int(port)
+    except ValueError:
+        raise ProtocolError("malformed", "no address and port") from None
+    # Nobody may have us knock inside our own network, or at services with well-known ports.
+    if not address.is_global or address.is_multicast or not 1024 <= number <= 65535:
+        return None
+    return str(address), number

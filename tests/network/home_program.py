@@ -1,0 +1,85 @@
+"""A node without training, as a program: it keeps in touch, and says every second how it stands.
+
+    python home_program.py NUMBER LISTEN [BOOTSTRAP …]
+
+A line of JSON a second: the status of its reach, and by peer whether the way is direct and whether a
+message of 64 KiB came back over it. Without bootstrap addresses it is the bootstrap peer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import trio
+from distro_node.crypto.identity import Identity, PeerId
+from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
+from distro_node.node.network.errors import RequestError
+from distro_node.node.network.introductions import Introducer
+from distro_node.node.network.network import Network, NetworkSettings, open_network
+from distro_node.node.network.reach import Reach
+from distro_node.protocol.manifest import SwarmId
+
+ECHO = "/test/echo/1"
+SWARM = SwarmId(bytes(range(32)))
+
+
+def identity(number: int) -> Identity:
+    return Identity.from_seed(number.to_bytes(4, "big") * 8)
+
+
+def say(facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+async def run_home(number: int, listen: str, bootstrap: list[str]) -> None:
+    numbers = {identity(other).peer: other for other in range(100)}
+    async with open_network(NetworkSettings(listen=(listen,)), identity(number)) as network:
+
+        async def echo(peer: PeerId, request: bytes) -> bytes:
+            return request
+
+        network.serve(ECHO, echo, max_request=1 << 16, max_concurrent=16)
+        introducer = Introducer(network, identity(number), SWARM, bootstrap)
+        reach = Reach(network, introducer)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(introducer.run)
+            nursery.start_soon(reach.run)
+            while True:
+                await trio.sleep(1.0)
+                relayed, came_back = network.relayed(), {}
+                for peer in network.connected():
+                    if numbers[peer] != 0:
+                        came_back[numbers[peer]] = await _echoes(network, peer)
+                say(
+                    {
+                        "reach": reach.status(),
+                        "direct": sorted(numbers[p] for p in network.connected() - relayed),
+                        "relayed": sorted(numbers[p] for p in relayed),
+                        "echoes": sorted(n for n, good in came_back.items() if good),
+                        "addresses": network.addresses,
+                    }
+                )
+
+
+async def _echoes(network: Network, peer: PeerId) -> bool:
+    try:
+        data = bytes(1 << 16)
+        answer = await network.request(peer, ECHO, data, max_response=1 << 16, timeout=10)
+    except RequestError:
+        return False
+    return answer == data
+
+
+async def main() -> None:
+    """Run as the arguments say."""
+    number, listen, *bootstrap = sys.argv[1:]
+    if bootstrap:
+        await run_home(int(number), listen, bootstrap)
+        return
+    settings = BootstrapSettings(identity=identity(int(number)), listen=(listen,))
+    await run_bootstrap(settings, ready=lambda addresses: say({"addresses": addresses}))
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,117 @@
+"""Hole punching: what the two say to each other, and what nobody can make us do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from distro_node.crypto.identity import PeerId
+from distro_node.node.network import punching
+from distro_node.node.network.addresses import circuit_through
+from distro_node.node.network.errors import RequestError
+from distro_node.node.network.network import Network, open_network
+from distro_node.node.network.punching import PROTOCOL, Punching
+from distro_node.node.network.relaying import CircuitLimits
+from network.support import LOOPBACK, identity, networks, until
+
+
+class Dials:
+    """Notes what a network would dial, in place of dialling it."""
+
+    def __init__(self, network: Network) -> None:
+        self.made: list[tuple[PeerId, str, int, bool]] = []
+        target: Any = network
+        target.dial_from_port = self.dial
+
+    async def dial(
+        self, peer: PeerId, host: str, port: int, timeout: float, *, answering: bool
+    ) -> bool:
+        self.made.append((peer, host, port, answering))
+        return False
+
+
+@asynccontextmanager
+async def relayed_pair(
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[tuple[Network, Network]]:
+    monkeypatch.setattr(Network, "listening_ports", [4001])
+    settings = replace(LOOPBACK, carry=CircuitLimits())
+    async with open_network(settings, identity(99)) as relay, networks(2) as (a, b):
+        for each in (a, b):
+            await each.connect(relay.addresses[0])
+        await b.circuits.reserve(relay.peer)
+        await a.connect(circuit_through(relay.own_addresses[0], b.peer))
+        await until(lambda: a.peer in b.relayed())
+        yield a, b
+
+
+async def test_both_dial_what_the_other_is_seen_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with relayed_pair(monkeypatch) as (a, b):
+        dials = Dials(a), Dials(b)
+        Punching(b, lambda: "7.7.0.2")
+        assert not await Punching(a, lambda: "7.7.0.1").punch(b.peer)
+        await until(lambda: bool(dials[1].made))
+        # They take different parts, or the handshake would not come about.
+        assert dials[0].made == [(b.peer, "7.7.0.2", 4001, True)]
+        assert dials[1].made == [(a.peer, "7.7.0.1", 4001, False)]
+
+
+async def test_whoever_does_not_know_where_it_is_seen_does_not_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with relayed_pair(monkeypatch) as (a, b):
+        dials = Dials(a), Dials(b)
+        Punching(b, lambda: None)
+        assert not await Punching(a, lambda: None).punch(b.peer)
+        assert not await Punching(a, lambda: "7.7.0.1").punch(b.peer)
+        assert dials[0].made == dials[1].made == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "192.168.1.1 4001",
+        "127.0.0.1 4001",
+        "224.0.0.1 4001",
+        "7.7.0.1 80",
+        "7.7.0.1 70000",
+        "::1 4001",
+    ],
+)
+async def test_nobody_sends_us_into_our_own_network(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    async with relayed_pair(monkeypatch) as (a, b):
+        dials = Dials(b)
+        Punching(b, lambda: "7.7.0.2")
+        for question in (b"?" + place.encode(), b"!"):
+            answer = await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=5)
+            assert answer == b""
+        assert dials.made == []
+
+
+@pytest.mark.parametrize(
+    "question", [b"", b"x", b"?nonsense", b"?7.7.0.1", b"?7.7.0.1 \xff", b"? "]
+)
+async def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, question: bytes) -> None:
+    async with relayed_pair(monkeypatch) as (a, b):
+        Punching(b, lambda: "7.7.0.2")
+        with pytest.raises(RequestError, match="refuse"):
+            await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=5)
+
+
+async def test_nobody_makes_us_dial_at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(punching, "_PAUSE_SECONDS", 1000.0)
+    async with relayed_pair(monkeypatch) as (a, b):
+        dials = Dials(b)
+        Punching(b, lambda: "7.7.0.2")
+        for _ in range(3):
+            for question in (b"?7.7.0.1 4001", b"!"):
+                await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=5)
+        await until(lambda: len(dials.made) > 0)
+        # What the others would have brought about came before the answer to this.
+        await a.request(b.peer, PROTOCOL, b"!", max_response=64, timeout=5)
+        assert len(dials.made) == 1

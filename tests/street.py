@@ -1,0 +1,201 @@
+"""A street of homes on one machine: each behind a router with address translation, and a public net.
+
+Homes are network namespaces in a home's own network behind a router's namespace; the routers and the
+hosts with public addresses share one bridge. A router lets nobody in that nobody inside has called.
+It takes root, `ip` and `nft`, and `miniupnpd` for a router that opens ports when asked; the addresses
+are public ones because libraries treat private ones differently, but no packet leaves the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from namespaces import Host
+
+_COUNTER = itertools.count()
+
+Router = Literal["preserving", "random", "upnp"]
+"""How a router translates: it keeps the ports of what goes out, gives random ones, or keeps them
+and opens ports for whoever asks by UPnP."""
+
+_PUBLIC = "7.7.0"
+# miniupnpd adds its rules to these; a router without it has them empty.
+_RULES = """
+table inet filter {
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        ct state established,related accept
+        iifname "lan" accept
+        jump miniupnpd
+    }
+    chain miniupnpd { }
+    chain input {
+        type filter hook input priority 0; policy accept;
+        iifname "wan" ct state new drop
+    }
+    chain prerouting { type nat hook prerouting priority -100; jump prerouting_miniupnpd; }
+    chain prerouting_miniupnpd { }
+    chain postrouting {
+        type nat hook postrouting priority 100;
+        jump postrouting_miniupnpd
+        oifname "wan" masquerade %s
+    }
+    chain postrouting_miniupnpd { }
+}
+"""
+_UPNPD = """
+ext_ifname=wan
+listening_ip=lan
+port=0
+enable_upnp=yes
+enable_natpmp=no
+secure_mode=yes
+upnp_table_name=filter
+upnp_nat_table_name=filter
+upnp_forward_chain=miniupnpd
+upnp_nat_chain=prerouting_miniupnpd
+upnp_nat_postrouting_chain=postrouting_miniupnpd
+uuid=11111111-2222-3333-4444-555555555555
+allow 1-65535 0.0.0.0/0 1-65535
+"""
+
+
+def has_upnpd() -> bool:
+    """Whether there is a `miniupnpd` to run routers with."""
+    return shutil.which("miniupnpd") is not None
+
+
+class Street:
+    """Public hosts and homes by name. Everything ends with the context."""
+
+    def __init__(self, public: Sequence[str], homes: Mapping[str, Router], guests: int = 0) -> None:
+        """`guests` is how many further hosts each home's network has: `NAME-guest1` and so on."""
+        self._label = f"dn{os.getpid()}-street{next(_COUNTER)}"
+        self._homes = dict(homes)
+        self._guests = guests
+        self._made: list[str] = []
+        self._upnpds: list[subprocess.Popen[bytes]] = []
+        self._folder = Path(tempfile.mkdtemp(prefix="distro-street-"))
+        self.hosts: dict[str, Host] = {}
+        for number, name in enumerate(public):
+            self.hosts[name] = Host(f"{self._label}-p{number}", f"{_PUBLIC}.{10 + number}")
+        for number, name in enumerate(homes):
+            for guest in range(guests + 1):
+                full = name if guest == 0 else f"{name}-guest{guest}"
+                self.hosts[full] = Host(
+                    f"{self._label}-h{number}-{guest}", f"192.168.{100 + number}.{2 + guest}"
+                )
+
+    def __enter__(self) -> Street:
+        try:
+            self._build()
+        except BaseException:
+            self._tear_down()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._tear_down()
+
+    def outside(self, home: str) -> str:
+        """The address that the world sees a home at."""
+        return f"{_PUBLIC}.{100 + list(self._homes).index(home)}"
+
+    def _build(self) -> None:
+        net = f"{self._label}-net"
+        self._namespace(net)
+        _run("ip", "-n", net, "link", "add", "br0", "type", "bridge")
+        _run("ip", "-n", net, "link", "set", "br0", "up")
+        for number, host in enumerate(self.hosts.values()):
+            self._namespace(host.namespace)
+            if host.address.startswith(_PUBLIC):
+                self._join(net, f"p{number}", host.namespace, "eth0", f"{host.address}/24")
+        for number, (name, kind) in enumerate(self._homes.items()):
+            router = f"{self._label}-r{number}"
+            self._namespace(router)
+            _inside(router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+            self._join(net, f"r{number}", router, "wan", f"{self.outside(name)}/24")
+            gateway = f"192.168.{100 + number}.1"
+            _run("ip", "-n", router, "link", "add", "lan", "type", "bridge")
+            _run("ip", "-n", router, "address", "add", f"{gateway}/24", "dev", "lan")
+            _run("ip", "-n", router, "link", "set", "lan", "up")
+            for guest in range(self._guests + 1):
+                host = self.hosts[name if guest == 0 else f"{name}-guest{guest}"]
+                self._join(
+                    router, f"in{guest}", host.namespace, "eth0", f"{host.address}/24", "lan"
+                )
+                _run("ip", "-n", host.namespace, "route", "add", "default", "via", gateway)
+            rules = _RULES % ("fully-random" if kind == "random" else "")
+            _inside(router, "nft", "-f", "-", text=rules)
+            if kind == "upnp":
+                self._start_upnpd(router)
+
+    def _start_upnpd(self, router: str) -> None:
+        settings = self._folder / f"{router}.conf"
+        settings.write_text(_UPNPD)
+        pid = self._folder / f"{router}.pid"
+        log = self._folder / f"{router}.log"
+        with log.open("wb") as output:
+            self._upnpds.append(
+                subprocess.Popen(
+                    ["ip", "netns", "exec", router, "miniupnpd", "-d", "-f", settings, "-P", pid],
+                    stdout=output,
+                    stderr=output,
+                )
+            )
+        deadline = time.monotonic() + 20
+        # It writes its number when it listens.
+        while not pid.exists():
+            if time.monotonic() > deadline or self._upnpds[-1].poll() is not None:
+                raise RuntimeError(f"miniupnpd does not start: {log.read_text()}")
+            time.sleep(0.05)
+
+    def _namespace(self, name: str) -> None:
+        _run("ip", "netns", "add", name)
+        self._made.append(name)
+        _run("ip", "-n", name, "link", "set", "lo", "up")
+
+    def _join(
+        self, hub: str, port: str, namespace: str, link: str, address: str, bridge: str = "br0"
+    ) -> None:
+        peer = ("peer", "name", link, "netns", namespace)
+        _run("ip", "-n", hub, "link", "add", port, "type", "veth", *peer)
+        _run("ip", "-n", hub, "link", "set", port, "master", bridge)
+        _run("ip", "-n", hub, "link", "set", port, "up")
+        _run("ip", "-n", namespace, "address", "add", address, "dev", link)
+        _run("ip", "-n", namespace, "link", "set", link, "up")
+
+    def _tear_down(self) -> None:
+        for process in self._upnpds:
+            process.kill()
+            process.wait()
+        # The links go with their namespaces.
+        for namespace in self._made:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _run("ip", "netns", "del", namespace)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _inside(namespace: str, *command: str, text: str = "") -> None:
+    subprocess.run(
+        ["ip", "netns", "exec", namespace, *command],
+        check=True,
+        capture_output=True,
+        input=text.encode(),
+    )
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
