@@ -1,6 +1,7 @@
 """The daemon: one node in one swarm, from the start of the process to its polite end.
 
-It opens the network, finds the swarm, brings what is missing to the disk and then runs the member. All
+It opens the network, finds the swarm, brings what is missing to the disk and then runs the member; a
+pause ends that stay in the swarm, and another one begins after it. All
 that a user can mend ends in a `UserError`; whatever was stored stays good, and the same command resumes.
 """
 
@@ -9,10 +10,8 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-import os
-import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,8 +25,8 @@ from ..protocol.ledger import Ledger
 from ..protocol.manifest import MAX_MANIFEST_BYTES, Manifest, decode_manifest
 from ..protocol.swarm_id import swarm_text
 from .blobstore import BlobStore
-from .control import serve_control
 from .datadir import DataDir, open_identity
+from .desk import Desk
 from .errors import ExitCode, UserError
 from .journal import Journal
 from .metrics import Follower, Metrics
@@ -47,6 +46,7 @@ from .provisions import Provisions
 from .records import Records
 from .runner import Runner
 from .settings import DaemonSettings
+from .shifts import Shifts
 from .snapshots import Snapshots
 from .sync import catch_up
 from .trainer.client import TrainerSpec
@@ -74,12 +74,33 @@ async def run_daemon(settings: DaemonSettings) -> None:
     with data.lock():
         identity = open_identity(data, settings.passphrase)
         metrics = Metrics(version=__version__)
+        journal = Journal(identity.peer, metrics)
         page = metrics.serve(settings.metrics_address) if settings.metrics_address else None
+        facts = {
+            "version": __version__,
+            "peer": peer_text(identity.peer),
+            "swarm": swarm_text(settings.swarm),
+            "metrics": page.url if page is not None else None,
+            "until_round": settings.until_round,
+        }
+        desk = Desk(
+            socket=data.socket,
+            shifts=Shifts(settings.active),
+            journal=journal,
+            facts=facts,
+            screen=settings.screen,
+        )
         try:
-            async with _network(settings, identity) as network:
-                daemon = _Daemon(settings, data, identity, network, metrics)
-                daemon.metrics_url = page.url if page is not None else None
-                await daemon.run()
+            async with trio.open_nursery() as nursery:
+                await nursery.start(desk.run)
+                while await desk.next_stay():
+                    async with _network(settings, identity) as network:
+                        daemon = _Daemon(settings, data, identity, network, metrics, journal, facts)
+                        with desk.serving(daemon):
+                            await daemon.run()
+                    if not daemon.told_to_leave:
+                        break
+                nursery.cancel_scope.cancel()
         finally:
             if page is not None:
                 page.close()
@@ -112,8 +133,9 @@ class _Daemon:
         identity: Identity,
         network: Network,
         metrics: Metrics,
+        journal: Journal,
+        facts: Mapping[str, Any],
     ) -> None:
-        self.metrics_url: str | None = None
         self._settings = settings
         self._ticket = _ticket(settings.ticket)
         self._data = data
@@ -124,7 +146,8 @@ class _Daemon:
         self._store = BlobStore(data.blobs)
         self._relays = Relays(network)
         self._fetcher = BlobFetcher(network, self._store, self._relays)
-        self._journal = Journal(identity.peer, metrics)
+        self._journal = journal
+        self._facts = facts
         self._manifest: Manifest | None = None
         self._runner: Runner | None = None
         self._introducer: Introducer | None = None
@@ -135,18 +158,10 @@ class _Daemon:
     async def run(self) -> None:
         self._directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_signals, nursery.cancel_scope)
-            handlers = {"status": lambda _: self.status(), "leave": lambda _: self._leave()}
-            await nursery.start(serve_control, self._data.socket, handlers)
             nursery.start_soon(self._update_metrics)
             nursery.start_soon(self._relays.run)
             if self._settings.relay is not None:
                 UpdateRelay(self._network, self._settings.relay)
-            if self._settings.screen:
-                # Only here: a screen needs modules that a node without one does not.
-                from .screen import show_screen
-
-                nursery.start_soon(show_screen, self.status)
             with open_scope() as joining:
                 nursery.start_soon(self._stop_joining, joining)
                 self._introducer = Introducer(
@@ -345,21 +360,17 @@ class _Daemon:
         connected = network.connected()
         sent, received = network.wire_bytes()
         status = journal.status() | {
-            "version": __version__,
-            "peer": peer_text(self._identity.peer),
-            "swarm": swarm_text(self._settings.swarm),
+            **self._facts,
             "name": self._manifest.name if self._manifest is not None else None,
             "members": self._members(connected),
             "sent_bytes": sent,
             "received_bytes": received,
             "peers_connected": len(connected),
             "addresses": network.addresses,
-            "metrics": self.metrics_url,
             "bootstrap_connected": (
                 self._introducer is not None and self._introducer.bootstrap_connected()
             ),
             "reach": self._reach.status() if self._reach is not None else None,
-            "until_round": self._settings.until_round,
         }
         if self._manifest is not None and not status["parameters"]:
             status["parameters"] = self._manifest.elements
@@ -386,27 +397,22 @@ class _Daemon:
             )
         return rows
 
-    def _leave(self) -> dict[str, Any]:
+    @property
+    def told_to_leave(self) -> bool:
+        """Whether somebody wanted this stay to end; else it came to its own end."""
+        return self._leaving.is_set()
+
+    def leave(self) -> None:
+        """Say goodbye and end; while joining there is nobody to say it to."""
         self._leaving.set()
         if self._runner is not None:
             self._runner.leave(_LEAVE_SECONDS)
-        return {"ok": True}
 
     async def _stop_joining(self, joining: trio.CancelScope) -> None:
         """A leave while still joining has nobody to say goodbye to."""
         await self._leaving.wait()
         if self._runner is None:
             joining.cancel()
-
-    async def _watch_signals(self, everything: trio.CancelScope) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for _ in signals:
-                if self._leaving.is_set():
-                    # The trainer ends with the pipe to it. Nothing is lost: all is on disk.
-                    _log.warning("leaving at once")
-                    os._exit(ExitCode.INTERRUPTED)
-                _log.info("leaving politely; once more to leave at once")
-                self._leave()
 
     async def _update_metrics(self) -> None:
         metrics, network = self._metrics, self._network

@@ -29,7 +29,15 @@ from prometheus_client import (
 from .errors import ExitCode, UserError
 
 State = Literal[
-    "starting", "connecting", "syncing", "joining", "waiting", "training", "leaving", "other"
+    "starting",
+    "connecting",
+    "syncing",
+    "joining",
+    "waiting",
+    "training",
+    "paused",
+    "leaving",
+    "other",
 ]
 Phase = Literal["compute", "encode", "transfer", "agree", "apply", "other"]
 # As in network/traffic.py.

@@ -41,6 +41,7 @@ _MEANINGS = {
     "syncing": "fetching the model as the swarm has it now; training follows",
     "joining": "asking the members to be admitted; the next round's record says yes",
     "waiting": "the swarm starts once enough members are there",
+    "paused": "the line and the computer are yours; `distro-node resume` goes on",
     "leaving": "saying goodbye, so that nobody waits for you",
 }
 _PHASES = {
@@ -198,7 +199,7 @@ def _title(status: Status) -> Text:
 
 def _state(status: Status) -> Text:
     state = str(status.get("state") or "starting")
-    colour = {"training": "green", "leaving": "magenta"}.get(state, "yellow")
+    colour = {"training": "green", "paused": "blue", "leaving": "magenta"}.get(state, "yellow")
     line = Text("● ", colour)
     line.append(state, f"bold {colour}")
     line.append(f"  {state_sentence(status)}")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..protocol.manifest import SwarmId
 from .errors import ExitCode, UserError
+from .hours import Hours
 
 DEFAULT_METRICS_ADDRESS = ("127.0.0.1", 9464)
 
@@ -61,6 +62,8 @@ class DaemonSettings:
     """How much of others' updates this member relays; None: nothing."""
     upnp: bool = True
     """Ask the router to open a port if others cannot dial this node."""
+    active: Hours | None = None
+    """When the node may work; None: always."""
     device: str = "auto"
     metrics_address: tuple[str, int] | None = DEFAULT_METRICS_ADDRESS
     threads: int | None = None

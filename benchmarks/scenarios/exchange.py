@@ -31,6 +31,7 @@ UP, DOWN = 10e6, 100e6
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _MEMBER = Path(__file__).resolve().parent / "exchange_member.py"
 _POLL_SECONDS = 0.1
+_NEIGHBOURS_A_SIDE = 3
 _PORT = 4001
 
 
@@ -79,6 +80,9 @@ def run_exchange(
     `limit_seconds` is what home lines allow; it and the lines are stretched by `slower`.
     """
     names = [f"member{number}" for number in range(members)]
+    # Where a relay stays there, a few connections carry the announcements; all would be hundreds of
+    # handshakes before anything is measured.
+    meshed = relays < (1 if midway is None else 2)
     with ExitStack() as stack:
         town = stack.enter_context(Town([*names, *(f"relay{n}" for n in range(relays))]))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_fast_folder())))
@@ -95,6 +99,7 @@ def run_exchange(
             plan = {
                 "number": number,
                 "hosts": [each.address for each in hosts],
+                "neighbours": sorted(_neighbours(number, members, meshed)),
                 "relays": [relay.address for relay in serving],
                 "bytes": update_bytes,
                 "folder": str(folder / f"store{number}"),
@@ -162,6 +167,14 @@ def show(figures: dict[str, Any]) -> None:
         f"{figures['processor_seconds']:>11.1f}",
         flush=True,
     )
+
+
+def _neighbours(number: int, members: int, meshed: bool) -> set[int]:
+    """Whom a member is connected to: all others, or three to each side."""
+    if meshed:
+        return set(range(members)) - {number}
+    sides = range(-_NEIGHBOURS_A_SIDE, _NEIGHBOURS_A_SIDE + 1)
+    return {(number + step) % members for step in sides} - {number}
 
 
 def _figures(

@@ -76,7 +76,10 @@ class Exchange:
         self.held: dict[PeerId, int] = {}
         self.done = trio.Event()
 
-    async def run(self, number: int, size: int, addresses: list[str], relays: int) -> None:
+    async def run(
+        self, number: int, size: int, addresses: list[str], connections: int, relays: int
+    ) -> None:
+        """Take part: dial these addresses, wait for so many connections, exchange."""
         body = draw_update(number, size)
         update = self._store.put(body)
         serve_blobs(self._network, self._store, kind_of=lambda cid: "update")
@@ -86,7 +89,7 @@ class Exchange:
             nursery.start_soon(self._receive, received, nursery)
             for address in addresses:
                 nursery.start_soon(self._connect, address)
-            while len(self._network.connected()) < len(self._peers) + relays:  # noqa: ASYNC110
+            while len(self._network.connected()) < connections:  # noqa: ASYNC110
                 await trio.sleep(0.1)
             while len(self._relays) < relays:  # noqa: ASYNC110
                 await trio.sleep(0.1)
@@ -165,11 +168,13 @@ async def main() -> None:
     plan = json.loads(sys.stdin.readline())
     number, hosts = plan["number"], plan["hosts"]
     settings = NetworkSettings(listen=(f"/ip4/{hosts[number]}/tcp/{PORT}",))
+    near, relays = plan["neighbours"], plan["relays"]
     # The later of two dials the earlier.
-    others = [multiaddr(hosts[other], identity(other).peer) for other in range(number)]
+    dials = [multiaddr(hosts[other], identity(other).peer) for other in near if other < number]
     async with open_network(settings, identity(number)) as network:
         exchange = Exchange(network, number, len(hosts), Path(plan["folder"]))
-        await exchange.run(number, plan["bytes"], others + plan["relays"], len(plan["relays"]))
+        connections = len(near) + len(relays)
+        await exchange.run(number, plan["bytes"], [*dials, *relays], connections, len(relays))
 
 
 if __name__ == "__main__":

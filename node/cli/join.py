@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..hours import parse_hours
 from ..logs import LogFormat, LogLevel, configure_logging
 from ..settings import DaemonSettings, parse_device, parse_metrics_address, parse_rate
 from .options import (
@@ -75,6 +76,15 @@ def join(
     max_download: MaxDownload = None,
     relay_updates: RelayUpdates = False,
     relay_memory: RelayMemory = 512,
+    active: Annotated[
+        str | None,
+        typer.Option(
+            "--active",
+            metavar="HOURS",
+            help="When this node works, such as 22:00-07:00, or several times between commas; "
+            "otherwise it pauses. [default: always]",
+        ),
+    ] = None,
     listen: Listen = None,
     announce: Announce = None,
     upnp: Annotated[
@@ -131,6 +141,7 @@ def join(
         announce=multiaddrs(announce),
         max_upload=parse_rate(max_upload) if max_upload else None,
         max_download=parse_rate(max_download) if max_download else None,
+        active=parse_hours(active) if active else None,
         relay=relay_limits(relay_updates, relay_memory),
         upnp=upnp,
         device=parse_device(device),

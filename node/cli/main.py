@@ -22,13 +22,15 @@ from .failures import explain
 from .identity import id_command
 from .invite import invite
 from .join import join
-from .status import leave, status
+from .status import leave, pause, resume, status
 
 COMMANDS = {
     "join": join,
     "create": create,
     "invite": invite,
     "status": status,
+    "pause": pause,
+    "resume": resume,
     "leave": leave,
     "export": export,
     "bootstrap": bootstrap,

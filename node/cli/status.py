@@ -1,4 +1,4 @@
-"""`distro-node status` and `distro-node leave`: see the node that runs here, and stop it."""
+"""`distro-node status`, `pause`, `resume` and `leave`: see the node that runs here, and command it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 from json import dumps
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -37,6 +38,30 @@ def status(data_dir: DataDirectory = None, json: Json = False) -> None:
         _show(answer)
 
 
+def pause(data_dir: DataDirectory = None, json: Json = False) -> None:
+    """Give the line and the computer back for a while.
+
+    The node that runs here says goodbye to its swarm and ends its trainer; it keeps what it has, and
+    waits for `distro-node resume`, or for the hours of `join --active` to begin anew. For example:
+
+    \b
+        distro-node pause
+    """
+    _command("pause", data_dir, json, "The node pauses; it has left the swarm within seconds.")
+
+
+def resume(data_dir: DataDirectory = None, json: Json = False) -> None:
+    """Go on after a pause.
+
+    The node fetches what it missed and trains again. Outside the hours of `join --active` it does so
+    until they end next. For example:
+
+    \b
+        distro-node resume
+    """
+    _command("resume", data_dir, json, "The node goes on.")
+
+
 def leave(data_dir: DataDirectory = None, json: Json = False) -> None:
     """Stop the node that runs here, politely.
 
@@ -46,10 +71,14 @@ def leave(data_dir: DataDirectory = None, json: Json = False) -> None:
     \b
         distro-node leave
     """
+    _command("leave", data_dir, json, "The node is leaving; it stops within seconds.")
+
+
+def _command(command: str, data_dir: Path | None, json: bool, said: str) -> None:
     from ..control import ask
 
-    answer = ask(data_directory(data_dir).socket, "leave", _TIMEOUT_SECONDS)
-    typer.echo(dumps(answer) if json else "The node is leaving; it stops within seconds.")
+    answer = ask(data_directory(data_dir).socket, command, _TIMEOUT_SECONDS)
+    typer.echo(dumps(answer) if json else said)
 
 
 def _show(facts: dict[str, Any]) -> None:
@@ -86,6 +115,10 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         share = f"{_text(progress.get('done'))}/{_text(progress.get('total'))}"
         state += f": {_text(progress.get('what'))} {share}"
     yield "state", state, _STATES.get(_text(facts.get("state")), "")
+    shift = facts.get("shift") or {}
+    if shift.get("active"):
+        when = f"{_text(shift['active'])}, now until {_text(shift.get('until'))}"
+        yield "hours", when, "when it works; " + _SHIFTS[bool(shift.get("by_command"))]
     yield (
         "round",
         f"{_text(facts.get('round'))} ({_text(facts.get('phase'))})",
@@ -130,6 +163,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         yield "metrics", _text(facts.get("metrics")), "for Prometheus"
 
 
+_SHIFTS = {False: "it keeps to them", True: "you have told it otherwise for now"}
 _STATES = {
     "starting": "the trainer is starting",
     "connecting": "looking for members",
@@ -137,6 +171,7 @@ _STATES = {
     "joining": "asking to be admitted",
     "waiting": "waiting for enough members to start",
     "training": "all is well",
+    "paused": "the line and the computer are yours",
     "leaving": "saying goodbye",
 }
 

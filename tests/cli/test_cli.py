@@ -25,7 +25,8 @@ from distro_node.node.cli.main import COMMANDS
 from distro_node.node.config import command_options
 from distro_node.node.datadir import DataDir
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.settings import DaemonSettings, ExportSettings
+from distro_node.node.hours import parse_hours
+from distro_node.node.settings import DaemonSettings, ExportSettings, RelayLimits
 from distro_node.protocol.manifest import SwarmId
 from distro_node.protocol.swarm_id import Invite, invite_text, swarm_text
 
@@ -253,7 +254,7 @@ def test_join_passes_on_what_it_was_told(command, daemon, home: Path, tmp_path: 
     options += " --listen /ip4/0.0.0.0/tcp/1 --announce /dns4/me.example/tcp/2 --threads 3"
     options += (
         f" --micro-batch 2 --evaluate-every 5 --no-screen --until-round 9 --data-dir {home}/d"
-        " --max-upload 2Mbit --max-download 1.5MB/s"
+        " --max-upload 2Mbit --max-download 1.5MB/s --active 22:00-7:00 --relay-updates"
     )
     result = command("join", link, *options.split(), "--passphrase-file", secret)
     assert (result.code, result.err) == (0, "")
@@ -267,6 +268,8 @@ def test_join_passes_on_what_it_was_told(command, daemon, home: Path, tmp_path: 
             announce=("/dns4/me.example/tcp/2",),
             max_upload=250_000.0,
             max_download=1_500_000.0,
+            active=parse_hours("22:00-7:00"),
+            relay=RelayLimits(),
             device="cuda:1",
             metrics_address=("::1", 80),
             threads=3,
@@ -314,6 +317,7 @@ def test_the_passphrase_may_stand_in_the_environment(command, daemon, monkeypatc
         ([TEXT, "--metrics-addr", "[::g]:1"], ExitCode.BAD_ADDRESS, "::g"),
         ([TEXT, "--metrics-addr", "a b:1"], ExitCode.BAD_ADDRESS, "a b"),
         ([TEXT, "--metrics-addr", "localhost:٣"], ExitCode.BAD_ADDRESS, "localhost"),
+        ([TEXT, "--active", "at night"], ExitCode.USAGE, "'at night'"),
         ([TEXT, "--max-upload", "fast"], ExitCode.USAGE, "'fast'"),
         ([TEXT, "--max-upload", "5"], ExitCode.USAGE, "'5'"),
         ([TEXT, "--max-download", "5 mb"], ExitCode.USAGE, "'5 mb'"),

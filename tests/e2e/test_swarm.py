@@ -212,6 +212,26 @@ def test_a_node_that_slept_longer_than_updates_are_kept_comes_back(nodes: list[N
     check_agreement(nodes)
 
 
+def test_a_paused_node_gives_the_computer_back_and_returns(swarm: Swarm, nodes: list[Node]) -> None:
+    founder, second, third = nodes
+    trainer, peer, began = third.trainer(), third.peer, founder.round
+    assert swarm.run("pausing", "pause", "--data-dir", third.data.root).wait() == ExitCode.OK
+    wait_for(lambda: founder.events("left", peer, began), "the goodbye to be recorded")
+    wait_for(lambda: third.status()["state"] == "paused", "the pause")
+    assert not is_running(trainer)
+    assert third.status()["peers_connected"] == 0
+    paused = founder.round
+    wait_for_round([founder, second], paused + 2)
+    received = third.status()["received_bytes"]
+    assert swarm.run("resuming", "resume", "--data-dir", third.data.root).wait() == ExitCode.OK
+    after = founder.round
+    wait_for(lambda: third.counted(after), "the node to contribute again")
+    # It loads the model from its own disk: what it misses are updates, far smaller.
+    parameters = 4 * third.status()["parameters"]
+    assert third.status()["received_bytes"] - received < parameters
+    check_agreement(nodes)
+
+
 def test_a_swarm_that_all_have_left_resumes(swarm: Swarm, nodes: list[Node]) -> None:
     for node in nodes:
         node.program.signal(signal.SIGTERM)

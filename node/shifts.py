@@ -1,0 +1,79 @@
+"""When a node is at work: at the hours its owner has set, and at the owner's word.
+
+A command holds until the hours change next; without hours, until the next command. Times of day are the
+computer's own, so summer time and a suspended laptop take care of themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import trio
+
+from .hours import Hours
+
+_LOOK_SECONDS = 1.0
+
+
+class Shifts:
+    """Says whether the node is to be at work; kept up by `run`."""
+
+    def __init__(self, hours: Hours | None, now: Callable[[], datetime] = datetime.now) -> None:
+        self._hours = hours
+        self._now = now
+        self._scheduled = self._is_scheduled()
+        # What the owner has said since the hours changed last.
+        self._order: bool | None = None
+        self._changed = trio.Event()
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the node is to be at work now."""
+        return self._scheduled if self._order is None else self._order
+
+    def pause(self) -> None:
+        """The owner wants the computer back."""
+        self._order = False
+        self._tell()
+
+    def resume(self) -> None:
+        """The owner lends it again."""
+        self._order = True
+        self._tell()
+
+    def status(self) -> dict[str, Any]:
+        """What `distro-node status` shows of it."""
+        change = self._hours.next_change(self._minute()) if self._hours is not None else None
+        return {
+            "at_work": self.at_work,
+            "by_command": self._order is not None and self._order != self._scheduled,
+            "active": self._hours.text if self._hours is not None else None,
+            "until": None if change is None else f"{change // 60:02}:{change % 60:02}",
+        }
+
+    async def run(self) -> None:
+        """Follow the clock, for ever."""
+        while True:
+            await trio.sleep(_LOOK_SECONDS)
+            scheduled = self._is_scheduled()
+            if scheduled != self._scheduled:
+                self._scheduled, self._order = scheduled, None
+                self._tell()
+
+    async def wait(self, at_work: bool) -> None:
+        """Wait until the node is to be at work, or is not."""
+        while self.at_work != at_work:
+            await self._changed.wait()
+
+    def _is_scheduled(self) -> bool:
+        return self._hours is None or self._hours.contain(self._minute())
+
+    def _minute(self) -> int:
+        now = self._now()
+        return 60 * now.hour + now.minute
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
