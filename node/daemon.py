@@ -91,8 +91,7 @@ async def run_daemon(settings: DaemonSettings) -> None:
             screen=settings.screen,
         )
         try:
-            async with trio.open_nursery() as nursery:
-                await nursery.start(desk.run)
+            async with desk.open():
                 while await desk.next_stay():
                     async with _network(settings, identity) as network:
                         daemon = _Daemon(settings, data, identity, network, metrics, journal, facts)
@@ -100,7 +99,6 @@ async def run_daemon(settings: DaemonSettings) -> None:
                             await daemon.run()
                     if not daemon.told_to_leave:
                         break
-                nursery.cancel_scope.cancel()
         finally:
             if page is not None:
                 page.close()

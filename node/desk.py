@@ -11,9 +11,9 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -21,10 +21,6 @@ from .control import serve_control
 from .errors import ExitCode
 from .journal import Journal
 from .shifts import Shifts
-
-if TYPE_CHECKING:
-    # As in `control`.
-    from trio_typing import TaskStatus
 
 _log = logging.getLogger(__name__)
 
@@ -63,8 +59,9 @@ class Desk:
         self._carried = {"sent_bytes": 0, "received_bytes": 0}
         self._leaving = trio.Event()
 
-    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; started once commands get through."""
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Serve for as long as the context lasts; commands get through from its beginning on."""
         handlers = {
             "status": lambda _: self.status(),
             "leave": lambda _: self._leave(),
@@ -81,7 +78,8 @@ class Desk:
                 from .screen import show_screen
 
                 nursery.start_soon(show_screen, self.status)
-            task_status.started()
+            yield
+            nursery.cancel_scope.cancel()
 
     async def next_stay(self) -> bool:
         """Wait until it is time to be in the swarm; False once the owner wants the program to end."""

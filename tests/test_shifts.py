@@ -154,24 +154,23 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
             with desk.serving(stays[-1]):
                 await stays[-1].told.wait()
 
-    await nursery.start(desk.run)
-    nursery.start_soon(live)
-    await wait_all_tasks_blocked()
-    assert desk.status()["sent_bytes"] == 10
-    shifts.pause()
-    await wait_all_tasks_blocked()
-    assert stays[0].told.is_set()
-    resting = desk.status()
-    assert resting["state"] == "paused"
-    assert resting["members"] == []
-    assert (resting["name"], resting["sent_bytes"]) == ("swarm", 10)
-    shifts.resume()
-    await wait_all_tasks_blocked()
-    assert len(stays) == 2
-    # All stays count.
-    assert desk.status()["received_bytes"] == 40
-    assert desk._leave() == {"ok": True}
-    await wait_all_tasks_blocked()
-    assert stays[1].told.is_set()
-    assert not await desk.next_stay()
-    nursery.cancel_scope.cancel()
+    async with desk.open():
+        nursery.start_soon(live)
+        await wait_all_tasks_blocked()
+        assert desk.status()["sent_bytes"] == 10
+        shifts.pause()
+        await wait_all_tasks_blocked()
+        assert stays[0].told.is_set()
+        resting = desk.status()
+        assert resting["state"] == "paused"
+        assert resting["members"] == []
+        assert (resting["name"], resting["sent_bytes"]) == ("swarm", 10)
+        shifts.resume()
+        await wait_all_tasks_blocked()
+        assert len(stays) == 2
+        # All stays count.
+        assert desk.status()["received_bytes"] == 40
+        assert desk._leave() == {"ok": True}
+        await wait_all_tasks_blocked()
+        assert stays[1].told.is_set()
+        assert not await desk.next_stay()

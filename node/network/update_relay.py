@@ -155,7 +155,8 @@ class UpdateRelay:
                     into=relayed.buffer,
                 )
             except RequestError as error:
-                if error.reason != "busy":
+                # So also where no stream came about at once: when a round begins all ask at once.
+                if error.reason not in ("busy", "closed") or relayed.buffer:
                     raise
                 await trio.sleep(pause)
         raise RequestError("busy", "the author is busy with others")
