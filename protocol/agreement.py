@@ -139,6 +139,9 @@ class Agreement:
         self._me = me
         self._leaders = membership.leaders(parent)
         self._slots: dict[int, _SlotState] = {}
+        # Where votes are certified, and the last slot that has ended: asked for with every message.
+        self._certified: dict[int, Certificate] = {}
+        self._ended = 0
         # Certificates of votes and skips that liars may have signed alone.
         self._doubted: dict[tuple[BallotKind, int], Certificate] = {}
 
@@ -198,15 +201,17 @@ class Agreement:
     def concede(self) -> None:
         """Leave the current slot, which this member has skipped, by a certificate that it doubted.
 
-        Its signers may be honest, all that are left, and in a later slot where they need it. If they
-        lie, nothing is lost: should a block be finalized in this slot by a quorum, then those who did
-        not finalize it, the liars included, are no quorum, so whatever liars make them believe they
-        certify nothing else; and this member's skip counts here whatever slot it is in.
+        For who hears no quorum at work: its signers may be honest, all that are left, and in a later
+        slot where they need it. If they lie, nothing is lost: should a block be finalized in this slot
+        by a quorum, then those who did not finalize it, the liars included, are no quorum, so whatever
+        liars make them believe they certify nothing else; and this member's skip counts here whatever
+        slot it is in.
         """
+        known = self._state(self.slot).certificates
         for kind in ("vote", "skip"):
             certificate = self._doubted.get((kind, self.slot))
-            if certificate is not None and self._cast("skip", self.slot):
-                self._state(self.slot).certificates.setdefault(kind, certificate)
+            if certificate is not None and kind not in known and self._cast("skip", self.slot):
+                self._end_slot(certificate)
 
     # What the rules allow
 
@@ -220,12 +225,9 @@ class Agreement:
         A member that missed certificates in between may not vote until it has them (rule 2), but it
         need not go through those slots.
         """
-        ended = [
-            s for s, state in self._slots.items() if {"vote", "skip"} & state.certificates.keys()
-        ]
-        if not ended or max(ended) < self.slot:
+        if self._ended < self.slot:
             return False
-        self.slot = max(ended) + 1
+        self.slot = self._ended + 1
         return True
 
     def repeatable(self) -> RecordId | None:
@@ -235,8 +237,7 @@ class Agreement:
 
     def certified(self, block: RecordId) -> bool:
         """Whether a quorum has voted for `block` in some slot."""
-        certificates = (state.certificates.get("vote") for state in self._slots.values())
-        return any(found is not None and found.block == block for found in certificates)
+        return any(certificate.block == block for certificate in self._certified.values())
 
     def may_propose(self) -> bool:
         """Whether this member leads the current slot and has not proposed in it."""
@@ -272,9 +273,9 @@ class Agreement:
     def finalizable(self) -> list[Certificate]:
         """Certificates of votes that rule 5 asks this member to finalize."""
         return [
-            state.certificates["vote"]
-            for slot, state in self._slots.items()
-            if "vote" in state.certificates and self._may("finalize", slot)
+            certificate
+            for slot, certificate in self._certified.items()
+            if self._may("finalize", slot)
         ]
 
     @property
@@ -357,11 +358,19 @@ class Agreement:
             if self.doubts(certificate):
                 self._doubted[kind, slot] = certificate
             else:
-                state.certificates[kind] = certificate
+                self._end_slot(certificate)
             return
         known = state.certificates.get(kind)
         if known is None or known.block == block or preference < state.decision_preference:
             state.certificates[kind], state.decision_preference = certificate, preference
+
+    def _end_slot(self, certificate: Certificate) -> None:
+        """Take a slot for certified or skipped."""
+        slot = certificate.slot
+        self._state(slot).certificates[certificate.kind] = certificate
+        if certificate.kind == "vote":
+            self._certified[slot] = certificate
+        self._ended = max(self._ended, slot)
 
     def _preference(self, certificate: Certificate) -> tuple[bool, bool]:
         """The lesser of two certificates is to be believed rather."""

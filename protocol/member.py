@@ -24,7 +24,6 @@ from .manifest import Manifest
 from .messages import (
     Announcement,
     Ballot,
-    Certificate,
     Decided,
     Evidence,
     Heartbeat,
@@ -114,7 +113,7 @@ class Member:
     @property
     def is_member(self) -> bool:
         """Whether this node is one of them."""
-        return self.me in self.ledger.membership(self.round)
+        return self.me in self.current.membership
 
     @property
     def is_expelled(self) -> bool:
@@ -231,7 +230,7 @@ class Member:
             return []
         if record.parent != self.ledger.head and self.round > 0:
             return [Fork(self.round - 1)]
-        if not self._binds(decided.certificate, now):
+        if not self.current.binds(decided.certificate, leaving=self._leaving, now=now):
             raise ProtocolError("silences_us", "a decision that calls those silent who are heard")
         effects = self._adopt(decided, now)
         return effects + self._step(now)
@@ -257,7 +256,6 @@ class Member:
         if self.current.collection.announced(self.me):
             return []
         assert self.fingerprint is not None  # at_tip says so
-        self.replica.made(round, update)
         self._holdings.held.add(update)
         announcement = Announcement(
             round, self.ledger.head, update, size, tokens, loss, self.fingerprint
@@ -336,6 +334,8 @@ class Member:
             return []
         round_ = round_of(message)
         self._inbox.stand_by(envelope, self.me)
+        if envelope.sender == self.me and isinstance(message, Announcement):
+            self.replica.made(round_, message.update)
         past = round_ < self.round
         if past and isinstance(message, Announcement):
             # To one who catches up everything comes late.
@@ -413,7 +413,7 @@ class Member:
         """Move to the next round if this one is decided and its record known."""
         current = self.current
         certificate = current.agreement.decision
-        if certificate is None or not self._binds(certificate, now):
+        if certificate is None or not current.binds(certificate, leaving=self._leaving, now=now):
             return []
         record = current.agreement.records.get(certificate.block)
         # No quorum of honest members signs for what the chain forbids; others are not followed.
@@ -447,12 +447,6 @@ class Member:
             if self.is_member and peer != self.me and self._inbox.accusations.wants(peer):
                 effects += self._say("evidence", evidence, now)
         return effects
-
-    def _binds(self, certificate: Certificate, now: float) -> bool:
-        began, sound = self._began, self._last_sound
-        return self.current.binds(
-            certificate, leaving=self._leaving, began=began, sound=sound, now=now
-        )
 
     def _adopt(self, decided: Decided, now: float) -> list[Effect]:
         record = decided.record
@@ -495,5 +489,7 @@ class Member:
             pacing=self.pacing,
             joins=self._inbox.joins,
             accusations=self._inbox.accusations,
+            began=self._began,
+            sound=self._last_sound,
             now=now,
         )

@@ -31,7 +31,7 @@ class Replica:
         self._resyncing = False
         self._doubted = -1
         # Our updates of rounds that are not applied yet.
-        self._own: dict[int, ContentId] = {}
+        self._own: dict[int, set[ContentId]] = {}
 
     def is_current(self, ledger: Ledger) -> bool:
         """Whether the parameters contain everything that is decided."""
@@ -53,8 +53,8 @@ class Replica:
         self._own = {r: update for r, update in self._own.items() if r > round}
 
     def made(self, round: int, update: ContentId) -> None:
-        """This member's own update for `round` is `update`."""
-        self._own[round] = update
+        """This member made `update` for `round`, now or before a restart."""
+        self._own.setdefault(round, set()).add(update)
 
     def drop(self, reason: str) -> list[Effect]:
         """Give the parameters up and ask for others."""
@@ -82,8 +82,8 @@ class Replica:
         if all(entry.update in holdings.held for entry in record.updates):
             self._applying = True
             # What counts is in the parameters, even under the name of somebody who copied it.
-            own = self._own.get(record.round)
-            counted = any(e.peer == self._me or e.update == own for e in record.updates)
+            own = self._own.get(record.round, ())
+            counted = any(e.peer == self._me or e.update in own for e in record.updates)
             due = snapshot_round(record.round + 1, self._interval) is not None
             effects.append(Apply(record, own_counted=counted, snapshot_due=due))
         return effects

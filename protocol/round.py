@@ -81,6 +81,9 @@ class Step:
         return bool(self.say or self.notes or self.fetch)
 
 
+_NOTHING = Step([], [], [])
+
+
 class Round:
     """One member's view of one round. All times are seconds of any steady clock."""
 
@@ -94,8 +97,12 @@ class Round:
         pacing: Pacing,
         joins: JoinRequests,
         accusations: Accusations,
+        began: float,
+        sound: float,
         now: float,
     ) -> None:
+        """The member `began` at that time; the last decision before its eyes that gave it no reason to
+        hesitate came at the time `sound`, if there was any."""
         self.number = len(ledger)
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
@@ -120,8 +127,10 @@ class Round:
         self._pacing = pacing
         self._joins = joins
         self._accusations = accusations
+        self._began = began
+        self._sound = sound
         self._slot_entered = now
-        self._mask = self.membership.mask(())
+        self._nobody = self._mask = self.membership.mask(())
         self._checked: dict[RecordId, bool] = {}
         # The proposals of records that are kept, and which of them are on disk.
         self._letters: dict[RecordId, Envelope] = {}
@@ -137,7 +146,7 @@ class Round:
             self._slot_entered = now
         # Whoever has taken leave is discounted by the others, and so must not be heard in two ways.
         if self._me not in self.membership or self._me in self._presence.leaving():
-            return _nothing()
+            return _NOTHING
         finalizes = [
             self._ballot("finalize", certificate.slot, certificate.block, now)
             for certificate in agreement.finalizable()
@@ -145,7 +154,7 @@ class Round:
         if finalizes:
             return _say(*finalizes)
         if standing.fingerprint is None:
-            return _nothing()
+            return _NOTHING
         if self.ready_since is None and self._is_ready(now):
             self.ready_since = now
         return (
@@ -191,27 +200,23 @@ class Round:
         elif round_of(message) == self.number and parent_of(message) in (None, self.parent):
             self._company[sender] = now
 
-    def binds(
-        self, certificate: Certificate, *, leaving: bool, began: float, sound: float, now: float
-    ) -> bool:
-        """Whether this member, which `began` at that time, follows a decision. The last that gave it
-        no reason to hesitate came at the time `sound`, if there was any.
+    def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
+        """Whether this member follows a decision.
 
-        Not if liars alone may have signed it, while a quorum is heard to work on this very round: it
-        can decide without them, and whoever calls all of it silent lies or was cut off. But such a
-        quorum decides something, unless some of it lie; so for who needs it, patience has an end.
-
-        Nor does one that calls this member silent, which knows better, unless it has taken leave, or
-        nothing else was decided for a lease.
+        Not if it is doubted, while a quorum is at work on this very round: that quorum can do without
+        what few have signed. But it decides something, unless some of it lie; so for who needs it,
+        patience has an end. Nor does a decision bind that calls this member silent, which knows better,
+        unless it has taken leave, or nothing else was decided for a lease.
         """
         if certificate.round != self.number or leaving:
             return True
-        lease, mine = self._pacing.lease, self._me in self.membership
+        lease = self._pacing.lease
         if self.agreement.doubts(certificate) and self._in_company(now):
             patience = _DOUBTED_LEASES * max(lease, self._pacing.collect)
-            if not mine or now - max(began, sound) <= patience:
+            waited = now - max(self._began, self._sound)
+            if self._me not in self.membership or waited <= patience:
                 return False
-        return not self.agreement.accused_by(certificate) or now - sound > lease
+        return now - self._sound > lease or not self.agreement.accused_by(certificate)
 
     def samples(self) -> tuple[int, ...]:
         """The samples that this member computes."""
@@ -246,7 +251,8 @@ class Round:
         return self._checked[record.id]
 
     def _in_company(self, now: float) -> bool:
-        """Whether a quorum, of which none has taken leave, stands here as far as this member knows."""
+        """Whether a quorum, of which none has taken leave, was heard to work on this very round within
+        a lease: whoever calls all of it silent lies, or was cut off."""
         here = {peer for peer, at in self._company.items() if now - at <= self._pacing.lease}
         here = (here | {self._me}).intersection(self.membership.peers) - self._presence.leaving()
         return len(here) >= quorum(self._manifest.fault_model, len(self.membership))
@@ -257,7 +263,7 @@ class Round:
         """Repeat ballots with the mask of today: quorums shrink as silence is noticed."""
         mask = self._silence_mask(now)
         if mask == self._mask:
-            return _nothing()
+            return _NOTHING
         self._mask = mask
         return _say(
             *(
@@ -268,7 +274,7 @@ class Round:
 
     def _propose(self, standing: Standing, now: float) -> Step:
         if not self.agreement.may_propose():
-            return _nothing()
+            return _NOTHING
         record: Record | None = None
         repeat = self.agreement.repeatable()
         if repeat is not None:
@@ -289,16 +295,16 @@ class Round:
                 now=now,
             )
         if record is None:
-            return _nothing()
+            return _NOTHING
         return _say(("proposal", Proposal(self.agreement.slot, record)))
 
     def _vote(self, standing: Standing, now: float) -> Step:
         record = self.agreement.votable()
         if record is None:
-            return _nothing()
+            return _NOTHING
         new = record.id not in self._checked
         if not self.is_valid(record) or record.snapshot != standing.snapshot:
-            return _nothing()
+            return _NOTHING
         if record.fingerprint != standing.fingerprint:
             notes = [Note("mismatch", self.number, None, "other parameters proposed")]
             return Step([], notes if new else [], [])
@@ -308,7 +314,7 @@ class Round:
         if not accused <= self._presence.silent(
             self._pacing.lease, now
         ) and not self.agreement.certified(record.id):
-            return _nothing()
+            return _NOTHING
         missing = [entry for entry in record.updates if entry.update not in standing.held]
         if not missing:
             step = _say(self._ballot("vote", self.agreement.slot, record.id, now))
@@ -326,12 +332,18 @@ class Round:
     def _skip(self, now: float) -> Step:
         slot = self.agreement.slot
         # Timers differ: a member that was restarted knows nothing of the swarm's pace.
-        late = now >= self._slot_deadline(now) or self.agreement.hopeless()
+        deadline = self._slot_deadline(now)
+        late = now >= deadline or self.agreement.hopeless()
         if not late or not self.agreement.may_skip():
-            # Long after our own skip, the others are elsewhere.
-            if now >= self._slot_deadline(now) + self._pacing.lease:
+            # Long after our own skip, the others are elsewhere. If they seem to be here, then when the
+            # timer of each of them has run out: who runs ahead of a quorum is no use to it.
+            lease, longest = self._pacing.lease, self._manifest.rounds.slot_max_seconds
+            waited = now - deadline
+            if waited >= min(lease, longest) and waited >= (
+                longest if self._in_company(now) else lease
+            ):
                 self.agreement.concede()
-            return _nothing()
+            return _NOTHING
         step = _say(self._ballot("skip", slot, NO_BLOCK, now))
         step.notes.append(Note("skipped", self.number, self.agreement.leader(slot)))
         return step
@@ -344,8 +356,9 @@ class Round:
     # What it is waiting for
 
     def _silence_mask(self, now: float) -> bytes:
+        # Asked with every message.
         gone = self._presence.silent(self._pacing.lease, now) | self._presence.leaving()
-        return self.membership.mask(gone - {self._me})
+        return self.membership.mask(gone - {self._me}) if gone else self._nobody
 
     def _is_ready(self, now: float) -> bool:
         """Whether the round need not wait for more: all is held, or the deadline is past."""
@@ -389,10 +402,6 @@ class Round:
         except ProtocolError:
             return False
         return record.round == self.number and record.parent == self.parent
-
-
-def _nothing() -> Step:
-    return Step([], [], [])
 
 
 def _say(*messages: tuple[str, Message]) -> Step:

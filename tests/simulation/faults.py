@@ -21,6 +21,10 @@ Family = Literal["none", "crash", "network", "liars", "all"]
 FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all")
 
 
+# Two rounds: the others' announcements show to a member that its parameters are not theirs.
+_NOTICED_SECONDS = 6.0
+
+
 @dataclass(frozen=True)
 class Action:
     """Something done to the swarm at a time, or at some moment soon after it."""
@@ -135,6 +139,7 @@ class Faults:
 
     def __init__(self, swarm: Swarm, schedule: Schedule, chance: random.Random) -> None:
         self._swarm = swarm
+        self._schedule = schedule
         self._chance = chance
         self._corrupted = False
         for action in schedule.actions:
@@ -190,7 +195,11 @@ class Faults:
             case "corrupt":
                 # Wrong parameters of a majority would be the right ones.
                 members = set(node.member.members)
-                here = [o for o in swarm.alive if o.peer in members and not o.frozen]
+                here = [
+                    o
+                    for o in swarm.alive
+                    if o.peer in members and not o.frozen and self._near(node, o)
+                ]
                 if node.member.at_tip and len(here) > 2 and not self._corrupted:
                     self._corrupted = True
                     node.parameters += 1
@@ -199,6 +208,12 @@ class Faults:
                 node.tell(node.member.leave)
                 swarm.clock.after(5.0, node.stop)
                 swarm.clock.after(8.0, self._start, node.index, node.disk)
+
+    def _near(self, node: Node, other: Node) -> bool:
+        """Whether the two will talk to each other until wrong parameters have been noticed."""
+        now, network = self._swarm.now, self._swarm.network
+        soon = [a for a in self._schedule.actions if now < a.time < now + _NOTICED_SECONDS]
+        return (node is other or network.connected(node.index, other.index)) and not soon
 
     def _kill(self, node: Node | None, seconds: float) -> None:
         if node is not None:

@@ -29,6 +29,9 @@ RECOVERY_SECONDS = 180.0
 """After the last fault everybody is on one chain, a member and contributing within this time: a lease
 or two until all the dead are out, a slot of at most a minute, comparing chains every ten seconds, and
 rejoining."""
+CONSPIRACY_SECONDS = 600.0
+"""The same where three of ten say nothing but what stops the others: these must all be in one slot then,
+and a member that was restarted meanwhile begins with short ones, which grow one by one."""
 RECOVERY_ROUNDS = 3
 """So many rounds more are decided in that time, in which all contribute."""
 
@@ -234,10 +237,12 @@ def _play(swarm: Swarm, scenario: Scenario) -> None:
     for node in swarm.alive:
         node.fuse = None
     target = max([RECOVERY_ROUNDS + max((_honest_round(swarm)), default=0), scenario.rounds])
-    deadline = max(clock.now, faults_over) + RECOVERY_SECONDS
+    conspired = any(CONSPIRACY in lies for _, lies in scenario.liars)
+    patience = CONSPIRACY_SECONDS if conspired else RECOVERY_SECONDS
+    deadline = max(clock.now, faults_over) + patience
     while (problem := lacking(swarm, target)) is not None:
         if clock.next > deadline:
-            text = f"after {RECOVERY_SECONDS:g} s {problem[1]}: {swarm.describe()}"
+            text = f"after {patience:g} s {problem[1]}: {swarm.describe()}"
             raise Violation(problem[0], text)
         for _ in range(len(swarm.nodes)):
             clock.step()
