@@ -196,6 +196,7 @@ class _Daemon:
             self._store,
             kind_of=lambda cid: "update" if cid in update_ids else "blob",
             asked=self._note_request,
+            relays=self._relays,
         )
         serve_chunks(network, self._store)
         journal.enter("syncing")

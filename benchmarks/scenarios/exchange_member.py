@@ -82,7 +82,7 @@ class Exchange:
         """Take part: dial these addresses, wait for so many connections, exchange."""
         body = draw_update(number, size)
         update = self._store.put(body)
-        serve_blobs(self._network, self._store, kind_of=lambda cid: "update")
+        serve_blobs(self._network, self._store, kind_of=lambda cid: "update", relays=self._relays)
         received = await self._network.subscribe(_TOPIC, lambda sender, data: None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._relays.run)

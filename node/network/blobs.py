@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from statistics import median
 
 import trio
@@ -55,7 +55,7 @@ _PATIENCE = 4.0
 # … but never sooner than this: on a busy line a second of silence is nothing.
 _MIN_PATIENCE_SECONDS = 1.0
 # A relay that sends nothing at all for this long, whatever it was asked for, is of no use now …
-_RELAY_PATIENCE_SECONDS = 3.0
+_RELAY_PATIENCE_SECONDS = 5.0
 # … but a single update may come as slowly as its author sends it. A relay gives up on an author after
 # ten seconds and says so; asking that author directly would cost its line a second time.
 _RELAY_STALL_SECONDS = 12.0
@@ -91,10 +91,12 @@ def serve_blobs(
     max_uploads: int = 4,
     kind_of: Callable[[ContentId], str] = lambda cid: "blob",
     asked: Callable[[ContentId], None] = lambda cid: None,
+    relays: Container[PeerId] = (),
 ) -> None:
     """Serve the blobs of `store` to everybody who is connected, `max_uploads` at a time.
 
-    `kind_of` says what the bytes of a blob are counted as; `asked` hears of every request.
+    `kind_of` says what the bytes of a blob are counted as; `asked` hears of every request. `relays`
+    are never sent away because others are being served: they save us from serving these.
     """
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
@@ -108,6 +110,7 @@ def serve_blobs(
         answer,
         max_request=_CONTENT_ID_BYTES,
         max_concurrent=max_uploads,
+        first=lambda peer: peer in relays,
         kind=lambda request: kind_of(ContentId(request)),
     )
 
@@ -121,7 +124,7 @@ class BlobFetcher:
         self._relays = relays
         self._downloads: dict[ContentId, _Download] = {}
         self._busy: Counter[PeerId] = Counter()
-        # When a relay last sent a piece of anything.
+        # When a relay last sent a piece of anything, or was asked for the first of what it owes us.
         self._heard: dict[PeerId, float] = {}
         # What is usual: seconds to the first byte, and bytes a second from there on.
         self._latency = 0.25
@@ -289,6 +292,7 @@ class BlobFetcher:
     async def _attempt(self, download: _Download, attempt: _Attempt) -> None:
         peer = attempt.peer
         self._busy[peer] += 1
+        self._heard.setdefault(peer, trio.current_time())
 
         def note(size: int) -> None:
             attempt.note(size)

@@ -317,6 +317,7 @@ class Network:
         max_request: int,
         max_concurrent: int,
         max_per_peer: int | None = None,
+        first: Callable[[PeerId], bool] = lambda peer: False,
         kind: Kind = "other",
     ) -> None:
         """Answer requests on a protocol, at most `max_concurrent` of a kind at a time.
@@ -324,7 +325,7 @@ class Network:
         One peer gets at most half of that, or `max_per_peer`; whoever comes in vain is told "busy". A
         `ProtocolError` from the handler refuses the request and scores the peer; any other exception
         is our bug: logged, counted, and answered with a failure. `kind` says what the bytes are
-        counted as.
+        counted as. Whom `first` names is served beyond `max_concurrent` as well.
         """
         self._requests.serve(
             protocol,
@@ -332,6 +333,7 @@ class Network:
             max_request=max_request,
             max_concurrent=max_concurrent,
             max_per_peer=max_per_peer,
+            first=first,
             kind=kind,
         )
 

@@ -44,6 +44,9 @@ class Relays:
     def __len__(self) -> int:
         return len(self._relays)
 
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._relays
+
     def order(self, update: ContentId) -> list[PeerId]:
         """The relays to ask for an update, the first choice first.
 

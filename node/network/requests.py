@@ -25,6 +25,7 @@ from ...protocol.errors import ProtocolError
 from .addresses import id_of, peer_of
 from .errors import RequestError
 from .lanes import Lane, Lanes
+from .queues import widen
 from .rates import Rate
 from .streams import (
     MAX_REASON_BYTES,
@@ -84,6 +85,7 @@ class Requests:
         max_request: int,
         max_concurrent: int,
         max_per_peer: int | None = None,
+        first: Callable[[PeerId], bool] = lambda peer: False,
         kind: Kind = "other",
     ) -> None:
         """See `Network.serve`."""
@@ -105,7 +107,8 @@ class Requests:
                     )
                 label = kind if isinstance(kind, str) else kind(request)
                 active = slots.setdefault(label, Counter())
-                if active.total() >= max_concurrent or active[peer] >= per_peer:
+                places = max_concurrent + (per_peer if first(peer) else 0)
+                if active.total() >= places or active[peer] >= per_peer:
                     self._traffic.reject("busy")
                     await self._reply(stream, Status.BUSY, b"")
                 else:
@@ -151,6 +154,7 @@ class Requests:
         try:
             with trio.fail_after(timeout):
                 stream = await self.open_stream(peer, protocol)
+                await widen(stream, max_response)
                 await write_frame(stream, request, rate=self._traffic.upload)
                 await stream.close_write()
                 status, response = await read_reply(
