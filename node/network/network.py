@@ -41,7 +41,7 @@ from .errors import BadAddress, DialError, RequestError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, Receiver, Validator, open_gossip
 from .host import MAX_CONNECTIONS_PER_PEER, build_host
-from .queues import shorten
+from .queues import UNSENT_BYTES, shorten
 from .rates import Rate
 from .relaying import CircuitLimits, CircuitRelay
 from .requests import Handler, Kind, Requests
@@ -125,6 +125,8 @@ class Network:
     ) -> None:
         self.peer = peer
         self.traffic = traffic
+        self.unsent_bytes = UNSENT_BYTES
+        """What the kernel may hold of each new connection, unsent."""
         self.gossip = Gossip(host, self.traffic, self.refuses, self._gossip_rejected)
         self._host = host
         self._swarm = swarm
@@ -411,7 +413,7 @@ class Network:
         if peer is None or self.refuses(peer) or len(known) >= MAX_CONNECTIONS_PER_PEER:
             self._nursery.start_soon(_close_all, [connection])
             return
-        shorten(connection.muxed_conn)
+        shorten(connection.muxed_conn, self.unsent_bytes)
         self._connections.setdefault(peer, known).add(connection)
         if len(known) == 1:
             self._tell(PeerUp(peer))

@@ -16,9 +16,12 @@ from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
 from libp2p.stream_muxer.yamux.yamux import YamuxStream
 
-# One frame beside the one that is being sent: the line does not run dry, and a vote waits a twentieth of
-# a second at 10 Mbit/s.
-UNSENT_BYTES = 64 << 10
+UNSENT_BYTES = 128 << 10
+"""Two frames: the line does not run dry, and a vote waits a tenth of a second at 10 Mbit/s."""
+
+RELAY_UNSENT_BYTES = 1 << 20
+"""Of a relay that feeds dozens of members: each has its turn only now and then, and the line is fast."""
+
 # The credit with which a large answer begins. The library's 256 KiB fill a line of 10 Mbit/s only while
 # word of what was read comes back within a fifth of a second, and uploads keep it waiting for longer.
 _FIRST_WINDOW_BYTES = 1 << 20
@@ -30,8 +33,8 @@ _WORTH_WAITING_BYTES = 4096
 _GATHERED_BYTES = 1 << 16
 
 
-def shorten(muxer: Any) -> bool:
-    """Let the kernel hold at most `UNSENT_BYTES` of a connection that it has not sent yet.
+def shorten(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
+    """Let the kernel hold at most `unsent` bytes of a connection that it has not sent yet.
 
     False where there is no socket of our own below (a circuit through another peer), or the system
     cannot do it.
@@ -43,7 +46,7 @@ def shorten(muxer: Any) -> bool:
     if layer is None or option is None or not hasattr(layer, "setsockopt"):
         return False
     try:
-        layer.setsockopt(socket.IPPROTO_TCP, option, UNSENT_BYTES)
+        layer.setsockopt(socket.IPPROTO_TCP, option, unsent)
     except OSError:
         return False
     return True

@@ -24,6 +24,7 @@ from .blobs import FOUND
 from .blobs import PROTOCOL as BLOBS
 from .errors import RequestError
 from .network import Network
+from .queues import RELAY_UNSENT_BYTES
 from .relays import PROTOCOL
 from .scopes import open_scope
 from .streams import FlowBroken
@@ -61,6 +62,7 @@ class UpdateRelay:
         """Updates brought in whole so far."""
         self.discarded = 0
         """Updates that had to make room before their time."""
+        network.unsent_bytes = RELAY_UNSENT_BYTES
         network.serve(
             PROTOCOL,
             self._answer,
