@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement
 from namespaces import Town
 
@@ -29,6 +30,7 @@ _SAMPLE_SECONDS = 5.0
 # A node goes, is missed for a while, comes back and trains before the next one goes.
 _AWAY_SECONDS = 15.0
 _CHURN_SECONDS = 60.0
+_RECOVERY_SECONDS = 300.0
 _QUANTITIES = ("memory_bytes", "file_handles", "threads")
 
 
@@ -89,10 +91,15 @@ def measure(members: int | None, minutes: float) -> dict[str, Any]:
             tracks[name] = Track(psutil.Process(swarm.node(name).program.pid))
             tracks[f"{name}'s trainer"] = Track(swarm.node(name).trainer())
         visits = _live([swarm.node(name) for name in restless], tracks, 60 * minutes)
-        swarm.start(*names)
+        figures = {name: track.figures() for name, track in tracks.items()}
+        _show(figures)
+        # On a busy machine the last one to go takes its time to come back.
+        wait_for(
+            lambda: all(node.status().get("state") == "training" for node in nodes),
+            "everybody to train again",
+            limit=_RECOVERY_SECONDS,
+        )
         rounds = check_agreement(nodes, rounds=3) - first
-    figures = {name: track.figures() for name, track in tracks.items()}
-    _show(figures)
     return {
         "members": len(names),
         "minutes": minutes,
@@ -127,6 +134,7 @@ def _live(restless: Sequence[Node], tracks: dict[str, Track], seconds: float) ->
         time.sleep(_SAMPLE_SECONDS)
     if away is not None:
         away.program.wait()
+        away.start()
     return went
 
 
