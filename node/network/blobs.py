@@ -195,8 +195,8 @@ class BlobFetcher:
 
     def _start_attempts(self, download: _Download, nursery: trio.Nursery) -> None:
         now = trio.current_time()
-        # The many chunks of a snapshot may well be slow because of each other.
-        usual = self._usual_rate(download, now) if download.kind == "blob" else None
+        # A snapshot's chunks, and a round's updates, may well be slow because of each other.
+        usual = self._usual_rate(download, now)
         waiting = [each for each in download.attempts if not self._overdue(each, now, usual)]
         # One is enough as long as it is making headway.
         if waiting or len(download.attempts) >= _MAX_HEDGES:
@@ -235,7 +235,7 @@ class BlobFetcher:
                 return relay
         return None
 
-    def _overdue(self, attempt: _Attempt, now: float, usual: float | None) -> bool:
+    def _overdue(self, attempt: _Attempt, now: float, usual: float) -> bool:
         """Whether somebody else should have a go at it, too; `usual` as in `_Attempt`."""
         if attempt.overdue(now, usual):
             return True
@@ -442,14 +442,12 @@ class _Attempt:
         self.started += seconds
         self._heard += seconds
 
-    def overdue(self, now: float, usual: float | None = None) -> bool:
+    def overdue(self, now: float, usual: float) -> bool:
         """Whether somebody else should have a go at it, too; `usual` is what others bring, in bytes a
         second."""
-        stall, whole = self._stall, self._whole
-        if usual is not None:
-            # Bytes come in pieces of 64 KiB.
-            stall = max(stall, _PATIENCE * (1 << 16) / usual)
-            whole = max(whole, _PATIENCE * self._size / usual)
+        # Bytes come in pieces of 64 KiB.
+        stall = max(self._stall, _PATIENCE * (1 << 16) / usual)
+        whole = max(self._whole, _PATIENCE * self._size / usual)
         return now - self._heard > stall or now - self.started > whole
 
 

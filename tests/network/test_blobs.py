@@ -283,7 +283,6 @@ def test_a_line_on_which_everybody_is_slow_is_no_reason_to_ask_others() -> None:
     attempt = blobs._Attempt(
         PeerId(bytes(32)), 0.0, stall=1.0, whole=2.0, size=4_000_000, is_relay=False
     )
-    assert attempt.overdue(5.0)
     assert attempt.overdue(5.0, usual=4_000_000)
     assert not attempt.overdue(5.0, usual=10_000)
     assert attempt.overdue(1 + 4 * 65_536 / 10_000, usual=10_000)

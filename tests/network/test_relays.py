@@ -55,7 +55,7 @@ class Member:
         self.store = BlobStore(folder)
         self.relays = Relays(network)
         self.fetcher = BlobFetcher(network, self.store, self.relays)
-        serve_blobs(network, self.store)
+        serve_blobs(network, self.store, relays=self.relays)
         network.spawn(self.relays.run)
 
     async def fetch(self, wanted: RelayRequest, *others: Member, timeout: float = 20.0) -> bytes:
@@ -288,3 +288,36 @@ def test_no_byte_of_a_request_can_be_changed(place: int, change: int) -> None:
     changed[place % len(changed)] ^= change
     with pytest.raises(ProtocolError):
         open_relay_request(bytes(changed))
+
+
+async def test_an_author_that_is_busy_with_others_serves_its_relays_all_the_same() -> None:
+    async with networks(4) as (author, one, other, relay):
+        for peer in (one, other, relay):
+            await peer.connect(author.addresses[0])
+        asked: list[bytes] = []
+        go_on = trio.Event()
+
+        async def answer(peer: bytes, request: bytes) -> bytes:
+            asked.append(peer)
+            if peer == one.peer:
+                await go_on.wait()
+            return b"here"
+
+        author.serve(
+            "/test/1",
+            answer,
+            max_request=1,
+            max_concurrent=1,
+            first=lambda peer: peer == relay.peer,
+        )
+
+        async def ask(who: Network) -> bytes:
+            return await who.request(author.peer, "/test/1", b"", max_response=9, timeout=20)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, one)
+            await until(lambda: asked == [one.peer])
+            with pytest.raises(RequestError, match="busy"):
+                await ask(other)
+            assert await ask(relay) == b"here"
+            go_on.set()
