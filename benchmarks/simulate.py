@@ -3,6 +3,7 @@
     python benchmarks/simulate.py [--members N] [--rounds N] [--seeds A:B]
                                   [--faults none|crash|network|liars|all] [--json FILE]
     python benchmarks/simulate.py --scale [--members N ...] [--json FILE]
+    python benchmarks/simulate.py --floor [--members N ...] [--json FILE]
     python benchmarks/simulate.py --pace [--json FILE]
     python benchmarks/simulate.py --mutations
 
@@ -27,8 +28,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from simulation.faults import FAMILIES, Family
+from simulation.floor import floor_table
 from simulation.mutations import table
-from simulation.scale import GoodCase, pace_table, run_good_case
+from simulation.scale import FIBRE, GoodCase, pace_table, run_good_case
 from simulation.scenario import Failure, run_seed, shrink
 
 SCALE = (4, 16, 64, 256, 1000)
@@ -192,6 +194,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:20", metavar="A:B", help="from A to B - 1")
     parser.add_argument("--faults", choices=FAMILIES, default="all")
     parser.add_argument("--scale", action="store_true", help="the good case at growing sizes")
+    parser.add_argument("--floor", action="store_true", help="the least that three steps can take")
     parser.add_argument("--pace", action="store_true", help="deadlines on a LAN and on home lines")
     parser.add_argument(
         "--mutations", action="store_true", help="faults put in, and what finds them"
@@ -211,6 +214,9 @@ def main() -> int:
             print(f"{count} members done", file=sys.stderr, flush=True)
         print_scale(cases)
         result: Any = [asdict(case) for case in cases]
+    elif options.floor:
+        floors = floor_table(options.members or list(SCALE), FIBRE)
+        result = [asdict(floor) for floor in floors]
     elif options.pace:
         result = pace_table()
     elif options.mutations:

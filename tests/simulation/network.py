@@ -141,7 +141,7 @@ class Network:
 
     def gossip(self, sender: int, size: int) -> list[tuple[float, int]]:
         """The deliveries of a message that is published now: (delay, node), the soonest first."""
-        routes = self._routes_of(sender)
+        routes = self.routes(sender)
         chance, jitter, loss = self._chance.random, self.links.jitter, self.loss
         size += _GOSSIP_BYTES
         self.messages += 1
@@ -165,9 +165,17 @@ class Network:
         delays = [
             route.seconds * (1 + self.links.jitter / 2) + (size + _GOSSIP_BYTES) * route.per_byte
             for sender in self._present[:40]
-            for route in self._routes_of(sender)
+            for route in self.routes(sender)
         ]
         return sorted(delays)[len(delays) // 2] if delays else self.links.latency_max
+
+    def routes(self, sender: int) -> list[Route]:
+        """The ways of what a node publishes to all that it reaches."""
+        if self._mesh is None:
+            self._mesh = self._weave()
+        if sender not in self._routes:
+            self._routes[sender] = self._find_routes(sender, self._mesh)
+        return self._routes[sender]
 
     def fails(self) -> bool:
         """Whether this request fails."""
@@ -213,13 +221,6 @@ class Network:
                 mesh[other].append(one)
         self._sends = sum(map(len, mesh.values())) - len(nodes) + 1
         return mesh
-
-    def _routes_of(self, sender: int) -> list[Route]:
-        if self._mesh is None:
-            self._mesh = self._weave()
-        if sender not in self._routes:
-            self._routes[sender] = self._find_routes(sender, self._mesh)
-        return self._routes[sender]
 
     def _find_routes(self, sender: int, mesh: dict[int, list[int]]) -> list[Route]:
         """Dijkstra's shortest paths over the links that are not cut."""
