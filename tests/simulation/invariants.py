@@ -129,8 +129,8 @@ class Watch:
 
     # What is said
 
-    def signed(self, envelope: Envelope) -> None:
-        """Somebody signed a message, which need not be sent."""
+    def signed(self, node: Node, envelope: Envelope) -> None:
+        """A node signed a message, which need not be sent."""
         if envelope.kind == "proposal":
             message = read(envelope)
             assert isinstance(message, Proposal)
@@ -145,6 +145,15 @@ class Watch:
             cast = self._cast.setdefault(place, {}).setdefault(message.block, {})
             silent = int.from_bytes(message.silent, "little").bit_count()
             cast[envelope.sender] = max(silent, cast.get(envelope.sender, 0))
+            # It is said again with another mask; by then a damaged disk may have lost the data.
+            again = (envelope.sender, message.parent, message.slot)
+            if (
+                envelope.kind == "vote"
+                and node.index not in self.liars
+                and again not in self._voted
+            ):
+                self._voted.add(again)
+                self._check_vote(node, message)
         elif envelope.kind == "announcement":
             message = read(envelope)
             assert isinstance(message, Announcement)
@@ -191,13 +200,6 @@ class Watch:
         message = read(envelope)
         if node.index not in self.liars:
             self._check_once(node, envelope, message)
-            if envelope.kind == "vote":
-                assert isinstance(message, Ballot)
-                cast = (envelope.sender, message.parent, message.slot)
-                # It is said again with another mask; by then a damaged disk may have lost the data.
-                if cast not in self._voted:
-                    self._voted.add(cast)
-                    self._check_vote(node, message)
 
     def _check_once(self, node: Node, envelope: Envelope, message: Message) -> None:
         if node.index in self.forgetful:

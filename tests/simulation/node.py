@@ -210,7 +210,7 @@ class Node:
         envelope = Envelope(
             kind=kind, swarm=swarm, sender=self.peer, body=body, signature=signature
         )
-        self.swarm.watch.signed(envelope)
+        self.swarm.watch.signed(self, envelope)
         return envelope
 
     def serves(self, update: ContentId, asker: Node) -> bool:
