@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 
 import trio
 
+from .. import __version__
 from ..crypto.identity import Identity
 from ..protocol.introductions import Registry
+from .bootstrap_metrics import BootstrapMetrics
+from .metrics import serve_page
 from .network.dial_back import DialBack
 from .network.introductions import IntroductionService
 from .network.network import NetworkSettings, open_network
@@ -23,6 +26,9 @@ from .settings import RelayLimits
 # Members stay connected, so this is also how many nodes one bootstrap peer looks after; each costs
 # some 200 KB.
 MAX_CONNECTIONS = 512
+# Of one IP address: a crowd behind it cannot keep all others out.
+MAX_CONNECTIONS_PER_ADDRESS = 128
+_METRICS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +39,8 @@ class BootstrapSettings:
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4001",)
     announce: tuple[str, ...] = ()
     max_connections: int = MAX_CONNECTIONS
+    metrics_address: tuple[str, int] | None = None
+    """Where Prometheus finds its metrics; None: nowhere."""
     relay: RelayLimits | None = field(default_factory=RelayLimits)
     """How much it relays of members' updates; None: nothing."""
     circuits: CircuitLimits = field(default_factory=CircuitLimits)
@@ -48,12 +56,22 @@ async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[st
         listen=settings.listen,
         announce=settings.announce,
         max_connections=settings.max_connections,
+        max_connections_per_address=MAX_CONNECTIONS_PER_ADDRESS,
         carry=settings.circuits,
     )
     async with open_network(network_settings, settings.identity) as network:
-        IntroductionService(network, Registry())
+        registry = Registry()
+        IntroductionService(network, registry)
         DialBack(network)
         if settings.relay is not None:
             UpdateRelay(network, settings.relay)
-        ready(network.addresses)
-        await trio.sleep_forever()
+        metrics = BootstrapMetrics(version=__version__)
+        page = settings.metrics_address and serve_page(metrics.registry, settings.metrics_address)
+        try:
+            ready(network.addresses)
+            while True:
+                metrics.update(network, registry)
+                await trio.sleep(_METRICS_SECONDS)
+        finally:
+            if page:
+                page.close()

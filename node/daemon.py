@@ -35,6 +35,7 @@ from .network.blobs import BlobFetcher, FetchFailed, serve_blobs
 from .network.chunks import ChunkFetcher, serve_chunks
 from .network.errors import BadAddress, PortInUse
 from .network.introductions import Introducer, NoBootstrap
+from .network.local import LocalDiscovery
 from .network.network import Network, NetworkSettings, open_network
 from .network.reach import Reach
 from .network.relaying import MEMBER_CIRCUITS
@@ -57,6 +58,8 @@ _log = logging.getLogger(__name__)
 # How long a newcomer looks for somebody who knows the swarm before it says that nobody does.
 _CONTACT_SECONDS = 30.0
 _UNKNOWN_SECONDS = 30.0
+# What it waits for members in its own network if nobody else answers.
+_LOCAL_SECONDS = 10.0
 # What a polite leave waits for the others to take note.
 _LEAVE_SECONDS = 5.0
 _EVALUATE_ROUNDS = 10
@@ -168,7 +171,13 @@ class _Daemon:
                     self._settings.swarm,
                     self._settings.bootstrap,
                     known_path=self._directory.root / "peers.json",
+                    patience=_LOCAL_SECONDS if self._looks_around else 0.0,
                 )
+                if self._looks_around:
+                    discovery = LocalDiscovery(
+                        self._network, self._settings.swarm, self._introducer.suggest
+                    )
+                    nursery.start_soon(discovery.run)
                 nursery.start_soon(self._introducer.run)
                 self._reach = Reach(self._network, self._introducer, upnp=self._settings.upnp)
                 nursery.start_soon(self._reach.run)
@@ -249,6 +258,11 @@ class _Daemon:
             last_round=self._settings.until_round,
         )
         return runner, workshop
+
+    @property
+    def _looks_around(self) -> bool:
+        """Whether to look for members in the local network; on loopback there are none."""
+        return self._settings.mdns and bool(self._network.listening_ports)
 
     async def _get_manifest(self, introducer: Introducer) -> Manifest:
         """The manifest from disk, or from whoever has it."""

@@ -244,25 +244,7 @@ class Metrics:
         Port 0 takes any free port. Raises `UserError`: `PORT_IN_USE` if somebody listens there
         already, `BAD_ADDRESS` if the address is none of this machine's.
         """
-        host, port = address
-        name = f"[{host}]" if ":" in host else host
-        try:
-            server, thread = start_http_server(port, addr=host, registry=self.registry)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise UserError(
-                    ExitCode.PORT_IN_USE,
-                    f"cannot serve metrics at {name}:{port}: the port is in use",
-                    "another node may be running here; choose another port with --metrics-addr, or off",
-                ) from error
-            raise UserError(
-                ExitCode.BAD_ADDRESS,
-                f"cannot serve metrics at {name}:{port}: {error.strerror or error}",
-                "give --metrics-addr an address of this machine, such as 127.0.0.1:9464",
-            ) from error
-        return MetricsPage(
-            url=f"http://{name}:{server.server_port}/metrics", _server=server, _thread=thread
-        )
+        return serve_page(self.registry, address)
 
     def _single(self, kind: type[Metric], name: str, text: str) -> Metric:
         return kind(f"distro_{name}", text, registry=self.registry)
@@ -289,10 +271,44 @@ class MetricsPage:
         self._thread.join()
 
 
+def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> MetricsPage:
+    """Serve a registry over HTTP; as `Metrics.serve`."""
+    host, port = address
+    name = f"[{host}]" if ":" in host else host
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(
+                ExitCode.PORT_IN_USE,
+                f"cannot serve metrics at {name}:{port}: the port is in use",
+                "another node may be running here; choose another port with --metrics-addr, or off",
+            ) from error
+        raise UserError(
+            ExitCode.BAD_ADDRESS,
+            f"cannot serve metrics at {name}:{port}: {error.strerror or error}",
+            "give --metrics-addr an address of this machine, such as 127.0.0.1:9464",
+        ) from error
+    return MetricsPage(
+        url=f"http://{name}:{server.server_port}/metrics", _server=server, _thread=thread
+    )
+
+
 def reference() -> str:
-    """The table of `docs/metrics.md`: name, type, label values and meaning of every metric."""
+    """The tables of `docs/metrics.md`: name, type, label values and meaning of every metric."""
+    # Only here: it is made of parts of this module.
+    from .bootstrap_metrics import BootstrapMetrics
+
+    return (
+        _table(Metrics(version="").registry)
+        + "\nA bootstrap peer with `--metrics-addr` serves these and no others:\n\n"
+        + _table(BootstrapMetrics(version="").registry)
+    )
+
+
+def _table(registry: CollectorRegistry) -> str:
     lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
-    for family in Metrics(version="").registry.collect():
+    for family in registry.collect():
         if not family.name.startswith("distro_"):
             continue
         name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")

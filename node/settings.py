@@ -64,6 +64,8 @@ class DaemonSettings:
     """Ask the router to open a port if others cannot dial this node."""
     active: Hours | None = None
     """When the node may work; None: always."""
+    mdns: bool = True
+    """Look for members in the local network, and be found there."""
     device: str = "auto"
     metrics_address: tuple[str, int] | None = DEFAULT_METRICS_ADDRESS
     threads: int | None = None

@@ -6,10 +6,12 @@ import functools
 import signal
 from collections.abc import Sequence
 from json import dumps
+from typing import Annotated
 
 import typer
 
 from ..logs import LogFormat, LogLevel, configure_logging
+from ..settings import parse_metrics_address
 from .options import (
     Announce,
     DataDirectory,
@@ -35,6 +37,14 @@ def bootstrap(
     announce: Announce = None,
     relay_updates: RelayUpdates = True,
     relay_memory: RelayMemory = 512,
+    metrics_addr: Annotated[
+        str,
+        typer.Option(
+            "--metrics-addr",
+            metavar="HOST:PORT",
+            help="Where Prometheus finds this peer's metrics; off for none.",
+        ),
+    ] = "off",
     data_dir: DataDirectory = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
@@ -53,6 +63,7 @@ def bootstrap(
     """
     listening = multiaddrs(listen) or _DEFAULT_LISTEN
     announced = multiaddrs(announce)
+    metrics_address = parse_metrics_address(metrics_addr)
     data = data_directory(data_dir)
     passphrase = find_passphrase(data, passphrase_file)
     # libp2p: only now, so that --help is quick.
@@ -88,6 +99,7 @@ def bootstrap(
             identity=identity,
             listen=listening,
             announce=announced,
+            metrics_address=metrics_address,
             relay=relay_limits(relay_updates, relay_memory),
         )
         trio.run(serve, settings)

@@ -94,6 +94,13 @@ def join(
             help="Ask the router to open a port if others cannot reach this node.",
         ),
     ] = True,
+    mdns: Annotated[
+        bool,
+        typer.Option(
+            "--mdns/--no-mdns",
+            help="Look for members in the local network, and be found by them.",
+        ),
+    ] = True,
     metrics_addr: Annotated[
         str,
         typer.Option(
@@ -144,6 +151,7 @@ def join(
         active=parse_hours(active) if active else None,
         relay=relay_limits(relay_updates, relay_memory),
         upnp=upnp,
+        mdns=mdns,
         device=parse_device(device),
         metrics_address=parse_metrics_address(metrics_addr),
         threads=threads,

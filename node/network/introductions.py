@@ -8,6 +8,7 @@ back into its swarm although every bootstrap peer is dead, as long as one peer t
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import os
@@ -51,6 +52,7 @@ MAX_CONNECTED = 64
 _MAX_HEARD = 512
 _HEARD_SECONDS = 600.0
 _MAX_REMEMBERED = 64
+_MAX_SUGGESTIONS = 64
 _MAX_FILE_BYTES = _MAX_REMEMBERED * (MAX_RECORD_BYTES * 4 // 3 + 16) + 1024
 _ASK_SECONDS = 5.0
 _DIAL_SECONDS = 5.0
@@ -114,10 +116,12 @@ class Introducer:
         bootstrap: Sequence[str] = (),
         known_path: Path | None = None,
         *,
+        patience: float = 0.0,
         registry: Registry | None = None,
         max_connected: int = MAX_CONNECTED,
     ) -> None:
-        """`known_path` is the file of remembered peers. Raises `BadAddress` for a bootstrap address.
+        """`known_path` is the file of remembered peers; `patience` is how many seconds
+        `first_contact` waits for suggestions. Raises `BadAddress` for a bootstrap address.
 
         Serves introductions for the swarm itself, unless `registry` is given: then somebody else
         does and keeps them there.
@@ -128,6 +132,8 @@ class Introducer:
         self._bootstrap = {address: parse_dial(address)[1] for address in bootstrap}
         self._known = known_path
         self._max_connected = max_connected
+        self._patience = patience
+        self._suggest, self._suggestions = trio.open_memory_channel[str](_MAX_SUGGESTIONS)
         if registry is None:
             registry = Registry()
             IntroductionService(network, registry, {swarm})
@@ -161,16 +167,23 @@ class Introducer:
         """Whether any bootstrap peer is connected."""
         return not self._network.connected().isdisjoint(self._bootstrap.values())
 
+    def suggest(self, address: str) -> None:
+        """Try an address at which somebody of the swarm may be; one of many is forgotten."""
+        with contextlib.suppress(trio.WouldBlock):
+            self._suggest.send_nowait(address)
+
     async def first_contact(self, timeout: float = 20.0) -> None:
         """Return once somebody has introduced us; `run` must be running.
 
         Raises `NoBootstrap` when all bootstrap peers and all remembered peers have been tried
         twice in vain, or after `timeout` seconds.
         """
+        patient_until = trio.current_time() + self._patience
         expected = [*self._bootstrap, *(a for r in self._remembered for a in r.addresses)]
         with trio.move_on_after(timeout):
             while not self._contact.is_set():
-                if all(self._attempts.get(address, 0) >= 2 for address in expected):
+                tried = all(self._attempts.get(address, 0) >= 2 for address in expected)
+                if tried and trio.current_time() >= patient_until:
                     break
                 with trio.move_on_after(_POLL_SECONDS):
                     await self._contact.wait()
@@ -186,6 +199,7 @@ class Introducer:
                 nursery.start_soon(self._watch_peers)
                 nursery.start_soon(self._ask_members)
                 nursery.start_soon(self._dial_missing, nursery)
+                nursery.start_soon(self._follow_suggestions)
                 nursery.start_soon(self._save_regularly)
         finally:
             self._save()
@@ -213,6 +227,12 @@ class Introducer:
             else:
                 await trio.sleep(delay * random.uniform(0.7, 1.0))
                 delay = min(2 * delay, _LAST_RETRY_SECONDS)
+
+    async def _follow_suggestions(self) -> None:
+        async for address in self._suggestions:
+            peer = parse_dial(address)[1]
+            if peer not in self._network.connected() and await self._dial(address):
+                await self._introduce(peer, address)
 
     async def _ask_members(self) -> None:
         pause = _Pause(lambda: self._news)

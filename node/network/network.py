@@ -65,6 +65,8 @@ class NetworkSettings:
     announce: tuple[str, ...] = ()
     """What others are told instead, for a node behind a forwarded port or with a name."""
     max_connections: int = 256
+    max_connections_per_address: int | None = None
+    """Of one IP address other than loopback; None: as many as there may be."""
     max_upload: float | None = None
     """Payload bytes a second, all peers together; None: what the line gives."""
     max_download: float | None = None
@@ -95,7 +97,7 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         traffic = Traffic(Rate(settings.max_upload), Rate(settings.max_download))
-        network = Network(host, swarm, identity.peer, nursery, traffic, settings.carry)
+        network = Network(host, swarm, identity.peer, nursery, traffic, settings)
         async with host.run(listen), open_gossip(network.gossip):
             nursery.start_soon(liveness.watch, network._muxers)
             try:
@@ -121,7 +123,7 @@ class Network:
         peer: PeerId,
         nursery: trio.Nursery,
         traffic: Traffic,
-        carry: CircuitLimits | None = None,
+        settings: NetworkSettings,
     ) -> None:
         self.peer = peer
         self.traffic = traffic
@@ -137,9 +139,9 @@ class Network:
         )
         self.carries = True
         """Whether `carrier` takes anybody on; to be set by whoever knows."""
-        self.carrier = carry and CircuitRelay(
+        self.carrier = settings.carry and CircuitRelay(
             host,
-            carry,
+            settings.carry,
             open_stream=self._requests.open_stream,
             refuses=self.refuses,
             willing=lambda: self.carries,
@@ -148,6 +150,7 @@ class Network:
         self.announcements = 0
         """How often `announce` has changed the addresses."""
         self._announced: dict[str, tuple[str, ...]] = {}
+        self._max_per_address = settings.max_connections_per_address
         self._scores = Scores()
         self._connections: dict[PeerId, set[Any]] = {}
         self._listeners: list[Events] = []
@@ -410,13 +413,22 @@ class Network:
             return
         peer = peer_of(connection.muxed_conn.peer_id)
         known = self._connections.get(peer, set()) if peer is not None else set()
-        if peer is None or self.refuses(peer) or len(known) >= MAX_CONNECTIONS_PER_PEER:
+        crowded = len(known) >= MAX_CONNECTIONS_PER_PEER or self._is_crowded(connection)
+        if peer is None or self.refuses(peer) or crowded:
             self._nursery.start_soon(_close_all, [connection])
             return
         shorten(connection.muxed_conn, self.unsent_bytes)
         self._connections.setdefault(peer, known).add(connection)
         if len(known) == 1:
             self._tell(PeerUp(peer))
+
+    def _is_crowded(self, connection: Any) -> bool:
+        """Whether the address that a connection comes from has enough of them."""
+        host = _host(connection)
+        if self._max_per_address is None or host is None or ipaddress.ip_address(host).is_loopback:
+            return False
+        group = (each for group in self._connections.values() for each in group)
+        return sum(_host(each) == host for each in group) >= self._max_per_address
 
     def _departed(self, connection: Any) -> None:
         peer = peer_of(connection.muxed_conn.peer_id)
@@ -448,6 +460,12 @@ class Network:
         with shielded(_CLOSE_SECONDS):
             for muxer in list(self._muxers()):
                 await muxer.secured_conn.close()
+
+
+def _host(connection: Any) -> str | None:
+    """The IP address at the other end of a direct connection."""
+    address = connection.muxed_conn.secured_conn.get_remote_address()
+    return str(address[0]) if address is not None else None
 
 
 async def _close_all(connections: Iterable[Any]) -> None:

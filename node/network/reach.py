@@ -63,6 +63,10 @@ class Reach:
             "port": reachability.port,
             "mapped": self._mapping.address,
             "relays": [peer_text(relay) for relay in self._places.relays],
+            "ways": {
+                peer_text(peer): "relayed" if peer in relayed else "direct"
+                for peer in self._network.connected()
+            },
             "peers_relayed": len(relayed),
             "peers_direct": len(self._network.connected() - relayed),
         }

@@ -251,9 +251,9 @@ class Swarm:
         if kind is not None:
             self.print_logs()
 
-    def create(self) -> None:
-        """Start the bootstrap peer and make the swarm with `founder` as its founder."""
-        self.bootstrap = self.start_bootstrap()
+    def create(self, *options: str) -> None:
+        """Start the bootstrap peer, with these options, and make the swarm of `founder`."""
+        self.bootstrap = self.start_bootstrap("", *options)
         address = self.bootstrap_address = wait_for(
             lambda: (json.loads(self.bootstrap.stdout or "{}").get("addresses") or [None])[0],
             "the bootstrap peer's address",
@@ -275,12 +275,13 @@ class Swarm:
         """Where the process of this name runs."""
         return self._places.get(name, Place())
 
-    def start_bootstrap(self, listen: str = "") -> Program:
+    def start_bootstrap(self, listen: str = "", *options: str) -> Program:
         """Start a bootstrap peer; with the same identity each time."""
         listen = listen or self.place("bootstrap").listen
         return self.run(
             "bootstrap",
             *("bootstrap", "--json", "--listen", listen, "--data-dir", self.root / "bootstrap"),
+            *options,
         )
 
     def restore_bootstrap(self) -> None:

@@ -1,9 +1,10 @@
 """A node without training, as a program: it keeps in touch, and says every second how it stands.
 
-    python home_program.py NUMBER LISTEN [BOOTSTRAP …]
+    python home_program.py NUMBER LISTEN [BOOTSTRAP … | local]
 
 A line of JSON a second: the status of its reach, and by peer whether the way is direct and whether a
-message of 64 KiB came back over it. Without bootstrap addresses it is the bootstrap peer.
+message of 64 KiB came back over it. With `local` it knows nobody and looks around in its network;
+without anything it is the bootstrap peer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.introductions import Introducer
+from distro_node.node.network.local import LocalDiscovery
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.network.reach import Reach
 from distro_node.protocol.manifest import SwarmId
@@ -40,11 +42,14 @@ async def run_home(number: int, listen: str, bootstrap: list[str]) -> None:
             return request
 
         network.serve(ECHO, echo, max_request=1 << 16, max_concurrent=16)
-        introducer = Introducer(network, identity(number), SWARM, bootstrap)
+        local = bootstrap == ["local"]
+        introducer = Introducer(network, identity(number), SWARM, [] if local else bootstrap)
         reach = Reach(network, introducer)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(introducer.run)
             nursery.start_soon(reach.run)
+            if local:
+                nursery.start_soon(LocalDiscovery(network, SWARM, introducer.suggest).run)
             while True:
                 await trio.sleep(1.0)
                 relayed, came_back = network.relayed(), {}

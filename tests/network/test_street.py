@@ -69,6 +69,19 @@ class Homes:
             process.wait()
 
 
+def test_nodes_in_one_network_find_each_other_with_nobody_to_ask(tmp_path: Path) -> None:
+    with Street([], {"home": "preserving"}, guests=2) as street:
+        homes = Homes(street, tmp_path)
+        try:
+            for number, host in enumerate(["home", "home-guest1", "home-guest2"], 1):
+                homes.start(number, host, "local")
+            homes.until(lambda: homes.told(1).get("echoes") == [2, 3])
+            homes.until(lambda: homes.told(2).get("echoes") == [1, 3])
+            assert homes.told(1)["relayed"] == []
+        finally:
+            homes.kill()
+
+
 @pytest.fixture
 def homes(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Homes]:
     kinds: list[Router] = request.param

@@ -1,0 +1,92 @@
+"""Members in the local network: what is told, and what is made of what others tell."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from distro_node.crypto.identity import peer_text
+from distro_node.node.network.introductions import Introducer, NoBootstrap
+from distro_node.node.network.local import SERVICE, dialable, own_service, swarm_tag
+from distro_node.node.network.network import NetworkSettings, open_network
+from distro_node.protocol.manifest import SwarmId
+from network.homes import SWARM, home
+from network.support import identity, networks, until
+
+ME, OTHER = identity(1).peer, identity(2).peer
+
+
+def told(
+    peer: bytes = peer_text(OTHER).encode(),
+    port: int | None = 4001,
+    addresses: tuple[str, ...] = ("192.168.1.7",),
+) -> Any:
+    return SimpleNamespace(
+        properties={b"peer": peer}, port=port, parsed_addresses=lambda: list(addresses)
+    )
+
+
+def test_what_somebody_tells_becomes_addresses() -> None:
+    suffix = f"/tcp/4001/p2p/{peer_text(OTHER)}"
+    given = told(addresses=("192.168.1.7", "fe80::1%eth0", "10.0.0.1"))
+    assert dialable(given, ME) == (
+        "/ip4/192.168.1.7" + suffix,
+        "/ip6/fe80::1" + suffix,
+        "/ip4/10.0.0.1" + suffix,
+    )
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        told(peer=b""),
+        told(peer=b"\xff\xff"),
+        told(peer=b"nobody"),
+        told(peer=peer_text(ME).encode()),
+        told(port=None),
+        told(port=70000),
+        told(addresses=()),
+        told(addresses=("8.8.8.8", "127.0.0.1", "0.0.0.0")),
+        told(addresses=("nonsense",)),
+    ],
+)
+def test_nonsense_and_strangers_addresses_are_not_dialled(nonsense: Any) -> None:
+    assert dialable(nonsense, ME) == ()
+
+
+def test_a_crowd_of_addresses_is_cut() -> None:
+    assert len(dialable(told(addresses=tuple(f"10.0.0.{n}" for n in range(1, 99))), ME)) == 4
+
+
+async def test_the_name_tells_of_the_swarm_to_those_alone_who_know_it() -> None:
+    async with open_network(NetworkSettings(), identity(1)) as network:
+        own = own_service(network, swarm_tag(SWARM))
+        assert own is not None
+        assert own.name.startswith(swarm_tag(SWARM) + "-")
+        assert own.name.endswith("." + SERVICE)
+        assert own.port == network.listening_ports[0]
+        assert own.properties == {b"peer": peer_text(network.peer).encode()}
+        assert SWARM.hex() not in own.name
+    assert swarm_tag(SWARM) != swarm_tag(SwarmId(bytes(32)))
+
+
+async def test_a_node_on_loopback_tells_nothing() -> None:
+    async with networks(1) as (network,):
+        assert own_service(network, swarm_tag(SWARM)) is None
+
+
+async def test_a_suggestion_is_enough_to_find_a_swarm() -> None:
+    async with home(1, [], hidden=False) as one, home(2, [], hidden=False) as other:
+        for _ in range(100):
+            # Far more than are remembered; the rest is forgotten.
+            other.introducer.suggest(one.network.addresses[0])
+        await until(lambda: one.network.peer in other.network.connected())
+        await until(other.introducer._contact.is_set)
+
+
+async def test_a_node_waits_for_suggestions_before_it_gives_up() -> None:
+    async with networks(1) as (network,):
+        introducer = Introducer(network, identity(1), SWARM, patience=0.3)
+        with pytest.raises(NoBootstrap):
+            await introducer.first_contact(20)
