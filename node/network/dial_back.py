@@ -26,7 +26,7 @@ MAX_PORTS = 4
 
 _PORT_BYTES = 2
 _MAX_ADDRESS_BYTES = 45
-_DIAL_SECONDS = 4.0
+_DIAL_SECONDS = 3.0
 _ASK_SECONDS = 10.0
 _MAX_CONCURRENT = 8
 # Of one peer. Honest ones ask once in minutes, or when their address has changed.

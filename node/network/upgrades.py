@@ -20,7 +20,8 @@ from .punching import Punching
 
 _CHECK_SECONDS = 1.0
 _DIAL_SECONDS = 5.0
-_FIRST_RETRY_SECONDS = 5.0
+# Both must have learnt first where the world sees them.
+_FIRST_RETRY_SECONDS = 2.0
 _LAST_RETRY_SECONDS = 300.0
 # What was under way on the circuit may come to its end: two updates on a home's upload.
 _GRACE_SECONDS = 10.0
@@ -61,9 +62,9 @@ class Upgrades:
             async with trio.open_nursery() as nursery:
                 for address in direct:
                     nursery.start_soon(self._dial, address, nursery.cancel_scope)
-            # One of the two has to begin.
-            if peer in self._network.relayed() and self._network.peer < peer:
-                await self._punching.punch(peer)
+                # One of the two has to begin.
+                if self._network.peer < peer:
+                    nursery.start_soon(self._punch, peer, nursery.cancel_scope)
         finally:
             self._trying.discard(peer)
             delay = self._turns.get(peer, (0.0, _FIRST_RETRY_SECONDS))[1]
@@ -71,6 +72,10 @@ class Upgrades:
                 trio.current_time() + delay * random.uniform(0.7, 1.0),
                 min(2 * delay, _LAST_RETRY_SECONDS),
             )
+
+    async def _punch(self, peer: PeerId, others: trio.CancelScope) -> None:
+        if await self._punching.punch(peer):
+            others.cancel()
 
     async def _dial(self, address: str, others: trio.CancelScope) -> None:
         try:
