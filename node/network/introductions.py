@@ -56,6 +56,8 @@ _MAX_SUGGESTIONS = 64
 _MAX_FILE_BYTES = _MAX_REMEMBERED * (MAX_RECORD_BYTES * 4 // 3 + 16) + 1024
 _ASK_SECONDS = 5.0
 _DIAL_SECONDS = 5.0
+# Three more stops on the way, and the relay's line may be full.
+_CIRCUIT_SECONDS = 15.0
 # While there is news we ask again soon; a settled swarm needs a look in the time a record holds.
 _SOON_SECONDS = 1.0
 _SETTLED_SECONDS = 30.0
@@ -355,8 +357,9 @@ class Introducer:
         ended.set()
 
     async def _dial(self, address: str) -> bool:
+        limit = _CIRCUIT_SECONDS if through_relay(address) else _DIAL_SECONDS
         try:
-            await self._network.connect(address, timeout=_DIAL_SECONDS)
+            await self._network.connect(address, timeout=limit)
         except DialError as error:
             self._note(address, error.reason)
             return False

@@ -15,7 +15,7 @@ import trio
 from ...crypto.identity import PeerId, peer_text, short_peer
 from .addresses import circuit_through
 from .circuits import Reservation
-from .errors import DialError
+from .errors import DialError, RelayRefuses
 from .events import PeerDown, PeerUp
 from .introductions import Introducer
 from .network import Network
@@ -104,7 +104,9 @@ class Places:
         except DialError as error:
             log.debug("no place at %s: %s", short_peer(relay), error.reason)
             self._held.pop(relay, None)
-            self._retry_at[relay] = trio.current_time() + _RETRY_SECONDS
+            refused = isinstance(error, RelayRefuses)
+            delay = _RETRY_SECONDS if refused else _CHECK_SECONDS
+            self._retry_at[relay] = trio.current_time() + delay
             return
         # It may have gone while it answered.
         if relay in self._network.connected():
