@@ -100,6 +100,7 @@ async def create_swarm(settings: CreateSettings, progress: Progress) -> Manifest
                     shards=tuple(shards),
                     heldout=heldout,
                     tokenizer=store.put(tokenizer.definition),
+                    mirrors=file.data.mirrors,
                 ),
                 optimizer=file.optimizer,
                 schedule=file.schedule,

@@ -28,11 +28,13 @@ from .blobstore import BlobStore
 from .datadir import DataDir, open_identity
 from .desk import Desk
 from .errors import ExitCode, UserError
+from .feed import Feed, data_budget, upcoming_samples
 from .journal import Journal
 from .metrics import Follower, Metrics
+from .mirrors import MirroredFetcher, Mirrors
 from .network.addresses import parse_dial
 from .network.blobs import BlobFetcher, FetchFailed, serve_blobs
-from .network.chunks import ChunkFetcher, serve_chunks
+from .network.chunks import ChunkFetcher, Fetcher, serve_chunks
 from .network.errors import BadAddress, PortInUse
 from .network.introductions import Introducer, NoBootstrap
 from .network.local import LocalDiscovery
@@ -48,7 +50,7 @@ from .records import Records
 from .runner import Runner
 from .settings import DaemonSettings
 from .shifts import Shifts
-from .snapshots import Snapshots
+from .snapshots import HELD, Snapshots
 from .sync import catch_up
 from .trainer.client import TrainerSpec
 from .workshop import Workshop
@@ -212,14 +214,8 @@ class _Daemon:
         ledger = await trio.to_thread.run_sync(records.load_ledger)
         await self._catch_up(ledger, records, introducer)
         self._check_standing(ledger)
-        provisions = Provisions(
-            self._store,
-            self._fetcher,
-            ChunkFetcher(network, self._store, self._fetcher),
-            lambda: list(network.connected()),
-            journal.report,
-        )
-        await provisions.data(manifest.data)
+        feed = self._feed(manifest)
+        await feed.begin()
         runner = Runner(
             manifest=manifest,
             identity=self._identity,
@@ -237,8 +233,10 @@ class _Daemon:
             manifest=manifest,
             store=self._store,
             records=records,
-            provisions=provisions,
+            provisions=self._provisions(self._fetcher),
             ledger=lambda: runner.member.ledger,
+            # Whoever counts bytes has none for others' snapshots.
+            held=HELD if self._settings.max_disk is None else 0,
         )
         spec = TrainerSpec(
             manifest=manifest.encode(),
@@ -247,6 +245,11 @@ class _Daemon:
             threads=self._settings.threads,
             micro_batch=self._settings.micro_batch,
         )
+
+        def upcoming(rounds: int) -> list[int]:
+            return upcoming_samples(manifest, runner.member.ledger, self._identity.peer, rounds)
+
+        network.spawn(feed.run, upcoming)
         workshop = Workshop(
             manifest=manifest,
             spec=spec,
@@ -256,6 +259,7 @@ class _Daemon:
             journal=journal,
             evaluate_every=self._settings.evaluate_every or _EVALUATE_ROUNDS,
             last_round=self._settings.until_round,
+            data_ready=feed.ready,
         )
         return runner, workshop
 
@@ -263,6 +267,27 @@ class _Daemon:
     def _looks_around(self) -> bool:
         """Whether to look for members in the local network; on loopback there are none."""
         return self._settings.mdns and bool(self._network.listening_ports)
+
+    def _provisions(self, fetcher: Fetcher) -> Provisions:
+        chunks = ChunkFetcher(self._network, self._store, fetcher)
+        return Provisions(self._store, fetcher, chunks, self._connected, self._journal.report)
+
+    def _feed(self, manifest: Manifest) -> Feed:
+        mirrors = (*self._settings.mirrors, *manifest.data.mirrors)
+        fetcher = MirroredFetcher(self._fetcher, self._store, Mirrors(mirrors))
+        return Feed(
+            data=manifest.data,
+            store=self._store,
+            provisions=self._provisions(fetcher),
+            fetcher=fetcher,
+            providers=self._connected,
+            budget=data_budget(self._settings.max_disk, manifest),
+            # Else whoever leaves could take the last copy of something along.
+            keeps_all=not manifest.data.mirrors,
+        )
+
+    def _connected(self) -> list[PeerId]:
+        return list(self._network.connected())
 
     async def _get_manifest(self, introducer: Introducer) -> Manifest:
         """The manifest from disk, or from whoever has it."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..protocol.manifest import MAX_MEMBERS, Name, OptimizerSpec, RoundSpec, ScheduleSpec
+from ..protocol.manifest import MAX_MEMBERS, Name, OptimizerSpec, RoundSpec, ScheduleSpec, Url
 from ..protocol.structure import Length, Range, StructureError, from_plain
 from .errors import ExitCode, UserError
 
@@ -41,6 +41,9 @@ class DataTable:
     heldout: Annotated[tuple[_Pattern, ...], Length(0, 100)] = ()
     """Which files are held out for evaluation; empty: a fraction of all."""
     heldout_fraction: Annotated[float, Range(0.0001, 0.5)] = 0.05
+    mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
+    """Web folders (https://…) that hold what the data directory's `blobs/` does: members need not serve
+    the training data to each other then."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a node must have on disk before it can train: manifest, data, tokenizer, parameters.
+"""What a node must have on disk before it can train: parameters, tokenizer, lists of its data.
 
 Everything is named by content id and comes from whoever has it; what is here already is not fetched
 again, so an interrupted join resumes where it was. If nobody has a thing at present, a node waits for
@@ -17,10 +17,9 @@ from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
 from ..protocol.blobs import CHUNK_BYTES, MAX_BLOB_BYTES, BlobList, decode_blob_list
 from ..protocol.errors import ProtocolError
-from ..protocol.manifest import DataSpec
 from .blobstore import BlobStore
-from .network.blobs import BlobFetcher, FetchFailed, Wanted
-from .network.chunks import ChunkFetcher
+from .network.blobs import FetchFailed, Wanted
+from .network.chunks import ChunkFetcher, Fetcher
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class Provisions:
     def __init__(
         self,
         store: BlobStore,
-        fetcher: BlobFetcher,
+        fetcher: Fetcher,
         chunks: ChunkFetcher,
         providers: Callable[[], Sequence[PeerId]],
         report: Report,
@@ -87,14 +86,6 @@ class Provisions:
             wanted=wanted,
         )
         return blobs if complete else None
-
-    async def data(self, data: DataSpec) -> None:
-        """The training data, the held-out part and the tokenizer. Raises `DiskFull`."""
-        await self.blob(data.tokenizer, "the tokenizer")
-        shards = dict.fromkeys((*data.shards, data.heldout))
-        for number, shard in enumerate(shards, 1):
-            what = f"training data, part {number} of {len(shards)}"
-            await self.listed("shard", shard.blob, shard.tokens * data.token_bytes, what)
 
     async def _blob(self, blob: ContentId, what: str, wanted: Wanted) -> bytes | None:
         while True:

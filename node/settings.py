@@ -23,7 +23,8 @@ before they give up on one."""
 
 _DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMG]?)(bit|B)(?:/s)?")
-_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMGT]?)B")
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
@@ -58,6 +59,10 @@ class DaemonSettings:
     max_upload: float | None = None
     """Bytes a second; None: what the line gives."""
     max_download: float | None = None
+    max_disk: int | None = None
+    """Bytes in the data directory, as far as the node can choose; None: what is free."""
+    mirrors: tuple[str, ...] = ()
+    """Where blobs of the training data are looked for before peers are asked: URLs and paths."""
     relay: RelayLimits | None = None
     """How much of others' updates this member relays; None: nothing."""
     upnp: bool = True
@@ -134,6 +139,39 @@ def parse_rate(text: str) -> float:
             f"leave the node at least {MIN_RATE * 8 / 1e3:g}kbit, or none at all: stop it",
         )
     return rate
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes, such as 20GB. Raises `UserError` (`USAGE`)."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise UserError(
+            ExitCode.USAGE,
+            f"{text!r} is not a size",
+            "use a number of bytes, such as 500MB or 20GB",
+        )
+    number, prefix = found.groups()
+    return int(float(number) * _PREFIXES[prefix])
+
+
+def parse_mirror(text: str) -> str:
+    """Check a mirror's URL or path. Raises `UserError` (`BAD_ADDRESS`, `DATA_MISSING`)."""
+    if "://" in text:
+        if not re.fullmatch(r"https?://[!-~]{1,240}", text):
+            raise UserError(
+                ExitCode.BAD_ADDRESS,
+                f"{text!r} is not the address of a mirror",
+                "a mirror is a folder, or a URL that begins with https:// or http://",
+            )
+        return text
+    path = Path(text).expanduser().absolute()
+    if not path.is_dir():
+        raise UserError(
+            ExitCode.DATA_MISSING,
+            f"the mirror {path} is not a folder",
+            "name a folder of blobs, such as blobs/ of another data directory",
+        )
+    return str(path)
 
 
 def parse_metrics_address(text: str) -> tuple[str, int] | None:

@@ -23,8 +23,8 @@ from .provisions import Provisions, blob_list_at
 from .records import LocalSnapshot, Records, blob_of
 
 _KEPT = 2
-# Older ones that newcomers are fetching: so much more disk, at most, may others make us use.
-_HELD = 2
+HELD = 2
+"""Older ones that newcomers are fetching: so much more disk, at most, may others make us use."""
 # A chunk of 4 MiB takes 35 s at 1 Mbit/s; who has not asked for so long has gone.
 _VISIT_SECONDS = 120.0
 
@@ -40,12 +40,15 @@ class Snapshots:
         records: Records,
         provisions: Provisions,
         ledger: Callable[[], Ledger],
+        held: int = HELD,
     ) -> None:
+        """`held` is how many older ones may stay for newcomers that are fetching them."""
         self._manifest = manifest
         self._store = store
         self._records = records
         self._provisions = provisions
         self._ledger = ledger
+        self._held = held
         self._size = 4 * manifest.elements
         listed = records.snapshots()
         self._kept = [each for each in listed if each.whole]
@@ -122,7 +125,7 @@ class Snapshots:
         older = [old for old in self._kept if old.round < new.round]
         spare, recent = older[: 1 - _KEPT], older[1 - _KEPT :]
         # The oldest first: whoever fetches it is the nearest to its end.
-        held = [old for old in spare if self._is_visited(old)][:_HELD]
+        held = [old for old in spare if self._is_visited(old)][: self._held]
         if self._partial is not None and self._partial.round == new.round:
             self._partial = None
         self._replace([*held, *recent, new])

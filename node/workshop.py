@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -90,7 +91,9 @@ class Workshop:
         journal: Journal,
         evaluate_every: int,
         last_round: int | None = None,
+        data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
     ) -> None:
+        """`data_ready` returns when the data of these training samples is on the disk."""
         self._manifest = manifest
         self._spec = spec
         self._store = store
@@ -99,6 +102,8 @@ class Workshop:
         self._journal = journal
         self._evaluate_every = evaluate_every
         self._last_round = last_round
+        self._data_ready = data_ready
+        self._overtaken = trio.Event()
         self._jobs: deque[_Train | Apply | _Evaluate] = deque()
         self._wake = trio.Event()
         self._reload = False
@@ -112,12 +117,14 @@ class Workshop:
     def apply(self, effect: Apply) -> None:
         """Queue: apply a record."""
         self._put(effect)
+        self._overtaken.set()
 
     def reload(self) -> None:
         """Drop everything queued and load the newest certified snapshot."""
         self._jobs.clear()
         self._reload = True
         self._wake.set()
+        self._overtaken.set()
 
     async def run(self, reports: Reports) -> None:
         """Work for ever. Raises `UserError` for what a restart cannot mend."""
@@ -177,6 +184,8 @@ class Workshop:
     ) -> None:
         match job:
             case _Train(round_, samples):
+                if not await self._have_data(samples):
+                    return
                 trained = await trainer.train(round_, samples)
                 times = self._journal.round_times(round_)
                 times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
@@ -189,6 +198,28 @@ class Workshop:
                 # Of whatever the parameters are by now: several rounds may have been queued.
                 self._journal.evaluated(self._applied, await trainer.evaluate(_HELDOUT_SEQUENCES))
         self._worked = True
+
+    async def _have_data(self, samples: tuple[int, ...]) -> bool:
+        """Wait for the data of these samples; False if their round was decided meanwhile."""
+        ready = self._data_ready
+        if ready is None:
+            return True
+        self._overtaken = trio.Event()
+        if self._reload or any(isinstance(job, Apply) for job in self._jobs):
+            return False
+        complete = False
+        async with trio.open_nursery() as nursery:
+
+            async def fetch() -> None:
+                nonlocal complete
+                await ready(samples)
+                complete = True
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(fetch)
+            await self._overtaken.wait()
+            nursery.cancel_scope.cancel()
+        return complete
 
     async def _apply(self, trainer: TrainerClient, reports: Reports, job: Apply) -> None:
         record = job.record

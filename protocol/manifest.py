@@ -35,6 +35,7 @@ Count = Annotated[int, Range(1, 2**40)]
 Fraction = Annotated[float, Range(0.0, 1.0)]
 Seconds = Annotated[float, Range(0.01, 86_400.0)]
 Name = Annotated[str, Length(1, 64)]
+Url = Annotated[str, Length(9, 256)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +74,14 @@ class DataSpec:
     heldout: ShardSpec
     tokenizer: ContentId
     """Blob with a Hugging Face `tokenizer.json`."""
+    mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
+    """Folders on the web with these blobs, each a file named by its content id."""
+
+    def __post_init__(self) -> None:
+        for mirror in self.mirrors:
+            # Everybody who joins asks there: nothing but the open web, and nobody listening in.
+            if not (mirror.startswith("https://") and mirror.isascii() and mirror.isprintable()):
+                raise ValueError(f"a mirror is a URL that begins with https://, not {mirror!r}")
 
     def samples_in(self, shard: ShardSpec) -> int:
         """How many samples a shard holds (its last token is only ever a target)."""

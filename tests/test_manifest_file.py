@@ -63,6 +63,7 @@ def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
         (SMALL + "[schedule]\nwarmup_rounds = 9999", ["schedule", "do not fit"]),
         (SMALL + "[admission]\npolicy = 'closed'", ["admission.policy", "'open', 'invite'"]),
         (SMALL + "heldout_fraction = 0.9", ["data.heldout_fraction", "0.5"]),
+        (SMALL + 'mirrors = ["x"]', ["data.mirrors"]),
         (SMALL + "include = []", ["data.include", "1 to 100 items"]),
         (SMALL + "include = '*.txt'", ["data.include", "a list"]),
         (SMALL.replace("64", "true"), ["data.sequence_length", "a whole number"]),

@@ -8,7 +8,14 @@ import typer
 
 from ..hours import parse_hours
 from ..logs import LogFormat, LogLevel, configure_logging
-from ..settings import DaemonSettings, parse_device, parse_metrics_address, parse_rate
+from ..settings import (
+    DaemonSettings,
+    parse_device,
+    parse_metrics_address,
+    parse_mirror,
+    parse_rate,
+    parse_size,
+)
 from .options import (
     Announce,
     Bootstrap,
@@ -16,8 +23,10 @@ from .options import (
     Listen,
     LogFormatOption,
     LogLevelOption,
+    MaxDisk,
     MaxDownload,
     MaxUpload,
+    Mirror,
     PassphraseFile,
     RelayMemory,
     RelayUpdates,
@@ -74,6 +83,8 @@ def join(
     ] = None,
     max_upload: MaxUpload = None,
     max_download: MaxDownload = None,
+    max_disk: MaxDisk = None,
+    mirror: Mirror = None,
     relay_updates: RelayUpdates = False,
     relay_memory: RelayMemory = 512,
     active: Annotated[
@@ -149,6 +160,8 @@ def join(
         max_upload=parse_rate(max_upload) if max_upload else None,
         max_download=parse_rate(max_download) if max_download else None,
         active=parse_hours(active) if active else None,
+        max_disk=parse_size(max_disk) if max_disk else None,
+        mirrors=tuple(parse_mirror(place) for place in mirror or ()),
         relay=relay_limits(relay_updates, relay_memory),
         upnp=upnp,
         mdns=mdns,

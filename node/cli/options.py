@@ -107,6 +107,23 @@ RelayMemory = Annotated[
         help="The most memory for relayed updates; one swarm gets half of it.",
     ),
 ]
+MaxDisk = Annotated[
+    str | None,
+    typer.Option(
+        "--max-disk",
+        metavar="SIZE",
+        help="The most that model and training data may take on the disk, such as 20GB. "
+        "[default: no limit]",
+    ),
+]
+Mirror = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mirror",
+        metavar="URL|FOLDER",
+        help="Where to look for training data before asking peers; may be repeated.",
+    ),
+]
 LogFormatOption = Annotated[
     LogFormat, typer.Option("--log-format", help="How log lines are written.")
 ]

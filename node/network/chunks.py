@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import trio
 
@@ -22,7 +23,7 @@ from ...protocol.blobs import (
 )
 from ...protocol.errors import ProtocolError
 from ..blobstore import BlobStore
-from .blobs import BlobFetcher, FetchFailed, Wanted
+from .blobs import FetchFailed, Wanted
 from .errors import RequestError
 from .network import Network
 
@@ -54,6 +55,22 @@ _PAUSE_SECONDS = 2.0
 Waiting = Callable[[FetchFailed], None]
 
 
+class Fetcher(Protocol):
+    """What fetches one blob: a `BlobFetcher`, or something before it."""
+
+    async def fetch(
+        self,
+        cid: ContentId,
+        *,
+        max_bytes: int,
+        providers: Callable[[], Sequence[PeerId]],
+        timeout: float,
+        wanted: Wanted,
+    ) -> bytes:
+        """As `BlobFetcher.fetch`."""
+        ...
+
+
 def serve_chunks(network: Network, store: BlobStore) -> None:
     """Tell everybody who is connected which chunks of a blob list are in `store`."""
 
@@ -79,7 +96,7 @@ def serve_chunks(network: Network, store: BlobStore) -> None:
 class ChunkFetcher:
     """Fetches all chunks of blob lists."""
 
-    def __init__(self, network: Network, store: BlobStore, fetcher: BlobFetcher) -> None:
+    def __init__(self, network: Network, store: BlobStore, fetcher: Fetcher) -> None:
         self._network = network
         self._store = store
         self._fetcher = fetcher
@@ -118,7 +135,7 @@ class _Download:
         self,
         network: Network,
         store: BlobStore,
-        fetcher: BlobFetcher,
+        fetcher: Fetcher,
         blob: ContentId,
         blobs: BlobList,
         providers: Callable[[], Sequence[PeerId]],

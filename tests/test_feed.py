@@ -1,0 +1,198 @@
+"""Training data ahead of its use: what a share lies in, no more than fits, and then the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.node.blobstore import BlobStore
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.feed import Feed, data_budget, upcoming_samples
+from distro_node.node.network.blobs import FetchFailed
+from distro_node.protocol.assignment import share
+from distro_node.protocol.blobs import CHUNK_BYTES, BlobList
+from distro_node.protocol.manifest import DataSpec, ShardSpec
+from simulation.chain import Chain
+from simulation.swarm import identity
+from trio.testing import MockClock
+
+LENGTH = 1 << 20
+# Four samples a chunk, and the last token of a chunk's last sample is in the next.
+PER_CHUNK = CHUNK_BYTES // LENGTH
+SHARDS, CHUNKS = 3, 4
+
+
+class World:
+    """A corpus that peers have, and a node's feed of it. Chunks are short here, but for their names."""
+
+    def __init__(self, folder: Path, *, budget: int | None = None, keeps_all: bool = False) -> None:
+        self.store = BlobStore(folder / "blobs")
+        self.others: dict[ContentId, bytes] = {}
+        self.fetched: list[ContentId] = []
+        self.lists: list[BlobList] = []
+        specs = [self._shard(number) for number in range(SHARDS + 1)]
+        self.data = DataSpec(
+            sequence_length=LENGTH,
+            token_bytes=1,
+            vocabulary=256,
+            shards=tuple(specs[:-1]),
+            heldout=specs[-1],
+            tokenizer=self._other(b"tokenizer"),
+        )
+        fetcher: Any = self
+        self.feed = Feed(
+            data=self.data,
+            store=self.store,
+            provisions=fetcher,
+            fetcher=fetcher,
+            providers=list,
+            budget=budget,
+            keeps_all=keeps_all,
+        )
+
+    def _other(self, data: bytes) -> ContentId:
+        self.others[content_id(data)] = data
+        return content_id(data)
+
+    def _shard(self, number: int) -> ShardSpec:
+        chunks = tuple(self._other(b"%d %d" % (number, chunk)) for chunk in range(CHUNKS))
+        listed = BlobList("shard", CHUNKS * CHUNK_BYTES, chunks)
+        self.lists.append(listed)
+        return ShardSpec(blob=self._other(listed.encode()), tokens=CHUNKS * CHUNK_BYTES)
+
+    def has(self) -> set[tuple[int, int]]:
+        """The chunks on the disk, as shard and place."""
+        return {
+            (shard, place)
+            for shard, listed in enumerate(self.lists)
+            for place, chunk in enumerate(listed.chunks)
+            if self.store.has(chunk)
+        }
+
+    # In the place of provisions and of a fetcher
+
+    async def blob(self, cid: ContentId, what: str) -> bytes:
+        return await self.fetch(cid)
+
+    async def fetch(self, cid: ContentId, **options: Any) -> bytes:
+        if (here := self.store.get(cid)) is not None:
+            return here
+        await trio.sleep(0.5)
+        if cid not in self.others:
+            raise FetchFailed(cid, {})
+        self.fetched.append(cid)
+        self.store.put(self.others[cid])
+        return self.others[cid]
+
+
+async def run(world: World, samples: list[int], until: Callable[[], bool]) -> None:
+    with trio.fail_after(3600):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.feed.run, lambda rounds: samples)
+            while not until():  # noqa: ASYNC110 (files appear on a disk without an event)
+                await trio.sleep(1.0)
+            await trio.sleep(30.0)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_node_begins_with_what_everybody_needs(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    await world.feed.begin()
+    assert world.store.has(world.data.tokenizer)
+    # All of the held-out part is evaluated on here; of the rest nothing is needed yet.
+    assert world.has() == {(SHARDS, place) for place in range(CHUNKS)}
+
+
+async def test_a_share_brings_what_it_lies_in_and_no_more(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    # The first sample of the first shard, and the last of a chunk of the second.
+    per_shard = world.data.samples_in(world.data.shards[0])
+    await world.feed.ready([0, per_shard + PER_CHUNK - 1])
+    assert world.has() == {(0, 0), (1, 0), (1, 1)}
+    before = list(world.fetched)
+    await world.feed.ready([1])
+    assert world.fetched == before
+
+
+async def test_what_comes_next_is_fetched_ahead_and_then_the_rest_if_members_are_its_source(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    await run(world, [0], lambda: (0, 0) in world.has())
+    assert world.has() == {(0, 0)}
+    whole = World(tmp_path / "whole", keeps_all=True)
+    await run(whole, [PER_CHUNK * 2 - 2], lambda: len(whole.has()) == (SHARDS + 1) * CHUNKS)
+    chunks = [c for c in whole.fetched if whole.others[c] in {b"0 0", b"0 1", b"1 0"}]
+    assert whole.others[chunks[0]] == b"0 1"
+
+
+async def test_the_disk_holds_what_it_may(tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World(tmp_path, budget=8 * CHUNK_BYTES, keeps_all=True)
+    await world.feed.begin()
+    per_shard = world.data.samples_in(world.data.shards[0])
+    for sample in range(0, SHARDS * per_shard, 2):
+        await world.feed.ready([sample])
+        assert len(world.has()) <= 8
+        # What is needed is there, and what everybody needs stays.
+        assert {(SHARDS, place) for place in range(CHUNKS)} <= world.has()
+    assert len(world.has()) == 8
+    # Started anew, it goes on counting what is there.
+    again = World(tmp_path, budget=6 * CHUNK_BYTES, keeps_all=True)
+    await again.feed.begin()
+    assert len(again.has()) == 6
+    await run(again, [0], lambda: (0, 0) in again.has())
+    assert len(again.has()) == 6
+
+
+async def test_data_that_nobody_has_is_waited_for(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    lost = world.lists[0].chunks[0]
+    body = world.others.pop(lost)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.feed.ready, [0])
+        await trio.sleep(100.0)
+        assert not world.store.has(lost)
+        world.others[lost] = body
+    assert world.store.has(lost)
+
+
+def test_what_comes_next_is_what_a_round_will_deal() -> None:
+    chain = Chain(3)
+    me = identity(1).peer
+    ahead = upcoming_samples(chain.manifest, chain.ledger, me, 5)
+    dealt = []
+    for _ in range(5):
+        positions = chain.ledger.deal(chain.round).positions(chain.manifest.rounds.sequences)
+        dealt += share(
+            seed=chain.manifest.seed,
+            samples=chain.manifest.data.samples,
+            positions=positions,
+            members=chain.membership.peers,
+            me=me,
+            round_number=chain.round,
+        )
+        chain.grow()
+    assert ahead == dealt
+    # A newcomer reckons with itself.
+    assert upcoming_samples(chain.manifest, chain.ledger, identity(9).peer, 3)
+
+
+def test_a_limit_on_the_disk_has_to_leave_room_to_take_part() -> None:
+    manifest = replace(Chain(1).manifest)
+    assert data_budget(None, manifest) is None
+    with pytest.raises(UserError, match="too little") as caught:
+        data_budget(100_000_000, manifest)
+    assert caught.value.code == ExitCode.DISK_FULL
+    least = float(caught.value.remedy.split()[3]) * 1e9
+    assert (data_budget(int(least) + 10_000_000, manifest) or 0) >= 16 * CHUNK_BYTES
