@@ -424,8 +424,10 @@ class Network:
 
     def _is_crowded(self, connection: Any) -> bool:
         """Whether the address that a connection comes from has enough of them."""
+        if self._max_per_address is None:
+            return False
         host = _host(connection)
-        if self._max_per_address is None or host is None or ipaddress.ip_address(host).is_loopback:
+        if host is None or ipaddress.ip_address(host).is_loopback:
             return False
         group = (each for group in self._connections.values() for each in group)
         return sum(_host(each) == host for each in group) >= self._max_per_address

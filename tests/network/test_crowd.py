@@ -1,0 +1,101 @@
+"""Many nodes and one bootstrap peer: one swarm comes of it, and a crowd keeps nobody out."""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+import trio
+from distro_node.crypto.identity import peer_text
+from distro_node.node.bootstrap_metrics import BootstrapMetrics
+from distro_node.node.network import network as network_module
+from distro_node.node.network.addresses import circuit_through
+from distro_node.node.network.network import open_network
+from distro_node.node.network.relaying import CircuitLimits
+from distro_node.protocol.introductions import Registry
+from network.homes import Bootstrap, home
+from network.support import LOOPBACK, identity, networks, until
+from prometheus_client import generate_latest
+
+SEED = 20
+
+
+@pytest.mark.slow
+async def test_sixteen_nodes_in_any_order_are_one_swarm_however_late_the_bootstrap_peer() -> None:
+    chance = random.Random(SEED)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        listen = f"/ip4/127.0.0.1/tcp/{free.getsockname()[1]}"
+    bootstrap = Bootstrap(listen=(listen,))
+    addresses = [f"{listen}/p2p/{peer_text(identity(99).peer)}"]
+    numbers = list(range(1, 17))
+    chance.shuffle(numbers)
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        # Some cannot be dialled; half of all are there, and have asked in vain, before the
+        # bootstrap peer is.
+        homes = []
+        for place, number in enumerate(numbers):
+            if place == 8:
+                await until(lambda: all(each.introducer._attempts for each in homes), 60)
+                await nursery.start(bootstrap.run)
+            hidden = number % 8 == 0
+            homes.append(await stack.enter_async_context(home(number, addresses, hidden=hidden)))
+        everybody = {each.network.peer for each in homes} | {identity(99).peer}
+        await until(
+            lambda: all(
+                each.network.connected() == everybody - {each.network.peer} for each in homes
+            ),
+            120,
+        )
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_crowd_behind_one_address_leaves_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where = iter(["7.7.0.1"] * 3 + ["7.7.0.2"])
+    seen: dict[object, str] = {}
+
+    def host(connection: object) -> str:
+        if connection not in seen:
+            seen[connection] = next(where)
+        return seen[connection]
+
+    settings = replace(LOOPBACK, max_connections_per_address=2)
+    async with open_network(settings, identity(99)) as hub, networks(4) as others:
+        monkeypatch.setattr(network_module, "_host", host)
+        for count, other in enumerate(others, 1):
+            await other.connect(hub.addresses[0])
+            await until(lambda count=count: len(seen) == count)
+        await until(lambda: not others[2].connected())
+        assert hub.connected() == {others[n].peer for n in (0, 1, 3)}
+
+
+async def test_a_bootstrap_peer_tells_how_busy_it_is() -> None:
+    settings = replace(LOOPBACK, carry=CircuitLimits())
+    metrics = BootstrapMetrics(version="1")
+    async with open_network(settings, identity(99)) as relay, networks(2) as (a, b):
+        for each in (a, b):
+            await each.connect(relay.addresses[0])
+        await b.circuits.reserve(relay.peer)
+        await a.connect(circuit_through(relay.own_addresses[0], b.peer))
+        await until(lambda: a.peer in b.relayed())
+        assert relay.carrier is not None
+        relay.carrier.refused["places"] += 2
+        carried = relay.carrier.relayed_bytes
+        for _ in range(2):
+            metrics.update(relay, Registry())
+        page = generate_latest(metrics.registry).decode()
+        assert carried > 0
+        for line in (
+            "distro_bootstrap_peers_connected 2.0",
+            "distro_bootstrap_places 1.0",
+            "distro_bootstrap_circuits 1.0",
+            'distro_bootstrap_refused_total{reason="places"} 2.0',
+        ):
+            assert line in page
+        # Twice brought up to date, counted once; nothing can have come in between.
+        assert metrics.registry.get_sample_value("distro_bootstrap_relayed_bytes_total") == carried
