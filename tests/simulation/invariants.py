@@ -436,7 +436,8 @@ class Watch:
             "announcements": (len(member.current.collection.announcements()), members),
             "updates held": (
                 len(member._holdings.held),
-                (members + 2) * (2 + member.round - max(0, member.applied_round)),
+                # Who has changed to a shorter chain has applied more than there is.
+                (members + 2) * (2 + max(0, member.round - max(0, member.applied_round))),
             ),
         }
         for what, (count, bound) in counts.items():
