@@ -357,9 +357,10 @@ class Runner:
                     await trio.sleep(TICK_SECONDS)
 
     async def _settle(self) -> None:
-        """Compare our chain with that of the others, and follow the heavier."""
+        """Compare our chain with that of the others, and follow theirs if it is to be preferred."""
         try:
-            better = await self._sync.better_chain(self.member.ledger)
+            abandoned = self.member.is_abandoned(trio.current_time())
+            better = await self._sync.better_chain(self.member.ledger, abandoned=abandoned)
             if better is not None:
                 self._records.keep_instead(better)
                 self._feed(lambda now: self.member.rebase(better, now))

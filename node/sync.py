@@ -230,12 +230,15 @@ class Synchronizer:
         found = await ask_any(self._network, self._manifest, round, self._others)
         return found[1] if found is not None else None
 
-    async def better_chain(self, ours: Ledger) -> Ledger | None:
-        """A chain of some other peer's that is heavier than ours, checked; None if there is none."""
+    async def better_chain(self, ours: Ledger, *, abandoned: bool) -> Ledger | None:
+        """A chain of some other peer's that is to be followed instead of ours, checked, or None.
+
+        `abandoned` says that no member of our chain is left on it.
+        """
         for peer in self._network.connected():
             try:
                 theirs = await self._chain_of(peer, ours)
-                better = better_chain(ours, theirs)
+                better = better_chain(ours, theirs, abandoned=abandoned)
             except ProtocolError as error:
                 _log.info("peer %s offers a chain that fails: %s", short_peer(peer), error)
                 self._network.penalise(peer, error.reason)

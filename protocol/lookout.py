@@ -50,6 +50,10 @@ class Lookout:
         else:
             self._parted |= parent is not None and parent != ledger.parent(round_)
 
+    def parted(self) -> None:
+        """The others may be on another chain."""
+        self._parted = True
+
     def screen(self, sender: PeerId, message: Message, ledger: Ledger, asks: bool) -> None:
         """Refuse what has no place in the rounds around ours; `asks` is whether the sender asks for
         admission, and so may be a member by a record that we have not seen. Raises `ProtocolError`."""

@@ -37,6 +37,7 @@ from .messages import (
     round_of,
 )
 from .pacing import Pacing
+from .petition import Petition
 from .presence import Presence
 from .recollection import Recollection
 from .replica import Replica
@@ -47,7 +48,6 @@ from .wire import encode
 Sign = Callable[[str, bytes], Envelope]
 """(kind, body) → the signed envelope of this member."""
 
-_JOIN_SECONDS = 2.0
 # What binds its sender to nothing, and so need not survive a restart.
 _FLEETING = ("heartbeat", "join", "evidence")
 
@@ -79,7 +79,7 @@ class Member:
         self.presence = Presence(me, now)
         self._manifest = manifest
         self._sign = sign
-        self._ticket = ticket
+        self._petition = Petition(ticket, now)
         self._inbox = Inbox(manifest, self.presence, now)
         self._recollection = Recollection(needed=recall)
         self._holdings = Holdings()
@@ -89,8 +89,6 @@ class Member:
         self._last_decision = float("-inf")
         self._last_sound = float("-inf")
         self._began = self._last_said = now
-        self._last_join = now
-        self._join_round = -1
         self._count = session << 20
         self.current = self._new_round(now)
         """The round at the tip."""
@@ -149,6 +147,10 @@ class Member:
         if not self._recollection.complete:
             return "recalling"
         return "collecting" if self.current.ready_since is None else "agreeing"
+
+    def is_abandoned(self, now: float) -> bool:
+        """Whether this node asks in vain: no member of the chain that it follows is left there."""
+        return self._wants_in and self.current.is_abandoned(now)
 
     def awaits(self, round: int) -> bool:
         """Whether the record of `round` is being applied for this member, on the chain it follows."""
@@ -301,12 +303,10 @@ class Member:
             if now - self._last_said > self.pacing.heartbeat:
                 self._count += 1
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
-        elif self.state == "asking" and (
-            # A request is good for the next few rounds only.
-            self._join_round != self.round or now - self._last_join >= _JOIN_SECONDS
-        ):
-            self._last_join, self._join_round = now, self.round
-            effects += self._say("join", JoinRequest(self.round, self._ticket), now)
+        elif self._wants_in and (request := self._petition.renew(self.round, now)) is not None:
+            effects += self._say("join", request, now)
+        if self.is_abandoned(now):
+            self._inbox.lookout.parted()
         # Who has just come back asks at once: much may have been said before.
         seen = self._last_decision > float("-inf")
         waiting = seen and self.is_member and self.current.ready_since is None
@@ -316,6 +316,11 @@ class Member:
             self.ledger, last=last, patience=patience, follows=follows, now=now
         )
         return effects + self._step(now)
+
+    @property
+    def _wants_in(self) -> bool:
+        outside = not (self.is_member or self.is_expelled or self._leaving)
+        return outside and self.replica.is_near(self.ledger)
 
     # Messages
 

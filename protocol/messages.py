@@ -58,7 +58,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """ "Admit me; I have applied everything before `round`." The ticket answers an invite policy."""
+    """ "Admit me; I have applied all before `round`, or nearly." The ticket answers an invite policy."""
 
     round: U63
     ticket: Annotated[bytes, Length(0, 64)]

@@ -14,6 +14,10 @@ from .effects import Apply, Effect, Note, Resync
 from .ledger import Ledger, snapshot_round
 from .messages import SnapshotEntry
 
+# How many records a newcomer may lack that asks to be admitted. Where rounds are shorter than an
+# update's way, all who only follow lack the last few; once one is a member, the others wait for it.
+_NEAR_ROUNDS = 4
+
 
 class Replica:
     """The state of one member's parameters, as far as the protocol cares."""
@@ -36,6 +40,10 @@ class Replica:
     def is_current(self, ledger: Ledger) -> bool:
         """Whether the parameters contain everything that is decided."""
         return self.fingerprint is not None and self.round == len(ledger) - 1
+
+    def is_near(self, ledger: Ledger) -> bool:
+        """Whether the parameters contain all that is decided but for a few rounds."""
+        return self.fingerprint is not None and len(ledger) - 1 - self.round <= _NEAR_ROUNDS
 
     def awaits(self, round: int) -> bool:
         """Whether the record of `round` is being applied, on the chain that is followed."""

@@ -28,6 +28,7 @@ from .messages import (
     Ballot,
     BallotKind,
     Certificate,
+    JoinRequest,
     Leave,
     Message,
     Proposal,
@@ -50,6 +51,8 @@ _MISSING_PATIENCE = 0.25
 # How long a decision is doubted while a quorum seems to be at work, in leases, or in collect deadlines
 # if those are longer: a member that was just started has no measure of either, and takes the limits.
 _DOUBTED_LEASES = 4
+# Whoever was only cut off for a moment is heard again by then.
+_ABANDONED_LEASES = 2
 # An update that we announced before a restart lies on our own disk, or is lost.
 _OWN_SECONDS = 1.0
 
@@ -195,7 +198,8 @@ class Round:
 
     def meet(self, sender: PeerId, message: Message, now: float) -> None:
         """Somebody spoke: note whether it stands where this member does, or further on."""
-        if round_of(message) > self.number:
+        if round_of(message) > self.number or isinstance(message, JoinRequest):
+            # Whoever asks to be admitted works on no round.
             self._company.pop(sender, None)
         elif round_of(message) == self.number and parent_of(message) in (None, self.parent):
             self._company[sender] = now
@@ -217,6 +221,11 @@ class Round:
             if self._me not in self.membership or waited <= patience:
                 return False
         return now - self._sound > lease or not self.agreement.accused_by(certificate)
+
+    def is_abandoned(self, now: float) -> bool:
+        """Whether none of its members was heard to work on this round for two leases."""
+        heard = [at for peer, at in self._company.items() if peer in self.membership]
+        return now - max([self.created, *heard]) > _ABANDONED_LEASES * self._pacing.lease
 
     def samples(self) -> tuple[int, ...]:
         """The samples that this member computes."""

@@ -169,6 +169,17 @@ def test_two_nodes_never_change_places(seed: int) -> None:
         assert sum(changes) == 1
 
 
+def test_who_is_stranded_goes_by_the_hash_alone(chain: Chain) -> None:
+    peers = chain.membership.peers
+    fork = len(chain.ledger)
+    sides = split(chain, peers[:3], 3), split(chain, peers[3:], 2)
+    low, high = sorted(sides, key=lambda side: side.ledger[fork].record.id)
+    assert better_chain(low.ledger, entries(high), abandoned=True) is None
+    better = better_chain(high.ledger, entries(low), abandoned=True)
+    assert better is not None
+    assert better.head == low.ledger.head
+
+
 def test_a_chain_that_only_goes_on_is_no_fork(chain: Chain) -> None:
     longer = chain.fork()
     longer.grow()

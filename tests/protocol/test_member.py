@@ -389,6 +389,32 @@ def test_who_is_expelled_knows_it_and_asks_no_more() -> None:
     assert caught.value.reason == "not_member"
 
 
+def test_a_newcomer_asks_though_the_last_rounds_are_still_on_their_way() -> None:
+    """Where rounds are shorter than an update's way it would otherwise never ask."""
+    chain = Chain(3)
+    chain.grow()
+    newcomer = chain.member(20)
+    for behind in range(7):
+        now = 3.0 * (behind + 1)
+        assert bool(said(newcomer.tick(now), "join")) == (behind <= 4)
+        newcomer.receive_decided(chain.grow(), now)
+
+
+def test_who_asks_where_no_member_is_left_compares_the_chains_anew() -> None:
+    chain = Chain(3)
+    chain.grow()
+    newcomer = chain.member(20)
+    lease = newcomer.pacing.lease
+    newcomer.receive(chain.envelope(1, "heartbeat", Heartbeat(chain.round, 1)), lease)
+    for now in (lease, 2.9 * lease):
+        assert not newcomer.is_abandoned(now)
+        assert of(Fork, newcomer.tick(now)) == []
+    assert newcomer.is_abandoned(3.1 * lease)
+    assert of(Fork, newcomer.tick(3.1 * lease)) == [Fork(chain.round - 1)]
+    # A member waits where it is: who is silent is counted out.
+    assert not chain.member(2).is_abandoned(9 * lease)
+
+
 # What is refused
 
 
@@ -926,16 +952,12 @@ def test_heartbeats_grow_over_restarts() -> None:
     assert counts == sorted(set(counts))
 
 
-def test_who_is_not_in_sync_does_not_ask_to_join() -> None:
+def test_who_has_no_parameters_does_not_ask_to_join() -> None:
     chain = Chain(3)
     chain.grow()
     newcomer = chain.member(9, load=False)
     assert said(newcomer.tick(5.0)) == []
-    newcomer.loaded(0, FINGERPRINT, None, 5.0)
-    assert said(newcomer.tick(8.0)) == []
-    for entry in chain.ledger[1].record.updates:
-        newcomer.update_held(entry.update, 8.0)
-    newcomer.applied(1, FINGERPRINT, None, 8.0)
+    newcomer.loaded(1, FINGERPRINT, None, 5.0)
     assert said(newcomer.tick(8.5)) == [JoinRequest(2, b"")]
     assert said(newcomer.tick(9.0)) == []
     assert said(newcomer.tick(11.0)) == [JoinRequest(2, b"")]

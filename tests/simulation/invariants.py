@@ -10,7 +10,8 @@
   held by a quorum of those whom its voters heard, liars not counted.
 - *ballots*: no honest member says two things: two votes, finalizes or proposals for a slot, a finalize
   and a skip, two updates for a round. It votes for what the slot's leader proposed, on its own chain.
-- *fork choice*: nobody changes to a chain that fewer members went on with.
+- *fork choice*: nobody changes to a chain that fewer members went on with, unless no member of its own
+  chain is heard.
 - *parameters*: honest members that applied the same record have the same parameters, and a record
   names the parameters before it.
 - *refund*: an update counts for its maker exactly if a record lists it, and nothing is lost.
@@ -286,7 +287,8 @@ class Watch:
         ours, fork = node.member.ledger, 0
         while ours[fork].record.id == ledger[fork].record.id:
             fork += 1
-        if self.chains.claim(ledger, fork) <= self.chains.claim(ours, fork):
+        stranded = node.member.is_abandoned(node.now)
+        if not stranded and self.chains.claim(ledger, fork) <= self.chains.claim(ours, fork):
             raise Violation(
                 "fork choice",
                 f"node {node.index} gives up the heavier chain",

@@ -422,7 +422,7 @@ class Node:
             self.tell(self.member.update_held, effect.update)
 
 
-def follow(ours: Ledger, theirs: Ledger) -> Ledger | None:
+def follow(ours: Ledger, theirs: Ledger, *, abandoned: bool) -> Ledger | None:
     """Compare chains as the daemon does: from where they part. None: keep ours.
 
     Raises `ProtocolError` if theirs does not hold.
@@ -431,4 +431,5 @@ def follow(ours: Ledger, theirs: Ledger) -> Ledger | None:
     shortest = min(len(ours), len(theirs))
     while first < shortest and ours[first].record.id == theirs[first].record.id:
         first += 1
-    return better_chain(ours, [theirs[number] for number in range(first, len(theirs))])
+    run = [theirs[number] for number in range(first, len(theirs))]
+    return better_chain(ours, run, abandoned=abandoned)

@@ -367,7 +367,8 @@ class Swarm:
         better: Ledger | None = None
         if asker.alive and other.alive:
             try:
-                better = follow(asker.member.ledger, other.offers(asker))
+                abandoned = asker.member.is_abandoned(asker.now)
+                better = follow(asker.member.ledger, other.offers(asker), abandoned=abandoned)
             except ProtocolError as error:
                 self.reject(error.reason)
         if better is not None:

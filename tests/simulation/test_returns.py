@@ -121,3 +121,37 @@ def test_who_has_seen_no_round_yet_follows_those_who_know_the_pace(round_: int) 
     swarm.add(1, nodes[1].disk)
     target = nodes[0].member.round + 3
     swarm.run_until(everybody_at(swarm, target), limit=25)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sides_that_change_to_each_others_chain_meet_again(seed: int) -> None:
+    """As may be: who signed is read from certificates, which need not be the same everywhere."""
+    swarm, nodes = start(4, seed, fault_model="crash")
+    swarm.run_until(everybody_at(swarm, 5), limit=60)
+    sides = nodes[:2], nodes[2:]
+    between = [
+        (a.index, b.index) for a in nodes for b in nodes if (a in sides[0]) != (b in sides[0])
+    ]
+    swarm.network.cut(between)
+    swarm.breaks(between)
+
+    def apart() -> bool:
+        first, second = (side[0].member.ledger for side in sides)
+        parted = next(
+            (r for r in range(min(len(first), len(second))) if first[r].record != second[r].record),
+            None,
+        )
+        return parted is not None and min(len(first), len(second)) >= parted + 3
+
+    swarm.run_until(apart, limit=120)
+    swarm.network.mend()
+    swarm.heals()
+    chains = [side[0].member.ledger.truncated(len(side[0].member.ledger)) for side in sides]
+    for side, chain in zip(sides, reversed(chains), strict=True):
+        for node in side:
+            node.disk.entries = [chain[r] for r in range(len(chain))]
+            node.tell(node.member.rebase, chain.truncated(len(chain)))
+    assert not any(node.member.is_member for node in nodes)
+    swarm.run_until(lambda: all(node.member.is_member for node in nodes), limit=120)
+    swarm.run_until(everybody_at(swarm, max(map(len, chains)) + 3), limit=60)
+    assert len({node.member.ledger.parent(max(map(len, chains))) for node in nodes}) == 1
