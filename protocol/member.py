@@ -86,8 +86,7 @@ class Member:
         self._trained_for = -1
         self._leaving = False
         # Nothing was decided before our eyes yet: until then, others know better what is going on.
-        self._last_decision = float("-inf")
-        self._last_sound = float("-inf")
+        self._last_decision = self._last_sound = float("-inf")
         self._began = self._last_said = now
         self._count = session << 20
         self.current = self._new_round(now)
@@ -149,7 +148,7 @@ class Member:
         return "collecting" if self.current.ready_since is None else "agreeing"
 
     def is_abandoned(self, now: float) -> bool:
-        """Whether this node asks in vain: no member of the chain that it follows is left there."""
+        """Whether this node asks in vain: of its chain's members none is left there."""
         return self._wants_in and self.current.is_abandoned(now)
 
     def awaits(self, round: int) -> bool:
@@ -303,7 +302,7 @@ class Member:
             if now - self._last_said > self.pacing.heartbeat:
                 self._count += 1
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
-        elif self._wants_in and (request := self._petition.renew(self.round, now)) is not None:
+        elif self._wants_in and (request := self._petition.renew(self.round, self.at_tip, now)):
             effects += self._say("join", request, now)
         if self.is_abandoned(now):
             self._inbox.lookout.parted()
@@ -319,8 +318,8 @@ class Member:
 
     @property
     def _wants_in(self) -> bool:
-        outside = not (self.is_member or self.is_expelled or self._leaving)
-        return outside and self.replica.is_near(self.ledger)
+        out = not (self.is_member or self.is_expelled or self._leaving)
+        return out and self.replica.is_near(self.ledger)
 
     # Messages
 

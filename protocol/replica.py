@@ -14,8 +14,7 @@ from .effects import Apply, Effect, Note, Resync
 from .ledger import Ledger, snapshot_round
 from .messages import SnapshotEntry
 
-# How many records a newcomer may lack that asks to be admitted. Where rounds are shorter than an
-# update's way, all who only follow lack the last few; once one is a member, the others wait for it.
+# How many records a newcomer may lack that asks to be admitted (`petition`).
 _NEAR_ROUNDS = 4
 
 

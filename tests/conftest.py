@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 
+# Before the plugin's own, which reads the marks.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say which tests share a worker, where several run side by side.
 

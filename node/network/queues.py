@@ -25,6 +25,8 @@ RELAY_UNSENT_BYTES = 1 << 20
 # The credit with which a large answer begins. The library's 256 KiB fill a line of 10 Mbit/s only while
 # word of what was read comes back within a fifth of a second, and uploads keep it waiting for longer.
 _FIRST_WINDOW_BYTES = 1 << 20
+# A sender that gets no credit for five seconds gives up; half a window takes a slow line longer.
+_GRANT_SECONDS = 1.0
 # What lies between a muxer and its socket: encryption, messages, connection, stream, socket.
 _LAYERS = ("secured_conn", "_inner", "conn", "read_writer", "read_write_closer", "stream", "stream")
 # Fewer bytes than a packet or two are not worth a system call.
@@ -84,7 +86,8 @@ async def widen(stream: Any, size: int) -> None:
 
 
 async def grant_credit(self: YamuxStream, *, bytes_read: int = 0) -> None:
-    """In place of `YamuxStream._auto_tune_and_send_window_update`: credit for half a window at a time.
+    """In place of `YamuxStream._auto_tune_and_send_window_update`: credit for half a window at a time,
+    or for what was read in a second.
 
     As in the reference implementation: the window grows while the sender uses it up in a few round
     trips. A sender without credit has filled the window, so reading it empty always grants some.
@@ -94,8 +97,11 @@ async def grant_credit(self: YamuxStream, *, bytes_read: int = 0) -> None:
     async with self.window_lock:
         unread = len(self.conn.stream_buffers.get(self.stream_id, b""))
         credit = self.target_recv_window - (self.recv_window + unread)
-        if 2 * credit < self.target_recv_window:
+        now = trio.current_time()
+        waited = now - vars(self).get("_granted_at", now - _GRANT_SECONDS)
+        if credit <= 0 or (2 * credit < self.target_recv_window and waited < _GRANT_SECONDS):
             return
+        vars(self)["_granted_at"] = now
         self.recv_window += credit
         credit += self._apply_autotune_epoch(unread)
     await self.send_window_update(credit)

@@ -205,14 +205,13 @@ class Requests:
     async def _reply(
         self, stream: Any, status: Status, response: bytes | Flow, kind: str = "other"
     ) -> None:
-        with (
-            trio.fail_after(_REPLY_SECONDS + _size(response) / _SLOWEST_BYTES_PER_SECOND),
-            self._lane(kind) as lane,
-        ):
-            if isinstance(response, bytes):
-                await write_frame(stream, response, bytes([status]), lane)
-            else:
-                await write_flow(stream, response, bytes([status]), lane)
+        with trio.fail_after(_REPLY_SECONDS + _size(response) / _SLOWEST_BYTES_PER_SECOND):
+            with self._lane(kind) as lane:
+                if isinstance(response, bytes):
+                    await write_frame(stream, response, bytes([status]), lane)
+                else:
+                    await write_flow(stream, response, bytes([status]), lane)
+            # Outside, for it may wait for the other end: the line is free meanwhile.
             await stream.close()
 
     def _lane(self, kind: str) -> AbstractContextManager[Lane | Rate]:

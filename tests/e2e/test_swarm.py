@@ -105,8 +105,9 @@ def test_a_swarm_outlives_its_bootstrap_peer(swarm: Swarm, nodes: list[Node]) ->
         "the nodes to notice that the bootstrap peer is dead",
     )
     check_agreement(nodes)
+    peer = second.peer
     second.program.kill()
-    wait_for(lambda: founder.events("silent", second.peer), "the death to be recorded")
+    wait_for(lambda: founder.events("silent", peer), "the death to be recorded")
     before = founder.round
     second.start()
     wait_for(lambda: second.counted(before), "the lost member to contribute again")

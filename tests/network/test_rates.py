@@ -76,6 +76,25 @@ async def test_a_piece_keeps_the_other_end_from_waiting() -> None:
 SIZE, LIMIT = 300_000, 400_000.0
 
 
+async def test_a_slow_reader_of_much_is_not_given_up() -> None:
+    """The sender waits five seconds for new credit; half of a window takes this reader longer."""
+
+    async def answer(peer: PeerId, request: bytes) -> bytes:
+        return bytes(1_500_000)
+
+    slow = replace(LOOPBACK, max_download=100_000.0)
+    async with (
+        open_network(LOOPBACK, identity(1)) as server,
+        open_network(slow, identity(2)) as client,
+    ):
+        server.serve("/bulk", answer, max_request=1, max_concurrent=4)
+        await client.connect(server.addresses[0])
+        answered = await client.request(
+            server.peer, "/bulk", b"x", max_response=1_500_000, timeout=120
+        )
+    assert len(answered) == 1_500_000
+
+
 @pytest.mark.parametrize(
     ("server_settings", "client_settings"),
     [

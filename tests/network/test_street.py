@@ -116,7 +116,7 @@ def test_homes_meet_through_the_relay_and_punch_holes_where_routers_keep_ports(
     # The bootstrap peer starts anew: the relayed come back, the direct notice nothing.
     homes.stop(0)
     homes.until(lambda: homes.told(3)["relayed"] == [])
-    assert homes.told(1)["direct"] == [2]
+    homes.until(lambda: homes.told(1)["direct"] == [2])
     homes.start(0, "bootstrap")
     homes.until(lambda: homes.told(3)["relayed"] == [1, 2])
     homes.until(lambda: set(homes.told(3)["echoes"]) == {1, 2})

@@ -394,10 +394,12 @@ def test_a_newcomer_asks_though_the_last_rounds_are_still_on_their_way() -> None
     chain = Chain(3)
     chain.grow()
     newcomer = chain.member(20)
-    for behind in range(7):
-        now = 3.0 * (behind + 1)
-        assert bool(said(newcomer.tick(now), "join")) == (behind <= 4)
-        newcomer.receive_decided(chain.grow(), now)
+    assert said(newcomer.tick(3.0), "join")
+    for behind in range(1, 7):
+        newcomer.receive_decided(chain.grow(), 3.0 * behind)
+        # It tries for ten seconds to get to the end first.
+        asked = [bool(said(newcomer.tick(now), "join")) for now in (12.9, 13.1 + 3.0 * behind)]
+        assert asked == [False, behind <= 4]
 
 
 def test_who_asks_where_no_member_is_left_compares_the_chains_anew() -> None:
