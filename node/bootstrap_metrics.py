@@ -7,17 +7,10 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Info,
-    ProcessCollector,
-    disable_created_metrics,
-)
+from prometheus_client import Counter, Gauge
 
 from ..protocol.introductions import Registry
-from .metrics import Family, Follower
+from .metrics import Family, Follower, new_registry
 from .network.network import Network
 
 Refusal = Literal[
@@ -36,11 +29,7 @@ class BootstrapMetrics:
     """The metrics of one bootstrap peer, in a registry of their own."""
 
     def __init__(self, *, version: str) -> None:
-        disable_created_metrics()
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        build = Info("distro_build", "The version of distro-node.", registry=self.registry)
-        build.info({"version": version})
+        self.registry = new_registry(version)
         self._peers = self._gauge("peers_connected", "Peers with an open connection.")
         self._swarms = self._gauge("swarms", "Swarms whose peers have introduced themselves.")
         self._places = self._gauge("places", "Peers that hold a place, to be called through here.")

@@ -108,6 +108,18 @@ class Follower:
             self._seen[value] = total
 
 
+def new_registry(version: str) -> CollectorRegistry:
+    """A registry with what every page says: which program this is, and how its process does."""
+    # Otherwise every counter drags a second series along that says when it was created.
+    disable_created_metrics()
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    Info("distro_build", "The version of distro-node.", registry=registry).info(
+        {"version": version}
+    )
+    return registry
+
+
 class Metrics:
     """The metrics of one node, in a registry of their own.
 
@@ -116,13 +128,7 @@ class Metrics:
     """
 
     def __init__(self, *, version: str) -> None:
-        # Otherwise every counter drags a second series along that says when it was created.
-        disable_created_metrics()
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        build = Info("distro_build", "The version of distro-node.", registry=self.registry)
-        build.info({"version": version})
-
+        self.registry = new_registry(version)
         self._state = self._family(
             Gauge, "state", "1 for the state that the node is in, 0 for the others.", "state", State
         )

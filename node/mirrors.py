@@ -8,6 +8,7 @@ while, and what no mirror has the peers have.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,12 +95,12 @@ def is_url(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
-class _Place:
+class _Place(ABC):
     rests_until = float("-inf")
     failures = 0
 
-    async def read(self, name: str, max_bytes: int) -> bytes | None:
-        raise NotImplementedError
+    @abstractmethod
+    async def read(self, name: str, max_bytes: int) -> bytes | None: ...
 
 
 class _Folder(_Place):

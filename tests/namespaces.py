@@ -14,9 +14,11 @@ import os
 import shutil
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Self
 
 import delaying
 
@@ -38,7 +40,7 @@ def available() -> bool:
     probe = f"dn{os.getpid()}-probe"
     made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, check=False)
     if made.returncode == 0:
-        _run("ip", "netns", "del", probe)
+        run("ip", "netns", "del", probe)
     return made.returncode == 0
 
 
@@ -55,20 +57,10 @@ class Host:
         return ("ip", "netns", "exec", self.namespace)
 
 
-class Town:
-    """Hosts by name, and the router between them."""
+class Hosts(ABC):
+    """Namespaces that are there for as long as the context lasts."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        label = f"dn{os.getpid()}-{next(_COUNTER)}"
-        self._router = f"{label}-router"
-        self.hosts = {
-            name: Host(f"{label}-{number}", f"10.77.{number}.2")
-            for number, name in enumerate(names, 1)
-        }
-        assert len(self.hosts) <= _MAX_HOSTS
-        self._delayer: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Town:
+    def __enter__(self) -> Self:
         try:
             self._build()
         except BaseException:
@@ -80,6 +72,26 @@ class Town:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._tear_down()
+
+    @abstractmethod
+    def _build(self) -> None: ...
+
+    @abstractmethod
+    def _tear_down(self) -> None: ...
+
+
+class Town(Hosts):
+    """Hosts by name, and the router between them."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        label = f"dn{os.getpid()}-{next(_COUNTER)}"
+        self._router = f"{label}-router"
+        self.hosts = {
+            name: Host(f"{label}-{number}", f"10.77.{number}.2")
+            for number, name in enumerate(names, 1)
+        }
+        assert len(self.hosts) <= _MAX_HOSTS
+        self._delayer: subprocess.Popen[bytes] | None = None
 
     def cut(self, ones: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> None:
         """Let nothing through from `ones` to `others`, nor back unless `one_way`."""
@@ -116,28 +128,28 @@ class Town:
     def line_bytes(self, name: str) -> tuple[int, int]:
         """What has gone up and come down a host's line, in bytes, as its interface counts them."""
         namespace = self.hosts[name].namespace
-        (link,) = json.loads(_run("ip", "-n", namespace, "-s", "-j", "link", "show", "eth0"))
+        (link,) = json.loads(run("ip", "-n", namespace, "-s", "-j", "link", "show", "eth0"))
         return link["stats64"]["tx"]["bytes"], link["stats64"]["rx"]["bytes"]
 
     def _build(self) -> None:
-        _run("ip", "netns", "add", self._router)
-        _run("ip", "netns", "exec", self._router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        run("ip", "netns", "add", self._router)
+        run("ip", "netns", "exec", self._router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
         self._nft("add table inet faults")
         self._nft("add chain inet faults forward { type filter hook forward priority 0; }")
         for number, host in enumerate(self.hosts.values(), 1):
             link, gateway = f"host{number}", f"10.77.{number}.1"
-            _run("ip", "netns", "add", host.namespace)
-            _run(
+            run("ip", "netns", "add", host.namespace)
+            run(
                 *("ip", "-n", self._router, "link", "add", link, "type", "veth"),
                 *("peer", "name", "eth0", "netns", host.namespace),
             )
-            _run("ip", "-n", self._router, "address", "add", f"{gateway}/24", "dev", link)
-            _run("ip", "-n", self._router, "link", "set", link, "up")
+            run("ip", "-n", self._router, "address", "add", f"{gateway}/24", "dev", link)
+            run("ip", "-n", self._router, "link", "set", link, "up")
             inside = ("ip", "-n", host.namespace)
-            _run(*inside, "link", "set", "lo", "up")
-            _run(*inside, "address", "add", f"{host.address}/24", "dev", "eth0")
-            _run(*inside, "link", "set", "eth0", "up")
-            _run(*inside, "route", "add", "default", "via", gateway)
+            run(*inside, "link", "set", "lo", "up")
+            run(*inside, "address", "add", f"{host.address}/24", "dev", "eth0")
+            run(*inside, "link", "set", "eth0", "up")
+            run(*inside, "route", "add", "default", "via", gateway)
 
     def _tear_down(self) -> None:
         if self._delayer is not None:
@@ -146,7 +158,7 @@ class Town:
         # The links go with their namespaces.
         for namespace in (*(host.namespace for host in self.hosts.values()), self._router):
             with contextlib.suppress(subprocess.CalledProcessError):
-                _run("ip", "netns", "del", namespace)
+                run("ip", "netns", "del", namespace)
 
     def _addresses(self, names: Iterable[str]) -> str:
         return "{ " + ", ".join(self.hosts[name].address for name in names) + " }"
@@ -155,14 +167,15 @@ class Town:
         self._nft(f"add rule inet faults forward ip saddr {source} ip daddr {target} drop")
 
     def _nft(self, command: str) -> None:
-        _run("ip", "netns", "exec", self._router, "nft", command)
+        run("ip", "netns", "exec", self._router, "nft", command)
 
 
 def _limit(namespace: str, link: str, rate: float) -> None:
     burst = max(_LEAST_BURST_BYTES, int(rate / 8 * _BURST_SECONDS))
     bucket = ("tbf", "rate", f"{rate:.0f}bit", "burst", str(burst), "latency", _QUEUE)
-    _run("tc", "-n", namespace, "qdisc", "replace", "dev", link, "root", *bucket)
+    run("tc", "-n", namespace, "qdisc", "replace", "dev", link, "root", *bucket)
 
 
-def _run(*command: str) -> bytes:
+def run(*command: str) -> bytes:
+    """What a command prints. Raises `CalledProcessError`."""
     return subprocess.run(command, check=True, capture_output=True).stdout

@@ -17,10 +17,9 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
-from namespaces import Host
+from namespaces import Host, Hosts, run
 
 _COUNTER = itertools.count()
 
@@ -75,7 +74,7 @@ def has_upnpd() -> bool:
     return shutil.which("miniupnpd") is not None
 
 
-class Street:
+class Street(Hosts):
     """Public hosts and homes by name. Everything ends with the context."""
 
     def __init__(self, public: Sequence[str], homes: Mapping[str, Router], guests: int = 0) -> None:
@@ -96,19 +95,6 @@ class Street:
                     f"{self._label}-h{number}-{guest}", f"192.168.{100 + number}.{2 + guest}"
                 )
 
-    def __enter__(self) -> Street:
-        try:
-            self._build()
-        except BaseException:
-            self._tear_down()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self._tear_down()
-
     def outside(self, home: str) -> str:
         """The address that the world sees a home at."""
         return f"{_PUBLIC}.{100 + list(self._homes).index(home)}"
@@ -116,8 +102,8 @@ class Street:
     def _build(self) -> None:
         net = f"{self._label}-net"
         self._namespace(net)
-        _run("ip", "-n", net, "link", "add", "br0", "type", "bridge")
-        _run("ip", "-n", net, "link", "set", "br0", "up")
+        run("ip", "-n", net, "link", "add", "br0", "type", "bridge")
+        run("ip", "-n", net, "link", "set", "br0", "up")
         for number, host in enumerate(self.hosts.values()):
             self._namespace(host.namespace)
             if host.address.startswith(_PUBLIC):
@@ -128,15 +114,15 @@ class Street:
             _inside(router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
             self._join(net, f"r{number}", router, "wan", f"{self.outside(name)}/24")
             gateway = f"192.168.{100 + number}.1"
-            _run("ip", "-n", router, "link", "add", "lan", "type", "bridge")
-            _run("ip", "-n", router, "address", "add", f"{gateway}/24", "dev", "lan")
-            _run("ip", "-n", router, "link", "set", "lan", "up")
+            run("ip", "-n", router, "link", "add", "lan", "type", "bridge")
+            run("ip", "-n", router, "address", "add", f"{gateway}/24", "dev", "lan")
+            run("ip", "-n", router, "link", "set", "lan", "up")
             for guest in range(self._guests + 1):
                 host = self.hosts[name if guest == 0 else f"{name}-guest{guest}"]
                 self._join(
                     router, f"in{guest}", host.namespace, "eth0", f"{host.address}/24", "lan"
                 )
-                _run("ip", "-n", host.namespace, "route", "add", "default", "via", gateway)
+                run("ip", "-n", host.namespace, "route", "add", "default", "via", gateway)
             rules = _RULES % ("fully-random" if kind == "random" else "")
             _inside(router, "nft", "-f", "-", text=rules)
             if kind == "upnp":
@@ -163,19 +149,19 @@ class Street:
             time.sleep(0.05)
 
     def _namespace(self, name: str) -> None:
-        _run("ip", "netns", "add", name)
+        run("ip", "netns", "add", name)
         self._made.append(name)
-        _run("ip", "-n", name, "link", "set", "lo", "up")
+        run("ip", "-n", name, "link", "set", "lo", "up")
 
     def _join(
         self, hub: str, port: str, namespace: str, link: str, address: str, bridge: str = "br0"
     ) -> None:
         peer = ("peer", "name", link, "netns", namespace)
-        _run("ip", "-n", hub, "link", "add", port, "type", "veth", *peer)
-        _run("ip", "-n", hub, "link", "set", port, "master", bridge)
-        _run("ip", "-n", hub, "link", "set", port, "up")
-        _run("ip", "-n", namespace, "address", "add", address, "dev", link)
-        _run("ip", "-n", namespace, "link", "set", link, "up")
+        run("ip", "-n", hub, "link", "add", port, "type", "veth", *peer)
+        run("ip", "-n", hub, "link", "set", port, "master", bridge)
+        run("ip", "-n", hub, "link", "set", port, "up")
+        run("ip", "-n", namespace, "address", "add", address, "dev", link)
+        run("ip", "-n", namespace, "link", "set", link, "up")
 
     def _tear_down(self) -> None:
         for process in self._upnpds:
@@ -184,7 +170,7 @@ class Street:
         # The links go with their namespaces.
         for namespace in self._made:
             with contextlib.suppress(subprocess.CalledProcessError):
-                _run("ip", "netns", "del", namespace)
+                run("ip", "netns", "del", namespace)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -195,7 +181,3 @@ def _inside(namespace: str, *command: str, text: str = "") -> None:
         capture_output=True,
         input=text.encode(),
     )
-
-
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True)

@@ -89,9 +89,9 @@ class Exchange:
             nursery.start_soon(self._receive, received, nursery)
             for address in addresses:
                 nursery.start_soon(self._connect, address)
-            while len(self._network.connected()) < connections:  # noqa: ASYNC110
+            while len(self._network.connected()) < connections:  # noqa: ASYNC110  (for neither is there an event)
                 await trio.sleep(0.1)
-            while len(self._relays) < relays:  # noqa: ASYNC110
+            while len(self._relays) < relays:  # noqa: ASYNC110  (likewise)
                 await trio.sleep(0.1)
             say(ready=True, bytes=len(body))
             lines = trio.wrap_file(sys.stdin)

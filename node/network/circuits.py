@@ -205,8 +205,7 @@ async def write_patiently(stream: Any, data: bytes) -> None:
     muxed = stream.muxed_stream
     while view:
         with trio.fail_after(_STALL_SECONDS):
-            # The library has no event for it either.
-            while muxed.send_window <= 0 and not muxed.closed:  # noqa: ASYNC110
+            while muxed.send_window <= 0 and not muxed.closed:  # noqa: ASYNC110  (no event either)
                 await trio.sleep(_POLL_SECONDS)
         size = max(1, min(len(view), muxed.send_window))
         await stream.write(bytes(view[:size]))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import trio
 from distro_node.crypto.identity import Identity
+from distro_node.node.network.addresses import circuit_through
 from distro_node.node.network.network import Network, NetworkSettings, open_network
+from distro_node.node.network.relaying import CircuitLimits
 
 LOOPBACK = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 
@@ -36,6 +39,19 @@ async def star(count: int) -> AsyncIterator[list[Network]]:
             await opened[0].connect(other.addresses[0])
             await until(lambda other=other: opened[0].peer in other.connected())
         yield opened
+
+
+@asynccontextmanager
+async def relayed_pair() -> AsyncIterator[tuple[Network, Network, Network]]:
+    """Open a relay and two networks that have met through it alone."""
+    settings = replace(LOOPBACK, carry=CircuitLimits())
+    async with open_network(settings, identity(99)) as relay, networks(2) as (a, b):
+        for each in (a, b):
+            await each.connect(relay.addresses[0])
+        await b.circuits.reserve(relay.peer)
+        await a.connect(circuit_through(relay.own_addresses[0], b.peer))
+        await until(lambda: a.peer in b.relayed())
+        yield relay, a, b
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

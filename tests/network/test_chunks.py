@@ -77,8 +77,7 @@ async def test_every_chunk_comes_once_and_from_several_peers(shelf: Shelf) -> No
     async with star(4) as (a, *others):
         served = [Served(other, shelf.store(f"{n}")) for n, other in enumerate(others)]
         peers = [other.peer for other in others]
-        progress = lambda done, total: steps.append((done, total))  # noqa: E731
-        assert await fetch(a, shelf, mine, *peers, progress=progress)
+        assert await fetch(a, shelf, mine, *peers, progress=lambda *step: steps.append(step))
         assert all(mine.get(cid) == data for cid, data in zip(shelf.cids, shelf.data, strict=True))
         assert steps == [(number + 1, 40) for number in range(40)]
         assert sorted(cid for each in served for cid in each.asked) == sorted(shelf.cids)

@@ -12,12 +12,10 @@ import trio
 from distro_node.crypto.identity import peer_text
 from distro_node.node.bootstrap_metrics import BootstrapMetrics
 from distro_node.node.network import network as network_module
-from distro_node.node.network.addresses import circuit_through
 from distro_node.node.network.network import open_network
-from distro_node.node.network.relaying import CircuitLimits
 from distro_node.protocol.introductions import Registry
 from network.homes import Bootstrap, home
-from network.support import LOOPBACK, identity, networks, until
+from network.support import LOOPBACK, identity, networks, relayed_pair, until
 from prometheus_client import generate_latest
 
 SEED = 20
@@ -75,14 +73,8 @@ async def test_a_crowd_behind_one_address_leaves_room_for_others(
 
 
 async def test_a_bootstrap_peer_tells_how_busy_it_is() -> None:
-    settings = replace(LOOPBACK, carry=CircuitLimits())
     metrics = BootstrapMetrics(version="1")
-    async with open_network(settings, identity(99)) as relay, networks(2) as (a, b):
-        for each in (a, b):
-            await each.connect(relay.addresses[0])
-        await b.circuits.reserve(relay.peer)
-        await a.connect(circuit_through(relay.own_addresses[0], b.peer))
-        await until(lambda: a.peer in b.relayed())
+    async with relayed_pair() as (relay, *_):
         assert relay.carrier is not None
         relay.carrier.refused["places"] += 2
         carried = relay.carrier.relayed_bytes

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import trio
 from distro_node.node.network import dial_back
 from distro_node.node.network.dial_back import PROTOCOL, DialBack, ask_dial_back, ports_of
 from distro_node.node.network.errors import RequestError
-from distro_node.node.network.network import open_network
 from distro_node.protocol.errors import ProtocolError
 from network.homes import Bootstrap, home
-from network.support import LOOPBACK, identity, networks, star, until
+from network.support import relayed_pair, star, until
 
 
 async def test_open_and_closed_ports_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,14 +103,6 @@ async def test_a_node_knows_where_it_stands() -> None:
 
 
 async def test_a_relayed_peer_is_not_called_back() -> None:
-    from distro_node.node.network.addresses import circuit_through
-    from distro_node.node.network.relaying import CircuitLimits
-
-    settings = replace(LOOPBACK, carry=CircuitLimits())
-    async with open_network(settings, identity(99)) as relay, networks(2) as (a, b):
-        for each in (a, b):
-            await each.connect(relay.addresses[0])
-        await b.circuits.reserve(relay.peer)
+    async with relayed_pair() as (_, a, b):
         DialBack(b)
-        await a.connect(circuit_through(relay.own_addresses[0], b.peer))
         assert await ask_dial_back(a, b.peer, ports_of(a.addresses)) is None

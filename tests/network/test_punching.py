@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import punching
-from distro_node.node.network.addresses import circuit_through
 from distro_node.node.network.errors import RequestError
-from distro_node.node.network.network import Network, open_network
+from distro_node.node.network.network import Network
 from distro_node.node.network.punching import PROTOCOL, Punching
-from distro_node.node.network.relaying import CircuitLimits
-from network.support import LOOPBACK, identity, networks, until
+from network.support import relayed_pair, until
 
 
 class Dials:
@@ -34,22 +31,17 @@ class Dials:
 
 
 @asynccontextmanager
-async def relayed_pair(
+async def listening_pair(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[tuple[Network, Network]]:
+    """Two that have met through a relay and take themselves for listening beyond loopback."""
     monkeypatch.setattr(Network, "listening_ports", [4001])
-    settings = replace(LOOPBACK, carry=CircuitLimits())
-    async with open_network(settings, identity(99)) as relay, networks(2) as (a, b):
-        for each in (a, b):
-            await each.connect(relay.addresses[0])
-        await b.circuits.reserve(relay.peer)
-        await a.connect(circuit_through(relay.own_addresses[0], b.peer))
-        await until(lambda: a.peer in b.relayed())
+    async with relayed_pair() as (_, a, b):
         yield a, b
 
 
 async def test_both_dial_what_the_other_is_seen_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with relayed_pair(monkeypatch) as (a, b):
+    async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(a), Dials(b)
         Punching(b, lambda: "7.7.0.2")
         assert not await Punching(a, lambda: "7.7.0.1").punch(b.peer)
@@ -62,7 +54,7 @@ async def test_both_dial_what_the_other_is_seen_at(monkeypatch: pytest.MonkeyPat
 async def test_whoever_does_not_know_where_it_is_seen_does_not_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with relayed_pair(monkeypatch) as (a, b):
+    async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(a), Dials(b)
         Punching(b, lambda: None)
         assert not await Punching(a, lambda: None).punch(b.peer)
@@ -84,7 +76,7 @@ async def test_whoever_does_not_know_where_it_is_seen_does_not_try(
 async def test_nobody_sends_us_into_our_own_network(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    async with relayed_pair(monkeypatch) as (a, b):
+    async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(b)
         Punching(b, lambda: "7.7.0.2")
         for question in (b"?" + place.encode(), b"!"):
@@ -97,7 +89,7 @@ async def test_nobody_sends_us_into_our_own_network(
     "question", [b"", b"x", b"?nonsense", b"?7.7.0.1", b"?7.7.0.1 \xff", b"? "]
 )
 async def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, question: bytes) -> None:
-    async with relayed_pair(monkeypatch) as (a, b):
+    async with listening_pair(monkeypatch) as (a, b):
         Punching(b, lambda: "7.7.0.2")
         with pytest.raises(RequestError, match="refuse"):
             await a.request(b.peer, PROTOCOL, question, max_response=64, timeout=5)
@@ -105,7 +97,7 @@ async def test_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch, question: by
 
 async def test_nobody_makes_us_dial_at_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(punching, "_PAUSE_SECONDS", 1000.0)
-    async with relayed_pair(monkeypatch) as (a, b):
+    async with listening_pair(monkeypatch) as (a, b):
         dials = Dials(b)
         Punching(b, lambda: "7.7.0.2")
         for _ in range(3):
