@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
+from distro_node.node.bootstrap_metrics import BootstrapMetrics
 from distro_node.node.metrics import Metrics
 
 DOCKERFILES = ["bootstrap.Dockerfile", "node.Dockerfile"]
@@ -45,13 +46,14 @@ def dashboard(docker: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def series() -> dict[str, dict[str, set[str]]]:
-    """The values of every label of every series of a node."""
+    """The values of every label of every series of a node and of a bootstrap peer."""
     found: dict[str, dict[str, set[str]]] = {}
-    for family in Metrics(version="1").registry.collect():
-        for sample in family.samples:
-            labels = found.setdefault(sample.name, {})
-            for label, value in sample.labels.items():
-                labels.setdefault(label, set()).add(value)
+    for metrics in (Metrics(version="1"), BootstrapMetrics(version="1")):
+        for family in metrics.registry.collect():
+            for sample in family.samples:
+                labels = found.setdefault(sample.name, {})
+                for label, value in sample.labels.items():
+                    labels.setdefault(label, set()).add(value)
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from distro_node.node.bootstrap_metrics import BootstrapMetrics, Refusal
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.metrics import Follower, Kind, Metrics, Reason, reference
 from distro_node.node.network.traffic import KINDS
@@ -24,8 +25,11 @@ def read(metrics: Metrics, name: str, **labels: str) -> float:
     return value
 
 
-def test_promtool_finds_nothing_to_improve(promtool: str) -> None:
-    page = generate_latest(Metrics(version="1.2.3").registry)
+@pytest.mark.parametrize("kind", [Metrics, BootstrapMetrics])
+def test_promtool_finds_nothing_to_improve(
+    promtool: str, kind: type[Metrics] | type[BootstrapMetrics]
+) -> None:
+    page = generate_latest(kind(version="1.2.3").registry)
     checked = subprocess.run(
         [promtool, "check", "metrics"], input=page, capture_output=True, timeout=60
     )
@@ -87,6 +91,19 @@ def test_label_values_are_those_that_the_code_uses(checkout: Path) -> None:
     }
     assert "malformed" in reasons
     assert reasons - set(get_args(Reason)) == set(), "Reason in node/metrics.py lacks these"
+
+
+def test_reasons_of_a_relay_are_those_that_the_code_uses(checkout: Path) -> None:
+    source = (checkout / "node" / "network" / "relaying.py").read_text(encoding="utf-8")
+    reasons = {
+        node.args[1].value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "_refusal"
+        and isinstance(node.args[1], ast.Constant)
+    }
+    assert reasons == set(get_args(Refusal)) - {"other"}
 
 
 def test_one_state_at_a_time() -> None:
