@@ -139,8 +139,9 @@ class Round:
         self._letters: dict[RecordId, Envelope] = {}
         self._remembered: set[RecordId] = set()
         self._fetched: set[ContentId] = set()
-        # Who was last heard to work on this very round, and when.
+        # Who was last heard to work on this very round, and when; on the next, after which record.
         self._company: dict[PeerId, float] = {}
+        self._ahead: dict[PeerId, tuple[RecordId, float]] = {}
 
     def step(self, standing: Standing, now: float) -> Step:
         """The next thing that the rules and the clock ask for; an empty step if there is none."""
@@ -197,25 +198,30 @@ class Round:
         return []
 
     def meet(self, sender: PeerId, message: Message, now: float) -> None:
-        """Somebody spoke: note whether it stands where this member does, or further on."""
-        if round_of(message) > self.number or isinstance(message, JoinRequest):
+        """Somebody spoke: note whether it stands where this member does, or just behind its record."""
+        ahead, parent = round_of(message) - self.number, parent_of(message)
+        if isinstance(message, JoinRequest):
             # Whoever asks to be admitted works on no round.
             self._company.pop(sender, None)
-        elif round_of(message) == self.number and parent_of(message) in (None, self.parent):
+        elif ahead == 0 and parent in (None, self.parent):
             self._company[sender] = now
+        elif ahead == 1 and parent is not None:
+            self._company.pop(sender, None)
+            self._ahead[sender] = parent, now
 
     def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
         """Whether this member follows a decision.
 
-        Not if it is doubted, while a quorum is at work on this very round: that quorum can do without
-        what few have signed. But it decides something, unless some of it lie; so for who needs it,
-        patience has an end. Nor does a decision bind that calls this member silent, which knows better,
-        unless it has taken leave, or nothing else was decided for a lease.
+        Not if it is doubted, while a quorum is at work on this very round, or went on from another
+        record: that quorum can do without what few have signed. But it decides something, unless some
+        of it lie; so for who needs it, patience has an end. Nor does a decision bind that calls this
+        member silent, which knows better, unless it has taken leave, or nothing else was decided for a
+        lease.
         """
         if certificate.round != self.number or leaving:
             return True
         lease = self._pacing.lease
-        if self.agreement.doubts(certificate) and self._in_company(now):
+        if self.agreement.doubts(certificate) and self._in_company(now, certificate.block):
             patience = _DOUBTED_LEASES * max(lease, self._pacing.collect)
             waited = now - max(self._began, self._sound)
             if self._me not in self.membership or waited <= patience:
@@ -259,10 +265,20 @@ class Round:
             self._checked[record.id] = self._check(record)
         return self._checked[record.id]
 
-    def _in_company(self, now: float) -> bool:
+    def _in_company(self, now: float, block: RecordId | None = None) -> bool:
         """Whether a quorum, of which none has taken leave, was heard to work on this very round within
-        a lease: whoever calls all of it silent lies, or was cut off."""
-        here = {peer for peer, at in self._company.items() if now - at <= self._pacing.lease}
+        a lease: whoever calls all of it silent lies, or was cut off.
+
+        Against a decision for `block` those count as well who went on from another record.
+        """
+        lease = self._pacing.lease
+        here = {peer for peer, at in self._company.items() if now - at <= lease}
+        if block is not None:
+            here |= {
+                peer
+                for peer, (base, at) in self._ahead.items()
+                if base != block and now - at <= lease
+            }
         here = (here | {self._me}).intersection(self.membership.peers) - self._presence.leaving()
         return len(here) >= quorum(self._manifest.fault_model, len(self.membership))
 
