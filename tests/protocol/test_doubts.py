@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.messages import Announcement, Heartbeat
+from distro_node.protocol.messages import Announcement, Heartbeat, RecordId
 from simulation.chain import Chain
 
 LEASE = 6.0
@@ -42,7 +42,7 @@ def test_those_who_went_on_speak_for_the_record_that_they_went_on_from(followed:
     member.receive_decided(chain.grow(), 0.0)
     record = chain.record(departed=[chain.silence(peer) for peer in (me, *others)])
     decided = chain.decide(record, silent=(me, *others), signers=[liar])
-    base = record.id if followed else content_id(b"what the others have decided")
+    base = record.id if followed else RecordId(content_id(b"what the others have decided"))
     update = content_id(b"update")
     for peer in others:
         said = Announcement(member.round + 1, base, update, 1, 1, 0.0, 0)
