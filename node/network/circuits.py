@@ -29,7 +29,7 @@ from multiaddr import Multiaddr
 
 from ...crypto.identity import PeerId
 from .addresses import id_of, parse_dial, peer_of
-from .errors import BadAddress, DialError, RelayRefuses, RequestError
+from .errors import BadAddress, DialError, RequestError
 from .streams import reset
 
 HOP = TProtocol("/libp2p/circuit/relay/0.2.0/hop")
@@ -135,12 +135,12 @@ class Circuits:
                 answer = await read_delimited_msg(stream, HopMessage)
             if answer.type != HopMessage.STATUS or answer.status != Status.OK:
                 reason = _REFUSALS.get(answer.status, "the relay refuses")
-                raise RelayRefuses(str(id_of(relay)), reason)
+                raise DialError(str(id_of(relay)), reason)
             answered = True
             return stream, answer
         except STREAM_FAILURES as error:
             if isinstance(error, RequestError) and error.reason == "refused":
-                raise RelayRefuses(str(id_of(relay)), "it is no relay") from None
+                raise DialError(str(id_of(relay)), "it is no relay") from None
             raise DialError(str(id_of(relay)), "the relay does not answer") from None
         finally:
             if stream is not None and not answered:

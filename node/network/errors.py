@@ -35,10 +35,6 @@ class DialError(Exception):
         self.reason = reason
 
 
-class RelayRefuses(DialError):
-    """A relay has answered that it will not, or cannot; asking again at once changes nothing."""
-
-
 class RequestError(Exception):
     """A request got no answer.
 

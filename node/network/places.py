@@ -15,7 +15,7 @@ import trio
 from ...crypto.identity import PeerId, peer_text, short_peer
 from .addresses import circuit_through
 from .circuits import Reservation
-from .errors import DialError, RelayRefuses
+from .errors import DialError
 from .events import PeerDown, PeerUp
 from .introductions import Introducer
 from .network import Network
@@ -28,8 +28,10 @@ PLACES = 2
 _ADDRESSES_PER_RELAY = 2
 _RENEW_SECONDS = 300.0
 _CHECK_SECONDS = 2.0
-# A relay that is full or unwilling is not asked again at once.
-_RETRY_SECONDS = 30.0
+# A relay that is full is not asked again at once; one that does not know yet whether it can be dialled
+# itself soon does. Doubled each time, and forgotten with the connection.
+_FIRST_RETRY_SECONDS = 2.0
+_LAST_RETRY_SECONDS = 30.0
 
 
 class Places:
@@ -42,7 +44,8 @@ class Places:
         self._introducer = introducer
         self._wanted = wanted
         self._held: dict[PeerId, Reservation] = {}
-        self._retry_at: dict[PeerId, float] = {}
+        # By relay that had no place: when to ask again, and what to wait after that.
+        self._turns: dict[PeerId, tuple[float, float]] = {}
         self._changed = trio.Event()
 
     @property
@@ -66,7 +69,7 @@ class Places:
             async for event in events:
                 if isinstance(event, PeerDown):
                     self._held.pop(event.peer, None)
-                    self._retry_at.pop(event.peer, None)
+                    self._turns.pop(event.peer, None)
                 if isinstance(event, PeerUp) or event.peer in self._held:
                     self._changed.set()
                     self._changed = trio.Event()
@@ -94,7 +97,8 @@ class Places:
             remote = self._network.remote(peer)
             # Whom we could dial others can, most likely.
             reachable = remote is not None and (remote.dialled or peer in first)
-            if reachable and peer not in self._held and self._retry_at.get(peer, now) <= now:
+            due = peer not in self._turns or self._turns[peer][0] <= now
+            if reachable and due and peer not in self._held:
                 possible.append(peer)
         return sorted(possible, key=lambda peer: (peer not in first, peer))
 
@@ -104,10 +108,10 @@ class Places:
         except DialError as error:
             log.debug("no place at %s: %s", short_peer(relay), error.reason)
             self._held.pop(relay, None)
-            refused = isinstance(error, RelayRefuses)
-            delay = _RETRY_SECONDS if refused else _CHECK_SECONDS
-            self._retry_at[relay] = trio.current_time() + delay
+            delay = self._turns.get(relay, (0.0, _FIRST_RETRY_SECONDS))[1]
+            self._turns[relay] = (trio.current_time() + delay, min(2 * delay, _LAST_RETRY_SECONDS))
             return
+        self._turns.pop(relay, None)
         # It may have gone while it answered.
         if relay in self._network.connected():
             self._held[relay] = place

@@ -12,6 +12,7 @@ from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.network.introductions import Introducer
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.network.reach import Reach
+from distro_node.node.network.relaying import MEMBER_CIRCUITS
 from distro_node.node.network.scopes import open_scope
 from distro_node.protocol.manifest import SwarmId
 from network.support import LOOPBACK, identity
@@ -32,12 +33,19 @@ class Home:
 
 @asynccontextmanager
 async def home(
-    number: int, bootstrap: Sequence[str], known: Path | None = None, *, hidden: bool = True
+    number: int,
+    bootstrap: Sequence[str],
+    known: Path | None = None,
+    *,
+    hidden: bool = True,
+    swarm: SwarmId = SWARM,
 ) -> AsyncIterator[Home]:
     """Open a node; `hidden` behind a router, so to say."""
-    settings = NetworkSettings(listen=LOOPBACK.listen, announce=(NOWHERE,) if hidden else ())
+    settings = NetworkSettings(
+        listen=LOOPBACK.listen, announce=(NOWHERE,) if hidden else (), carry=MEMBER_CIRCUITS
+    )
     async with open_network(settings, identity(number)) as network:
-        introducer = Introducer(network, identity(number), SWARM, bootstrap, known)
+        introducer = Introducer(network, identity(number), swarm, bootstrap, known)
         reach = Reach(network, introducer)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(introducer.run)

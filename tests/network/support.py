@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import trio
-from distro_node.crypto.identity import Identity
+from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node.network.addresses import circuit_through
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.network.relaying import CircuitLimits
 
 LOOPBACK = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
+ECHO = "/test/echo/1"
 
 
 def identity(number: int) -> Identity:
@@ -39,6 +40,25 @@ async def star(count: int) -> AsyncIterator[list[Network]]:
             await opened[0].connect(other.addresses[0])
             await until(lambda other=other: opened[0].peer in other.connected())
         yield opened
+
+
+async def echo(peer: PeerId, request: bytes) -> bytes:
+    return request
+
+
+@asynccontextmanager
+async def relay_and(
+    count: int, limits: CircuitLimits | None = None
+) -> AsyncIterator[tuple[Network, list[Network]]]:
+    """Open a relay, and others that are connected to nobody but it and serve `ECHO`."""
+    settings = replace(LOOPBACK, carry=limits or CircuitLimits())
+    async with AsyncExitStack() as stack:
+        relay = await stack.enter_async_context(open_network(settings, identity(99)))
+        others = await stack.enter_async_context(networks(count))
+        for other in others:
+            other.serve(ECHO, echo, max_request=1 << 22, max_concurrent=8)
+            await other.connect(relay.addresses[0])
+        yield relay, others
 
 
 @asynccontextmanager

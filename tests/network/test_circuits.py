@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,30 +10,9 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node.network.addresses import circuit_through, id_of
 from distro_node.node.network.circuits import HOP, STOP
 from distro_node.node.network.errors import DialError, RequestError
-from distro_node.node.network.network import Network, open_network
+from distro_node.node.network.network import Network
 from distro_node.node.network.relaying import CircuitLimits
-from network.support import LOOPBACK, identity, networks, until
-
-ECHO = "/test/echo/1"
-
-
-async def echo(peer: PeerId, request: bytes) -> bytes:
-    return request
-
-
-@asynccontextmanager
-async def relay_and(
-    count: int, limits: CircuitLimits | None = None
-) -> AsyncIterator[tuple[Network, list[Network]]]:
-    """A relay, and others that are connected to nobody but it and hold places there."""
-    settings = replace(LOOPBACK, carry=limits or CircuitLimits())
-    async with AsyncExitStack() as stack:
-        relay = await stack.enter_async_context(open_network(settings, identity(99)))
-        others = await stack.enter_async_context(networks(count))
-        for other in others:
-            other.serve(ECHO, echo, max_request=1 << 22, max_concurrent=8)
-            await other.connect(relay.addresses[0])
-        yield relay, others
+from network.support import ECHO, relay_and, until
 
 
 def through(relay: Network, peer: Network) -> str:
