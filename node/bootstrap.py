@@ -39,6 +39,9 @@ class BootstrapSettings:
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4001",)
     announce: tuple[str, ...] = ()
     max_connections: int = MAX_CONNECTIONS
+    max_upload: float | None = None
+    """Bytes a second, all peers together; None: what the line gives."""
+    max_download: float | None = None
     metrics_address: tuple[str, int] | None = None
     """Where Prometheus finds its metrics; None: nowhere."""
     relay: RelayLimits | None = field(default_factory=RelayLimits)
@@ -57,6 +60,8 @@ async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[st
         announce=settings.announce,
         max_connections=settings.max_connections,
         max_connections_per_address=MAX_CONNECTIONS_PER_ADDRESS,
+        max_upload=settings.max_upload,
+        max_download=settings.max_download,
         carry=settings.circuits,
     )
     async with open_network(network_settings, settings.identity) as network:

@@ -41,7 +41,8 @@ State = Literal[
 ]
 Phase = Literal["compute", "encode", "transfer", "agree", "apply", "other"]
 # As in network/traffic.py.
-Kind = Literal["update", "blob", "gossip", "ledger", "other"]
+Kind = Literal["update", "relayed", "blob", "gossip", "ledger", "other"]
+_RELAYED = "; relayed are others' updates that pass through"
 Scope = Literal["own", "swarm", "other"]
 Side = Literal["own", "peer", "other"]
 Owner = Literal["node", "trainer", "device", "other"]
@@ -226,9 +227,11 @@ class Metrics:
         self.update_bytes = self._single(
             Gauge, "update_bytes", "Size of the update that this node sent last."
         )
-        self.sent = self._family(Counter, "sent_bytes_total", "Bytes sent to peers.", "kind", Kind)
+        self.sent = self._family(
+            Counter, "sent_bytes_total", f"Bytes sent to peers{_RELAYED}.", "kind", Kind
+        )
         self.received = self._family(
-            Counter, "received_bytes_total", "Bytes received from peers.", "kind", Kind
+            Counter, "received_bytes_total", f"Bytes received from peers{_RELAYED}.", "kind", Kind
         )
         self.rejected = self._family(
             Counter,

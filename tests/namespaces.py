@@ -81,9 +81,13 @@ class Hosts(ABC):
 
 
 class Town(Hosts):
-    """Hosts by name, and the router between them."""
+    """Hosts by name, and the router between them.
 
-    def __init__(self, names: Iterable[str]) -> None:
+    `congestion` names how TCP finds its speed there, where a figure must not depend on how the machine
+    underneath is set up.
+    """
+
+    def __init__(self, names: Iterable[str], congestion: str | None = None) -> None:
         label = f"dn{os.getpid()}-{next(_COUNTER)}"
         self._router = f"{label}-router"
         self.hosts = {
@@ -91,6 +95,7 @@ class Town(Hosts):
             for number, name in enumerate(names, 1)
         }
         assert len(self.hosts) <= _MAX_HOSTS
+        self._congestion = () if congestion is None else ("congctl", congestion)
         self._delayer: subprocess.Popen[bytes] | None = None
 
     def cut(self, ones: Iterable[str], others: Iterable[str], *, one_way: bool = False) -> None:
@@ -149,7 +154,7 @@ class Town(Hosts):
             run(*inside, "link", "set", "lo", "up")
             run(*inside, "address", "add", f"{host.address}/24", "dev", "eth0")
             run(*inside, "link", "set", "eth0", "up")
-            run(*inside, "route", "add", "default", "via", gateway)
+            run(*inside, "route", "add", "default", "via", gateway, *self._congestion)
 
     def _tear_down(self) -> None:
         if self._delayer is not None:

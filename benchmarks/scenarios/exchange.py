@@ -27,6 +27,8 @@ MEMBERS = 32
 UPDATE_BYTES = 2_800_000
 UP, DOWN = 10e6, 100e6
 """A home line, in bits a second."""
+CONGESTION = "cubic"
+"""How TCP finds its speed, unless said otherwise: as home systems and untuned servers do."""
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _MEMBER = Path(__file__).resolve().parent / "exchange_member.py"
@@ -73,18 +75,21 @@ def run_exchange(
     update_bytes: int,
     slower: float,
     limit_seconds: float,
+    congestion: str = CONGESTION,
     midway: Callable[[Sequence[Relay]], None] | None = None,
 ) -> dict[str, Any]:
     """Run one exchange and return its figures; `midway` is called when half of the bytes are through.
 
     `limit_seconds` is what home lines allow; it and the lines are stretched by `slower`.
     """
+    load = os.getloadavg()[0]
     names = [f"member{number}" for number in range(members)]
     # Where a relay stays there, a few connections carry the announcements; all would be hundreds of
     # handshakes before anything is measured.
     meshed = relays < (1 if midway is None else 2)
     with ExitStack() as stack:
-        town = stack.enter_context(Town([*names, *(f"relay{n}" for n in range(relays))]))
+        everybody = [*names, *(f"relay{n}" for n in range(relays))]
+        town = stack.enter_context(Town(everybody, congestion))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=_fast_folder())))
         serving = []
         for number in range(relays):
@@ -133,7 +138,8 @@ def run_exchange(
             _write(process, "stop")
     lines = [late.since(early) for late, early in zip(after, before, strict=True)]
     figures = _figures(members, sizes, told, lines, spent, slower * limit_seconds)
-    return figures | {"relays": relays, "slower": slower}
+    more = {"relays": relays, "slower": slower, "congestion": congestion, "load_before": load}
+    return figures | more
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, relays: int | None) -> None:
@@ -147,6 +153,12 @@ def add_arguments(parser: argparse.ArgumentParser, *, relays: int | None) -> Non
         default=1.0,
         metavar="TIMES",
         help="stretch lines and limit, where the machine cannot keep up with all homes at once",
+    )
+    parser.add_argument(
+        "--congestion",
+        default=CONGESTION,
+        metavar="NAME",
+        help="TCP's congestion control everywhere (%(default)s; bbr is the other one in use)",
     )
     if relays is not None:
         parser.add_argument("--relays", type=int, default=relays, metavar="N")
@@ -219,6 +231,9 @@ def _start(host: Host, log: Path, *arguments: str) -> subprocess.Popen[str]:
             text=True,
             env=environment,
             cwd=_ROOT,
+            # The kernel shares the processors out between sessions: each home gets its share of its own,
+            # whatever else runs here.
+            start_new_session=True,
         )
 
 

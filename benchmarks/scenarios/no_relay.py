@@ -17,12 +17,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     exchange.add_arguments(parser, relays=None)
 
 
-def measure(members: int | None, update_bytes: int, slower: float) -> dict[str, Any]:
+def measure(
+    members: int | None, update_bytes: int, slower: float, congestion: str
+) -> dict[str, Any]:
     """Run the scenario."""
     members = members or MEMBERS
     limit = (members - 1) * 8 * update_bytes / UP
     figures = exchange.run_exchange(
-        members, relays=0, update_bytes=update_bytes, slower=slower, limit_seconds=limit
+        members,
+        relays=0,
+        update_bytes=update_bytes,
+        slower=slower,
+        limit_seconds=limit,
+        congestion=congestion,
     )
     exchange.show(figures)
     return figures

@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     exchange.add_arguments(parser, relays=2)
 
 
-def measure(members: int | None, update_bytes: int, slower: float, relays: int) -> dict[str, Any]:
+def measure(
+    members: int | None, update_bytes: int, slower: float, congestion: str, relays: int
+) -> dict[str, Any]:
     """Run the scenario."""
     members = members or MEMBERS
     bits = 8 * update_bytes
@@ -35,6 +37,7 @@ def measure(members: int | None, update_bytes: int, slower: float, relays: int) 
         relays=relays,
         update_bytes=update_bytes,
         slower=slower,
+        congestion=congestion,
         limit_seconds=limit,
         midway=kill,
     )

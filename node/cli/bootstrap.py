@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..logs import LogFormat, LogLevel, configure_logging
-from ..settings import parse_metrics_address
+from ..settings import parse_metrics_address, parse_rate
 from .options import (
     Announce,
     DataDirectory,
@@ -19,6 +19,8 @@ from .options import (
     Listen,
     LogFormatOption,
     LogLevelOption,
+    MaxDownload,
+    MaxUpload,
     PassphraseFile,
     RelayMemory,
     RelayUpdates,
@@ -35,6 +37,8 @@ _DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/4001",)
 def bootstrap(
     listen: Listen = None,
     announce: Announce = None,
+    max_upload: MaxUpload = None,
+    max_download: MaxDownload = None,
     relay_updates: RelayUpdates = True,
     relay_memory: RelayMemory = 512,
     metrics_addr: Annotated[
@@ -64,6 +68,8 @@ def bootstrap(
     listening = multiaddrs(listen) or _DEFAULT_LISTEN
     announced = multiaddrs(announce)
     metrics_address = parse_metrics_address(metrics_addr)
+    upload = parse_rate(max_upload) if max_upload else None
+    download = parse_rate(max_download) if max_download else None
     data = data_directory(data_dir)
     passphrase = find_passphrase(data, passphrase_file)
     # libp2p: only now, so that --help is quick.
@@ -99,6 +105,8 @@ def bootstrap(
             identity=identity,
             listen=listening,
             announce=announced,
+            max_upload=upload,
+            max_download=download,
             metrics_address=metrics_address,
             relay=relay_limits(relay_updates, relay_memory),
         )

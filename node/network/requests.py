@@ -56,6 +56,8 @@ _HANDLER_SECONDS = 60.0
 # A reader slower than this (64 kbit/s) holds one of our slots for nothing.
 _SLOWEST_BYTES_PER_SECOND = 8_000
 _REPLY_SECONDS = 30.0
+# What a round waits for.
+_URGENT = frozenset({"update", "relayed"})
 _BROKEN_OFF = (StreamIdle, StreamEnded, StreamError, IOException, trio.TooSlowError, FlowBroken)
 
 
@@ -215,7 +217,7 @@ class Requests:
             await stream.close()
 
     def _lane(self, kind: str) -> AbstractContextManager[Lane | Rate]:
-        if kind == "update":
+        if kind in _URGENT:
             return self._lanes.urgent()
         # Ledgers and records are small, and somebody may wait for them.
         return nullcontext(self._lanes.patient if kind == "blob" else self._traffic.upload)

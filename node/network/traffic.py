@@ -9,8 +9,9 @@ from collections import Counter
 
 from .rates import Rate
 
-KINDS = ("update", "blob", "gossip", "ledger", "other")
-"""What bytes are for. `update` and `blob` move by the same protocol and are told apart."""
+KINDS = ("update", "relayed", "blob", "gossip", "ledger", "other")
+"""What bytes are for. `update` and `blob` move by the same protocol and are told apart; `relayed` are
+the updates that a relay brings in and passes on for others."""
 
 # Reasons and protocol names come from our own code; the bound keeps a slip harmless.
 _MAX_LABELS = 128

@@ -69,7 +69,7 @@ class UpdateRelay:
             max_request=MAX_RELAY_REQUEST_BYTES,
             max_concurrent=self._limits.max_streams,
             max_per_peer=_STREAMS_PER_PEER,
-            kind="update",
+            kind="relayed",
         )
         network.spawn(self._sweep)
 
@@ -152,7 +152,7 @@ class UpdateRelay:
                     max_response=len(FOUND) + relayed.size,
                     timeout=_FETCH_SECONDS + relayed.size / _SLOWEST_BYTES_PER_SECOND,
                     idle_timeout=_IDLE_SECONDS,
-                    kind="update",
+                    kind="relayed",
                     progress=note,
                     into=relayed.buffer,
                 )

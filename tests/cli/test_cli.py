@@ -466,6 +466,15 @@ def test_a_bootstrap_peer_keeps_its_identity(command, introducer, home: Path) ->
     assert introducer[0].listen == ("/ip4/0.0.0.0/tcp/4001",)
     assert introducer[1].listen == ("/ip4/1.2.3.4/tcp/5",)
     assert introducer[0].identity.peer == introducer[1].identity.peer
+    assert introducer[0].max_upload is introducer[0].max_download is None
+
+
+def test_a_bootstrap_peer_keeps_to_its_share_of_the_line(command, introducer, home: Path) -> None:
+    limits = ("--max-upload", "80Mbit", "--max-download", "2MB")
+    assert command("bootstrap", "--data-dir", home / "b", *limits).code == 0
+    assert (introducer[0].max_upload, introducer[0].max_download) == (10e6, 2e6)
+    wrong = command("bootstrap", "--data-dir", home / "b", "--max-upload", "fast")
+    wrong.refused_with(ExitCode.USAGE)
 
 
 def test_a_bootstrap_peer_refuses_nonsense(command, introducer, home: Path, monkeypatch) -> None:

@@ -25,10 +25,13 @@ from distro_node.protocol.relaying import RelayRequest, open_relay_request, rela
 from distro_node.protocol.wire import encode
 from hypothesis import given
 from hypothesis import strategies as st
+from network.homes import Bootstrap
 from network.support import identity, networks, requests_open, until
 
 SWARM = SwarmId(bytes(32))
 UPDATE = bytes(range(256)) * 1000
+# What goes at once after a pause (`rates`).
+BURST_SECONDS = 0.1
 
 
 def announced(data: bytes, author: int, round: int = 1, size: int | None = None) -> RelayRequest:
@@ -97,10 +100,30 @@ async def test_an_author_sends_once_and_everybody_gets_it(tmp_path: Path) -> Non
         assert all(each.store.get(content_id(UPDATE)) == UPDATE for each in others)
         assert author.network.traffic.sent["update"] < 1.01 * len(UPDATE)
         assert author.network.traffic.sent["blob"] < 1.01 * len(UPDATE)
-        assert relay.traffic.received["update"] < 1.01 * len(UPDATE)
-        assert 4 * len(UPDATE) <= relay.traffic.sent["update"] < 4.01 * len(UPDATE)
+        assert relay.traffic.received["relayed"] < 1.01 * len(UPDATE)
+        assert 4 * len(UPDATE) <= relay.traffic.sent["relayed"] < 4.01 * len(UPDATE)
+        # Told apart from what a member sends and receives for itself.
+        assert relay.traffic.sent["update"] == relay.traffic.received["update"] == 0
         assert (serving.fetched, serving.held_bytes) == (1, len(UPDATE))
         await until(lambda: all(requests_open(each.network) == 0 for each in people))
+
+
+async def test_a_bootstrap_peer_relays_within_its_limit(tmp_path: Path) -> None:
+    """A busy machine takes longer, none is faster."""
+    limit = 400_000.0
+    relay = Bootstrap(max_upload=limit)
+    async with networks(2) as opened, trio.open_nursery() as nursery:
+        addresses = await nursery.start(relay.run)
+        author, member = (Member(each, tmp_path / str(i)) for i, each in enumerate(opened))
+        for each in (author, member):
+            nursery.start_soon(each.relays.run)
+            await each.network.connect(addresses[0])
+        await until(lambda: len(member.relays) == len(author.relays) == 1)
+        author.store.put(UPDATE)
+        begun = trio.current_time()
+        assert await member.fetch(announced(UPDATE, 0)) == UPDATE
+        assert trio.current_time() - begun >= len(UPDATE) / limit - 2 * BURST_SECONDS
+        nursery.cancel_scope.cancel()
 
 
 async def test_it_passes_on_what_is_still_coming_in(tmp_path: Path) -> None:
@@ -155,7 +178,7 @@ async def test_a_relay_that_dies_midway_costs_no_update(tmp_path: Path) -> None:
             for member in others:
                 for data in updates:
                     nursery.start_soon(member.fetch, announced(data, 0), *others)
-            await until(lambda: relay.traffic.sent["update"] > 0)
+            await until(lambda: relay.traffic.sent["relayed"] > 0)
             await relay._close()
         for member in others:
             assert all(member.store.get(content_id(data)) == data for data in updates)
