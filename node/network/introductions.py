@@ -135,7 +135,10 @@ class Introducer:
         self._known = known_path
         self._max_connected = max_connected
         self._patience = patience
-        self._suggest, self._suggestions = trio.open_memory_channel[str](_MAX_SUGGESTIONS)
+        self._suggest, self._suggestions = trio.open_memory_channel[tuple[str, ...]](
+            _MAX_SUGGESTIONS
+        )
+        self._suggested: set[PeerId] = set()
         if registry is None:
             registry = Registry()
             IntroductionService(network, registry, {swarm})
@@ -169,10 +172,10 @@ class Introducer:
         """Whether any bootstrap peer is connected."""
         return not self._network.connected().isdisjoint(self._bootstrap.values())
 
-    def suggest(self, address: str) -> None:
-        """Try an address at which somebody of the swarm may be; one of many is forgotten."""
+    def suggest(self, addresses: Sequence[str]) -> None:
+        """Try the addresses at which a peer of the swarm may be; one of many is forgotten."""
         with contextlib.suppress(trio.WouldBlock):
-            self._suggest.send_nowait(address)
+            self._suggest.send_nowait(tuple(addresses))
 
     async def first_contact(self, timeout: float = 20.0) -> None:
         """Return once somebody has introduced us; `run` must be running.
@@ -231,10 +234,25 @@ class Introducer:
                 delay = min(2 * delay, _LAST_RETRY_SECONDS)
 
     async def _follow_suggestions(self) -> None:
-        async for address in self._suggestions:
-            peer = parse_dial(address)[1]
-            if peer not in self._network.connected() and await self._dial(address):
-                await self._introduce(peer, address)
+        slots = trio.Semaphore(_CONCURRENT_DIALS)
+        async with trio.open_nursery() as nursery:
+            async for addresses in self._suggestions:
+                peer = parse_dial(addresses[0])[1]
+                if peer not in self._network.connected() and peer not in self._suggested:
+                    await slots.acquire()
+                    self._suggested.add(peer)
+                    nursery.start_soon(self._follow_suggestion, peer, addresses, slots)
+
+    async def _follow_suggestion(
+        self, peer: PeerId, addresses: Sequence[str], slots: trio.Semaphore
+    ) -> None:
+        try:
+            await self._race(addresses)
+            if peer in self._network.connected():
+                await self._introduce(peer, addresses[0])
+        finally:
+            self._suggested.discard(peer)
+            slots.release()
 
     async def _ask_members(self) -> None:
         pause = _Pause(lambda: self._news)
@@ -331,16 +349,10 @@ class Introducer:
             del self._next_dial[peer]
 
     async def _dial_peer(self, record: PeerRecord) -> None:
-        """Try the addresses of a peer, one soon after the other, until one answers."""
         peer = record.peer
         try:
-            async with trio.open_nursery() as nursery:
-                # Through relays last: they cost somebody else.
-                for address in sorted(record.addresses, key=through_relay):
-                    ended = trio.Event()
-                    nursery.start_soon(self._dial_one, address, ended, nursery)
-                    with trio.move_on_after(_NEXT_ADDRESS_SECONDS):
-                        await ended.wait()
+            # Through relays last: they cost somebody else.
+            await self._race(sorted(record.addresses, key=through_relay))
             if peer in self._network.connected():
                 await self._introduce(peer)
         finally:
@@ -350,6 +362,15 @@ class Introducer:
                 trio.current_time() + delay * random.uniform(0.7, 1.0),
                 min(2 * delay, _LAST_RETRY_SECONDS),
             )
+
+    async def _race(self, addresses: Sequence[str]) -> None:
+        """Try the addresses of a peer, one soon after the other, until one answers."""
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                ended = trio.Event()
+                nursery.start_soon(self._dial_one, address, ended, nursery)
+                with trio.move_on_after(_NEXT_ADDRESS_SECONDS):
+                    await ended.wait()
 
     async def _dial_one(self, address: str, ended: trio.Event, nursery: trio.Nursery) -> None:
         if await self._dial(address):

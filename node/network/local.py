@@ -7,6 +7,7 @@ are suggestions of whom to dial, no more; who answers has to prove its key, like
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from ...protocol.manifest import SwarmId
 from .addresses import endpoint, parse_dial
 from .errors import BadAddress
 from .network import Network
-from .scopes import shielded
+from .scopes import open_scope, shielded
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,11 @@ SERVICE = "_distro-node._tcp.local."
 _MAX_FOUND = 64
 _MAX_ADDRESSES = 4
 _RESOLVE_MILLISECONDS = 2000
-# Whoever did not answer may do so later; each suggestion costs one dial.
-_REPEAT_SECONDS = 20.0
+# Multicast gets lost, and whoever did not answer may do so later. Doubled each time.
+_FIRST_REPEAT_SECONDS = 1.0
+_LAST_REPEAT_SECONDS = 20.0
+# The network may come later than the node.
+_AGAIN_SECONDS = 30.0
 _CLOSE_SECONDS = 3.0
 _TAG_CHARACTERS = 24
 
@@ -40,62 +44,85 @@ _TAG_CHARACTERS = 24
 class LocalDiscovery:
     """Tells of one node in its local network and suggests those that it hears of to `hear`."""
 
-    def __init__(self, network: Network, swarm: SwarmId, hear: Callable[[str], None]) -> None:
+    def __init__(
+        self, network: Network, swarm: SwarmId, hear: Callable[[Sequence[str]], None]
+    ) -> None:
+        """`hear` is told the addresses of one peer at a time, again and again."""
         self._network = network
         self._hear = hear
         self._tag = swarm_tag(swarm)
-        self._found: dict[str, tuple[str, ...]] = {}
+        # Those told of, by name; cancelled when the name is taken back.
+        self._followed: dict[str, trio.CancelScope] = {}
+        # Threads of their own: names that nobody stands behind keep no others waiting.
+        self._questions = trio.CapacityLimiter(_MAX_FOUND)
 
     async def run(self) -> None:
-        """Tell and listen, for ever. Returns where there is no multicast."""
+        """Tell and listen, for ever. Returns if nobody in the network could dial this node."""
         own = own_service(self._network, self._tag)
-        if own is None:
-            return
-        zeroconf: Zeroconf | None = None
-        try:
-            zeroconf = await trio.to_thread.run_sync(Zeroconf)
-            await trio.to_thread.run_sync(_open, zeroconf, own, self._listener())
-            while True:
-                await trio.sleep(_REPEAT_SECONDS)
-                for addresses in list(self._found.values()):
-                    self._suggest(addresses)
-        except (OSError, Error) as error:
-            log.info("members in this network are not looked for: %s", error)
-        finally:
-            if zeroconf is not None:
-                with shielded(_CLOSE_SECONDS):
-                    await trio.to_thread.run_sync(zeroconf.close)
+        while own is not None:
+            try:
+                zeroconf = await trio.to_thread.run_sync(Zeroconf)
+                try:
+                    await self._look_around(zeroconf, own)
+                finally:
+                    with shielded(_CLOSE_SECONDS):
+                        await trio.to_thread.run_sync(zeroconf.close)
+            except (OSError, Error) as error:
+                log.info("members in this network are not looked for: %s", error)
+            await trio.sleep(_AGAIN_SECONDS)
 
-    def _listener(self) -> Callable[..., None]:
-        """What the library calls, in a thread of its own."""
+    async def _look_around(self, zeroconf: Zeroconf, own: ServiceInfo) -> None:
+        failure: OSError | Error | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                changed = self._listener(zeroconf, nursery)
+                await trio.to_thread.run_sync(_open, zeroconf, own, changed)
+                await trio.sleep_forever()
+            except (OSError, Error) as error:
+                # Carried past the nursery, which would wrap it into a group.
+                failure = error
+                nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    def _listener(self, zeroconf: Zeroconf, nursery: trio.Nursery) -> Callable[..., None]:
+        """What the library calls, in a thread of its own, one name at a time."""
         token = trio.lowlevel.current_trio_token()
+
+        def note(name: str, gone: bool) -> None:
+            followed = self._followed.pop(name, None)
+            if followed is not None:
+                followed.cancel()
+            if not gone and len(self._followed) < _MAX_FOUND:
+                self._followed[name] = open_scope()
+                nursery.start_soon(self._follow, zeroconf, name, self._followed[name])
 
         def changed(
             zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
         ) -> None:
-            if not name.startswith(self._tag + "-"):
-                return
-            info = None
-            if state_change is not ServiceStateChange.Removed:
-                info = zeroconf.get_service_info(service_type, name, _RESOLVE_MILLISECONDS)
-            try:
-                trio.from_thread.run_sync(self._note, name, info, trio_token=token)
-            except trio.RunFinishedError:
-                # The program ends.
-                return
+            if name.startswith(self._tag + "-"):
+                with contextlib.suppress(trio.RunFinishedError):
+                    token.run_sync_soon(note, name, state_change is ServiceStateChange.Removed)
 
         return changed
 
-    def _note(self, name: str, info: ServiceInfo | None) -> None:
-        self._found.pop(name, None)
-        addresses = dialable(info, self._network.peer) if info is not None else ()
-        if addresses and len(self._found) < _MAX_FOUND:
-            self._found[name] = addresses
-            self._suggest(addresses)
-
-    def _suggest(self, addresses: Sequence[str]) -> None:
-        for address in addresses:
-            self._hear(address)
+    async def _follow(self, zeroconf: Zeroconf, name: str, scope: trio.CancelScope) -> None:
+        """Suggest the addresses behind a name until it is taken back."""
+        pause = _FIRST_REPEAT_SECONDS
+        with scope:
+            while True:
+                with contextlib.suppress(Error):
+                    info = await trio.to_thread.run_sync(
+                        zeroconf.get_service_info,
+                        *(SERVICE, name, _RESOLVE_MILLISECONDS),
+                        abandon_on_cancel=True,
+                        limiter=self._questions,
+                    )
+                    addresses = dialable(info, self._network.peer) if info is not None else ()
+                    if addresses:
+                        self._hear(addresses)
+                await trio.sleep(pause)
+                pause = min(2 * pause, _LAST_REPEAT_SECONDS)
 
 
 def swarm_tag(swarm: SwarmId) -> str:
