@@ -1,7 +1,8 @@
 """The protocol under faults and at scale, in virtual time: the daemon's own state machines.
 
     python benchmarks/simulate.py [--members N] [--rounds N] [--seeds A:B]
-                                  [--faults none|crash|network|liars|all] [--json FILE]
+                                  [--faults none|crash|network|liars|all] [--overlap]
+                                  [--json FILE]
     python benchmarks/simulate.py --scale [--members N ...] [--json FILE]
     python benchmarks/simulate.py --floor [--members N ...] [--json FILE]
     python benchmarks/simulate.py --pace [--json FILE]
@@ -83,13 +84,19 @@ class Tally:
 
 
 def run_seeds(
-    seeds: range, family: Family, members: int | None, rounds: int | None, tally: Tally
+    seeds: range,
+    family: Family,
+    members: int | None,
+    rounds: int | None,
+    tally: Tally,
+    *,
+    overlap: bool = False,
 ) -> list[Failure]:
     """Run seeds of one family and add them up."""
     failures = []
     for seed in seeds:
         began = time.process_time()
-        outcome = run_seed(seed, family, members=members, rounds=rounds)
+        outcome = run_seed(seed, family, members=members, rounds=rounds, overlap=overlap)
         tally.processor_seconds += time.process_time() - began
         tally.seeds += 1
         tally.rounds_decided += outcome.rounds
@@ -193,6 +200,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="at least so many rounds a run")
     parser.add_argument("--seeds", default="0:20", metavar="A:B", help="from A to B - 1")
     parser.add_argument("--faults", choices=FAMILIES, default="all")
+    parser.add_argument("--overlap", action="store_true", help="updates computed a round ahead")
     parser.add_argument("--scale", action="store_true", help="the good case at growing sizes")
     parser.add_argument("--floor", action="store_true", help="the least that three steps can take")
     parser.add_argument("--pace", action="store_true", help="deadlines on a LAN and on home lines")
@@ -232,13 +240,15 @@ def main() -> int:
         failures = []
         for start in range(first, last, 50):
             chunk = range(start, min(last, start + 50))
-            failures += run_seeds(chunk, options.faults, members, options.rounds, tally)
+            failures += run_seeds(
+                chunk, options.faults, members, options.rounds, tally, overlap=options.overlap
+            )
             print(
                 f"seeds {first} to {chunk[-1]}: {tally.violations} violations, "
                 f"{tally.rounds_decided} rounds, {tally.processor_seconds:.0f} s of processor",
                 flush=True,
             )
-        result = {"faults": options.faults} | tally.summary()
+        result = {"faults": options.faults, "overlap": options.overlap} | tally.summary()
         for key, value in result.items():
             print(f"  {key:34} {value}")
         for failure in failures[:3]:

@@ -260,7 +260,9 @@ def upcoming_samples(manifest: Manifest, ledger: Ledger, me: PeerId, rounds: int
     members = {*ledger.membership(len(ledger)).peers, me}
     deal, sequences = ledger.deal(len(ledger)), manifest.rounds.sequences
     samples: list[int] = []
-    for round_ in range(len(ledger), len(ledger) + rounds):
+    # With `overlap` the round after this one is what is computed now, and what is dealt here.
+    first = len(ledger) + manifest.rounds.overlap
+    for round_ in range(first, first + rounds):
         positions = deal.positions(sequences)
         samples += share(
             seed=manifest.seed,

@@ -7,11 +7,16 @@ left over is dealt next, while the stream goes on into the next epoch.
 
 A round deals all that is left over before anything fresh, so never more can be left over than one
 round deals: that bounds the state.
+
+With `overlap` a round's update is computed while the round before is decided, so what it deals, and to
+whom, may depend on nothing later than the record before that one: the positions are those that are due
+then, the members those of the round before. What a round leaves untrained is therefore dealt again two
+rounds later, and who is admitted has a share from its second round on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .assignment import cut, places
@@ -39,19 +44,30 @@ class Deal:
             return self
         dealt = self.positions(sequences)
         cursor = max(self.cursor, dealt[-1].stop)
-        counted = {entry.peer for entry in record.updates}
-        if len(counted) == len(membership):
-            return Deal(cursor)
-        missed = sorted(
-            (
-                places(sequences, len(membership), index, record.round)
-                for index, peer in enumerate(membership.peers)
-                if peer not in counted
-            ),
-            key=lambda run: run.start,
-        )
-        left = [piece for run in _joined(missed) for piece in cut(dealt, run)]
-        return Deal(cursor, _joined(left))
+        return Deal(cursor, _untrained(record, dealt, membership))
+
+    def after_ahead(
+        self, record: Record, dealt: Sequence[range], members: Membership, sequences: int
+    ) -> Deal:
+        """The same with `overlap`: the record's round dealt these positions to these `members`, and
+        what is due here has been dealt meanwhile, for the round after it."""
+        cursor = max(self.cursor, self.positions(sequences)[-1].stop)
+        return Deal(cursor, _untrained(record, dealt, members) if record.round > 0 else ())
+
+
+def _untrained(record: Record, dealt: Sequence[range], members: Membership) -> tuple[range, ...]:
+    """What is left of these positions: the shares of those `members` whose update does not count."""
+    counted = {entry.peer for entry in record.updates}
+    count = sum(map(len, dealt))
+    missed = sorted(
+        (
+            places(count, len(members), index, record.round)
+            for index, peer in enumerate(members.peers)
+            if peer not in counted
+        ),
+        key=lambda run: run.start,
+    )
+    return _joined(piece for run in _joined(missed) for piece in cut(dealt, run))
 
 
 def _joined(ranges: Iterable[range]) -> tuple[range, ...]:

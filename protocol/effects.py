@@ -51,7 +51,9 @@ class FetchUpdate:
 
 @dataclass(frozen=True)
 class Train:
-    """Train on these samples for `round`; then report the update."""
+    """Train on these samples for `round`; then report the update.
+
+    `parent` is the last record, of the round before or, with `overlap`, of the one before that."""
 
     round: int
     parent: RecordId

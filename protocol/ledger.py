@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..crypto.envelope import verify_detached
 from ..crypto.identity import PeerId
+from .assignment import share
 from .certificates import Verify, check_certificate
 from .deal import Deal
 from .errors import ProtocolError
@@ -89,6 +90,27 @@ class Ledger:
         """Where the sample stream stands before a round, at most the next one."""
         return self._deals[round]
 
+    def dealt(self, round: int) -> tuple[tuple[range, ...], Membership]:
+        """The positions of the sample stream that a round deals out, and to which members.
+
+        At most the next round's; with `overlap` those of the one after it, too, but for round 1.
+        """
+        rounds = self.manifest.rounds
+        if not rounds.overlap:
+            return self._deals[round].positions(rounds.sequences), self._memberships[round]
+        # Round 0 trains nothing, so round 1 has the time to know its members.
+        settled = max(0, round - 1)
+        members = self._memberships[settled if round > 1 else round]
+        return self._deals[settled].positions(rounds.sequences), members
+
+    def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
+        """The samples that a round deals to `peer`; None if it is not among those that it deals to."""
+        positions, members = self.dealt(round)
+        if peer not in members:
+            return None
+        samples = self.manifest.data.samples
+        return tuple(share(self.manifest.seed, samples, positions, members.peers, peer, round))
+
     def update_bytes(self, first: int, end: int) -> int:
         """What the updates that count in the rounds from `first` to before `end` come to."""
         return self._bytes[end] - self._bytes[first]
@@ -142,15 +164,20 @@ class Ledger:
             verify=self.verify,
         )
         check_record(record, self)
+        self._deals.append(self._deal_after(record))
         self._entries.append(decided)
         self._ids.append(record.id)
         self._memberships.append(membership.after(record))
-        sequences = self.manifest.rounds.sequences
-        self._deals.append(self._deals[-1].after(record, membership, sequences))
         self._everybody.update(admission.peer for admission in record.admitted)
         self._bytes.append(self._bytes[-1] + sum(entry.size for entry in record.updates))
         if record.snapshot is not None:
             self._snapshot = (round_, record.snapshot)
+
+    def _deal_after(self, record: Record) -> Deal:
+        rounds, before = self.manifest.rounds, self._deals[-1]
+        if not rounds.overlap:
+            return before.after(record, self._memberships[-1], rounds.sequences)
+        return before.after_ahead(record, *self.dealt(record.round), rounds.sequences)
 
     def fork_point(self, other: Sequence[Decided]) -> int:
         """The first round in which `other`, a run of entries, differs from this chain."""

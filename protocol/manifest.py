@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NewType
 from ..crypto.hashing import ContentId, content_id
 from ..crypto.identity import PeerId
 from .errors import ProtocolError
-from .structure import Length, Range
+from .structure import ADDITION, Length, Range
 from .wire import decode, decode_plain, encode
 
 PROTOCOL_VERSION = 1
@@ -151,6 +151,9 @@ class RoundSpec:
     lease_rounds: Annotated[int, Range(1, 1000)] = 4
     """A member not heard of for this many typical rounds is silent."""
     lease_min_seconds: Seconds = 20.0
+    overlap: bool = field(default=False, metadata=ADDITION)
+    """Updates are computed a round ahead, while those of the round before are exchanged and agreed on,
+    and so on parameters one round old. It pays where the lines take a good part of a round."""
 
     def __post_init__(self) -> None:
         for what in ("collect", "slot"):

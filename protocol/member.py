@@ -15,7 +15,7 @@ from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
 from .collection import Holdings
-from .effects import Effect, Fork, Keep, Note, Publish, Remember, Train
+from .effects import Effect, Fork, Keep, Note, Publish, Remember
 from .errors import ProtocolError
 from .inbox import Inbox
 from .ledger import Ledger
@@ -43,6 +43,7 @@ from .recollection import Recollection
 from .replica import Replica
 from .round import Round, Standing
 from .states import MemberState
+from .training import Made, Training
 from .wire import encode
 
 Sign = Callable[[str, bytes], Envelope]
@@ -83,7 +84,7 @@ class Member:
         self._inbox = Inbox(manifest, self.presence, now)
         self._recollection = Recollection(needed=recall)
         self._holdings = Holdings()
-        self._trained_for = -1
+        self._training = Training(me, overlap=manifest.rounds.overlap)
         self._leaving = False
         # Nothing was decided before our eyes yet: until then, others know better what is going on.
         self._last_decision = self._last_sound = float("-inf")
@@ -185,7 +186,7 @@ class Member:
         `snapshot` is that of `round` if one was due there.
         """
         self.replica.loaded(round, fingerprint, snapshot)
-        self._trained_for = -1
+        self._training.forget()
         self._holdings.loaded(self.current.collection.updates, self.ledger, round)
         self.current.start = now
         effects: list[Effect] = []
@@ -251,19 +252,13 @@ class Member:
         self, round: int, update: ContentId, size: int, tokens: int, loss: float, now: float
     ) -> list[Effect]:
         """The own update for `round` is in the store."""
+        made = Made(round, update, size, tokens, loss)
         if round != self.round or not self.at_tip or not self.is_member:
-            # Too late: it is refunded when the record, which does not count it, is applied.
+            self._training.keep(made, self.round)
             return []
         if self.current.collection.announced(self.me):
             return []
-        assert self.fingerprint is not None  # at_tip says so
-        self._holdings.held.add(update)
-        announcement = Announcement(
-            round, self.ledger.head, update, size, tokens, loss, self.fingerprint
-        )
-        effects = self._say("announcement", announcement, now)
-        self.current.collection.held(update, now)
-        return effects + self._step(now)
+        return self._announce(made, now) + self._step(now)
 
     def applied(
         self, round: int, fingerprint: int, snapshot: SnapshotEntry | None, now: float
@@ -383,12 +378,24 @@ class Member:
             effects += self._take(envelope, message, now)
         return effects
 
+    def _announce(self, made: Made, now: float) -> list[Effect]:
+        assert self.fingerprint is not None  # only at the tip
+        self._holdings.held.add(made.update)
+        announcement = made.announcement(self.ledger.head, self.fingerprint)
+        effects = self._say("announcement", announcement, now)
+        self.current.collection.held(made.update, now)
+        return effects
+
     # The loop
 
     def _step(self, now: float) -> list[Effect]:
         """Do whatever can be done now."""
         self.presence.tick(now)
         effects: list[Effect] = []
+        if self.at_tip and self.is_member:
+            made = self._training.due(self.round)
+            if made is not None and not self.current.collection.announced(self.me):
+                effects += self._announce(made, now)
         while True:
             more = self._decide(now) or self._agree(now)
             if not more:
@@ -401,17 +408,10 @@ class Member:
         return effects + self.replica.next(self.ledger, self._holdings) + self._train()
 
     def _train(self) -> list[Effect]:
-        if (
-            not self.at_tip
-            or not self.is_member
-            or self._leaving
-            or self._trained_for >= self.round
-            or self.current.collection.announced(self.me)
-            or self.round == 0
-        ):
+        if not self.at_tip or not self.is_member or self._leaving:
             return []
-        self._trained_for = self.round
-        return [Train(self.round, self.ledger.head, self.current.samples())]
+        announced = self.current.collection.announced(self.me)
+        return self._training.orders(self.ledger, announced=announced)
 
     def _decide(self, now: float) -> list[Effect]:
         """Move to the next round if this one is decided and its record known."""

@@ -14,7 +14,6 @@ from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId
 from .agreement import Agreement
-from .assignment import share
 from .certificates import silenced
 from .collection import Collection, Holdings
 from .effects import Effect, Note
@@ -109,6 +108,9 @@ class Round:
         self.number = len(ledger)
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
+        # Whose updates are waited for: with `overlap`, who was just admitted has no share yet.
+        _, dealt_to = ledger.dealt(self.number)
+        self._contributors = {peer for peer in self.membership.peers if peer in dealt_to}
         self.collection = Collection()
         self.agreement = Agreement(
             round=self.number,
@@ -232,20 +234,6 @@ class Round:
         """Whether none of its members was heard to work on this round for two leases."""
         heard = [at for peer, at in self._company.items() if peer in self.membership]
         return now - max([self.created, *heard]) > _ABANDONED_LEASES * self._pacing.lease
-
-    def samples(self) -> tuple[int, ...]:
-        """The samples that this member computes."""
-        deal = self._ledger.deal(self.number)
-        return tuple(
-            share(
-                seed=self._manifest.seed,
-                samples=self._manifest.data.samples,
-                positions=deal.positions(self._manifest.rounds.sequences),
-                members=self.membership.peers,
-                me=self._me,
-                round_number=self.number,
-            )
-        )
 
     def observe(self, certificate: Certificate, now: float) -> None:
         """The round was decided, with the member at the tip: let the pacing know how it went."""
@@ -394,9 +382,9 @@ class Round:
         gone = presence.silent(self._pacing.lease, now) | presence.leaving() | presence.missing(now)
         # Asked with every message. What follows takes time in the number of members.
         waited = now >= self.start + self._pacing.collect
-        if not waited and self.collection.settled + len(gone) + 1 < len(self.membership):
+        if not waited and self.collection.settled + len(gone) + 1 < len(self._contributors):
             return False
-        expected = set(self.membership.peers) - gone
+        expected = self._contributors - gone
         if self.collection.announced(self._me) and now >= self.start + _OWN_SECONDS:
             expected.discard(self._me)
         outstanding = self.collection.outstanding(expected)

@@ -52,6 +52,10 @@ class Length:
     high: int
 
 
+ADDITION = {"addition": True}
+"""The metadata of a field that was added to a named dataclass. It is left out while it has its default,
+so that what was made before keeps its bytes, and a manifest its swarm-id."""
+
 U63 = Annotated[int, Range(0, 2**63 - 1)]
 U64 = Annotated[int, Range(0, 2**64 - 1)]
 
@@ -73,7 +77,11 @@ def to_plain(value: Any, *, named: bool) -> Any:
     names = _field_names(cls)
     if names is not None:
         items = [to_plain(getattr(value, name), named=named) for name in names]
-        return dict(zip(names, items, strict=True)) if named else items
+        if not named:
+            return items
+        usual = _additions(cls)
+        table = zip(names, items, strict=True)
+        return {name: item for name, item in table if name not in usual or item != usual[name]}
     if isinstance(value, (tuple, list)):
         return [to_plain(item, named=named) for item in value]
     if isinstance(value, Mapping):
@@ -110,6 +118,13 @@ def _field_names(cls: type) -> tuple[str, ...] | None:
     if not dataclasses.is_dataclass(cls):
         return None
     return tuple(field.name for field in dataclasses.fields(cls))
+
+
+@functools.cache
+def _additions(cls: type) -> dict[str, Any]:
+    """The defaults of the fields that were added, which are plain values."""
+    fields = dataclasses.fields(cls)
+    return {field.name: field.default for field in fields if "addition" in field.metadata}
 
 
 @functools.cache

@@ -14,7 +14,6 @@ from distro_node.node.blobstore import BlobStore
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.feed import Feed, data_budget, upcoming_samples
 from distro_node.node.network.blobs import FetchFailed
-from distro_node.protocol.assignment import share
 from distro_node.protocol.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.manifest import DataSpec, ShardSpec
 from simulation.chain import Chain
@@ -167,21 +166,15 @@ async def test_data_that_nobody_has_is_waited_for(
     assert world.store.has(lost)
 
 
-def test_what_comes_next_is_what_a_round_will_deal() -> None:
-    chain = Chain(3)
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_comes_next_is_what_a_round_will_deal(overlap: bool) -> None:
+    """With overlap, that is the round after the one that is agreed on."""
+    chain = Chain(3, overlap=overlap)
     me = identity(1).peer
     ahead = upcoming_samples(chain.manifest, chain.ledger, me, 5)
-    dealt = []
+    dealt: list[int] = []
     for _ in range(5):
-        positions = chain.ledger.deal(chain.round).positions(chain.manifest.rounds.sequences)
-        dealt += share(
-            seed=chain.manifest.seed,
-            samples=chain.manifest.data.samples,
-            positions=positions,
-            members=chain.membership.peers,
-            me=me,
-            round_number=chain.round,
-        )
+        dealt += chain.ledger.share(chain.round + overlap, me) or ()
         chain.grow()
     assert ahead == dealt
     # A newcomer reckons with itself.

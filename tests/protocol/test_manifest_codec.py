@@ -21,7 +21,7 @@ from distro_node.protocol.manifest import (
     SwarmId,
     decode_manifest,
 )
-from simulation.formats import MANIFEST
+from simulation.formats import ADDITIONS, MANIFEST
 
 PLAIN: dict[str, Any] = msgpack.unpackb(MANIFEST.encode())
 
@@ -98,6 +98,16 @@ def test_what_does_not_go_together(make: Any, words: str) -> None:
 def test_members_are_as_many_as_a_proposal_can_name() -> None:
     too_many = PLAIN["admission"] | {"max_members": MAX_MEMBERS + 1}
     assert refused(PLAIN | {"admission": too_many})[0] == "invalid"
+
+
+def test_what_was_added_is_not_there_unless_it_is_used() -> None:
+    """So manifests from before it was added keep their bytes, and their swarms their ids."""
+    assert "overlap" not in PLAIN["rounds"]
+    assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": False}})[0] == "malformed"
+    assert msgpack.unpackb(ADDITIONS.encode())["rounds"]["overlap"] is True
+    assert ADDITIONS.swarm != MANIFEST.swarm
+    assert decode_manifest(ADDITIONS.encode(), ADDITIONS.swarm).rounds.overlap
+    assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": 1}})[0] == "invalid"
 
 
 def test_sizes() -> None:

@@ -6,6 +6,7 @@ formats alone.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -137,6 +138,9 @@ MANIFEST = Manifest(
     founder=PEERS[0],
 )
 
+# With everything that was added since: what has its default there is not in the bytes.
+ADDITIONS = dataclasses.replace(MANIFEST, rounds=dataclasses.replace(MANIFEST.rounds, overlap=True))
+
 EVIDENCE = Evidence(
     _peer(7),
     49,
@@ -195,6 +199,10 @@ def _message(kind: str, value: object) -> Format:
     return Format(value, decode_body)
 
 
+def _decode_manifest(data: bytes) -> Any:
+    return decode_manifest(data, SwarmId(content_id(data)))
+
+
 FORMATS: dict[str, Format] = {
     "announcement": _message(
         "announcement",
@@ -211,9 +219,8 @@ FORMATS: dict[str, Format] = {
     "record": Format(RECORD, lambda data: decode(Record, data, max_bytes=1 << 20)),
     "certificate": Format(CERTIFICATE, lambda data: decode(Certificate, data, max_bytes=1 << 20)),
     "decided": Format(DECIDED, decode_decided),
-    "manifest": Format(
-        MANIFEST, lambda data: decode_manifest(data, SwarmId(content_id(data))), named=True
-    ),
+    "manifest": Format(MANIFEST, _decode_manifest, named=True),
+    "manifest_additions": Format(ADDITIONS, _decode_manifest, named=True),
     "blob_list": Format(BLOBS, lambda data: decode_blob_list(data, "snapshot", BLOBS.size)),
     "sync_request": Format(SyncRequest(bytes(range(32)), 51), decode_request),
     "sync_response": Format(

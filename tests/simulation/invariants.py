@@ -307,10 +307,8 @@ class Watch:
         known = self._parameters.get(record.parent)
         if known is not None and known != record.fingerprint:
             raise Violation("parameters", f"{where} names others than there are", record.id)
-        membership = self.chains.membership(record.parent)
-        assert membership is not None  # the chain was judged first
-        before, after = self.chains.deal(record.parent), self.chains.deal(record.id)
-        wrong = self.samples.check(record, membership, before, after)
+        dealt, (ahead, _) = self.chains.dealt(record.parent), self.chains.dealt(record.id)
+        wrong = self.samples.check(record, dealt, self.chains.deal(record.id), ahead)
         if wrong:
             raise Violation("samples", f"{where}: {wrong}", record.id)
         return judgement

@@ -7,6 +7,7 @@ steps, stop for a while, have a clock that runs wrong or a disk that takes its t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,6 +49,10 @@ _FETCH_PAUSE_SECONDS = 1.0
 BROKEN_SECONDS = 4.0
 # What arrives at a stopped process until its connections break, and no more than buffers hold.
 _BUFFERED = 2000
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass
@@ -115,6 +120,9 @@ class Node:
         self._syncing = False
         self._settling = False
         self._generation = 0
+        # With overlap one trainer's time is what counts: it does one thing after the other.
+        self._jobs: deque[Train | Apply] = deque()
+        self._at_work = False
         self.disk.salt += 1
         self.trainer = self.disk.trainer or ToyTrainer(self.peer)
         self.disk.trainer = self.trainer
@@ -246,6 +254,10 @@ class Node:
                 swarm.recall(self, round_)
             case FetchUpdate():
                 self._fetch(effect)
+            case Train() | Apply() if swarm.manifest.rounds.overlap:
+                self._jobs.append(effect)
+                if not self._at_work:
+                    self._next_job()
             case Train():
                 self._train(effect)
             case Apply():
@@ -283,6 +295,7 @@ class Node:
     def load(self) -> None:
         """Load the newest certified snapshot, from the own disk or from somebody who has it."""
         self._generation += 1
+        self._jobs.clear()
         self._load_snapshot(self._generation)
 
     def answered(self) -> None:
@@ -350,7 +363,14 @@ class Node:
         self.swarm.snapshots[blob] = self.parameters
         return SnapshotEntry(round_, blob, 4 * self.swarm.manifest.elements)
 
-    def _train(self, effect: Train) -> None:
+    def _next_job(self) -> None:
+        self._at_work = bool(self._jobs)
+        if self._jobs:
+            job = self._jobs.popleft()
+            work = self._train if isinstance(job, Train) else self._apply
+            work(job, then=self._next_job)  # type: ignore[arg-type]  # it is the one for this job
+
+    def _train(self, effect: Train, then: Callable[[], None] = _nothing) -> None:
         self.swarm.watch.samples.told(self.peer, effect)
         self.disk.salt += 1
         salt = self.disk.salt
@@ -358,6 +378,7 @@ class Node:
         def done() -> None:
             if self.alive and not self._frozen:
                 self.trained(effect, self.trainer.train(effect.round, salt))
+                then()
             elif self.alive:
                 self.swarm.clock.after(0.5, done)
 
@@ -370,7 +391,7 @@ class Node:
         tokens = 100 * len(effect.samples)
         self.tell(self.member.trained, effect.round, update, self.swarm.update_bytes, tokens, 2.0)
 
-    def _apply(self, effect: Apply) -> None:
+    def _apply(self, effect: Apply, then: Callable[[], None] = _nothing) -> None:
         record, generation = effect.record, self._generation
         updates = [entry.update for entry in record.updates]
         self.swarm.watch.applying(self, effect)
@@ -390,6 +411,7 @@ class Node:
         def done() -> None:
             if generation == self._generation:
                 self.tell(self.member.applied, record.round, fingerprint, snapshot)
+            then()
 
         self.swarm.clock.after(APPLY_SECONDS, done)
 

@@ -109,6 +109,11 @@ class Chains:
         ledger, length = self._home[parent]
         return ledger.deal(length)
 
+    def dealt(self, parent: RecordId) -> tuple[tuple[range, ...], Membership]:
+        """What the round after a record that was decided deals out, and to whom."""
+        ledger, length = self._home[parent]
+        return ledger.dealt(length)
+
     def leader(self, parent: RecordId, slot: int) -> PeerId | None:
         """Who leads a slot of the round after a record."""
         if parent not in self._leaders:

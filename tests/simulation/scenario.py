@@ -49,6 +49,8 @@ class Scenario:
     liars: tuple[tuple[int, tuple[str, ...]], ...]
     schedule: Schedule
     links: Links
+    overlap: bool = False
+    """Updates are computed a round ahead."""
 
 
 @dataclass
@@ -67,6 +69,7 @@ class Failure:
         return (
             f"python benchmarks/simulate.py --seeds {scenario.seed}:{scenario.seed + 1} "
             f"--faults {scenario.family} --members {scenario.members} --rounds {scenario.rounds}"
+            f"{' --overlap' if scenario.overlap else ''}"
         )
 
 
@@ -90,7 +93,12 @@ class Outcome:
 
 
 def draw_scenario(
-    seed: int, family: Family, members: int | None = None, rounds: int | None = None
+    seed: int,
+    family: Family,
+    members: int | None = None,
+    rounds: int | None = None,
+    *,
+    overlap: bool = False,
 ) -> Scenario:
     """What `seed` stands for; sizes are drawn as well unless given."""
     chance = random.Random(f"scenario {seed} {family}")
@@ -124,6 +132,7 @@ def draw_scenario(
         liars=liars,
         schedule=schedule,
         links=links,
+        overlap=overlap,
     )
 
 
@@ -133,10 +142,11 @@ def run_seed(
     *,
     members: int | None = None,
     rounds: int | None = None,
+    overlap: bool = False,
     keys: Keys | None = None,
 ) -> Outcome:
     """Run a seed. Never raises for what the protocol does wrong: it is in the outcome."""
-    return run(draw_scenario(seed, family, members, rounds), keys)
+    return run(draw_scenario(seed, family, members, rounds, overlap=overlap), keys)
 
 
 def run(scenario: Scenario, keys: Keys | None = None) -> Outcome:
@@ -165,6 +175,7 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
         collect_max_seconds=20.0,
         # An epoch of two to three rounds: most runs go through several.
         samples=150,
+        overlap=scenario.overlap,
     )
     size = 20_000 if scenario.links.up < 1e7 else 2_800_000
     swarm = Swarm(manifest, scenario.seed, links=scenario.links, keys=keys, update_bytes=size)
