@@ -388,9 +388,9 @@ class _Daemon:
 
     # While running
 
-    def _note_request(self, blob: ContentId) -> None:
+    def _note_request(self, peer: PeerId, blob: ContentId) -> None:
         if self._snapshots is not None:
-            self._snapshots.asked(blob)
+            self._snapshots.asked(peer, blob)
 
     def status(self) -> dict[str, Any]:
         """What `distro-node status` shows."""

@@ -7,12 +7,11 @@ swarm outruns a newcomer. Before the first there is the manifest's initial one, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
-import trio
-
 from ..crypto.hashing import ContentId
+from ..crypto.identity import PeerId
 from ..protocol.blobs import BlobList, decode_blob_list
 from ..protocol.errors import ProtocolError
 from ..protocol.ledger import Ledger
@@ -21,12 +20,11 @@ from ..protocol.messages import SnapshotEntry
 from .blobstore import BlobStore
 from .provisions import Provisions, blob_list_at
 from .records import LocalSnapshot, Records, blob_of
+from .visits import Visits
 
 _KEPT = 2
 HELD = 2
 """Older ones that newcomers are fetching: so much more disk, at most, may others make us use."""
-# A chunk of 4 MiB takes 35 s at 1 Mbit/s; who has not asked for so long has gone.
-_VISIT_SECONDS = 120.0
 
 
 class Snapshots:
@@ -55,7 +53,7 @@ class Snapshots:
         self._partial = next((each for each in listed if not each.whole), None)
         # What lies before the oldest was removed when the newest was made.
         self._swept = self._kept[0].round if len(self._kept) >= _KEPT else -1
-        self._visits = _Visits()
+        self._visits = Visits()
 
     async def best(self, *, certified_only: bool) -> LocalSnapshot:
         """A recent snapshot that fits our ledger, brought to this disk if need be.
@@ -101,9 +99,9 @@ class Snapshots:
         self._abandon()
         return False
 
-    def asked(self, blob: ContentId) -> None:
-        """Somebody asks for this blob: if it is of a snapshot or an update, that is still needed."""
-        self._visits.note(blob, self._kept, self._ledger(), self._listed)
+    def asked(self, peer: PeerId, blob: ContentId) -> None:
+        """A peer asks for this blob: if it is of a snapshot or an update, that is still needed."""
+        self._visits.note(peer, blob, self._kept, self._ledger(), self._listed)
 
     def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
         """The chunks of a snapshot that `best` returned."""
@@ -136,7 +134,7 @@ class Snapshots:
         """Whether somebody is fetching it, or the updates since, and is better off with it."""
         # Beyond that a newer snapshot is the shorter way, and members take it (`protocol.replica`).
         # It bounds what we keep for others; a line that cannot follow the updates never arrives.
-        return self._visits.recent(snapshot) and self._replay_bytes(snapshot) <= snapshot.size
+        return self._visits.holds(snapshot) and self._replay_bytes(snapshot) <= snapshot.size
 
     def _replay_bytes(self, snapshot: LocalSnapshot) -> int:
         """What the updates since a snapshot come to."""
@@ -182,7 +180,7 @@ class Snapshots:
         """The list on disk is emptied with a change to another chain."""
         listed = self._records.snapshots()
         if any(own not in listed for own in self._kept):
-            self._visits = _Visits()
+            self._visits = Visits()
         self._replace([own for own in self._kept if own in listed])
 
     def _certified(self, ledger: Ledger) -> LocalSnapshot:
@@ -237,49 +235,6 @@ class Snapshots:
                     self._store.remove(entry.update)
         self._swept = before
         self._visits.forget(before, self._kept)
-
-
-class _Visits:
-    """When somebody last asked for a part of each snapshot, or for an update that follows it."""
-
-    def __init__(self) -> None:
-        self._last: dict[LocalSnapshot, float] = {}
-        self._owners: dict[ContentId, LocalSnapshot] = {}
-        self._owned: set[LocalSnapshot] = set()
-        self._rounds: dict[ContentId, int] = {}
-        self._read = 0
-
-    def note(
-        self,
-        blob: ContentId,
-        kept: list[LocalSnapshot],
-        ledger: Ledger,
-        listed: Callable[[LocalSnapshot], Iterable[ContentId]],
-    ) -> None:
-        for snapshot in kept:
-            if snapshot not in self._owned:
-                self._owned.add(snapshot)
-                self._owners |= dict.fromkeys(listed(snapshot), snapshot)
-        for round_ in range(min(self._read, len(ledger)), len(ledger)):
-            self._rounds |= {entry.update: round_ for entry in ledger[round_].record.updates}
-        self._read = len(ledger)
-        snapshot = self._owners.get(blob)
-        if snapshot is None and blob in self._rounds:
-            # Who replays from there needs what comes after as well.
-            before = [each for each in kept if each.round < self._rounds[blob]]
-            snapshot = before[-1] if before else None
-        if snapshot is not None:
-            self._last[snapshot] = trio.current_time()
-
-    def recent(self, snapshot: LocalSnapshot) -> bool:
-        return trio.current_time() - self._last.get(snapshot, float("-inf")) <= _VISIT_SECONDS
-
-    def forget(self, before: int, kept: list[LocalSnapshot]) -> None:
-        """Drop what is known of rounds up to `before` and of snapshots that are not `kept`."""
-        self._rounds = {blob: round_ for blob, round_ in self._rounds.items() if round_ > before}
-        self._owned &= set(kept)
-        self._owners = {blob: each for blob, each in self._owners.items() if each in self._owned}
-        self._last = {each: when for each, when in self._last.items() if each in self._owned}
 
 
 def updates_from(ledger: Ledger, first: int) -> set[ContentId]:

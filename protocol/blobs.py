@@ -39,10 +39,6 @@ class BlobList:
         if len(self.chunks) != -(-self.size // CHUNK_BYTES):
             raise ValueError(f"{self.size} bytes do not make {len(self.chunks)} chunks")
 
-    def chunk_size(self, index: int) -> int:
-        """The bytes in chunk `index`."""
-        return min(CHUNK_BYTES, self.size - index * CHUNK_BYTES)
-
     def encode(self) -> bytes:
         """The blob's bytes."""
         return encode(self)

@@ -21,6 +21,7 @@ from simulation.chain import Chain
 from simulation.swarm import identity
 
 INTERVAL = 5
+VISITOR = identity(100).peer
 
 
 class World(Chain):
@@ -185,7 +186,7 @@ async def test_a_snapshot_stays_while_somebody_fetches_it(
     fetched = world.own(INTERVAL)
     _, chunk = world.parts(fetched)
     for multiple in range(2, 12):
-        world.snapshots.asked(content_id(chunk))
+        world.snapshots.asked(VISITOR, content_id(chunk))
         world.grow_to(multiple * INTERVAL)
         world.own(multiple * INTERVAL)
         assert world.has(fetched)
@@ -206,13 +207,13 @@ async def test_who_replays_keeps_what_it_will_need(world: World, autojump_clock:
             size = {"update": bodies[world.round], "size": 1}
             world.grow(updates=[world.update(identity(0).peer, **size)])
         # It asks for the updates of round after round.
-        world.snapshots.asked(bodies[INTERVAL + multiple])
+        world.snapshots.asked(VISITOR, bodies[INTERVAL + multiple])
         world.own(multiple * INTERVAL)
         assert world.has(oldest)
     assert all(world.store.has(body) for body in bodies.values())
     # Past a newer snapshot it does not need the oldest any more.
     await trio.sleep(3600)
-    world.snapshots.asked(bodies[3 * INTERVAL + 1])
+    world.snapshots.asked(VISITOR, bodies[3 * INTERVAL + 1])
     world.grow_to(5 * INTERVAL)
     world.own(5 * INTERVAL)
     assert not world.has(oldest)
@@ -225,16 +226,57 @@ async def test_visitors_cannot_fill_the_disk(world: World, autojump_clock: objec
     for multiple in range(1, 9):
         world.grow_to(multiple * INTERVAL)
         made.append(world.own(multiple * INTERVAL))
-        for entry in made:
-            world.snapshots.asked(entry.blob)
+        for number, entry in enumerate(made):
+            world.snapshots.asked(identity(100 + number).peer, entry.blob)
     # Two for ourselves, and the two that are fetched for longest.
     assert [world.has(entry) for entry in made] == [True, True, *[False] * 4, True, True]
+
+
+async def test_one_visitor_holds_one_snapshot(world: World, autojump_clock: object) -> None:
+    made = []
+    for multiple in range(1, 9):
+        world.grow_to(multiple * INTERVAL)
+        made.append(world.own(multiple * INTERVAL))
+        for entry in made:
+            world.snapshots.asked(VISITOR, entry.blob)
+    assert [world.has(entry) for entry in made] == [True, *[False] * 5, True, True]
+
+
+async def test_no_snapshot_is_held_for_ever(world: World, autojump_clock: object) -> None:
+    world.grow_to(INTERVAL)
+    old = world.own(INTERVAL)
+    multiple, days = 1, 0
+    while world.has(old):
+        assert days < 9
+        for _ in range(24 * 60):
+            await trio.sleep(60)
+            visitor = identity(100 + days).peer
+            world.snapshots.asked(visitor, old.blob)
+        days, multiple = days + 1, multiple + 1
+        world.grow_to(multiple * INTERVAL)
+        world.own(multiple * INTERVAL)
+    assert days >= 7
+
+
+async def test_of_a_crowd_of_visitors_the_latest_count(
+    world: World, autojump_clock: object
+) -> None:
+    world.grow_to(INTERVAL)
+    old = world.own(INTERVAL)
+    world.snapshots.asked(VISITOR, old.blob)
+    world.grow_to(2 * INTERVAL)
+    newer = world.own(2 * INTERVAL)
+    for number in range(1, 100):
+        world.snapshots.asked(identity(100 + number).peer, newer.blob)
+    world.grow_to(3 * INTERVAL)
+    world.own(3 * INTERVAL)
+    assert not world.has(old)
 
 
 async def test_nothing_is_kept_for_whom_a_newer_snapshot_serves_better(world: World) -> None:
     world.grow_to(INTERVAL)
     old = world.own(INTERVAL)
-    world.snapshots.asked(old.blob)
+    world.snapshots.asked(VISITOR, old.blob)
     large = {"update": world.store.put(b"body"), "size": old.size + 1}
     world.grow(updates=[world.update(identity(0).peer, **large)])
     for multiple in (2, 3):

@@ -90,7 +90,7 @@ def serve_blobs(
     store: BlobStore,
     max_uploads: int = 4,
     kind_of: Callable[[ContentId], str] = lambda cid: "blob",
-    asked: Callable[[ContentId], None] = lambda cid: None,
+    asked: Callable[[PeerId, ContentId], None] = lambda peer, cid: None,
     relays: Container[PeerId] = (),
 ) -> None:
     """Serve the blobs of `store` to everybody who is connected, `max_uploads` at a time.
@@ -101,7 +101,7 @@ def serve_blobs(
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
         cid = _requested(request)
-        asked(cid)
+        asked(peer, cid)
         data = await trio.to_thread.run_sync(store.get, cid)
         return _NOT_FOUND if data is None else FOUND + data
 

@@ -109,10 +109,12 @@ class LocalDiscovery:
     async def _follow(self, zeroconf: Zeroconf, name: str, scope: trio.CancelScope) -> None:
         """Suggest the addresses behind a name until it is taken back."""
         pause = _FIRST_REPEAT_SECONDS
+        # libp2p brings stubs of an old trio along, which do not know how to leave a thread alone.
+        in_thread: Any = trio.to_thread.run_sync
         with scope:
             while True:
                 with contextlib.suppress(Error):
-                    info = await trio.to_thread.run_sync(
+                    info = await in_thread(
                         zeroconf.get_service_info,
                         *(SERVICE, name, _RESOLVE_MILLISECONDS),
                         abandon_on_cancel=True,

@@ -48,7 +48,7 @@ class Served:
 
     def __init__(self, network: Network, store: BlobStore) -> None:
         self.asked: list[ContentId] = []
-        serve_blobs(network, store, asked=self.asked.append)
+        serve_blobs(network, store, asked=lambda peer, cid: self.asked.append(cid))
         serve_chunks(network, store)
 
 

@@ -157,7 +157,8 @@ async def test_addresses_at_which_nobody_speaks_keep_no_suggestion_waiting() -> 
         home(2, [], hidden=False) as other,
         trio.open_nursery() as nursery,
     ):
-        (listener,) = await nursery.start(partial(trio.serve_tcp, keep_quiet, 0, host="127.0.0.1"))
+        serve: Any = trio.serve_tcp
+        (listener,) = await nursery.start(partial(serve, keep_quiet, 0, host="127.0.0.1"))
         port = listener.socket.getsockname()[1]
         # Each costs five seconds.
         for number in range(10, 17):
