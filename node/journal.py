@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 _EVENTS_KEPT = 50
 # A replay begins at a snapshot: more rounds than lie between the usual two.
 _ROUNDS_REMEMBERED = 1024
+# What a status says of "the last rounds" is about so many.
+_ROUNDS_AVERAGED = 17
 # Of the history's end; some hundred members make a line of ten kilobytes.
 _TAIL_BYTES = 8 << 20
 
@@ -54,6 +56,8 @@ class RoundTimes:
     compute: float | None = None
     encode: float | None = None
     trained: float | None = None
+    announced: float | None = None
+    """With overlap its round may come long after it was trained."""
     collected: float | None = None
     decided: float | None = None
 
@@ -76,6 +80,8 @@ class _Totals:
     update_bytes: list[int] = field(default_factory=lambda: [0, 0])
     bits: list[int] = field(default_factory=lambda: [0, 0])
     received: list[int] = field(default_factory=lambda: [0, 0])
+    idle: float = 0.0
+    """Seconds that the trainer had nothing to do."""
 
 
 class Journal:
@@ -103,6 +109,8 @@ class Journal:
         self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
         self._totals = _Totals()
         self._last_applied: float | None = None
+        # When recent rounds were applied, and what the trainer had waited for by then.
+        self._waits: deque[tuple[float, float]] = deque(maxlen=_ROUNDS_AVERAGED)
 
     def keep_history(self, path: Path) -> None:
         """Write the history into this file, after what is there. Reads its end."""
@@ -161,6 +169,11 @@ class Journal:
         self.own[round] = update
         self.metrics.update_bytes.set(update.size)
 
+    def idle(self, seconds: float) -> None:
+        """The trainer had nothing to do for so long, or waited for its data."""
+        self._totals.idle += seconds
+        self.metrics.trainer_idle.inc(seconds)
+
     def received(self, round: int, size: int) -> None:
         """An update of `size` bytes for `round` came over the network."""
         self._received[round] = self._received.get(round, 0) + size
@@ -197,6 +210,8 @@ class Journal:
         if own is not None and not counted:
             self.event("refunded", round_, self.me)
         phases = self._phases(round_, seconds)
+        waited = self._totals.idle - (self._waits[-1][1] if self._waits else 0.0)
+        self._waits.append((now, self._totals.idle))
         self._count(round_, counted, own, tokens, received, len(record.updates))
         self._update_metrics(round_, members, counted, own, tokens, phases, now)
         self._write(
@@ -211,6 +226,7 @@ class Journal:
                 "received_bytes": received,
                 "fingerprint": f"{fingerprint:016x}",
                 "seconds": phases,
+                "idle_seconds": waited,
                 "tokens": tokens,
             }
         )
@@ -241,6 +257,7 @@ class Journal:
             "device": self.device,
             "parameters": self.parameters,
             "trainer_restarts": self.trainer_restarts,
+            "trainer_idle": self._idle_share(),
             "started": self.started,
             "events": list(self._events),
         }
@@ -257,12 +274,19 @@ class Journal:
             return "transfer"
         return "agree" if times.decided is None else "apply"
 
+    def _idle_share(self) -> float | None:
+        """Which part of the last rounds the trainer had nothing to do."""
+        if len(self._waits) < 2:
+            return None
+        (first, before), (last, after) = self._waits[0], self._waits[-1]
+        return (after - before) / (last - first) if last > first else None
+
     def _phases(self, round: int, apply_seconds: float) -> dict[str, float | None]:
         times = self.times.pop(round, RoundTimes())
         return {
             "compute": times.compute,
             "encode": times.encode,
-            "transfer": _difference(times.collected, times.trained),
+            "transfer": _difference(times.collected, times.announced or times.trained),
             "agree": _difference(times.decided, times.collected),
             "apply": apply_seconds,
         }

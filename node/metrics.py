@@ -136,6 +136,11 @@ class Metrics:
         self.trainer_restarts = self._single(
             Counter, "trainer_restarts_total", "Times the trainer process was started again."
         )
+        self.trainer_idle = self._single(
+            Counter,
+            "trainer_idle_seconds_total",
+            "Seconds that the trainer had nothing to do, or waited for training data.",
+        )
         self.memory = self._family(
             Gauge,
             "memory_bytes",

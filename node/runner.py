@@ -240,6 +240,9 @@ class Runner:
             case Publish(envelope, durable):
                 if durable:
                     self._remember(envelope)
+                if envelope.kind == "announcement":
+                    times = self.journal.round_times(self.member.round)
+                    times.announced = trio.current_time()
                 try:
                     self._outgoing.send_nowait(envelope)
                 except trio.WouldBlock:

@@ -185,6 +185,7 @@ class Workshop:
         match job:
             case _Train(round_, samples):
                 if not await self._have_data(samples):
+                    self._put_back(job)
                     return
                 trained = await trainer.train(round_, samples)
                 times = self._journal.round_times(round_)
@@ -200,7 +201,7 @@ class Workshop:
         self._worked = True
 
     async def _have_data(self, samples: tuple[int, ...]) -> bool:
-        """Wait for the data of these samples; False if their round was decided meanwhile."""
+        """Wait for the data of these samples; False if a record came to be applied meanwhile."""
         ready = self._data_ready
         if ready is None:
             return True
@@ -208,6 +209,7 @@ class Workshop:
         if self._reload or any(isinstance(job, Apply) for job in self._jobs):
             return False
         complete = False
+        began = trio.current_time()
         async with trio.open_nursery() as nursery:
 
             async def fetch() -> None:
@@ -219,7 +221,15 @@ class Workshop:
             nursery.start_soon(fetch)
             await self._overtaken.wait()
             nursery.cancel_scope.cancel()
+        self._journal.idle(trio.current_time() - began)
         return complete
+
+    def _put_back(self, job: _Train) -> None:
+        """Train after the record that overtook it; if that is its own round's, it comes too late."""
+        waiting = [each.record.round for each in self._jobs if isinstance(each, Apply)]
+        if waiting and waiting[-1] < job.round and not self._reload:
+            # With overlap: the data may be here by then, and there never is more than one record.
+            self._jobs.append(job)
 
     async def _apply(self, trainer: TrainerClient, reports: Reports, job: Apply) -> None:
         record = job.record
@@ -268,4 +278,6 @@ class Workshop:
             if self._jobs:
                 return self._jobs.popleft()
             self._wake = trio.Event()
+            began = trio.current_time()
             await self._wake.wait()
+            self._journal.idle(trio.current_time() - began)

@@ -70,3 +70,15 @@ def test_rounds_of_another_chain_are_told_again(history: Path, chain: Chain) -> 
     apply_rounds(journal, chain, 1, 2, 3)
     apply_rounds(journal, chain, 2, 3, fingerprint=70)
     assert told(history) == [1, 2, 3, 2, 3]
+
+
+def test_the_trainer_s_waiting_is_told_by_round_and_as_a_share(history: Path, chain: Chain) -> None:
+    journal = new_journal(history)
+    assert journal.status()["trainer_idle"] is None
+    for round_ in (1, 2, 3):
+        journal.idle(0.25)
+        apply_rounds(journal, chain, round_)
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    assert [line["idle_seconds"] for line in lines] == [0.25, 0.25, 0.25]
+    # A round a second.
+    assert journal.status()["trainer_idle"] == 0.25

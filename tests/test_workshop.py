@@ -15,7 +15,7 @@ from distro_node.node import workshop as workshop_module
 from distro_node.node.blobstore import BlobStore
 from distro_node.node.journal import Journal
 from distro_node.node.metrics import Metrics
-from distro_node.node.trainer.client import Applied, TrainerDied, TrainerSpec
+from distro_node.node.trainer.client import Applied, Trained, TrainerDied, TrainerSpec
 from distro_node.node.workshop import Workshop
 from distro_node.protocol.effects import Apply
 from distro_node.protocol.messages import Record, RecordId
@@ -46,6 +46,10 @@ class FakeTrainer:
     async def load_momentum(self, path: Path) -> bool:
         return False
 
+    async def train(self, round_: int, samples: object) -> Trained:
+        self._shop.trained_on[round_] = self.parameters
+        return Trained(b"", 0.0, 0, 1, 0.0, 0.0)
+
     async def apply(self, round_: int, *_: object) -> Applied:
         if self._shop.deaths:
             self._shop.deaths -= 1
@@ -64,6 +68,8 @@ class FakeShop:
     def __init__(self, tmp_path: Path) -> None:
         self.deaths = 0
         self.applied_rounds: list[int] = []
+        self.journal = Journal(identity(0).peer, Metrics(version="test"))
+        self.trained_on: dict[int, int] = {}
         self.before_load: Callable[[], Any] = trio.lowlevel.checkpoint
         # Of the snapshots and of the member no more is used than has the same names here.
         snapshots: Any = self
@@ -73,9 +79,14 @@ class FakeShop:
             store=BlobStore(tmp_path / "blobs"),
             snapshots=snapshots,
             momentum=tmp_path / "momentum",
-            journal=Journal(identity(0).peer, Metrics(version="test")),
+            journal=self.journal,
             evaluate_every=1000,
+            data_ready=lambda samples: self.data_ready(samples),
         )
+        self.data_ready: Callable[[tuple[int, ...]], Any] = self.has_data
+
+    async def has_data(self, samples: tuple[int, ...]) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def best(self, *, certified_only: bool) -> SimpleNamespace:
         return SimpleNamespace(round=LOADED_ROUND)
@@ -90,7 +101,7 @@ class FakeShop:
         self.workshop.apply(apply_effect(round + 1))
 
     def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
-        raise AssertionError("nobody asked for training")
+        assert round in self.trained_on
 
     def applied(self, record_round: int, fingerprint: int, seconds: float, _: object) -> None:
         self.applied_rounds.append(record_round)
@@ -150,3 +161,65 @@ async def test_a_reload_drops_what_was_queued_for_the_old_parameters(
     shop.before_load = count
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
     assert loads == 2
+
+
+async def test_training_ahead_is_done_on_the_parameters_that_there_are(
+    shop: FakeShop, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With overlap, a record that is decided meanwhile waits for the end of it."""
+    at_work = trio.Event()
+
+    async def has_data(samples: tuple[int, ...]) -> None:
+        at_work.set()
+
+    monkeypatch.setattr(shop, "data_ready", has_data)
+    monkeypatch.setattr(shop, "loaded", lambda round, *_: shop.workshop.train(round + 2, (1,)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_until, shop, lambda: shop.applied_rounds)
+        await at_work.wait()
+        await trio.sleep(1.0)
+        shop.workshop.apply(apply_effect(LOADED_ROUND + 1))
+    assert shop.trained_on == {LOADED_ROUND + 2: LOADED_ROUND}
+
+
+async def test_training_ahead_whose_data_is_late_lets_the_record_pass(
+    shop: FakeShop, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived = trio.Event()
+
+    async def arrives(samples: tuple[int, ...]) -> None:
+        await arrived.wait()
+
+    def loaded(round: int, *_: object) -> None:
+        # What is asked for a round that is decided before its data comes is dropped.
+        shop.workshop.train(round + 1, (1,))
+        shop.workshop.train(round + 2, (1,))
+
+    def applied(round: int, *_: object) -> None:
+        shop.applied_rounds.append(round)
+
+    monkeypatch.setattr(shop, "data_ready", arrives)
+    monkeypatch.setattr(shop, "loaded", loaded)
+    monkeypatch.setattr(shop, "applied", applied)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_until, shop, lambda: LOADED_ROUND + 2 in shop.trained_on)
+        await trio.sleep(10.0)
+        shop.workshop.apply(apply_effect(LOADED_ROUND + 1))
+        await trio.sleep(10.0)
+        assert shop.applied_rounds == [LOADED_ROUND + 1]
+        arrived.set()
+    assert shop.trained_on == {LOADED_ROUND + 2: LOADED_ROUND + 1}
+
+
+async def test_waiting_is_counted(
+    shop: FakeShop, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shop, "loaded", lambda *_: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_until, shop, lambda: shop.applied_rounds)
+        await trio.sleep(7.0)
+        shop.workshop.apply(apply_effect(LOADED_ROUND + 1))
+    registry = shop.journal.metrics.registry
+    assert registry.get_sample_value("distro_trainer_idle_seconds_total") == pytest.approx(
+        7.0, abs=0.1
+    )

@@ -152,6 +152,9 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
         f"{_text(facts.get('device'))}, {_number(facts.get('parameters'), ',d')} parameters",
         "",
     )
+    idle = facts.get("trainer_idle")
+    if idle is not None:
+        yield "trainer waits", f"{_number(idle, '.0%')} of the time", "for the line, or for others"
     reach = facts.get("reach")
     if reach:
         yield "reach", _text(reach.get("advice")), ""
