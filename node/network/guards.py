@@ -4,7 +4,8 @@ Each guard is one small patch with the reason beside it; tests/network/test_guar
 fault without its guard, so that a release which mends one makes a test say so. Three faults are
 guarded elsewhere: the plaintext handshake (`host.build_host` offers Noise alone), colliding sequence
 numbers after a restart (`gossip.Gossip` sets the counter), and the library's circuit relay, which
-mixes up the circuits of a peer and takes any place in anybody's name (`relaying` is our own).
+mixes up the circuits of a peer and takes any place in anybody's name (`relaying` is our own). What is no
+fault but costs processor time is in `queues` and `short_cuts`, and put in place here.
 """
 
 # ruff: noqa: E402  (the version is checked before importing names that another version may lack)
@@ -33,6 +34,7 @@ from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
+from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.pubsub.rpc_queue import RpcQueue
@@ -40,6 +42,7 @@ from libp2p.stream_muxer.yamux.yamux import MAX_MESSAGE_SIZE, MAX_WINDOW_SIZE, Y
 
 from .queues import grant_credit, read_gathered
 from .scopes import shielded
+from .short_cuts import FreeLock, NoiseWire, read_body, read_stream, write_frame, write_stream
 
 log = logging.getLogger(__name__)
 
@@ -89,9 +92,16 @@ def install() -> None:
     _replace(RpcQueue, "__init__", _rpc_queue_init)
     _replace(Swarm, "_do_handle_inbound_connection", _inbound_connection)
     _replace(Swarm, "new_stream", _new_stream)
-    # No faults: these cost processor time for every packet and for every read.
+    # No faults: these cost processor time for every packet, every read and every frame.
     _replace(TrioTCPStream, "read", read_gathered)
     _replace(YamuxStream, "_auto_tune_and_send_window_update", grant_credit)
+    _replace(YamuxStream, "__init__", _yamux_stream_init)
+    _replace(YamuxStream, "read", read_stream)
+    _replace(YamuxStream, "write", write_stream)
+    _replace(Yamux, "_read_data_body", read_body)
+    _replace(Yamux, "_write_frame", write_frame)
+    _replace(NetStream, "__init__", _net_stream_init)
+    _replace(TrioTCPStream, "__init__", _tcp_stream_init)
     for module in (
         libp2p.io.utils,
         libp2p.io.msgio,
@@ -112,6 +122,7 @@ class GuardedConnection:
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+        self._wire = NoiseWire(inner)
         self.sent = 0
         """Bytes handed to the connection, before encryption."""
         self.received = 0
@@ -122,14 +133,20 @@ class GuardedConnection:
         return getattr(self._inner, name)
 
     async def read(self, n: int | None = None) -> bytes:
-        data = await self._inner.read(n)
+        data = await self._wire.read(n)
         self.received += len(data)
         self.heard = trio.current_time()
         return data
 
+    def take(self, count: int) -> bytes | None:
+        """The next `count` bytes, if they are here already."""
+        data = self._wire.take(count)
+        self.received += len(data or b"")
+        return data
+
     async def write(self, data: bytes) -> None:
         with shielded(WRITE_STALL_SECONDS) as scope:
-            await self._inner.write(data)
+            await self._wire.write(data)
         if scope.cancelled_caught:
             with shielded(2):
                 await self._inner.close()
@@ -155,6 +172,27 @@ class _UnreadByStream(dict[int, bytearray]):
 def _yamux_init(self: Yamux, secured_conn: Any, *arguments: Any, **options: Any) -> None:
     ORIGINALS["Yamux.__init__"](self, GuardedConnection(secured_conn), *arguments, **options)
     self.stream_buffers = _UnreadByStream()
+    _free(self, "streams_lock", "_write_lock")
+
+
+def _yamux_stream_init(self: YamuxStream, *arguments: Any, **options: Any) -> None:
+    ORIGINALS["YamuxStream.__init__"](self, *arguments, **options)
+    _free(self, "window_lock")
+
+
+def _net_stream_init(self: NetStream, *arguments: Any, **options: Any) -> None:
+    ORIGINALS["NetStream.__init__"](self, *arguments, **options)
+    _free(self, "_state_lock")
+
+
+def _tcp_stream_init(self: TrioTCPStream, *arguments: Any, **options: Any) -> None:
+    ORIGINALS["TrioTCPStream.__init__"](self, *arguments, **options)
+    _free(self, "read_lock", "write_lock")
+
+
+def _free(owner: Any, *locks: str) -> None:
+    for name in locks:
+        setattr(owner, name, FreeLock())
 
 
 async def _reset(self: YamuxStream) -> None:
@@ -267,6 +305,8 @@ async def read_exactly(reader: Any, n: int, retry_count: int = 0) -> bytes:
     buffer = bytearray()
     while len(buffer) < n:
         piece = await reader.read(n - len(buffer))
+        if len(piece) == n:
+            return piece
         if not piece:
             raise IncompleteReadError(
                 f"expected {n} bytes, got {len(buffer)}",

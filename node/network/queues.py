@@ -59,12 +59,15 @@ async def read_gathered(self: TrioTCPStream, n: int | None = None) -> bytes:
 
     Or fewer: what had come in before, what came before the end, or as much as the kernel holds.
     """
-    if n == 0:
-        return b""
+    return b"" if n == 0 else await read_ready(self, n or 1, n)
+
+
+async def read_ready(self: TrioTCPStream, least: int, most: int | None) -> bytes:
+    """Likewise: wait until `least` bytes are there, and read up to `most`."""
     async with self.read_lock:
-        _gather(self, n if n is not None and n >= _WORTH_WAITING_BYTES else 1)
+        _gather(self, least if least >= _WORTH_WAITING_BYTES else 1)
         try:
-            return await self.stream.receive_some(n)
+            return await self.stream.receive_some(most)
         except trio.BrokenResourceError as error:
             raise ConnectionClosedError(
                 f"TCP connection reset by remote peer: {error}", transport="tcp"
@@ -94,16 +97,15 @@ async def grant_credit(self: YamuxStream, *, bytes_read: int = 0) -> None:
     """
     if self.recv_closed:
         return
-    async with self.window_lock:
-        unread = len(self.conn.stream_buffers.get(self.stream_id, b""))
-        credit = self.target_recv_window - (self.recv_window + unread)
-        now = trio.current_time()
-        waited = now - vars(self).get("_granted_at", now - _GRANT_SECONDS)
-        if credit <= 0 or (2 * credit < self.target_recv_window and waited < _GRANT_SECONDS):
-            return
-        vars(self)["_granted_at"] = now
-        self.recv_window += credit
-        credit += self._apply_autotune_epoch(unread)
+    unread = len(self.conn.stream_buffers.get(self.stream_id, b""))
+    credit = self.target_recv_window - (self.recv_window + unread)
+    now = trio.current_time()
+    waited = now - vars(self).get("_granted_at", now - _GRANT_SECONDS)
+    if credit <= 0 or (2 * credit < self.target_recv_window and waited < _GRANT_SECONDS):
+        return
+    vars(self)["_granted_at"] = now
+    self.recv_window += credit
+    credit += self._apply_autotune_epoch(unread)
     await self.send_window_update(credit)
 
 

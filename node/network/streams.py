@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from math import inf
 from typing import Any, Protocol
 
 import trio
@@ -84,19 +85,21 @@ async def read_bytes(
     and what the stream raises.
     """
     buffer = bytearray() if into is None else into
-    while len(buffer) < count:
-        piece = b""
-        with trio.move_on_after(idle) as scope:
+    with trio.move_on_after(idle) as scope:
+        while len(buffer) < count:
             piece = await stream.read(min(count - len(buffer), rate.piece(_READ_BYTES)))
-        if scope.cancelled_caught:
-            raise StreamIdle(f"nothing for {idle:g} s")
-        if not piece:
-            raise StreamEnded(f"ended after {len(buffer)} of {count} bytes")
-        buffer += piece
-        # What is not read the sender may not send: the stream's window fills up.
-        await rate.spend(len(piece))
-        if progress is not None:
-            progress(len(buffer))
+            if not piece:
+                raise StreamEnded(f"ended after {len(buffer)} of {count} bytes")
+            buffer += piece
+            # What is not read the sender may not send: the stream's window fills up. That we wait is no
+            # silence of the sender's.
+            scope.deadline = inf
+            await rate.spend(len(piece))
+            scope.deadline = trio.current_time() + idle
+            if progress is not None:
+                progress(len(buffer))
+    if scope.cancelled_caught:
+        raise StreamIdle(f"nothing for {idle:g} s")
     return bytes(buffer)
 
 

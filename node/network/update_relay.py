@@ -260,7 +260,8 @@ class _Relayed:
                 end = min(self._ready, start + most)
                 if self._data is not None:
                     return self._data[start:end]
-                return bytes(self.buffer[len(FOUND) + start : len(FOUND) + end])
+                with memoryview(self.buffer) as view:
+                    return bytes(view[len(FOUND) + start : len(FOUND) + end])
             await self._changed.wait()
         raise FlowBroken(f"the update of round {self.round} is not to be had")
 

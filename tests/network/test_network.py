@@ -426,6 +426,6 @@ async def test_a_line_that_does_not_move_breaks_the_connection(
         async def stuck(data: bytes) -> None:
             await trio.sleep_forever()
 
-        muxer.secured_conn._inner.write = stuck
+        muxer.secured_conn._wire.write = stuck
         assert await outcome(a, b.peer) == "closed"
         await until(lambda: not a.connected() and not b.connected())

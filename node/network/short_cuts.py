@@ -1,0 +1,200 @@
+"""Short cuts through libp2p's stack, which do what the library does with a third of the work.
+
+Of what a frame costs on its way through the library encryption is a fiftieth. The rest goes into locks
+that let all other tasks have their turn although they are free, into layers that each read the kernel's
+bytes in two steps and copy them, and into lines for a debug log that nobody keeps. What goes over the
+wire, the errors, and where a task can be cancelled stay the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from types import TracebackType
+from typing import Any
+
+import trio
+from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
+from libp2p.io.trio import TrioTCPStream
+from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH, NoiseTransportReadWriter
+from libp2p.security.secure_session import SecureSession
+from libp2p.stream_muxer.exceptions import MuxedStreamError
+from libp2p.stream_muxer.yamux.yamux import (
+    HEADER_SIZE,
+    MAX_MESSAGE_SIZE,
+    TYPE_DATA,
+    YAMUX_HEADER_FORMAT,
+    Yamux,
+    YamuxStream,
+)
+
+from .queues import grant_credit, read_ready
+
+# The library's own, for what is left to them.
+_READ_BODY = Yamux._read_data_body
+_READ_STREAM = YamuxStream.read
+_LENGTH_BYTES = 2
+# Beyond a message only the length of the next is read, or some small ones: what is read ahead lies in
+# memory for as long as its sender pleases, on hundreds of connections.
+_AHEAD_BYTES = 4096
+_NOTHING = memoryview(b"")
+# As in the library: a sender that gets no credit for so long gives up.
+_CREDIT_SECONDS = 5.0
+_CREDIT_POLL_SECONDS = 0.01
+
+
+class FreeLock:
+    """A lock for `async with` that is taken at once when it is free.
+
+    trio's own lets every other task run first. Whoever waits is served in order, as there.
+    """
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    async def __aenter__(self) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._taken:
+            # It stays taken, and is ours then.
+            await self._waiting.park()
+        self._taken = True
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._waiting:
+            self._waiting.unpark()
+        else:
+            self._taken = False
+
+
+class NoiseWire:
+    """A Noise session that reads a message, and the length of the next, in one system call.
+
+    It takes the session over; nobody else may read from or write to that afterwards.
+    """
+
+    def __init__(self, session: SecureSession) -> None:
+        noise: Any = session.conn
+        self._noise: NoiseTransportReadWriter = noise
+        self._raw: Any = noise.read_writer.read_write_closer
+        # What came in together with the negotiation of the muxer.
+        self._plain = memoryview(session._drain(None))
+        self._sealed = b""
+
+    def take(self, count: int) -> bytes | None:
+        """The next `count` bytes, if they are here already."""
+        return self._cut(count) if len(self._plain) >= count else None
+
+    async def read(self, n: int | None = None) -> bytes:
+        """At least one and at most `n` bytes. Raises what `SecureSession.read` raises."""
+        if not self._plain:
+            self._plain = memoryview(await self._read_message())
+            if not self._plain:
+                raise ConnectionClosedError("Connection closed")
+        return self._cut(len(self._plain) if n is None else min(n, len(self._plain)))
+
+    async def write(self, data: bytes) -> None:
+        """Encrypt and send. A write that has begun must be finished: see `guards`."""
+        parts: list[bytes] = []
+        for start in range(0, len(data), MAX_PLAINTEXT_LENGTH):
+            sealed = self._noise.encrypt(data[start : start + MAX_PLAINTEXT_LENGTH])
+            parts += (len(sealed).to_bytes(_LENGTH_BYTES, "big"), sealed)
+        await self._raw.write(b"".join(parts))
+
+    async def _read_message(self) -> bytes:
+        while (lacking := self._lacking()) > 0:
+            piece = await self._read_sealed(lacking)
+            if not piece:
+                raise IncompleteReadError(
+                    "the connection ended",
+                    expected_bytes=len(self._sealed) + lacking,
+                    received_bytes=len(self._sealed),
+                )
+            self._sealed += piece
+        end = len(self._sealed) + lacking
+        message, self._sealed = self._sealed[_LENGTH_BYTES:end], self._sealed[end:]
+        return self._noise.decrypt(message)
+
+    def _cut(self, count: int) -> bytes:
+        piece, rest = bytes(self._plain[:count]), self._plain[count:]
+        # An empty view would keep the message.
+        self._plain = rest if rest else _NOTHING
+        return piece
+
+    def _lacking(self) -> int:
+        """How many bytes are missing of the next message; below 0, how many are there beyond it."""
+        have = len(self._sealed)
+        if have < _LENGTH_BYTES:
+            return _LENGTH_BYTES - have
+        return _LENGTH_BYTES + int.from_bytes(self._sealed[:_LENGTH_BYTES], "big") - have
+
+    async def _read_sealed(self, least: int) -> bytes:
+        most = max(least + _LENGTH_BYTES, _AHEAD_BYTES)
+        stream = self._raw.stream
+        if isinstance(stream, TrioTCPStream):
+            return await read_ready(stream, least, most)
+        # A circuit through another peer.
+        return await self._raw.read(most)
+
+
+async def write_frame(self: Yamux, data: bytes) -> None:
+    """In place of `Yamux._write_frame`, without its line for the log."""
+    async with self._write_lock:
+        await self.secured_conn.write(data)
+
+
+async def write_stream(self: YamuxStream, data: bytes) -> None:
+    """In place of `YamuxStream.write`: a frame costs one copy and no lock of the stream's.
+
+    Nothing else happens between looking at the window and taking from it, so there is nothing to lock.
+    """
+    view = memoryview(data)
+    if self.send_closed:
+        raise MuxedStreamError("Stream is closed for sending")
+    while view:
+        if not self.send_window:
+            await _wait_for_credit(self)
+        if self.send_closed or self.closed:
+            raise MuxedStreamError("Stream is closed")
+        size = min(self.send_window, MAX_MESSAGE_SIZE - HEADER_SIZE, len(view))
+        self.send_window -= size
+        header = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_DATA, 0, self.stream_id, size)
+        await self.conn._write_frame(b"".join((header, view[:size])))
+        view = view[size:]
+
+
+async def read_body(self: Yamux, length: int) -> bytes:
+    """In place of `Yamux._read_data_body`: it sets no alarm for what is here already."""
+    wire: Any = self.secured_conn
+    body: bytes | None = wire.take(length)
+    return await _READ_BODY(self, length) if body is None else body
+
+
+async def read_stream(self: YamuxStream, n: int | None = -1) -> bytes:
+    """In place of `YamuxStream.read` where it is to bring up to `n` bytes of an open stream."""
+    conn, number = self.conn, self.stream_id
+    while n is not None and n > 0 and not (self.recv_closed or self.closed or self.reset_received):
+        buffer, event = conn.stream_buffers.get(number), conn.stream_events.get(number)
+        if buffer is None or event is None:
+            break
+        if buffer:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            with memoryview(buffer) as view:
+                data = bytes(view[:n])
+            del buffer[:n]
+            await grant_credit(self, bytes_read=len(data))
+            return data
+        if event.is_set():
+            conn.stream_events[number] = event = trio.Event()
+        await event.wait()
+    return await _READ_STREAM(self, n)
+
+
+async def _wait_for_credit(stream: YamuxStream) -> None:
+    # There is no event for it.
+    with trio.move_on_after(_CREDIT_SECONDS):
+        while not stream.send_window and not stream.closed:  # noqa: ASYNC110  (see above)
+            await trio.sleep(_CREDIT_POLL_SECONDS)
+        return
+    raise MuxedStreamError("Timed out waiting for window update after 5 seconds.")

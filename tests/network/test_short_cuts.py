@@ -1,0 +1,255 @@
+"""The short cuts do what the library does: locks in order, messages whole however they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from distro_node.crypto.identity import PeerId
+from distro_node.node.network import short_cuts
+from distro_node.node.network.scopes import open_scope
+from distro_node.node.network.short_cuts import FreeLock, NoiseWire
+from distro_node.node.network.streams import reset, write_frame
+from hypothesis import given
+from hypothesis import strategies as st
+from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
+from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH
+from libp2p.stream_muxer.exceptions import MuxedStreamError
+from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, MAX_MESSAGE_SIZE
+from network.support import star
+
+KEY = 0x5A
+
+
+class Plank:
+    """In the place of a Noise session and all that is below it: a wire that brings `pieces`."""
+
+    def __init__(self, pieces: list[bytes], negotiated: bytes = b"") -> None:
+        self._pieces = pieces
+        self._negotiated = negotiated
+        self.sent: list[bytes] = []
+        self.conn = self.read_writer = self.read_write_closer = self
+        self.stream = None
+
+    def _drain(self, n: int | None) -> bytes:
+        return self._negotiated
+
+    def encrypt(self, data: bytes) -> bytes:
+        return bytes(byte ^ KEY for byte in data) + b"tag"
+
+    def decrypt(self, data: bytes) -> bytes:
+        assert data.endswith(b"tag")
+        return bytes(byte ^ KEY for byte in data[:-3])
+
+    async def read(self, n: int) -> bytes:
+        piece = self._pieces.pop(0) if self._pieces else b""
+        if len(piece) > n:
+            self._pieces.insert(0, piece[n:])
+        return piece[:n]
+
+    async def write(self, data: bytes) -> None:
+        self.sent.append(data)
+
+
+def wire(pieces: list[bytes], negotiated: bytes = b"") -> NoiseWire:
+    plank: Any = Plank(pieces, negotiated)
+    return NoiseWire(plank)
+
+
+def run(function: Callable[[], Any]) -> Any:
+    """In virtual time, for tests that Hypothesis calls."""
+    return trio.run(function, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def sealed(*messages: bytes) -> bytes:
+    """What the other end puts on the wire."""
+    other: Any = Plank([])
+    sender = NoiseWire(other)
+    for message in messages:
+        await sender.write(message)
+    return b"".join(other.sent)
+
+
+@given(
+    st.lists(st.binary(min_size=1, max_size=6000), max_size=5),
+    st.lists(st.integers(1, 9000), max_size=12),
+    st.lists(st.integers(1, 5000), min_size=1, max_size=8),
+    st.binary(max_size=20),
+)
+def test_messages_come_whole_however_they_are_cut(
+    messages: list[bytes], cuts: list[int], reads: list[int], negotiated: bytes
+) -> None:
+    async def check() -> None:
+        stream = await sealed(*messages)
+        pieces = []
+        for cut in cuts:
+            pieces.append(stream[:cut])
+            stream = stream[cut:]
+        reader = wire([piece for piece in [*pieces, stream] if piece], negotiated)
+        got, wanted = b"", negotiated + b"".join(messages)
+        while len(got) < len(wanted):
+            count = reads[len(got) % len(reads)]
+            ready = reader.take(count)
+            piece = await reader.read(count) if ready is None else ready
+            assert 1 <= len(piece) <= count
+            got += piece
+        assert got == wanted
+        with pytest.raises(IncompleteReadError) as ended:
+            await reader.read(1)
+        assert ended.value.is_clean_close
+
+    run(check)
+
+
+async def test_a_message_that_breaks_off_is_no_proper_end() -> None:
+    stream = await sealed(b"whole", b"broken")
+    reader = wire([stream[:-1]])
+    assert await reader.read() == b"whole"
+    with pytest.raises(IncompleteReadError) as ended:
+        await reader.read()
+    assert not ended.value.is_clean_close
+
+
+async def test_an_empty_message_ends_the_connection() -> None:
+    """As in the library; a peer has no reason to send one."""
+    reader = wire([b"\0\3tag"])
+    with pytest.raises(ConnectionClosedError):
+        await reader.read(1)
+
+
+async def test_what_is_too_long_for_one_message_takes_several() -> None:
+    data = bytes(range(256)) * 600
+    reader = wire([await sealed(data)])
+    got = [await reader.read(), await reader.read(), await reader.read()]
+    assert b"".join(got) == data
+    assert max(map(len, got)) == MAX_PLAINTEXT_LENGTH
+
+
+# --- locks ---------------------------------------------------------------------------------------
+
+
+async def test_a_free_lock_lets_nobody_run_before() -> None:
+    lock, others = FreeLock(), []
+
+    async def other() -> None:
+        others.append("ran")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        for _ in range(100):
+            async with lock:
+                assert not others
+
+
+async def test_a_taken_lock_is_handed_on_in_order_past_those_who_gave_up() -> None:
+    lock, taken = FreeLock(), []
+    impatient = open_scope()
+
+    async def take(name: str, scope: Any) -> None:
+        with scope:
+            async with lock:
+                taken.append(name)
+                await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery, lock:
+        for name in "abcd":
+            nursery.start_soon(take, name, impatient if name == "b" else open_scope())
+            await trio.testing.wait_all_tasks_blocked()
+        impatient.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not taken
+    assert taken == ["a", "c", "d"]
+
+
+async def test_who_is_cancelled_does_not_take_a_free_lock() -> None:
+    lock = FreeLock()
+    with open_scope() as scope:
+        scope.cancel()
+        async with lock:
+            raise AssertionError("it was taken")
+    assert scope.cancelled_caught
+    with trio.fail_after(1):
+        async with lock:
+            pass
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+class Sender:
+    """What `write_stream` needs of a stream and its connection."""
+
+    def __init__(self, window: int) -> None:
+        self.send_window = window
+        self.closed = self.send_closed = False
+        self.stream_id = 1
+        self.conn = self
+        self.sent = b""
+
+    async def _write_frame(self, data: bytes) -> None:
+        assert len(data) <= MAX_MESSAGE_SIZE
+        self.sent += data[HEADER_SIZE:]
+
+
+async def test_a_writer_keeps_to_its_credit(autojump_clock: trio.testing.MockClock) -> None:
+    stream: Any = Sender(100_000)
+    data = bytes(range(256)) * 1000
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(short_cuts.write_stream, stream, data)
+        await trio.sleep(1)
+        assert stream.sent == data[:100_000]
+        assert stream.send_window == 0
+        stream.send_window = 1_000_000
+    assert stream.sent == data
+    assert stream.send_window == 1_000_000 - (len(data) - 100_000)
+
+
+async def test_a_writer_without_credit_gives_up(autojump_clock: trio.testing.MockClock) -> None:
+    stream: Any = Sender(0)
+    begun = trio.current_time()
+    with pytest.raises(MuxedStreamError, match="window"):
+        await short_cuts.write_stream(stream, b"x")
+    assert trio.current_time() - begun == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("end", ["closed", "send_closed"])
+async def test_a_writer_notices_the_end(end: str, autojump_clock: trio.testing.MockClock) -> None:
+    stream: Any = Sender(0)
+
+    async def write() -> None:
+        with pytest.raises(MuxedStreamError, match="closed"):
+            await short_cuts.write_stream(stream, b"x")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        await trio.sleep(1)
+        setattr(stream, end, True)
+        stream.send_window = 1
+    assert not stream.sent
+
+
+async def test_a_read_that_is_cancelled_loses_nothing() -> None:
+    """The bytes of a stream are there for the next read, however often one is given up."""
+    data = bytes(range(256)) * 2000
+    async with star(2) as (a, b):
+
+        async def answer(peer: PeerId, request: bytes) -> bytes:
+            return data
+
+        b.serve("/test/1", answer, max_request=1, max_concurrent=1)
+        stream = await a._requests.open_stream(b.peer, "/test/1")
+        await write_frame(stream, b"")
+        got, cancelled = b"", 0
+        while len(got) < 5 + len(data):
+            with open_scope() as scope:
+                # Every other read is cancelled before it can begin.
+                if cancelled * 5000 <= len(got):
+                    scope.cancel()
+                got += await stream.read(5000)
+            cancelled += scope.cancelled_caught
+        assert got[5:] == data
+        assert cancelled > 50
+        await reset(stream)
