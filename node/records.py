@@ -16,12 +16,14 @@ from pathlib import Path
 
 from ..crypto.envelope import MAX_ENVELOPE_BYTES, Envelope, EnvelopeError, open_envelope
 from ..crypto.hashing import ContentId
+from ..protocol.entries import MAX_DECIDED_BYTES, decode_decided
 from ..protocol.errors import ProtocolError
-from ..protocol.ledger import MAX_DECIDED_BYTES, Ledger, decode_decided
+from ..protocol.ledger import Ledger
 from ..protocol.manifest import Manifest
 from ..protocol.messages import Decided
 from ..protocol.wire import encode
 from .datadir import SwarmDir
+from .shelf import FileShelf
 
 _LENGTH_BYTES = 4
 
@@ -117,6 +119,7 @@ class Records:
     def __init__(self, directory: SwarmDir, manifest: Manifest) -> None:
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._manifest = manifest
+        self._root = directory.root
         self._ledger = EntryFile(directory.ledger, MAX_DECIDED_BYTES)
         self._votes = EntryFile(directory.votes, MAX_ENVELOPE_BYTES)
         self._snapshots = directory.root / "snapshots.json"
@@ -128,7 +131,8 @@ class Records:
 
         `mend`: drop what follows it. Not beside a running node.
         """
-        ledger = Ledger(self._manifest)
+        # Who only looks may not be allowed to write here.
+        ledger = Ledger(self._manifest, shelf=FileShelf(self._root) if mend else None)
         entries: list[bytes] = []
         damaged = False
         for entry in self._ledger.read(mend=mend):

@@ -15,6 +15,7 @@ from ..crypto.identity import PeerId
 from .assignment import share
 from .certificates import Verify, check_certificate
 from .deal import Deal
+from .entries import Entries, Shelf
 from .errors import ProtocolError
 from .evidence import EVIDENCE_WINDOW, check_evidence
 from .manifest import Manifest
@@ -30,15 +31,7 @@ from .messages import (
     RecordId,
     SnapshotEntry,
 )
-from .wire import decode, encode
-
-# 4,096 members at some 130 bytes an entry, admission and ballot each.
-MAX_DECIDED_BYTES = 4 << 20
-
-
-def decode_decided(data: bytes) -> Decided:
-    """Decode a ledger entry. Raises `ProtocolError`; what it says is not checked yet."""
-    return decode(Decided, data, max_bytes=MAX_DECIDED_BYTES)
+from .wire import encode
 
 
 class Weight(NamedTuple):
@@ -56,17 +49,25 @@ class Weight(NamedTuple):
 class Ledger:
     """A chain of decided records from round 0 on, checked entry by entry."""
 
-    def __init__(self, manifest: Manifest, *, verify: Verify = verify_detached) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        *,
+        verify: Verify = verify_detached,
+        shelf: Shelf | None = None,
+    ) -> None:
+        """`shelf` takes the older entries; without one all are kept in memory."""
         self.swarm = manifest.swarm
         self.manifest = manifest
         self.verify = verify
-        self._entries: list[Decided] = []
+        self._entries = Entries(shelf)
         self._ids: list[RecordId] = []
         self._memberships: list[Membership] = [founding(manifest.founder)]
         # One state a round: it is as small as the round's failures, far smaller than its record.
         self._deals = [Deal()]
-        self._snapshot: tuple[int, SnapshotEntry] | None = None
-        self._everybody = {manifest.founder}
+        # By round, and by who was admitted there first: with these nothing needs all entries again.
+        self._snapshots: list[tuple[int, SnapshotEntry]] = []
+        self._everybody = {manifest.founder: 0}
         # What the updates of all rounds before this one come to.
         self._bytes = [0]
 
@@ -141,7 +142,7 @@ class Ledger:
     @property
     def snapshot(self) -> SnapshotEntry | None:
         """The latest certified snapshot; None means the manifest's initial parameters."""
-        return self._snapshot[1] if self._snapshot else None
+        return self._snapshots[-1][1] if self._snapshots else None
 
     def append(self, decided: Decided) -> None:
         """Check the next entry and add it. Raises `ProtocolError`."""
@@ -168,10 +169,11 @@ class Ledger:
         self._entries.append(decided)
         self._ids.append(record.id)
         self._memberships.append(membership.after(record))
-        self._everybody.update(admission.peer for admission in record.admitted)
+        for admission in record.admitted:
+            self._everybody.setdefault(admission.peer, round_)
         self._bytes.append(self._bytes[-1] + sum(entry.size for entry in record.updates))
         if record.snapshot is not None:
-            self._snapshot = (round_, record.snapshot)
+            self._snapshots.append((round_, record.snapshot))
 
     def _deal_after(self, record: Record) -> Deal:
         rounds, before = self.manifest.rounds, self._deals[-1]
@@ -190,15 +192,15 @@ class Ledger:
     def truncated(self, length: int) -> Ledger:
         """A ledger with only the first `length` entries (already checked, so not checked again)."""
         copy = Ledger(self.manifest, verify=self.verify)
-        copy._entries = self._entries[:length]
+        copy._entries = self._entries.before(length)
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships[: length + 1]
         copy._deals = self._deals[: length + 1]
         copy._bytes = self._bytes[: length + 1]
-        for decided in copy._entries:
-            copy._everybody.update(admission.peer for admission in decided.record.admitted)
-            if decided.record.snapshot is not None:
-                copy._snapshot = (decided.record.round, decided.record.snapshot)
+        copy._snapshots = [known for known in self._snapshots if known[0] < length]
+        copy._everybody |= {
+            peer: round_ for peer, round_ in self._everybody.items() if round_ < length
+        }
         return copy
 
     def weight_from(self, fork: int) -> Weight:
@@ -215,13 +217,13 @@ class Ledger:
         in_force = self._memberships[fork]
         followers = {
             signed.peer
-            for decided in self._entries[fork:]
+            for decided in self._entries.since(fork)
             for signed in decided.certificate.ballots
             if signed.peer in in_force
         }
         counted = [
             (decided.record.round, entry.peer)
-            for decided in self._entries[fork:]
+            for decided in self._entries.since(fork)
             for entry in decided.record.updates
             if entry.peer in in_force
         ]

@@ -107,6 +107,9 @@ class Membership:
                 since.pop(proof.peer, None)
             for oldest in list(expelled)[:-MAX_EXPELLED]:
                 del expelled[oldest]
+        if (since, gone, expelled) == (self.since, self.gone, self.expelled):
+            # One for all the rounds that it is in force: a ledger has the memberships of all rounds.
+            return self
         return Membership(since=since, gone=gone, expelled=expelled)
 
 

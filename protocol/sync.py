@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from .ledger import MAX_DECIDED_BYTES, decode_decided
+from .entries import MAX_DECIDED_BYTES, decode_decided
 from .messages import Decided
 from .structure import U63, Length
 from .wire import decode, encode

@@ -11,8 +11,8 @@ from distro_node.protocol.blobs import (
     BlobList,
     decode_blob_list,
 )
+from distro_node.protocol.entries import MAX_DECIDED_BYTES
 from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.ledger import MAX_DECIDED_BYTES
 from distro_node.protocol.sync import (
     MAX_SYNC_REQUEST_BYTES,
     MAX_SYNC_RESPONSE_BYTES,

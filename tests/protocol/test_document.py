@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from distro_node.protocol import (
     agreement,
+    entries,
     evidence,
-    ledger,
     lookout,
     mailbox,
     membership,
@@ -71,7 +71,7 @@ def test_every_kind_of_message(sections: dict[str, str]) -> None:
     [
         ("at most {} members", MAX_MEMBERS),
         ("| a message | {} KiB |", messages.MAX_MESSAGE_BYTES >> 10),
-        ("| a ledger entry | {} MiB |", ledger.MAX_DECIDED_BYTES >> 20),
+        ("| a ledger entry | {} MiB |", entries.MAX_DECIDED_BYTES >> 20),
         ("| items in one decoded value | {:,},", wire.MAX_ITEMS),
         ("of which messages are kept | {} |", mailbox.FUTURE_ROUNDS),
         ("messages kept of a member, all rounds together | {} MiB |", mailbox.MEMBER_BYTES >> 20),

@@ -15,7 +15,7 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.protocol.blobs import CHUNK_BYTES, BlobList, decode_blob_list
-from distro_node.protocol.ledger import decode_decided
+from distro_node.protocol.entries import decode_decided
 from distro_node.protocol.manifest import (
     AdmissionSpec,
     DataSpec,

@@ -368,7 +368,7 @@ class _Forged(Ledger):
         short = ledger.truncated(fork)
         forged = cls.__new__(cls)
         forged.__dict__ = dict(short.__dict__)
-        forged._entries = [*short._entries, entry]
+        forged._entries.append(entry)
         forged._ids = [*short._ids, entry.record.id]
         forged.entry = entry
         return forged

@@ -1,0 +1,54 @@
+"""Older ledger entries on disk, out of memory.
+
+A file without a name, which is gone with the process: the ledger's own file is what a restart reads, and
+what is on this shelf may belong to a chain that was dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+
+_LENGTH_BYTES = 4
+
+
+class FileShelf:
+    """A shelf for `protocol.entries`, in `folder`. Raises `OSError` where no file can be made, and
+    when one cannot be read; an entry that cannot be written (a full disk) stays in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        # It lives as long as the shelf, and closes with it.
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self._end = 0
+        # By places before the file's beginning.
+        self._unwritten: dict[int, bytes] = {}
+
+    def put(self, entry: bytes) -> int:
+        """Keep `entry`; returns its place."""
+        framed = len(entry).to_bytes(_LENGTH_BYTES, "big") + entry
+        try:
+            # A short write is a full disk; the next entry overwrites what it left.
+            whole = os.pwrite(self._file.fileno(), framed, self._end) == len(framed)
+        except OSError:
+            whole = False
+        if not whole:
+            if not self._unwritten:
+                _log.warning("no room to put older ledger entries on disk: they stay in memory")
+            place = -1 - len(self._unwritten)
+            self._unwritten[place] = entry
+            return place
+        place = self._end
+        self._end += len(framed)
+        return place
+
+    def get(self, place: int) -> bytes:
+        """The entry at `place`."""
+        if place < 0:
+            return self._unwritten[place]
+        file = self._file.fileno()
+        length = int.from_bytes(os.pread(file, _LENGTH_BYTES, place), "big")
+        return os.pread(file, length, place + _LENGTH_BYTES)
