@@ -48,7 +48,7 @@ sequence_length = 32
 heldout_fraction = 0.1
 
 [optimizer]
-top_k = 8
+top_k = {top_k}
 
 [schedule]
 peak = 4e-3
@@ -56,7 +56,8 @@ warmup_rounds = 2
 total_rounds = 100000
 
 [rounds]
-sequences = 12
+sequences = {sequences}
+overlap = {overlap}
 start_members = {start_members}
 snapshot_interval = {snapshot_interval}
 min_seconds = 0.2
@@ -221,6 +222,9 @@ class Swarm:
         snapshot_interval: int = 5,
         hidden: int = 32,
         lease_seconds: float = 6.0,
+        top_k: int = 8,
+        sequences: int = 12,
+        overlap: bool = False,
         places: Mapping[str, Place] | None = None,
     ) -> None:
         """`places` says where nodes run, and `bootstrap`; on loopback if it does not say."""
@@ -239,6 +243,9 @@ class Swarm:
                 snapshot_interval=snapshot_interval,
                 hidden=hidden,
                 lease_seconds=lease_seconds,
+                top_k=top_k,
+                sequences=sequences,
+                overlap=str(overlap).lower(),
             )
         )
 
