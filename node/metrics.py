@@ -53,6 +53,7 @@ Reason = Literal[
     "certificate",
     "equivocation",
     "evidence",
+    "frozen",
     "impersonation",
     "invalid",
     "malformed",
@@ -241,7 +242,7 @@ class Metrics:
         self.rejected = self._family(
             Counter,
             "messages_rejected_total",
-            "Messages and blobs from peers that failed a check.",
+            "Messages and blobs from peers that failed a check, or (`frozen`) never came.",
             "reason",
             Reason,
         )

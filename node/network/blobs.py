@@ -20,6 +20,7 @@ from ...protocol.blobs import MAX_BLOB_BYTES
 from ...protocol.errors import ProtocolError
 from ...protocol.relaying import RelayRequest
 from ..blobstore import BlobStore
+from .avoidance import Avoidance
 from .errors import RequestError
 from .network import Network
 from .relays import PROTOCOL as RELAY
@@ -130,6 +131,7 @@ class BlobFetcher:
         self._latency = 0.25
         self._rate = 1e6
         self._speeds = Speeds()
+        self._frozen = Avoidance()
 
     async def fetch(
         self,
@@ -265,6 +267,8 @@ class BlobFetcher:
                 and self._busy[peer] < _PER_PROVIDER
             ):
                 choices.append(peer)
+        # Those who take questions and answer none come last.
+        choices = [peer for peer in choices if peer not in self._frozen] or choices
         # Every peer prefers another provider for every blob: the load spreads by itself.
         own = self._network.peer
 
@@ -313,8 +317,10 @@ class BlobFetcher:
                 kind=download.kind,
                 progress=note,
             )
+            attempt.ended = True
             await self._judge(download, attempt, response)
         except RequestError as error:
+            attempt.ended |= error.reason != "timeout"
             download.failed(peer, "too large" if error.reason == "oversized" else error.reason)
             if error.reason == "oversized":
                 # No liar for certain (whoever told us the size may be one), but of no use.
@@ -325,6 +331,10 @@ class BlobFetcher:
             seconds = trio.current_time() - attempt.started
             if download.tried.get(peer) not in _LACKING:
                 self._speeds.note(peer, attempt.received, seconds, self._busy[peer])
+            if attempt.first_byte is not None:
+                self._frozen.forgive(peer)
+            elif not attempt.ended and self._frozen.waited(peer, seconds):
+                self._network.traffic.reject("frozen")
             self._busy[peer] -= 1
             if not self._busy[peer]:
                 del self._busy[peer]
@@ -426,6 +436,9 @@ class _Attempt:
         self.started = now
         self.first_byte: float | None = None
         self.received = 0
+        # A relay waits for the author itself.
+        self.ended = is_relay
+        """Whether it ended for another reason than that the peer sends nothing."""
         self._size = size
         self._heard = now
         self._stall = stall

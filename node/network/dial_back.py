@@ -61,22 +61,22 @@ class DialBack:
         )
 
     async def _answer(self, peer: PeerId, data: bytes) -> bytes:
-        ports = _decode_ports(data)
-        outcomes = dict.fromkeys(ports, _OUTCOMES.index("untried"))
+        ports = decode_ports(data)
+        outcomes: dict[int, Outcome] = dict.fromkeys(ports, "untried")
         remote = self._network.remote(peer)
         if remote is None:
             # It reaches us through a relay, and we know no address of it.
-            return _encode(outcomes.values(), "")
+            return encode_finding(outcomes.values(), "")
 
         async def call(port: int) -> None:
             reached = await self._network.answers(peer, remote.host, port, _DIAL_SECONDS)
-            outcomes[port] = _OUTCOMES.index("reached" if reached else "failed")
+            outcomes[port] = "reached" if reached else "failed"
 
         if self._may_ask(peer):
             async with trio.open_nursery() as nursery:
                 for port in ports:
                     nursery.start_soon(call, port)
-        return _encode(outcomes.values(), remote.host)
+        return encode_finding(outcomes.values(), remote.host)
 
     def _may_ask(self, peer: PeerId) -> bool:
         now = trio.current_time()
@@ -98,12 +98,40 @@ async def ask_dial_back(network: Network, peer: PeerId, ports: Sequence[int]) ->
     answer = await network.request(
         peer,
         PROTOCOL,
-        b"".join(port.to_bytes(_PORT_BYTES, "big") for port in chosen),
+        encode_ports(chosen),
         max_response=MAX_PORTS + _MAX_ADDRESS_BYTES,
         timeout=_ASK_SECONDS,
     )
-    codes, observed = answer[: len(chosen)], answer[len(chosen) :]
-    if len(codes) < len(chosen) or any(code >= len(_OUTCOMES) for code in codes):
+    return decode_finding(answer, chosen)
+
+
+def encode_ports(ports: Iterable[int]) -> bytes:
+    """A question: two bytes a port, the higher one first."""
+    return b"".join(port.to_bytes(_PORT_BYTES, "big") for port in ports)
+
+
+def decode_ports(data: bytes) -> list[int]:
+    """The ports in a question. Raises `ProtocolError`."""
+    if not data or len(data) % _PORT_BYTES:
+        raise ProtocolError("malformed", "ports have two bytes each")
+    ports = [
+        int.from_bytes(data[start : start + _PORT_BYTES], "big")
+        for start in range(0, len(data), _PORT_BYTES)
+    ]
+    if 0 in ports or len(set(ports)) < len(ports):
+        raise ProtocolError("malformed", "a port that is none, or one twice")
+    return ports
+
+
+def encode_finding(outcomes: Iterable[Outcome], observed: str) -> bytes:
+    """An answer: a byte a port, 0 failed, 1 reached, 2 untried; then the address, if it is known."""
+    return bytes(map(_OUTCOMES.index, outcomes)) + observed.encode("ascii")
+
+
+def decode_finding(answer: bytes, ports: Sequence[int]) -> Finding | None:
+    """What the answer says of these ports; None without an address. Raises `ProtocolError`."""
+    codes, observed = answer[: len(ports)], answer[len(ports) :]
+    if len(codes) < len(ports) or any(code >= len(_OUTCOMES) for code in codes):
         raise ProtocolError("malformed", "an answer about our ports that makes no sense")
     if not observed:
         return None
@@ -112,7 +140,7 @@ async def ask_dial_back(network: Network, peer: PeerId, ports: Sequence[int]) ->
     except ValueError:
         raise ProtocolError("malformed", "we are seen at an address that is none") from None
     outcomes: dict[int, Outcome] = {
-        port: _OUTCOMES[code] for port, code in zip(chosen, codes, strict=True)
+        port: _OUTCOMES[code] for port, code in zip(ports, codes, strict=True)
     }
     return Finding(observed=str(address), outcomes=outcomes)
 
@@ -126,19 +154,3 @@ def ports_of(addresses: Sequence[str]) -> list[int]:
         if port not in found:
             found.append(port)
     return found
-
-
-def _decode_ports(data: bytes) -> list[int]:
-    if not data or len(data) % _PORT_BYTES:
-        raise ProtocolError("malformed", "ports have two bytes each")
-    ports = [
-        int.from_bytes(data[start : start + _PORT_BYTES], "big")
-        for start in range(0, len(data), _PORT_BYTES)
-    ]
-    if 0 in ports or len(set(ports)) < len(ports):
-        raise ProtocolError("malformed", "a port that is none, or one twice")
-    return ports
-
-
-def _encode(outcomes: Iterable[int], observed: str) -> bytes:
-    return bytes(outcomes) + observed.encode("ascii")

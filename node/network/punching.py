@@ -19,9 +19,11 @@ from .network import Network
 
 PROTOCOL = "/distro/punch/1"
 
-# A question: one of these, then where the asker is seen, `<address> <port>`.
-_WHERE = b"?"
-_NOW = b"!"
+WHERE = b"?"
+"""Begins a question; where the asker is seen is behind it. The answer is the same, or empty."""
+NOW = b"!"
+"""The moment to dial; the answer is empty."""
+
 _MAX_BYTES = 64
 _ASK_SECONDS = 5.0
 # The first packet may arrive before the other router expects it and is sent again after one second,
@@ -47,19 +49,25 @@ class Punching:
         self._again: dict[PeerId, float] = {}
         network.serve(PROTOCOL, self._answer, max_request=_MAX_BYTES, max_concurrent=8)
 
+    @property
+    def place(self) -> Place | None:
+        """Where the world sees this node, if its router keeps the port; None: nobody has told yet."""
+        ports, outside = self._network.listening_ports, self._observed()
+        return (outside, ports[0]) if ports and outside is not None else None
+
     async def punch(self, peer: PeerId) -> bool:
         """Try once with a peer that is connected through a relay; whether it is direct now."""
-        own = self._own()
+        own = self.place
         if own is None:
             return False
         try:
             asked = trio.current_time()
-            there = _decode(await self._ask(peer, _WHERE + _encode(own)))
+            there = decode_place(await self._ask(peer, WHERE + encode_place(own)))
             delay = (trio.current_time() - asked) / 2
             if there is None:
                 return False
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._ask_quietly, peer, _NOW)
+                nursery.start_soon(self._ask_quietly, peer, NOW)
                 # By then the other has heard it, too.
                 await trio.sleep(min(delay, _MAX_DELAY_SECONDS))
                 # Who asks takes the answering part in the handshake: two callers at the ends of one
@@ -73,15 +81,15 @@ class Punching:
         return peer not in self._network.relayed()
 
     async def _answer(self, peer: PeerId, data: bytes) -> bytes:
-        now, own = trio.current_time(), self._own()
-        if data[:1] == _NOW:
+        now, own = trio.current_time(), self.place
+        if data[:1] == NOW:
             there = self._expected.pop(peer, None)
             if there is not None:
                 self._network.spawn(self._dial, peer, there)
             return b""
-        if data[:1] != _WHERE:
+        if data[:1] != WHERE:
             raise ProtocolError("malformed", "neither where nor now")
-        there = _decode(data[1:])
+        there = decode_place(data[1:])
         late = self._again.get(peer, now) > now
         if own is None or there is None or late or peer not in self._network.relayed():
             return b""
@@ -91,7 +99,7 @@ class Punching:
                 del table[next(iter(table))]
         self._expected[peer] = there
         self._again[peer] = now + _PAUSE_SECONDS
-        return _encode(own)
+        return encode_place(own)
 
     async def _dial(self, peer: PeerId, there: Place) -> None:
         await self._network.dial_from_port(peer, *there, _DIAL_SECONDS, answering=False)
@@ -108,17 +116,13 @@ class Punching:
             # The circuit has gone; then there is nothing to be improved.
             return
 
-    def _own(self) -> Place | None:
-        """Where we are seen, if the router keeps the port."""
-        ports, outside = self._network.listening_ports, self._observed()
-        return (outside, ports[0]) if ports and outside is not None else None
 
-
-def _encode(place: Place) -> bytes:
+def encode_place(place: Place) -> bytes:
+    """`<address> <port>`."""
     return f"{place[0]} {place[1]}".encode("ascii")
 
 
-def _decode(data: bytes) -> Place | None:
+def decode_place(data: bytes) -> Place | None:
     """The place in a message; None if there is none to dial. Raises `ProtocolError`."""
     if not data:
         return None

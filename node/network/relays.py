@@ -10,6 +10,7 @@ import trio
 
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
+from .avoidance import Avoidance
 from .errors import RequestError
 from .network import Network, PeerUp
 
@@ -19,9 +20,6 @@ slowly as its author sends it; or nothing: not to be had here (or "yes")."""
 
 _ASK_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 5.0
-# Whoever was overtaken by a home line is no help; doubled each time, and forgotten with the connection.
-_AVOID_SECONDS = 30.0
-_LONGEST_AVOIDANCE_SECONDS = 600.0
 
 
 class Relays:
@@ -30,14 +28,15 @@ class Relays:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._relays: set[PeerId] = set()
-        self._avoid: dict[PeerId, tuple[float, float]] = {}
+        # Whoever was overtaken by a home line is no help.
+        self._slow = Avoidance()
 
     async def run(self) -> None:
         """Ask every new connection, for ever."""
         async with trio.open_nursery() as nursery:
             async for event in self._network.peer_events():
                 self._relays.discard(event.peer)
-                self._avoid.pop(event.peer, None)
+                self._slow.forgive(event.peer)
                 if isinstance(event, PeerUp):
                     nursery.start_soon(self._ask, event.peer)
 
@@ -53,18 +52,13 @@ class Relays:
         All members choose the same one, so that its author sends it once; different updates go to
         different relays, so that they share the work.
         """
-        now = trio.current_time()
-        usable = [relay for relay in self._relays if self._avoid.get(relay, (now, 0.0))[0] <= now]
+        usable = [relay for relay in self._relays if relay not in self._slow]
         return sorted(usable, key=lambda relay: content_id(update + relay))
 
     def too_slow(self, relay: PeerId) -> None:
         """A relay was overtaken by others who had what it was asked for."""
         if relay in self._relays:
-            _, pause = self._avoid.get(relay, (0.0, _AVOID_SECONDS))
-            self._avoid[relay] = (
-                trio.current_time() + pause,
-                min(2 * pause, _LONGEST_AVOIDANCE_SECONDS),
-            )
+            self._slow.add(relay)
 
     async def _ask(self, peer: PeerId) -> None:
         while peer in self._network.connected():

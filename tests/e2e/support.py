@@ -123,7 +123,7 @@ class Node:
             "join",
             link or self.swarm.link,
             *("--data-dir", self.data.root),
-            *("--no-screen", "--metrics-addr", "off", "--threads", "1", "--device", "cpu"),
+            *("--no-screen", "--metrics-addr", "127.0.0.1:0", "--threads", "1", "--device", "cpu"),
             *("--listen", self.swarm.place(self.name).listen, "--log-level", "info"),
             *("--evaluate-every", "5"),
             *options,
@@ -199,7 +199,7 @@ class Node:
         return Records(self.directory, self.swarm.manifest).load_ledger(mend=False)
 
     def received(self) -> dict[str, float]:
-        """The bytes that it has received since its start, by kind, if it serves metrics."""
+        """The bytes that it has received since its start, by kind."""
         with urllib.request.urlopen(self.status()["metrics"], timeout=10) as page:
             text = page.read().decode()
         found = re.findall(r'^distro_received_bytes_total{kind="(\w+)"} (\S+)$', text, re.MULTILINE)

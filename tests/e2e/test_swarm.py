@@ -123,7 +123,7 @@ def test_a_restarted_node_goes_on_as_it_was(swarm: Swarm, nodes: list[Node]) -> 
     height = len(second.ledger())
     said = _ballots(swarm, second)
     blobs = {cid: second.blobs.path(cid).stat().st_mtime_ns for cid in second.blobs.ids()}
-    second.start("--metrics-addr", "127.0.0.1:0")
+    second.start()
     wait_for(lambda: second.counted(height), "the restarted node to contribute again")
     assert second.status()["peer"] == me
     last = check_agreement([founder, second, third])
@@ -134,21 +134,27 @@ def test_a_restarted_node_goes_on_as_it_was(swarm: Swarm, nodes: list[Node]) -> 
 
     # Nothing that was there came again, and of updates only those that it had missed.
     ledger = second.ledger()
-    updates = {
-        entry.update: entry.size
-        for number in range(height, len(ledger))
-        for entry in ledger[number].record.updates
-    }
     earlier = {entry.update for number in range(height) for entry in ledger[number].record.updates}
     for cid in second.blobs.ids():
         if cid in blobs:
             assert second.blobs.path(cid).stat().st_mtime_ns == blobs[cid]
         assert cid in blobs or cid not in earlier
-    received = second.received()
+    _check_received(second, second.received(), height, last)
+
+
+def _check_received(node: Node, received: dict[str, float], height: int, last: int) -> None:
+    """A node that stood at this height, and now stands at `last`, has fetched what it lacked."""
+    ledger = node.ledger()
+    missed = {
+        entry.update: entry.size
+        for number in range(height, len(ledger))
+        for entry in ledger[number].record.updates
+    }
+    print(f"updates since: {sum(missed.values())} bytes; received {received}")
     # The round that was going on, or that is going on now, may not be among those.
-    assert received["update"] <= sum(updates.values()) + 6 * max(updates.values())
+    assert received["update"] <= sum(missed.values()) + 6 * max(missed.values())
     snapshots = 1 + (last - height) // SNAPSHOT_INTERVAL
-    assert received["blob"] <= snapshots * (4 * swarm.manifest.elements + 1000)
+    assert received["blob"] <= snapshots * (4 * node.swarm.manifest.elements + 1000)
 
 
 def test_a_trainer_that_is_killed_is_started_again(nodes: list[Node]) -> None:
@@ -221,12 +227,14 @@ def test_a_paused_node_gives_the_computer_back_and_returns(swarm: Swarm, nodes: 
     wait_for(lambda: third.status()["state"] == "paused", "the pause")
     assert not is_running(trainer)
     assert third.status()["peers_connected"] == 0
-    paused = founder.round
+    paused, height, before = founder.round, len(third.ledger()), third.received()
     wait_for_round([founder, second], paused + 2)
     assert swarm.run("resuming", "resume", "--data-dir", third.data.root).wait() == ExitCode.OK
     after = founder.round
     wait_for(lambda: third.counted(after), "the node to contribute again")
-    check_agreement(nodes)
+    last = check_agreement(nodes)
+    received = {kind: count - before[kind] for kind, count in third.received().items()}
+    _check_received(third, received, height, last)
 
 
 def test_a_swarm_that_all_have_left_resumes(swarm: Swarm, nodes: list[Node]) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.blobstore import BlobStore, DiskFull
-from distro_node.node.network import blobs
+from distro_node.node.network import avoidance, blobs
 from distro_node.node.network.blobs import PROTOCOL, BlobFetcher, FetchFailed, serve_blobs
 from distro_node.node.network.network import Network
 from distro_node.node.network.scopes import open_scope
@@ -135,6 +136,64 @@ async def test_liars_frozen_and_dead_providers_are_overcome(
             assert await fetch(a, store, liar, frozen, dead, empty, good) == DATA
         await until(lambda: requests_open(a) == 0)
         assert good.peer in a.connected()
+
+
+async def test_who_takes_questions_and_answers_none_is_left_alone_and_counted(
+    monkeypatch: pytest.MonkeyPatch, store: BlobStore, seeded: BlobStore
+) -> None:
+    monkeypatch.setattr(avoidance, "_PATIENCE_SECONDS", 2.0)
+    cids = [seeded.put(bytes([number]) * 1000) for number in range(40)]
+    asked = 0
+
+    async def answer(peer: PeerId, request: bytes) -> bytes:
+        nonlocal asked
+        asked += 1
+        await trio.sleep_forever()
+        return b""
+
+    async with star(3) as (a, frozen, good):
+        frozen.serve(PROTOCOL, answer, max_request=32, max_concurrent=100)
+        serve_blobs(good, seeded)
+        fetcher = BlobFetcher(a, store)
+        providers = [frozen.peer, good.peer]
+        for cid in cids:
+            # An update: of two that have it the hash alone decides whom to ask.
+            await fetcher.fetch(
+                cid, max_bytes=1000, providers=lambda: providers, timeout=60, kind="update"
+            )
+        assert a.traffic.rejected["frozen"] == 1
+        # A few times for a second or so, and not for each blob.
+        assert 1 <= asked < 10
+        # With nobody else to ask it is asked all the same.
+        with pytest.raises(FetchFailed):
+            await fetcher.fetch(
+                CID, max_bytes=1000, providers=lambda: providers[:1], timeout=0.2, kind="update"
+            )
+        await until(lambda: requests_open(a) == 0)
+
+
+def test_patience_grows_with_every_time_and_ends_with_a_sign_of_life() -> None:
+    clock = trio.testing.MockClock()
+
+    async def check() -> None:
+        peer, left_alone = PeerId(bytes(32)), avoidance.Avoidance()
+        assert not left_alone.waited(peer, 6.0)
+        for pause in (30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0):
+            assert left_alone.waited(peer, 10.0)
+            assert peer in left_alone
+            clock.jump(pause - 1.0)
+            assert peer in left_alone
+            clock.jump(1.0)
+            assert peer not in left_alone
+        left_alone.waited(peer, 9.0)
+        left_alone.forgive(peer)
+        assert not left_alone.waited(peer, 9.0)
+        for number in range(3000):
+            left_alone.add(PeerId(number.to_bytes(32, "big")))
+            left_alone.waited(PeerId(number.to_bytes(32, "big")), 1.0)
+        assert len(left_alone._avoided) == len(left_alone._waited) == 1024
+
+    trio.run(check, clock=clock)
 
 
 async def test_a_liar_alone_is_found_out(store: BlobStore) -> None:

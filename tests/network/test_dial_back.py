@@ -61,22 +61,6 @@ async def test_an_answer_that_makes_no_sense_is_the_peers_fault(answer: bytes) -
             await ask_dial_back(a, liar.peer, [4001])
 
 
-async def test_the_wire_format_stays() -> None:
-    seen: list[bytes] = []
-
-    async def answer(peer: object, data: bytes) -> bytes:
-        seen.append(data)
-        return b"\x01\x00\x022001:db8::1"
-
-    async with star(2) as (caller, a):
-        caller.serve(PROTOCOL, answer, max_request=8, max_concurrent=1)
-        finding = await ask_dial_back(a, caller.peer, [4001, 1, 65535])
-        assert finding is not None
-        assert seen == [b"\x0f\xa1\x00\x01\xff\xff"]
-        assert finding.observed == "2001:db8::1"
-        assert finding.outcomes == {4001: "reached", 1: "failed", 65535: "untried"}
-
-
 async def test_a_node_knows_where_it_stands() -> None:
     bootstrap = Bootstrap()
     async with trio.open_nursery() as nursery:

@@ -1,0 +1,69 @@
+"""Sixteen real nodes started at once, in any order, and their bootstrap peer after them: one swarm."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from distro_node.node.errors import ExitCode
+from e2e.program import wait_for
+from e2e.support import Node, Swarm, check_agreement
+
+# Sixteen trainers take some ten minutes of a processor to load.
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
+
+SEED = 16
+COUNT = 16
+PATIENCE_SECONDS = 1500.0
+
+
+def test_sixteen_processes_are_one_swarm_however_late_the_bootstrap_peer(tmp_path: Path) -> None:
+    names = ["founder", *(f"node{number}" for number in range(1, COUNT))]
+    random.Random(SEED).shuffle(names)
+    with Swarm(tmp_path, lease_seconds=120.0) as swarm:
+        swarm.create()
+        swarm.bootstrap.kill()
+        began = time.monotonic()
+        nodes = [swarm.node(name) for name in names]
+        for node in nodes:
+            node.start()
+        # Whoever knows nobody says so and ends; the founder begins alone.
+        newcomers = [node for node in nodes if node.name != "founder"]
+        for node in newcomers:
+            assert node.program.wait(PATIENCE_SECONDS) == ExitCode.NO_BOOTSTRAP
+        swarm.restore_bootstrap()
+        late = time.monotonic()
+        wait_for(
+            lambda: set(_states(nodes).values()) == {"training"},
+            "all to train",
+            limit=PATIENCE_SECONDS,
+            describe=lambda: _states(nodes),
+        )
+        trained = time.monotonic()
+        founder = swarm.node("founder")
+        wait_for(
+            lambda: len(founder.status()["members"]) == COUNT,
+            "one swarm of all",
+            limit=PATIENCE_SECONDS,
+            describe=lambda: len(founder.status()["members"]),
+        )
+        last = check_agreement(nodes, 2)
+        # One chain: the same records everywhere.
+        assert len({node.ledger()[last - 1].record.id for node in nodes}) == 1
+        print(
+            f"{COUNT} processes: the bootstrap peer came {late - began:.0f} s after them; "
+            f"all train {trained - late:.0f} s later, one chain up to round {last} "
+            f"after {time.monotonic() - late:.0f} s"
+        )
+
+
+def _states(nodes: Sequence[Node]) -> dict[str, str]:
+    """The state of each, started again as a service manager does if it could reach nobody."""
+    for node in nodes:
+        if not node.running:
+            assert node.program.code == ExitCode.NO_BOOTSTRAP
+            node.start()
+    return {node.name: node.status().get("state", "silent") for node in nodes}
