@@ -66,11 +66,6 @@ def cut(ranges: Sequence[range], wanted: range) -> list[range]:
     return pieces
 
 
-def samples_for(seed: int, samples: int, first: int, count: int) -> list[int]:
-    """The sample indices at the stream positions `first` to `first + count - 1`."""
-    return samples_at(seed, samples, range(first, first + count))
-
-
 def samples_at(seed: int, samples: int, positions: range) -> list[int]:
     """The sample indices at these stream positions, each in [0, samples).
 
