@@ -68,7 +68,9 @@ class Snapshots:
             certified = self._certified(ledger)
             if not certified_only:
                 for own in reversed(self._kept):
-                    if own.round <= certified.round:
+                    # The updates since are the shorter way, unless they come to more than a snapshot.
+                    # If nobody has them any more the member asks again (`protocol.replica`).
+                    if own.round <= certified.round and self._replay_bytes(own) > own.size:
                         break
                     if own.round < len(ledger) and self._at_hand(own) is not None:
                         return own

@@ -13,7 +13,7 @@ from distro_node.node.blobstore import BlobStore
 from distro_node.node.datadir import SwarmDir
 from distro_node.node.network.blobs import FetchFailed
 from distro_node.node.provisions import Provisions
-from distro_node.node.records import LocalSnapshot, Records
+from distro_node.node.records import LocalSnapshot, Records, blob_of
 from distro_node.node.snapshots import Snapshots
 from distro_node.protocol.blobs import BlobList
 from distro_node.protocol.messages import SnapshotEntry
@@ -283,6 +283,25 @@ async def test_nothing_is_kept_for_whom_a_newer_snapshot_serves_better(world: Wo
         world.grow_to(multiple * INTERVAL)
         world.own(multiple * INTERVAL)
     assert not world.has(old)
+
+
+async def test_who_was_away_fetches_the_updates_since_unless_a_snapshot_is_less(
+    world: World,
+) -> None:
+    world.grow_to(INTERVAL)
+    own = world.own(INTERVAL)
+    world.grow_to(3 * INTERVAL + 1)
+    newest = world.snapshot(3 * INTERVAL)
+    found = await world.snapshots.best(certified_only=False)
+    assert blob_of(found) == own.blob
+    assert not world.has(newest)
+    # Not after a mismatch: then it is known to be no good.
+    assert blob_of(await world.snapshots.best(certified_only=True)) == newest.blob
+    world.records.keep_snapshots([LocalSnapshot(own.round, own.blob.hex(), own.size)])
+    world.start()
+    large = {"update": content_id(b"body"), "size": own.size + 1}
+    world.grow(updates=[world.update(identity(0).peer, **large)])
+    assert blob_of(await world.snapshots.best(certified_only=False)) == newest.blob
 
 
 async def test_a_snapshot_that_grew_old_while_it_was_fetched_will_do(world: World) -> None:
