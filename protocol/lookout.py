@@ -11,7 +11,7 @@ from .effects import AskSync, Effect, Fork
 from .errors import ProtocolError
 from .ledger import Ledger
 from .mailbox import FUTURE_ROUNDS
-from .messages import Message, parent_of, round_of
+from .messages import Heartbeat, Message, parent_of, round_of
 
 _SYNC_SECONDS = 2.0
 # Something of a later round arrived: the record in between is known to somebody.
@@ -40,12 +40,13 @@ class Lookout:
         """A message that does not belong to our chain's present arrived.
 
         From somebody who is or was a member it may mean that there is another chain: if it builds on
-        another record than ours, or is ahead of us although our chain counts its sender out.
+        another record than ours, or is said as a member by one whom our chain counts out. (To be ahead
+        of us takes a member; and where no slot can end, heartbeats are all that is said.)
         """
         if not ledger.has_been_member(sender):
             return
         round_, parent = round_of(message), parent_of(message)
-        if round_ > len(ledger):
+        if round_ > len(ledger) or isinstance(message, Heartbeat):
             self._parted |= sender not in ledger.membership(len(ledger))
         else:
             self._parted |= parent is not None and parent != ledger.parent(round_)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 from distro_node.crypto.envelope import Envelope
-from distro_node.protocol.effects import AskSync
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.effects import AskSync, Fork
 from distro_node.protocol.ledger import Ledger
 from distro_node.protocol.lookout import Lookout
+from distro_node.protocol.messages import Heartbeat
+from simulation.chain import Chain
+from simulation.keys import identity
 from simulation.node import Node
 from simulation.swarm import Swarm, toy_manifest
 
@@ -35,6 +39,26 @@ def test_a_member_that_waits_for_slow_updates_asks_seldom() -> None:
         if lookout.questions(ledger, last=0.0, patience=200.0, follows=False, now=float(second))
     ]
     assert len(asked) == 4
+
+
+def test_a_heartbeat_of_one_who_is_counted_out_tells_of_another_chain() -> None:
+    """Where no slot can end, heartbeats are all that the other side says. Else two sides may never meet
+    again: the one that has gone on does not ask, and the one that is to be followed cannot go on."""
+    chain = Chain(4)
+    _, stays, out, _ = chain.membership.peers
+    chain.grow(departed=[chain.silence(out)])
+    for _ in range(5):
+        chain.grow()
+
+    def compares(sender: PeerId, round_: int) -> bool:
+        lookout = Lookout(0.0)
+        lookout.stray(sender, Heartbeat(round_, 1), chain.ledger)
+        effects = lookout.questions(chain.ledger, last=0.0, patience=0.0, follows=False, now=100.0)
+        return any(isinstance(effect, Fork) for effect in effects)
+
+    assert compares(out, 2)
+    assert not compares(stays, 2)
+    assert not compares(identity(60).peer, 2)
 
 
 class Remote(Node):

@@ -144,8 +144,12 @@ class Watch:
             assert isinstance(message, Ballot)
             place = (message.parent, message.slot, envelope.kind)
             cast = self._cast.setdefault(place, {}).setdefault(message.block, {})
-            silent = int.from_bytes(message.silent, "little").bit_count()
-            cast[envelope.sender] = max(silent, cast.get(envelope.sender, 0))
+            members = self.chains.membership(message.parent)
+            mask = int.from_bytes(message.silent, "little")
+            # A liar's mask may mark more than there are, and then nobody counts its ballot.
+            if members is None or not mask >> len(members):
+                silent = max(mask.bit_count(), cast.get(envelope.sender, 0))
+                cast[envelope.sender] = silent
             # It is said again with another mask; by then a damaged disk may have lost the data.
             again = (envelope.sender, message.parent, message.slot)
             if (
@@ -259,7 +263,7 @@ class Watch:
         membership = self.chains.membership(parent)
         if not cast or membership is None:
             return False
-        present = len(membership) - max(cast.values())
+        present = max(0, len(membership) - max(cast.values()))
         return len(cast) >= least_quorum(self._swarm.manifest.fault_model, present)
 
     # What is decided
