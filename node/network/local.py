@@ -53,6 +53,7 @@ class LocalDiscovery:
         self._tag = swarm_tag(swarm)
         # Those told of, by name; cancelled when the name is taken back.
         self._followed: dict[str, trio.CancelScope] = {}
+        self._nursery: trio.Nursery | None = None
         # Threads of their own: names that nobody stands behind keep no others waiting.
         self._questions = trio.CapacityLimiter(_MAX_FOUND)
 
@@ -73,19 +74,22 @@ class LocalDiscovery:
 
     async def _look_around(self, zeroconf: Zeroconf, own: ServiceInfo) -> None:
         failure: OSError | Error | None = None
-        async with trio.open_nursery() as nursery:
+        self._followed.clear()
+        async with trio.open_nursery() as self._nursery:
             try:
-                changed = self._listener(zeroconf, nursery)
-                await trio.to_thread.run_sync(_open, zeroconf, own, changed)
+                await trio.to_thread.run_sync(_open, zeroconf, own, self._listener(zeroconf))
                 await trio.sleep_forever()
             except (OSError, Error) as error:
                 # Carried past the nursery, which would wrap it into a group.
                 failure = error
-                nursery.cancel_scope.cancel()
+                self._nursery.cancel_scope.cancel()
+            finally:
+                # What the library's thread still tells comes too late.
+                self._nursery = None
         if failure is not None:
             raise failure
 
-    def _listener(self, zeroconf: Zeroconf, nursery: trio.Nursery) -> Callable[..., None]:
+    def _listener(self, zeroconf: Zeroconf) -> Callable[..., None]:
         """What the library calls, in a thread of its own, one name at a time."""
         token = trio.lowlevel.current_trio_token()
 
@@ -93,9 +97,9 @@ class LocalDiscovery:
             followed = self._followed.pop(name, None)
             if followed is not None:
                 followed.cancel()
-            if not gone and len(self._followed) < _MAX_FOUND:
+            if self._nursery is not None and not gone and len(self._followed) < _MAX_FOUND:
                 self._followed[name] = open_scope()
-                nursery.start_soon(self._follow, zeroconf, name, self._followed[name])
+                self._nursery.start_soon(self._follow, zeroconf, name, self._followed[name])
 
         def changed(
             zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange
@@ -113,7 +117,8 @@ class LocalDiscovery:
         in_thread: Any = trio.to_thread.run_sync
         with scope:
             while True:
-                with contextlib.suppress(Error):
+                # Asserted by the library: that it has not been closed meanwhile.
+                with contextlib.suppress(Error, AssertionError):
                     info = await in_thread(
                         zeroconf.get_service_info,
                         *(SERVICE, name, _RESOLVE_MILLISECONDS),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from distro_node.crypto.identity import peer_text
 from distro_node.node.network import local
 from distro_node.node.network.introductions import Introducer, NoBootstrap
@@ -146,6 +147,10 @@ async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_ta
             await neighbourhood.tell(f"{tag}-{name}", ServiceStateChange.Removed)
         await until(lambda: not discovery._followed)
         all_.cancel_scope.cancel()
+    # The library's thread may say something even after that.
+    await neighbourhood.tell(f"{tag}-late", ServiceStateChange.Added)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not discovery._followed
 
 
 async def test_addresses_at_which_nobody_speaks_keep_no_suggestion_waiting() -> None:
