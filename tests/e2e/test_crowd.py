@@ -13,7 +13,7 @@ from e2e.program import wait_for
 from e2e.support import Node, Swarm, check_agreement
 
 # Sixteen trainers take some ten minutes of a processor to load.
-pytestmark = [pytest.mark.e2e, pytest.mark.soak]
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(4000)]
 
 SEED = 16
 COUNT = 16
