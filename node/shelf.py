@@ -21,8 +21,7 @@ class FileShelf:
     when one cannot be read; an entry that cannot be written (a full disk) stays in memory."""
 
     def __init__(self, folder: Path) -> None:
-        # It lives as long as the shelf, and closes with it.
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  (closes with us)
         self._end = 0
         # By places before the file's beginning.
         self._unwritten: dict[int, bytes] = {}

@@ -44,11 +44,15 @@ class Visits:
         listed: Callable[[LocalSnapshot], Iterable[ContentId]],
     ) -> None:
         """A peer asks for a blob; `listed` names those of a snapshot, of which `kept` are here."""
+        if not kept:
+            return
         for snapshot in kept:
             if snapshot not in self._owned:
                 self._owned.add(snapshot)
                 self._owners |= dict.fromkeys(listed(snapshot), snapshot)
-        for round_ in range(min(self._read, len(ledger)), len(ledger)):
+        # What came before all of them nobody needs from us, and is far back in a long ledger.
+        first = max(self._read, min(each.round for each in kept) + 1)
+        for round_ in range(first, len(ledger)):
             self._rounds |= {entry.update: round_ for entry in ledger[round_].record.updates}
         self._read = len(ledger)
         snapshot = self._owners.get(blob)
