@@ -132,6 +132,7 @@ class BlobFetcher:
         self._rate = 1e6
         self._speeds = Speeds()
         self._frozen = Avoidance()
+        self._watching = False
 
     async def fetch(
         self,
@@ -160,6 +161,9 @@ class BlobFetcher:
             download = _Download(cid, max_bytes, providers, kind, wanted, relay)
             self._downloads[cid] = download
             self._network.spawn(self._run, download)
+            if not self._watching:
+                self._watching = True
+                self._network.spawn(self._watch)
         download.waiting += 1
         try:
             with trio.move_on_after(timeout):
@@ -184,16 +188,23 @@ class BlobFetcher:
                     self._start_attempts(download, nursery)
                     if download.is_vain and not download.wanted():
                         break
-                    began = trio.current_time()
-                    with trio.move_on_after(_POLL_SECONDS):
-                        await download.changed.wait()
-                    lag = trio.current_time() - began - _POLL_SECONDS
-                    if lag > _LAG_SECONDS:
-                        self._excuse(download, lag)
+                    await download.changed.wait()
                     download.changed = trio.Event()
                 # The others have lost.
                 nursery.cancel_scope.cancel()
         download.done.set()
+
+    async def _watch(self) -> None:
+        """Let every download look now and then at how it fares; an alarm for each would be dear."""
+        while self._downloads:
+            began = trio.current_time()
+            await trio.sleep(_POLL_SECONDS)
+            lag = trio.current_time() - began - _POLL_SECONDS
+            for download in self._downloads.values():
+                if lag > _LAG_SECONDS:
+                    self._excuse(download, lag)
+                download.changed.set()
+        self._watching = False
 
     def _start_attempts(self, download: _Download, nursery: trio.Nursery) -> None:
         now = trio.current_time()
@@ -348,14 +359,12 @@ class BlobFetcher:
 
     async def _judge(self, download: _Download, attempt: _Attempt, response: bytes) -> None:
         peer = attempt.peer
-        if attempt.is_relay and response:
-            # A relay has nothing to say but the update itself.
-            response = FOUND + response
-        if response in (_NOT_FOUND, b""):
+        # A relay has nothing to say but the update itself.
+        says, data = (FOUND, response) if attempt.is_relay else (response[:1], response[1:])
+        if not response or (says == _NOT_FOUND and not data):
             download.failed(peer, "not found")
             return
-        data = response[1:]
-        good = response[:1] == FOUND and await trio.to_thread.run_sync(
+        good = says == FOUND and await trio.to_thread.run_sync(
             _keep, self._store, download.cid, data
         )
         if not good:

@@ -46,9 +46,10 @@ from .short_cuts import FreeLock, NoiseWire, read_body, read_stream, write_frame
 
 log = logging.getLogger(__name__)
 
-# A frame has at most 64 KiB: a line that does not move it in this time is dead (6.5 KB/s), and
-# whoever waits behind it had better see a broken connection.
+# A line that does not move 64 KiB in this time is dead (6.5 KB/s), and whoever waits behind them had
+# better see a broken connection.
 WRITE_STALL_SECONDS = 10.0
+_WRITE_STALL_BYTES = 1 << 16
 # Far more than a member needs at once (a dozen), far less than would hurt.
 MAX_STREAMS_PER_CONNECTION = 256
 # Topics are an identifier and a few letters; longer ones only fill our memory.
@@ -145,7 +146,7 @@ class GuardedConnection:
         return data
 
     async def write(self, data: bytes) -> None:
-        with shielded(WRITE_STALL_SECONDS) as scope:
+        with shielded(WRITE_STALL_SECONDS * max(1, len(data) / _WRITE_STALL_BYTES)) as scope:
             await self._wire.write(data)
         if scope.cancelled_caught:
             with shielded(2):

@@ -9,6 +9,9 @@ library grants the sender new credit after every read, which costs both ends as 
 from __future__ import annotations
 
 import socket
+from array import array
+from fcntl import ioctl
+from termios import FIONREAD
 from typing import Any
 
 import trio
@@ -64,9 +67,18 @@ async def read_gathered(self: TrioTCPStream, n: int | None = None) -> bytes:
 
 async def read_ready(self: TrioTCPStream, least: int, most: int | None) -> bytes:
     """Likewise: wait until `least` bytes are there, and read up to `most`."""
+    kernel: Any = self.stream.socket
     async with self.read_lock:
-        _gather(self, least if least >= _WORTH_WAITING_BYTES else 1)
         try:
+            ready = _unread(self)
+            if ready is not None and ready < least:
+                _gather(self, least if least >= _WORTH_WAITING_BYTES else 1)
+                # To read at once would bring the little that is there, and take a second call.
+                await trio.lowlevel.wait_readable(kernel)
+                ready = _unread(self)
+            if ready is not None and most is not None:
+                # What is asked for is memory, used or not.
+                most = min(most, max(ready, 1))
             return await self.stream.receive_some(most)
         except trio.BrokenResourceError as error:
             raise ConnectionClosedError(
@@ -107,6 +119,16 @@ async def grant_credit(self: YamuxStream, *, bytes_read: int = 0) -> None:
     self.recv_window += credit
     credit += self._apply_autotune_epoch(unread)
     await self.send_window_update(credit)
+
+
+def _unread(stream: Any) -> int | None:
+    """How many bytes the kernel holds for us; None if it does not say."""
+    count = array("i", [0])
+    try:
+        ioctl(stream.stream.socket, FIONREAD, count)
+    except (OSError, ValueError):
+        return None
+    return count[0]
 
 
 def _gather(stream: Any, count: int) -> None:

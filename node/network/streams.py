@@ -17,9 +17,8 @@ import trio
 from .lanes import Lane
 from .rates import Rate
 from .scopes import shielded
+from .short_cuts import BATCH_BYTES, FRAME_BYTES
 
-# With yamux's header (12 bytes) exactly one message of the encryption below (65,519 bytes).
-_PIECE_BYTES = 65_519 - 12
 _READ_BYTES = 1 << 18
 _RESET_SECONDS = 1.0
 
@@ -141,7 +140,7 @@ async def write_frame(
     header = prefix + len(data).to_bytes(4, "big")
     while header or view:
         # Asked each time: how much it should be may depend on who else is sending.
-        size = max(0, rate.piece(_PIECE_BYTES) - len(header))
+        size = max(0, rate.piece(FRAME_BYTES) - len(header))
         piece, header, view = header + view[:size], b"", view[size:]
         await rate.spend(len(piece))
         await stream.write(piece)
@@ -152,6 +151,7 @@ async def write_flow(
 ) -> None:
     """Write `prefix`, a length and the bytes of `flow` at `rate`, as they come.
 
+    In larger pieces than a member writes: whoever relays has a fast line and many to write to.
     Raises what `flow` and the stream raise.
     """
     piece = prefix + flow.size.to_bytes(4, "big")
@@ -162,7 +162,7 @@ async def write_flow(
         sent += len(piece)
         if sent == flow.size:
             return
-        piece = await flow.piece(sent, rate.piece(_PIECE_BYTES))
+        piece = await flow.piece(sent, rate.piece(BATCH_BYTES))
 
 
 async def reset(stream: Any) -> None:

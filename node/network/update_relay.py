@@ -35,6 +35,11 @@ _log = logging.getLogger(__name__)
 _STREAMS_PER_PEER = 32
 # Those of the rounds that lie open at once, and one more: its author's older ones make room.
 _PER_AUTHOR = 3
+# Every piece wakes all who are being served, so pieces are large: a quarter of a MiB, less towards the
+# end (or the last would be late), and no more than what an author sends in a quarter of a second.
+_MOST_GATHERED_BYTES = 1 << 18
+_SHARE_OF_REST = 8
+_GATHER_SECONDS = 0.25
 # Held back until the hash is known to be right.
 _LAST_PIECE_BYTES = 1 << 15
 # An update nobody has asked for in this time has reached everybody.
@@ -211,6 +216,8 @@ class _Relayed:
         self._size = wanted.announcement.size
         self._data: bytes | None = None
         self._ready = 0
+        # Of what is ready those who are being served were told then.
+        self._told = float("-inf")
         self._broken = False
         self._changed = trio.Event()
 
@@ -236,8 +243,12 @@ class _Relayed:
 
     def arrived(self, count: int) -> None:
         """So many bytes have come in."""
-        self._ready = min(count, self._size - _LAST_PIECE_BYTES)
-        self._tell()
+        now = trio.current_time()
+        enough = min(_MOST_GATHERED_BYTES, (self._size - self._ready) / _SHARE_OF_REST)
+        if count - self._ready >= enough or now >= self._told + _GATHER_SECONDS:
+            self._ready = min(count, self._size - _LAST_PIECE_BYTES)
+            self._told = now
+            self._tell()
 
     def finish(self, data: bytes) -> None:
         """All of it is here, and right."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import socket
+import sys
 from typing import Any
 
 import pytest
-from distro_node.node.network.queues import UNSENT_BYTES, shorten
+import trio
+import trio.testing
+from distro_node.node.network.queues import UNSENT_BYTES, read_ready, shorten
+from libp2p.io.trio import TrioTCPStream
 from libp2p.stream_muxer.yamux.yamux import DEFAULT_WINDOW_SIZE, YamuxStream
-from network.support import muxers, star
+from network.support import muxers, star, until
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="this system cannot do it")
@@ -22,6 +26,33 @@ async def test_every_connection_is_kept_short() -> None:
                 stream = layer.read_write_closer.stream.stream
                 option = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
                 assert option == UNSENT_BYTES
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere it may take several")
+async def test_what_comes_in_bit_by_bit_is_read_at_once() -> None:
+    """And nothing is left waiting: what follows is read as soon as it is there."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        near = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+        far = await listener.accept()
+        reader = TrioTCPStream(near)
+        pieces: list[bytes] = []
+
+        async def read() -> None:
+            pieces.append(await read_ready(reader, 40_000, 100_000))
+            pieces.append(await read_ready(reader, 1, 100_000))
+            pieces.append(await read_ready(reader, 5000, 100_000))
+
+        async with near, far, trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            for _ in range(20):
+                await far.send_all(bytes(2000))
+                await trio.testing.wait_all_tasks_blocked()
+            await until(lambda: len(pieces) == 1)
+            await far.send_all(b"a vote")
+            await until(lambda: len(pieces) == 2)
+            await far.aclose()
+        assert [len(piece) for piece in pieces] == [40_000, 6, 0]
 
 
 def test_where_there_is_no_socket_nothing_happens() -> None:

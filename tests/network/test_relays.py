@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from distro_node.crypto.envelope import sign
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.node.blobstore import BlobStore
 from distro_node.node.network import blobs
-from distro_node.node.network.blobs import BlobFetcher, serve_blobs
+from distro_node.node.network.blobs import FOUND, BlobFetcher, serve_blobs
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.network import Network
 from distro_node.node.network.relays import PROTOCOL, Relays
-from distro_node.node.network.update_relay import UpdateRelay
+from distro_node.node.network.update_relay import UpdateRelay, _Relayed
 from distro_node.node.settings import RelayLimits
 from distro_node.protocol.errors import ProtocolError
 from distro_node.protocol.manifest import SwarmId
@@ -137,6 +139,7 @@ async def test_it_passes_on_what_is_still_coming_in(tmp_path: Path) -> None:
             size = len(whole)
 
             async def piece(self, start: int, most: int) -> bytes:
+                most = min(most, 10_000)
                 if start + most > len(whole) - 100:
                     await go_on.wait()
                 return whole[start : start + most]
@@ -166,6 +169,44 @@ async def test_it_passes_on_what_is_still_coming_in(tmp_path: Path) -> None:
             assert not got
             go_on.set()
         assert got == [UPDATE]
+
+
+async def test_members_are_woken_for_large_pieces_unless_the_author_is_slow(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The smaller the rest the smaller the pieces, so that the last one is not late."""
+    arriving = 65_000
+
+    async def told(size: int, seconds: float) -> list[int]:
+        relayed = _Relayed(announced(bytes(size), 0))
+        ends: list[int] = []
+
+        async def serve() -> None:
+            while not ends or ends[-1] < size:
+                start = ends[-1] if ends else 0
+                ends.append(start + len(await relayed.piece(start, size)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            relayed.buffer += FOUND
+            for start in range(0, size, arriving):
+                await trio.sleep(seconds)
+                relayed.buffer += bytes(min(arriving, size - start))
+                relayed.arrived(len(relayed.buffer) - 1)
+            await trio.testing.wait_all_tasks_blocked()
+            relayed.finish(bytes(size))
+        return ends
+
+    ends = await told(2_800_000, 0.001)
+    pieces = [end - start for start, end in itertools.pairwise([0, *ends])]
+    assert max(pieces) <= 5 * arriving
+    assert len(pieces) < 25
+    # At most an eighth of the rest, and what came in last, waits for more to come.
+    assert all(
+        size <= max(arriving, (2_800_000 - start) / 8 + arriving)
+        for start, size in zip([0, *ends], pieces, strict=False)
+    )
+    assert len(await told(2_800_000, 1.0)) >= 2_800_000 // arriving
 
 
 async def test_a_relay_that_dies_midway_costs_no_update(tmp_path: Path) -> None:

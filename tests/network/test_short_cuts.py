@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
 from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH
 from libp2p.stream_muxer.exceptions import MuxedStreamError
-from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, MAX_MESSAGE_SIZE
+from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, YAMUX_HEADER_FORMAT
 from network.support import star
 
 KEY = 0x5A
@@ -189,9 +190,15 @@ class Sender:
         self.conn = self
         self.sent = b""
 
+        self.calls = 0
+
     async def _write_frame(self, data: bytes) -> None:
-        assert len(data) <= MAX_MESSAGE_SIZE
-        self.sent += data[HEADER_SIZE:]
+        self.calls += 1
+        assert len(data) <= 4 * MAX_PLAINTEXT_LENGTH
+        while data:
+            size = struct.unpack(YAMUX_HEADER_FORMAT, data[:HEADER_SIZE])[-1]
+            assert HEADER_SIZE + size <= MAX_PLAINTEXT_LENGTH
+            self.sent, data = self.sent + data[HEADER_SIZE:][:size], data[HEADER_SIZE + size :]
 
 
 async def test_a_writer_keeps_to_its_credit(autojump_clock: trio.testing.MockClock) -> None:
@@ -205,6 +212,14 @@ async def test_a_writer_keeps_to_its_credit(autojump_clock: trio.testing.MockClo
         stream.send_window = 1_000_000
     assert stream.sent == data
     assert stream.send_window == 1_000_000 - (len(data) - 100_000)
+
+
+async def test_four_frames_are_written_at_once() -> None:
+    stream: Any = Sender(10**6)
+    data = bytes(range(256)) * 1500
+    await short_cuts.write_stream(stream, data)
+    assert stream.sent == data
+    assert stream.calls == 2
 
 
 async def test_a_writer_without_credit_gives_up(autojump_clock: trio.testing.MockClock) -> None:
