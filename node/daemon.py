@@ -247,7 +247,7 @@ class _Daemon:
         )
 
         def upcoming(rounds: int) -> list[int]:
-            return upcoming_samples(manifest, runner.member.ledger, self._identity.peer, rounds)
+            return upcoming_samples(runner.member.ledger, self._identity.peer, rounds)
 
         network.spawn(feed.run, upcoming)
         workshop = Workshop(

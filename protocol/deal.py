@@ -1,81 +1,69 @@
-"""Which positions of the sample stream a round deals out, so that each is trained once whoever fails.
+"""Which sample of each lane a round deals out, so that each is trained once whoever fails.
 
-A round deals what earlier rounds left untrained, and then fresh positions. What it leaves untrained
-itself is known to everybody from its record: the shares of the members in force whose update does not
-count. So the state follows from the chain alone, and nothing is lost at the end of an epoch: what is
-left over is dealt next, while the stream goes on into the next epoch.
-
-A round deals all that is left over before anything fresh, so never more can be left over than one
-round deals: that bounds the state.
+A round deals one sample of every lane: the next one, or one that it dealt before and that was left
+untrained. What a round leaves untrained is known to everybody from its record: the lanes of the members
+in force whose update does not count. So the state follows from the chain alone. A lane whose sample was
+lost is a row behind the others from then on, into the next epoch and on; nothing has to be caught up
+with, and whoever has the lane next has its piece of the corpus at hand, or needs it anyway.
 
 With `overlap` a round's update is computed while the round before is decided, so what it deals, and to
-whom, may depend on nothing later than the record before that one: the positions are those that are due
-then, the members those of the round before. What a round leaves untrained is therefore dealt again two
-rounds later, and who is admitted has a share from its second round on.
+whom, may depend on nothing later than the record before that one. What a round leaves untrained is
+therefore dealt again two rounds later, and who is admitted has a share from its second round on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .assignment import cut, places
-from .membership import Membership
-from .messages import Record
+import numpy as np
+
+from .order import Lanes
+
+# A lane is a row behind for each round in which its sample was lost: some four billion rounds.
+_PACKED = "<u4"
 
 
 @dataclass(frozen=True)
 class Deal:
-    """Where the stream stands before a round. Positions count from 0, epoch after epoch."""
+    """What one round, from 1 on, deals: for each lane, how far behind the rounds its sample is.
 
-    cursor: int = 0
-    """The first position that was never dealt."""
-    backlog: tuple[range, ...] = ()
-    """Positions dealt and not trained: sorted, disjoint, not adjacent; at most a round's worth."""
+    A lane that never lost a sample is at row r - 1 in round r. The numbers are packed, and nothing at
+    all while no lane is behind: there is one of these for each round.
+    """
 
-    def positions(self, sequences: int) -> tuple[range, ...]:
-        """The `sequences` positions that the round deals, what is left over first."""
-        fresh = range(self.cursor, self.cursor + sequences - sum(map(len, self.backlog)))
-        return (*self.backlog, fresh) if fresh else self.backlog
+    round: int
+    behind: bytes = b""
+    """How many rows before r - 1 the sample is that each lane gives."""
+    waiting: bytes = b""
+    """How many rows before r the first sample is that was never dealt, this round's among the dealt."""
 
-    def after(self, record: Record, membership: Membership, sequences: int) -> Deal:
-        """The state after `record`, which `membership` decided. Round 0 deals nothing."""
-        if record.round == 0:
-            return self
-        dealt = self.positions(sequences)
-        cursor = max(self.cursor, dealt[-1].stop)
-        return Deal(cursor, _untrained(record, dealt, membership))
+    def rows(self, lanes: int) -> Lanes:
+        """Which of its samples each of the `lanes` gives: int64 (lanes,)."""
+        return self.round - 1 - _unpack(self.behind, lanes)
 
-    def after_ahead(
-        self, record: Record, dealt: Sequence[range], members: Membership, sequences: int
-    ) -> Deal:
-        """The same with `overlap`: the record's round dealt these positions to these `members`, and
-        what is due here has been dealt meanwhile, for the round after it."""
-        cursor = max(self.cursor, self.positions(sequences)[-1].stop)
-        return Deal(cursor, _untrained(record, dealt, members) if record.round > 0 else ())
+    def fresh(self, lanes: int) -> Lanes:
+        """The first row of each lane that neither this round nor one before it deals: int64 (lanes,)."""
+        return self.round - _unpack(self.waiting, lanes)
 
-
-def _untrained(record: Record, dealt: Sequence[range], members: Membership) -> tuple[range, ...]:
-    """What is left of these positions: the shares of those `members` whose update does not count."""
-    counted = {entry.peer for entry in record.updates}
-    count = sum(map(len, dealt))
-    missed = sorted(
-        (
-            places(count, len(members), index, record.round)
-            for index, peer in enumerate(members.peers)
-            if peer not in counted
-        ),
-        key=lambda run: run.start,
-    )
-    return _joined(piece for run in _joined(missed) for piece in cut(dealt, run))
+    def then(self, decided: Deal, lost: Iterable[range], lanes: int) -> Deal:
+        """What the next round deals, when the record of `decided`, this round or with `overlap` the one
+        before it, has left the sample of the `lost` lanes untrained."""
+        again = np.zeros(lanes, bool)
+        for run in lost:
+            again[run.start : run.stop] = True
+        next_round, fresh = self.round + 1, self.fresh(lanes)
+        rows = np.where(again, decided.rows(lanes), fresh)
+        behind = _pack(next_round - 1 - rows)
+        waiting = _pack(next_round - np.where(again, fresh, fresh + 1))
+        # Most rounds lose nothing, and their state is that of the round before.
+        known = {behind: behind, self.waiting: self.waiting, self.behind: self.behind}
+        return Deal(next_round, known[behind], known.get(waiting, waiting))
 
 
-def _joined(ranges: Iterable[range]) -> tuple[range, ...]:
-    """Sorted, disjoint ranges with adjacent ones made one and empty ones left out."""
-    joined: list[range] = []
-    for each in ranges:
-        if joined and each and joined[-1].stop == each.start:
-            joined[-1] = range(joined[-1].start, each.stop)
-        elif each:
-            joined.append(each)
-    return tuple(joined)
+def _unpack(packed: bytes, lanes: int) -> Lanes:
+    return np.frombuffer(packed, _PACKED).astype(np.int64) if packed else np.zeros(lanes, np.int64)
+
+
+def _pack(rows: Lanes) -> bytes:
+    return rows.astype(_PACKED).tobytes() if rows.any() else b""

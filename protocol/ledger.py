@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..crypto.envelope import verify_detached
 from ..crypto.identity import PeerId
-from .assignment import share
+from .assignment import lost_lanes, share
 from .certificates import Verify, check_certificate
 from .deal import Deal
 from .entries import Entries, Shelf
@@ -31,6 +31,7 @@ from .messages import (
     RecordId,
     SnapshotEntry,
 )
+from .order import order_of
 from .wire import encode
 
 
@@ -59,12 +60,16 @@ class Ledger:
         """`shelf` takes the older entries; without one all are kept in memory."""
         self.swarm = manifest.swarm
         self.manifest = manifest
+        self.order = order_of(manifest)
         self.verify = verify
         self._entries = Entries(shelf)
         self._ids: list[RecordId] = []
         self._memberships: list[Membership] = [founding(manifest.founder)]
-        # One state a round: it is as small as the round's failures, far smaller than its record.
-        self._deals = [Deal()]
+        # What each round from 1 on deals: four bytes a lane for a round that lost samples, shared by
+        # those after it that did not.
+        self._deals = [Deal(1)]
+        if manifest.rounds.overlap:
+            self._deals.append(self._deals[0].then(self._deals[0], [], self.order.lanes))
         # By round, and by who was admitted there first: with these nothing needs all entries again.
         self._snapshots: list[tuple[int, SnapshotEntry]] = []
         self._everybody = {manifest.founder: 0}
@@ -88,29 +93,18 @@ class Ledger:
         return self._memberships[round]
 
     def deal(self, round: int) -> Deal:
-        """Where the sample stream stands before a round, at most the next one."""
-        return self._deals[round]
+        """What a round from 1 on deals out: at most the next round, with `overlap` the one after it."""
+        return self._deals[round - 1]
 
-    def dealt(self, round: int) -> tuple[tuple[range, ...], Membership]:
-        """The positions of the sample stream that a round deals out, and to which members.
-
-        At most the next round's; with `overlap` those of the one after it, too, but for round 1.
-        """
-        rounds = self.manifest.rounds
-        if not rounds.overlap:
-            return self._deals[round].positions(rounds.sequences), self._memberships[round]
+    def dealt_to(self, round: int) -> Membership:
+        """The members among whom a round deals out what it does; rounds as for `deal`, and 0."""
         # Round 0 trains nothing, so round 1 has the time to know its members.
-        settled = max(0, round - 1)
-        members = self._memberships[settled if round > 1 else round]
-        return self._deals[settled].positions(rounds.sequences), members
+        return self._memberships[round - (self.manifest.rounds.overlap and round > 1)]
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
         """The samples that a round deals to `peer`; None if it is not among those that it deals to."""
-        positions, members = self.dealt(round)
-        if peer not in members:
-            return None
-        samples = self.manifest.data.samples
-        return tuple(share(self.manifest.seed, samples, positions, members.peers, peer, round))
+        members = self.dealt_to(round)
+        return share(self.order, [self.deal(round)], members, peer) if peer in members else None
 
     def update_bytes(self, first: int, end: int) -> int:
         """What the updates that count in the rounds from `first` to before `end` come to."""
@@ -165,7 +159,8 @@ class Ledger:
             verify=self.verify,
         )
         check_record(record, self)
-        self._deals.append(self._deal_after(record))
+        if round_ > 0:
+            self._deals.append(self._deal_after(record))
         self._entries.append(decided)
         self._ids.append(record.id)
         self._memberships.append(membership.after(record))
@@ -176,10 +171,9 @@ class Ledger:
             self._snapshots.append((round_, record.snapshot))
 
     def _deal_after(self, record: Record) -> Deal:
-        rounds, before = self.manifest.rounds, self._deals[-1]
-        if not rounds.overlap:
-            return before.after(record, self._memberships[-1], rounds.sequences)
-        return before.after_ahead(record, *self.dealt(record.round), rounds.sequences)
+        counted = {entry.peer for entry in record.updates}
+        lost = lost_lanes(self.order, self.dealt_to(record.round), counted, record.round)
+        return self._deals[-1].then(self.deal(record.round), lost, self.order.lanes)
 
     def fork_point(self, other: Sequence[Decided]) -> int:
         """The first round in which `other`, a run of entries, differs from this chain."""
@@ -195,7 +189,7 @@ class Ledger:
         copy._entries = self._entries.before(length)
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships[: length + 1]
-        copy._deals = self._deals[: length + 1]
+        copy._deals = self._deals[: max(length, 1) + self.manifest.rounds.overlap]
         copy._bytes = self._bytes[: length + 1]
         copy._snapshots = [known for known in self._snapshots if known[0] < length]
         copy._everybody |= {

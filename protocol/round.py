@@ -109,7 +109,7 @@ class Round:
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
         # Whose updates are waited for: with `overlap`, who was just admitted has no share yet.
-        _, dealt_to = ledger.dealt(self.number)
+        dealt_to = ledger.dealt_to(self.number)
         self._contributors = {peer for peer in self.membership.peers if peer in dealt_to}
         self.collection = Collection()
         self.agreement = Agreement(

@@ -4,7 +4,8 @@ A member at the tip has one update computed, for the round at the tip. With `ove
 next round's computed as well, on the parameters that there are, while this round's updates are exchanged
 and agreed on. Such an update is announced as soon as its round has come, so it names the record before
 it like any other. Where none waits (the first round after a join, a restart or a resync, or for one who
-fell behind), the round at the tip comes first again.
+fell behind), the round at the tip comes first again; unless that came too late, since rounds in which
+all others are done beforehand are short. Then it is the next round's, or it would always be too late.
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ class Training:
         self._overlap = overlap
         # The last round that the trainer was told to compute an update for.
         self._told = -1
+        # The last one that it began when that round had come, and whether that was too late.
+        self._begun_at_tip = -1
+        self._too_slow = False
         self._ahead: Made | None = None
 
     def forget(self) -> None:
         """The parameters were loaded anew: what was computed on others is worth nothing."""
-        self._told, self._ahead = -1, None
+        self._told = self._begun_at_tip = -1
+        self._too_slow, self._ahead = False, None
 
     def keep(self, made: Made, tip: int) -> None:
         """An update that cannot be announced now: it waits if its round is still to come.
@@ -57,6 +62,8 @@ class Training:
         """
         if self._overlap and made.round == self._told and made.round >= tip:
             self._ahead = made
+        elif self._overlap and made.round == self._begun_at_tip:
+            self._too_slow = True
 
     def due(self, tip: int) -> Made | None:
         """The update that waited for this round, if there is one; it is given out once."""
@@ -75,13 +82,14 @@ class Training:
         # Round 0 gathers members and has no updates.
         if tip == 0:
             return []
-        if not announced:
-            if self._told >= tip:
-                return []
-            # Without `overlap` every member has a share.
-            if (samples := ledger.share(tip, self._me)) is not None:
-                self._told = tip
-                return [Train(tip, ledger.head, samples)]
+        if announced:
+            self._too_slow = False
+        elif self._told >= tip:
+            return []
+        # Without `overlap` every member has a share.
+        elif not self._too_slow and (samples := ledger.share(tip, self._me)) is not None:
+            self._told = self._begun_at_tip = tip
+            return [Train(tip, ledger.head, samples)]
         if not self._overlap or self._told > tip:
             return []
         self._told = tip + 1

@@ -171,14 +171,14 @@ def test_what_comes_next_is_what_a_round_will_deal(overlap: bool) -> None:
     """With overlap, that is the round after the one that is agreed on."""
     chain = Chain(3, overlap=overlap)
     me = identity(1).peer
-    ahead = upcoming_samples(chain.manifest, chain.ledger, me, 5)
+    ahead = upcoming_samples(chain.ledger, me, 5)
     dealt: list[int] = []
     for _ in range(5):
         dealt += chain.ledger.share(chain.round + overlap, me) or ()
         chain.grow()
     assert ahead == dealt
     # A newcomer reckons with itself.
-    assert upcoming_samples(chain.manifest, chain.ledger, identity(9).peer, 3)
+    assert upcoming_samples(chain.ledger, identity(9).peer, 3)
 
 
 def test_a_limit_on_the_disk_has_to_leave_room_to_take_part() -> None:

@@ -1,120 +1,118 @@
-"""What a round leaves untrained is dealt again: no sample of an epoch is lost, none is trained twice."""
+"""What a round leaves untrained is dealt again: no row of a lane is lost, none is trained twice."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
-from distro_node.crypto.identity import PeerId
-from distro_node.protocol.assignment import cut, samples_at, share
+from distro_node.protocol.assignment import lanes_of, lost_lanes
 from distro_node.protocol.deal import Deal
 from distro_node.protocol.membership import Membership
-from distro_node.protocol.messages import Record, RecordId, UpdateEntry
-from simulation.chain import Chain, update_of
+from distro_node.protocol.order import Order
+from simulation.chain import Chain
 from simulation.swarm import identity
 
 EVERYBODY = [identity(index).peer for index in range(40)]
 
 
-def record(round_: int, counted: list[PeerId]) -> Record:
-    updates = tuple(
-        UpdateEntry(peer, update_of(peer, round_), 1, 1, 0.0, bytes(64)) for peer in sorted(counted)
-    )
-    return Record(round_, RecordId(bytes(32)), 0, updates, (), (), None)
-
-
-def positions_of(deal: Deal, sequences: int) -> list[int]:
-    return [position for piece in deal.positions(sequences) for position in piece]
-
-
+@pytest.mark.parametrize("ahead", [False, True], ids=["plain", "overlap"])
 @pytest.mark.parametrize("seed", range(12))
-def test_every_sample_of_an_epoch_is_trained_once_with_churn(seed: int) -> None:
-    """Members come, go and fail at random; some rounds count nobody's update, some deal less than a
-    sample a member. Then the failures stop: every position dealt so far was trained once."""
+def test_every_row_of_a_lane_is_trained_once_with_churn(seed: int, ahead: bool) -> None:
+    """Members come, go and fail at random; some rounds count nobody's update, some have fewer lanes than
+    members. Then the failures stop: every row dealt so far was trained once, in each lane."""
     chance = random.Random(seed)
-    samples, sequences = chance.randint(20, 90), chance.choice([1, 5, 16, 32, 61])
-    trained: Counter[int] = Counter()
-    of_epoch: dict[int, Counter[int]] = {}
-    deal = Deal()
-    calm = False
-    for round_ in range(1, 400):
-        members = chance.sample(EVERYBODY, chance.randint(1, 30))
-        membership = Membership(since=dict.fromkeys(members, 0))
-        failing = 0.0 if calm else chance.choice([0.0, 0.1, 0.5, 1.0])
-        counted = [peer for peer in members if chance.random() >= failing]
-        dealt = deal.positions(sequences)
-        assert sum(map(len, dealt)) == sequences
-        numbers = positions_of(deal, sequences)
-        everybody = [
-            share(7, samples, dealt, membership.peers, peer, round_) for peer in membership.peers
-        ]
-        # The shares are together the round, whatever it is made of.
-        assert Counter(sample for mine in everybody for sample in mine) == Counter(
-            sample for piece in dealt for sample in samples_at(7, samples, piece)
+    lanes = chance.choice([1, 5, 16, 32, 61])
+    order = Order(7, 1000, lanes, chance.choice([1, 7, 16]), 16)
+    trained: Counter[tuple[int, int]] = Counter()
+    deals = [Deal(1)]
+    if ahead:
+        deals.append(deals[0].then(deals[0], [], lanes))
+    for round_ in range(1, 200):
+        membership = Membership(
+            since=dict.fromkeys(chance.sample(EVERYBODY, chance.randint(1, 30)), 0)
         )
-        for peer, mine in zip(membership.peers, everybody, strict=True):
-            if peer in counted:
-                rank = (membership.peers.index(peer) - round_) % len(members)
-                count = len(members)
-                places = range(rank * sequences // count, (rank + 1) * sequences // count)
-                own = [numbers[place] for place in places]
-                assert len(own) == len(mine)
-                trained.update(own)
-                for position, sample in zip(own, mine, strict=True):
-                    of_epoch.setdefault(position // samples, Counter())[sample] += 1
-        deal = deal.after(record(round_, counted), membership, sequences)
-        # Dealt is trained or left over, at any time, and what is left over is at most a round.
-        left = [position for piece in deal.backlog for position in piece]
-        assert sorted([*trained, *left]) == list(range(deal.cursor))
-        assert len(left) <= sequences
-        calm = round_ > 300 or deal.cursor > 10 * samples
-        if calm and not left and deal.cursor >= 3 * samples:
-            break
-    assert not deal.backlog
+        failing = chance.choice([0.0, 0.1, 0.5, 1.0]) if round_ < 150 else 0.0
+        counted = {peer for peer in membership.peers if chance.random() >= failing}
+        deal = deals.pop(0)
+        rows = deal.rows(lanes).tolist()
+        for peer in counted:
+            trained.update((lane, rows[lane]) for lane in lanes_of(order, membership, peer, round_))
+        lost = lost_lanes(order, membership, counted, round_)
+        deals.append((deals[-1] if deals else deal).then(deal, lost, lanes))
+        # Dealt is trained or under way, at any time.
+        under_way = {
+            (lane, row) for each in deals for lane, row in enumerate(each.rows(lanes).tolist())
+        }
+        assert len(under_way) == len(deals) * lanes
+        dealt = {
+            (lane, row) for lane, end in enumerate(deals[-1].fresh(lanes)) for row in range(end)
+        }
+        assert set(trained) | under_way == dealt
+        assert not set(trained) & under_way
     assert set(trained.values()) == {1}
-    whole = deal.cursor // samples
-    assert whole >= 1
-    for epoch in range(whole):
-        assert of_epoch[epoch] == dict.fromkeys(range(samples), 1)
+
+
+def test_rounds_that_lose_nothing_have_nothing_to_remember() -> None:
+    deal = Deal(1)
+    for round_ in range(1, 5):
+        assert deal == Deal(round_)
+        assert deal.rows(3).tolist() == [round_ - 1] * 3
+        assert deal.fresh(3).tolist() == [round_] * 3
+        deal = deal.then(deal, [], 3)
+
+
+def test_a_lane_that_lost_a_sample_is_behind_from_then_on() -> None:
+    first = Deal(1)
+    second = first.then(first, [range(1, 3)], 4)
+    assert second.rows(4).tolist() == [1, 0, 0, 1]
+    third = second.then(second, [], 4)
+    assert third.rows(4).tolist() == [2, 1, 1, 2]
+    # It costs memory once.
+    assert third.behind is second.behind is second.waiting is third.waiting
+    fourth = third.then(third, [range(2, 4)], 4)
+    assert fourth.rows(4).tolist() == [3, 2, 1, 2]
+
+
+def test_a_round_ahead_a_lost_sample_is_dealt_two_rounds_later() -> None:
+    first = Deal(1)
+    second = first.then(first, [], 2)
+    third = second.then(first, [range(1)], 2)
+    fourth = third.then(second, [], 2)
+    assert [deal.rows(2).tolist() for deal in (first, second, third, fourth)] == [
+        [0, 0], [1, 1], [0, 2], [2, 3],
+    ]  # fmt: skip
+    # Lost once more, while others go on.
+    fifth = fourth.then(third, [range(1)], 2)
+    assert fifth.rows(2).tolist() == [0, 4]
+    assert fifth.then(fourth, [], 2).rows(2).tolist() == [3, 5]
 
 
 def test_an_empty_record_returns_everything() -> None:
-    membership = Membership(since=dict.fromkeys(EVERYBODY[:3], 0))
-    first = Deal().after(record(1, []), membership, 10)
-    assert first == Deal(10, (range(10),))
-    assert first.positions(10) == (range(10),)
-    assert first.after(record(2, []), membership, 10) == first
-    assert first.after(record(2, list(membership.peers)), membership, 10) == Deal(10)
+    deal = Deal(1).then(Deal(1), [range(3)], 3)
+    assert deal.round == 2
+    assert deal.rows(3).tolist() == [0, 0, 0]
 
 
-def test_what_is_left_over_comes_first_and_the_cursor_waits_for_it() -> None:
-    membership = Membership(since=dict.fromkeys(EVERYBODY[:4], 0))
-    late = membership.peers[2]
-    deal = Deal().after(record(1, [p for p in membership.peers if p != late]), membership, 8)
-    # In round 1 the third member has the second run.
-    assert deal == Deal(8, (range(2, 4),))
-    assert deal.positions(8) == (range(2, 4), range(8, 14))
-    assert deal.after(record(2, list(membership.peers)), membership, 8) == Deal(14)
-
-
-def test_pieces_of_pieces() -> None:
-    ranges = (range(3, 5), range(7, 8), range(10, 20))
-    assert cut(ranges, range(1, 5)) == [range(4, 5), range(7, 8), range(10, 12)]
-    assert cut(ranges, range(0)) == []
-    assert cut(ranges, range(3, 30)) == [range(10, 20)]
-
-
-def test_the_ledger_knows_it_of_every_round() -> None:
-    chain = Chain(4)
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_ledger_knows_it_of_every_round(overlap: bool) -> None:
+    chain = Chain(4, overlap=overlap)
+    ledger = chain.ledger
     absent = chain.membership.peers[0]
+    lost = []
     for round_ in range(1, 6):
         some = [chain.update(peer) for peer in chain.membership.peers if peer != absent]
+        if round_ % 2:
+            lost.append(lanes_of(ledger.order, chain.membership, absent, round_))
         chain.grow(updates=some if round_ % 2 else None)
-    ledger = chain.ledger
-    assert ledger.deal(0) == ledger.deal(1) == Deal()
-    assert [bool(ledger.deal(round_).backlog) for round_ in range(2, 7)] == [1, 0, 1, 0, 1]
-    # 64 a round: 16 of rounds 1 and 3 were dealt again, those of round 5 are still to come.
-    assert ledger.deal(6).cursor == 5 * 64 - 2 * 16
+    last = ledger.deal(6 + overlap)
+    expected = np.zeros(64, int)
+    for lanes in lost:
+        expected[lanes.start : lanes.stop] += 1
+    # Each of three lost samples was dealt again, or is now, so its lane is that far behind.
+    assert (6 + overlap - last.fresh(64)).tolist() == expected.tolist()
     shorter = ledger.truncated(3)
-    assert [shorter.deal(round_) for round_ in range(4)] == [ledger.deal(r) for r in range(4)]
+    for number in range(1, 4 + overlap):
+        assert shorter.deal(number) == ledger.deal(number)
+    assert len(ledger.truncated(0)._deals) == 1 + overlap

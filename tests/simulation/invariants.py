@@ -311,8 +311,7 @@ class Watch:
         known = self._parameters.get(record.parent)
         if known is not None and known != record.fingerprint:
             raise Violation("parameters", f"{where} names others than there are", record.id)
-        dealt, (ahead, _) = self.chains.dealt(record.parent), self.chains.dealt(record.id)
-        wrong = self.samples.check(record, dealt, self.chains.deal(record.id), ahead)
+        wrong = self.samples.check(record, self.chains)
         if wrong:
             raise Violation("samples", f"{where}: {wrong}", record.id)
         return judgement

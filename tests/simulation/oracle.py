@@ -104,15 +104,15 @@ class Chains:
         ledger, length = self._home[parent]
         return ledger.membership(length)
 
-    def deal(self, parent: RecordId) -> Deal:
-        """Where the sample stream stands after a record that was decided."""
-        ledger, length = self._home[parent]
-        return ledger.deal(length)
-
-    def dealt(self, parent: RecordId) -> tuple[tuple[range, ...], Membership]:
+    def dealt(self, parent: RecordId) -> tuple[Deal, Membership]:
         """What the round after a record that was decided deals out, and to whom."""
         ledger, length = self._home[parent]
-        return ledger.dealt(length)
+        return ledger.deal(length), ledger.dealt_to(length)
+
+    def last_deal(self, parent: RecordId) -> Deal:
+        """The last one that is settled by a record that was decided: with `overlap` a round ahead."""
+        ledger, length = self._home[parent]
+        return ledger.deal(max(1, length) + ledger.manifest.rounds.overlap)
 
     def leader(self, parent: RecordId, slot: int) -> PeerId | None:
         """Who leads a slot of the round after a record."""

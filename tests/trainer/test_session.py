@@ -14,7 +14,10 @@ from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.assignment import share
+from distro_node.protocol.deal import Deal
 from distro_node.protocol.manifest import Manifest, OptimizerSpec
+from distro_node.protocol.membership import Membership
+from distro_node.protocol.order import order_of
 from distro_node.protocol.schedule import learning_rate
 from distro_node.protocol.update import decode_update, encode_update
 from trainer.exactness import assert_equal_bits, bits_of, reference_step
@@ -74,15 +77,8 @@ def test_tied_weights_are_stepped_once(tmp_path: Path) -> None:
 
 
 def samples_of(manifest: Manifest, peers: list[PeerId], me: PeerId, round_number: int) -> list[int]:
-    cursor = (round_number - 1) * 16
-    return share(
-        manifest.seed,
-        manifest.data.samples,
-        [range(cursor, cursor + 16)],
-        peers,
-        me,
-        round_number,
-    )
+    members = Membership(since=dict.fromkeys(peers, 0))
+    return list(share(order_of(manifest), [Deal(round_number)], members, me))
 
 
 def test_an_update_that_missed_its_round_is_back_in_the_momentum(tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""What reading the corpus in lanes costs in learning: the protocol's order beside a full shuffle.
+
+    python benchmarks/order.py [--seeds 3] [--steps 400] [--workers 8] [--sequences 2] [--mixed 64]
+                               [--json FILE]
+
+The same tiny run (see training.py) with three orders of the same samples. `shuffled`: any sample may be
+next, so a member needs all of the corpus. `lanes`: what the program does with a corpus of this size, in
+which each lane reads one part in random order. `chunks`: what it does with a large one, where a lane
+mixes so many neighbouring samples, then the next ones, and is somewhere else after eight such chunks.
+Real chunks have a thousand samples; here a lane comes through several of them in a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sysconfig
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from distro_node.protocol.order import BLOCK_CHUNKS, Order
+from training import SEQUENCE, Setting, Trial, Trouble, Variant, read_corpus, train
+
+
+def orders(setting: Setting, samples: int, mixed: int) -> dict[str, Order]:
+    """The three, for a corpus of so many samples."""
+    lanes = setting.workers * setting.sequences
+    part = samples // lanes
+    return {
+        "shuffled": Order(setting.seed, samples, lanes, block=1, mixed=1),
+        "lanes": Order(setting.seed, samples, lanes, block=part, mixed=part),
+        "chunks": Order(setting.seed, samples, lanes, block=BLOCK_CHUNKS * mixed, mixed=mixed),
+    }
+
+
+class OrderedTrial(Trial):
+    """A trial that reads samples as a swarm's members do, each its own lanes."""
+
+    def __init__(
+        self, setting: Setting, text: np.ndarray, heldout: np.ndarray, order: Order
+    ) -> None:
+        super().__init__(setting, text, heldout)
+        self._text = text
+        self._lanes_order = order
+        self._row = 0
+
+    def next_batch(self, workers: int | None = None) -> np.ndarray:
+        """One sample of every lane: (lanes, SEQUENCE + 1)."""
+        lanes = np.arange(self._lanes_order.lanes)
+        samples = self._lanes_order.samples_at(lanes, np.full(len(lanes), self._row))
+        self._row += 1
+        starts = np.array(samples) * SEQUENCE
+        return self._text[starts[:, None] + np.arange(SEQUENCE + 1)]
+
+
+def compared(losses: dict[str, list[float]], name: str) -> tuple[float, float]:
+    """The mean difference from `shuffled`, seed by seed, in per cent of the loss, and its error."""
+    pairs = zip(losses[name], losses["shuffled"], strict=True)
+    shares = [100 * (ours / shuffled - 1) for ours, shuffled in pairs]
+    error = statistics.stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
+    return statistics.fmean(shares), error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Learning with the order of lanes and a shuffle.")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--sequences", type=int, default=2, help="a worker's sequences each round")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--rate", type=float, default=4e-3)
+    parser.add_argument("--mixed", type=int, default=64, help="samples of a chunk")
+    parser.add_argument("--corpus", type=Path, nargs="*", help="files or directories of text")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    if options.device == "cpu":
+        torch.set_num_threads(1)
+    text, heldout = read_corpus(options.corpus or [Path(sysconfig.get_paths()["stdlib"])], [])
+    samples = (len(text) - 1) // SEQUENCE
+    losses: dict[str, list[float]] = {}
+    settings = []
+    for seed in range(options.seeds):
+        setting = Setting.of(options, seed)
+        settings.append(asdict(setting))
+        for name, order in orders(setting, samples, options.mixed).items():
+            began = time.monotonic()
+            run = train(
+                Variant(name=name, rate=options.rate),
+                Trouble(),
+                OrderedTrial(setting, text, heldout, order),
+                lambda number, loss: None,
+            )
+            losses.setdefault(name, []).append(run.heldout_loss)
+            seconds = time.monotonic() - began
+            print(f"  seed {seed}, {name}: {run.heldout_loss:.4f} ({seconds:.0f} s)", flush=True)
+    print(f"\n{samples:,} samples of {SEQUENCE} bytes, {options.mixed} of them a chunk")
+    print(f"{'order':10} {'held-out nats a byte, by seed':40} {'mean':>8} {'against shuffled':>18}")
+    for name, values in losses.items():
+        each = " ".join(f"{value:.4f}" for value in values)
+        mean, error = compared(losses, name)
+        print(f"{name:10} {each:40} {statistics.fmean(values):8.4f} {mean:+8.2f} ± {error:.2f} %")
+    if options.json:
+        differences = {name: compared(losses, name) for name in losses}
+        result = {"losses": losses, "percent_and_error": differences, "samples": samples}
+        result |= {"mixed": options.mixed, "rate": options.rate, "settings": settings}
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
