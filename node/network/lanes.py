@@ -1,20 +1,27 @@
 """Two lanes on one upload line: what a round waits for, and what can wait.
 
-While a member sends its update, newcomers get a twentieth of what goes up, and all of it in between. So
-serving them does not slow a round by more than that, whether the line has a limit set or not.
+While a member sends its update, newcomers get a fiftieth of what goes up; in between they get all of it,
+but keep the line's queue short (see `ledbat`), so that the next update does not wait behind them. So
+serving them slows an update by less than a twentieth, whether the line has a limit set or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import trio
 
+from .ledbat import Window
+from .queues import Gauge, gauge
 from .rates import Rate
 
-# Of what goes up while a round's bytes do. It is what a round may lose to newcomers.
-_SHARE = 0.05
+# Of what goes up while a round's bytes do. With the queue that an update finds, it is what a round loses
+# to newcomers; a twentieth is what it may lose.
+_SHARE = 0.02
 # A transfer of a round's bytes that stands still for so long (the other end has frozen) does not count.
 _STANDSTILL_SECONDS = 1.0
 # The other end gives up after ten seconds of silence; four transfers may be waiting for their turn.
@@ -22,6 +29,11 @@ _LONGEST_WAIT_SECONDS = 2.0
 # Small pieces, so that a small share is a steady one.
 _PATIENT_PIECE_BYTES = 8 << 10
 _MOST_SAVED_BYTES = 8 * _PATIENT_PIECE_BYTES
+# How often to look whether there is room on the line: so many times in a round trip, and at least and at
+# most so many seconds apart. The first costs little processor time, the second is less than the queue
+# that is aimed at.
+_LOOKS = 8
+_LOOK_SECONDS = (0.002, 0.02)
 
 
 class Lanes:
@@ -34,17 +46,26 @@ class Lanes:
         # What the patient lane may send beside the urgent one.
         self._saved = 0.0
         self._moved = trio.Event()
-        self.patient: Lane = _Patient(self)
+        self._patient: WeakKeyDictionary[Any, _Patient] = WeakKeyDictionary()
+        self._tails: list[_Tail] = []
+
+    def patient(self, connection: Any) -> Lane:
+        """The lane of what can wait and goes over `connection`, a muxer."""
+        if connection not in self._patient:
+            self._patient[connection] = _Patient(self, gauge(connection))
+        return self._patient[connection]
 
     @contextmanager
-    def urgent(self) -> Iterator[Lane]:
-        """A lane for one transfer of what a round waits for."""
+    def urgent(self, connection: Any) -> Iterator[Lane]:
+        """A lane for one transfer of what a round waits for, over a muxer."""
         self._urgent += 1
         self._last = trio.current_time()
         try:
             yield _Urgent(self)
         finally:
             self._urgent -= 1
+            self._tails.append(_Tail(gauge(connection)))
+            self._forget_tails()
             self._move()
 
     def _move(self) -> None:
@@ -52,7 +73,33 @@ class Lanes:
         self._moved = trio.Event()
 
     def _is_busy(self) -> bool:
-        return self._urgent > 0 and trio.current_time() - self._last < _STANDSTILL_SECONDS
+        if self._urgent > 0 and trio.current_time() - self._last < _STANDSTILL_SECONDS:
+            return True
+        self._forget_tails()
+        return bool(self._tails)
+
+    def _forget_tails(self) -> None:
+        self._tails = [tail for tail in self._tails if tail.is_under_way()]
+
+
+class _Tail:
+    """The end of a round's transfer, which we are done with and the line is not."""
+
+    def __init__(self, read: Gauge) -> None:
+        self._read = read
+        sample = read()
+        self._end = 0 if sample is None else sample.acknowledged + sample.in_flight + sample.unsent
+        self._arrived = 0
+        self._moved_at = trio.current_time()
+
+    def is_under_way(self) -> bool:
+        """Whether the last of it has yet to arrive, and moves."""
+        sample = self._read()
+        if sample is None or sample.acknowledged >= self._end:
+            return False
+        if sample.acknowledged > self._arrived:
+            self._arrived, self._moved_at = sample.acknowledged, sample.now
+        return sample.now - self._moved_at < _STANDSTILL_SECONDS
 
 
 class Lane:
@@ -80,15 +127,42 @@ class _Urgent(Lane):
 
 
 class _Patient(Lane):
+    def __init__(self, lanes: Lanes, read: Gauge) -> None:
+        super().__init__(lanes)
+        self._read = read
+        self._window = Window()
+
     def piece(self, most: int) -> int:
-        return super().piece(min(most, _PATIENT_PIECE_BYTES) if self._lanes._is_busy() else most)
+        if self._lanes._is_busy():
+            most = min(most, _PATIENT_PIECE_BYTES)
+        elif self._read() is not None:
+            most = min(most, self._window.piece)
+        return super().piece(most)
 
     async def spend(self, size: int) -> None:
         lanes = self._lanes
         with trio.move_on_after(_LONGEST_WAIT_SECONDS):
-            while lanes._is_busy() and lanes._saved < size:
-                with trio.move_on_after(_STANDSTILL_SECONDS):
-                    await lanes._moved.wait()
+            while (wait := self._wait(size)) is not None:
+                await wait()
         # What was sent for patience's sake is owed.
         lanes._saved = lanes._saved - size if lanes._is_busy() else 0.0
         await super().spend(size)
+
+    def _wait(self, size: int) -> Callable[[], Awaitable[Any]] | None:
+        """What to wait for before so many bytes may go; None: nothing."""
+        lanes = self._lanes
+        if lanes._is_busy():
+            self._window.rest()
+            return None if lanes._saved >= size else self._standstill
+        sample = self._read()
+        if sample is None or self._window.admits(size, sample):
+            return None
+        least, most = _LOOK_SECONDS
+        pause = min(max(least, sample.round_trip / _LOOKS), most)
+        return partial(trio.sleep, pause)
+
+    async def _standstill(self) -> None:
+        # Nobody says when what is left of a transfer has arrived.
+        seconds = _STANDSTILL_SECONDS if self._lanes._urgent else _LOOK_SECONDS[1]
+        with trio.move_on_after(seconds):
+            await self._lanes._moved.wait()

@@ -9,7 +9,10 @@ library grants the sender new credit after every read, which costs both ends as 
 from __future__ import annotations
 
 import socket
+import struct
+import sys
 from array import array
+from collections.abc import Callable
 from fcntl import ioctl
 from termios import FIONREAD
 from typing import Any
@@ -18,6 +21,8 @@ import trio
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
 from libp2p.stream_muxer.yamux.yamux import YamuxStream
+
+from .ledbat import Sample
 
 UNSENT_BYTES = 128 << 10
 """Two frames: the line does not run dry, and a vote waits a tenth of a second at 10 Mbit/s."""
@@ -36,6 +41,12 @@ _LAYERS = ("secured_conn", "_inner", "conn", "read_writer", "read_write_closer",
 _WORTH_WAITING_BYTES = 4096
 # The most the kernel is asked to gather: one message of the encryption.
 _GATHERED_BYTES = 1 << 16
+# Of Linux's `struct tcp_info` (include/uapi/linux/tcp.h): tcpi_snd_mss, tcpi_unacked, tcpi_rtt and
+# tcpi_rttvar (microseconds), tcpi_bytes_acked, tcpi_notsent_bytes, tcpi_min_rtt (microseconds).
+_INFO = struct.Struct("=16xI4xI40xII44xQ16xII")
+
+
+Gauge = Callable[[], Sample | None]
 
 
 def shorten(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
@@ -44,17 +55,47 @@ def shorten(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
     False where there is no socket of our own below (a circuit through another peer), or the system
     cannot do it.
     """
-    layer = muxer
-    for name in _LAYERS:
-        layer = getattr(layer, name, None)
+    below = _socket(muxer)
     option = getattr(socket, "TCP_NOTSENT_LOWAT", None)
-    if layer is None or option is None or not hasattr(layer, "setsockopt"):
+    if below is None or option is None:
         return False
     try:
-        layer.setsockopt(socket.IPPROTO_TCP, option, unsent)
+        below.setsockopt(socket.IPPROTO_TCP, option, unsent)
     except OSError:
         return False
     return True
+
+
+def gauge(muxer: Any) -> Gauge:
+    """What tells how a connection is doing.
+
+    It says None of one without a socket of our own, of one that has ended, and where the system does
+    not tell (it takes Linux).
+    """
+    below = _socket(muxer) if sys.platform == "linux" else None
+
+    def read() -> Sample | None:
+        try:
+            info = below.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+        except (OSError, trio.ClosedResourceError):
+            return None
+        # Before Linux 4.6 there was less of it.
+        if len(info) < _INFO.size:
+            return None
+        packet, unacknowledged, round_trip, deviation, arrived, unsent, shortest = _INFO.unpack(
+            info
+        )
+        return Sample(
+            now=trio.current_time(),
+            round_trip=round_trip / 1e6,
+            deviation=deviation / 1e6,
+            shortest=shortest / 1e6,
+            acknowledged=arrived,
+            in_flight=unacknowledged * packet,
+            unsent=unsent,
+        )
+
+    return read if below is not None else lambda: None
 
 
 async def read_gathered(self: TrioTCPStream, n: int | None = None) -> bytes:
@@ -129,6 +170,14 @@ def _unread(stream: Any) -> int | None:
     except (OSError, ValueError):
         return None
     return count[0]
+
+
+def _socket(muxer: Any) -> Any:
+    """The socket below a muxer, or None."""
+    layer = muxer
+    for name in _LAYERS:
+        layer = getattr(layer, name, None)
+    return layer if hasattr(layer, "setsockopt") else None
 
 
 def _gather(stream: Any, count: int) -> None:

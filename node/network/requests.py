@@ -208,7 +208,7 @@ class Requests:
         self, stream: Any, status: Status, response: bytes | Flow, kind: str = "other"
     ) -> None:
         with trio.fail_after(_REPLY_SECONDS + _size(response) / _SLOWEST_BYTES_PER_SECOND):
-            with self._lane(kind) as lane:
+            with self._lane(kind, stream) as lane:
                 if isinstance(response, bytes):
                     await write_frame(stream, response, bytes([status]), lane)
                 else:
@@ -216,11 +216,13 @@ class Requests:
             # Outside, for it may wait for the other end: the line is free meanwhile.
             await stream.close()
 
-    def _lane(self, kind: str) -> AbstractContextManager[Lane | Rate]:
+    def _lane(self, kind: str, stream: Any) -> AbstractContextManager[Lane | Rate]:
         if kind in _URGENT:
-            return self._lanes.urgent()
+            return self._lanes.urgent(stream.muxed_conn)
         # Ledgers and records are small, and somebody may wait for them.
-        return nullcontext(self._lanes.patient if kind == "blob" else self._traffic.upload)
+        if kind != "blob":
+            return nullcontext(self._traffic.upload)
+        return nullcontext(self._lanes.patient(stream.muxed_conn))
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Any:
         """Open a stream to a connected peer. Raises `RequestError`.

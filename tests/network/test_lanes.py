@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from distro_node.node.network.lanes import Lane, Lanes
+from distro_node.node.network.ledbat import FEWEST_BYTES, Sample
 from distro_node.node.network.rates import Rate
 from trio.testing import MockClock
 
@@ -22,6 +23,10 @@ async def send(lane: Lane, size: int) -> float:
     return trio.current_time() - begun
 
 
+class Connection:
+    """One without a socket: nothing is known of its line."""
+
+
 class Wire(Rate):
     """A line whose speed is nowhere set but takes its time, as a socket's buffer does."""
 
@@ -31,7 +36,7 @@ class Wire(Rate):
 
 
 @pytest.mark.parametrize("rate", [Rate(SPEED), Wire()], ids=["limit", "line"])
-async def test_a_round_loses_a_twentieth_to_newcomers_and_no_more(
+async def test_a_round_loses_a_fiftieth_to_newcomers_and_no_more(
     rate: Rate, autojump_clock: MockClock
 ) -> None:
     lanes = Lanes(rate)
@@ -39,9 +44,10 @@ async def test_a_round_loses_a_twentieth_to_newcomers_and_no_more(
 
     async def newcomers() -> None:
         nonlocal got
+        patient = lanes.patient(Connection())
         while True:
-            piece = lanes.patient.piece(PIECE)
-            await lanes.patient.spend(piece)
+            piece = patient.piece(PIECE)
+            await patient.spend(piece)
             got += piece
 
     async with trio.open_nursery() as nursery:
@@ -51,11 +57,11 @@ async def test_a_round_loses_a_twentieth_to_newcomers_and_no_more(
         # Nobody else sends: all of the line.
         assert got == pytest.approx(2.0 * SPEED, rel=0.15)
         got = 0
-        with lanes.urgent() as lane:
+        with lanes.urgent(Connection()) as lane:
             seconds = await send(lane, size)
         # What was under way when the update began goes out before it.
-        assert seconds <= (size / 0.95 + 5 * PIECE) / SPEED
-        assert 0.03 * size < got < 0.06 * size + 5 * PIECE
+        assert seconds <= (size / 0.98 + 5 * PIECE) / SPEED
+        assert 0.015 * size < got < 0.025 * size + 5 * PIECE
         # And again all of it.
         got = 0
         await trio.sleep(2.0)
@@ -68,11 +74,11 @@ async def test_several_updates_share_what_is_left(autojump_clock: MockClock) -> 
     ends: list[float] = []
 
     async def update() -> None:
-        with lanes.urgent() as lane:
+        with lanes.urgent(Connection()) as lane:
             ends.append(await send(lane, 2_000_000))
 
     async def newcomer() -> None:
-        await send(lanes.patient, 100_000_000)
+        await send(lanes.patient(Connection()), 100_000_000)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(newcomer)
@@ -85,10 +91,10 @@ async def test_several_updates_share_what_is_left(autojump_clock: MockClock) -> 
 
 async def test_an_update_to_somebody_frozen_stops_no_newcomer(autojump_clock: MockClock) -> None:
     lanes = Lanes(Rate(SPEED))
-    with lanes.urgent() as lane:
+    with lanes.urgent(Connection()) as lane:
         await lane.spend(1000)
         begun = trio.current_time()
-        await send(lanes.patient, 1_000_000)
+        await send(lanes.patient(Connection()), 1_000_000)
         assert trio.current_time() - begun < 3.0
 
 
@@ -97,14 +103,81 @@ async def test_a_newcomer_is_never_left_without_a_word(autojump_clock: MockClock
     lanes = Lanes(Rate(1000.0))
 
     async def updates() -> None:
-        with lanes.urgent() as lane:
+        with lanes.urgent(Connection()) as lane:
             await send(lane, 10_000_000)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(updates)
         await trio.sleep(1.0)
+        patient = lanes.patient(Connection())
         for _ in range(5):
             begun = trio.current_time()
-            await lanes.patient.spend(lanes.patient.piece(PIECE))
+            await patient.spend(patient.piece(PIECE))
             assert trio.current_time() - begun < 10.0
         nursery.cancel_scope.cancel()
+
+
+class Socket:
+    """What the kernel says of a connection over the line."""
+
+    def __init__(self) -> None:
+        self.handed, self.arrived = 0, 0
+        self.round_trip = 0.01
+
+    def read(self) -> Sample:
+        return Sample(
+            now=trio.current_time(),
+            round_trip=self.round_trip,
+            deviation=0.0,
+            shortest=0.01,
+            acknowledged=self.arrived,
+            in_flight=self.handed - self.arrived,
+            unsent=0,
+        )
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the tests that use it, a connection is what the kernel says of it."""
+    monkeypatch.setattr("distro_node.node.network.lanes.gauge", lambda connection: connection.read)
+
+
+@pytest.mark.usefixtures("sockets")
+async def test_newcomers_wait_until_the_end_of_an_update_has_arrived(
+    autojump_clock: MockClock,
+) -> None:
+    """Not only until the kernel has taken it: that end is a tenth of it or more."""
+    lanes, member, newcomer = Lanes(Rate()), Socket(), Socket()
+    with lanes.urgent(member) as lane:
+        await lane.spend(300_000)
+        member.handed = 300_000
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lanes.patient(newcomer).spend, PIECE)
+        for arrived in (100_000, 200_000, 299_999):
+            member.arrived = arrived
+            await trio.sleep(0.3)
+            assert nursery.child_tasks
+        member.arrived = 300_000
+        await trio.sleep(0.1)
+        assert not nursery.child_tasks
+
+
+@pytest.mark.usefixtures("sockets")
+async def test_newcomers_wait_for_room_on_their_line(autojump_clock: MockClock) -> None:
+    lanes, newcomer = Lanes(Rate()), Socket()
+    lane = lanes.patient(newcomer)
+    # All transfers of one connection share what it may have under way.
+    assert lanes.patient(newcomer) is lane
+    piece = lane.piece(PIECE)
+    assert piece <= FEWEST_BYTES
+    await lane.spend(piece)
+    newcomer.handed = FEWEST_BYTES
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lane.spend, piece)
+        await trio.sleep(1.0)
+        assert nursery.child_tasks
+        newcomer.arrived = FEWEST_BYTES
+    # However long nothing arrives, the other end hears something before it gives up.
+    newcomer.handed += FEWEST_BYTES
+    with trio.fail_after(5.0):
+        await lane.spend(piece)

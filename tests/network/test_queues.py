@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from distro_node.node.network.queues import UNSENT_BYTES, read_ready, shorten
+from distro_node.node.network.queues import UNSENT_BYTES, gauge, read_ready, shorten
 from libp2p.io.trio import TrioTCPStream
 from libp2p.stream_muxer.yamux.yamux import DEFAULT_WINDOW_SIZE, YamuxStream
 from network.support import muxers, star, until
@@ -55,8 +55,33 @@ async def test_what_comes_in_bit_by_bit_is_read_at_once() -> None:
         assert [len(piece) for piece in pieces] == [40_000, 6, 0]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="this system does not tell")
+async def test_how_a_connection_is_doing_is_known_as_long_as_it_lasts() -> None:
+    data = bytes(1_000_000)
+    async with star(2) as (a, b):
+
+        async def answer(peer: bytes, request: bytes) -> bytes:
+            return data
+
+        a.serve("/test/1", answer, max_request=1, max_concurrent=1)
+        (muxer,) = muxers(a)
+        read = gauge(muxer)
+        before = read()
+        assert before is not None
+        assert await b.request(a.peer, "/test/1", b"", max_response=len(data), timeout=60) == data
+        after = read()
+        assert after is not None
+        assert after.acknowledged - before.acknowledged >= len(data)
+        assert 0.0 < after.shortest <= after.round_trip < 1.0
+        assert 0.0 <= after.deviation < 1.0
+        assert after.in_flight < len(data)
+        assert after.unsent <= UNSENT_BYTES
+    assert read() is None
+
+
 def test_where_there_is_no_socket_nothing_happens() -> None:
     assert not shorten(object())
+    assert gauge(object())() is None
 
 
 async def test_credit_is_granted_for_half_a_window_at_a_time(
