@@ -27,6 +27,8 @@ if not _VERSION.startswith("0.8."):
 import libp2p.io.msgio
 import libp2p.io.utils
 import libp2p.network.connection.swarm_connection
+import libp2p.pubsub.gossipsub
+import libp2p.pubsub.pubsub
 import libp2p.stream_muxer.yamux.yamux
 import libp2p.utils.varint
 from libp2p.host.basic_host import BasicHost
@@ -42,7 +44,15 @@ from libp2p.stream_muxer.yamux.yamux import MAX_MESSAGE_SIZE, MAX_WINDOW_SIZE, Y
 
 from .queues import grant_credit, read_gathered
 from .scopes import shielded
-from .short_cuts import FreeLock, NoiseWire, read_body, read_stream, write_frame, write_stream
+from .short_cuts import (
+    FreeLock,
+    NoiseWire,
+    consume_record,
+    read_body,
+    read_stream,
+    write_frame,
+    write_stream,
+)
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +120,8 @@ def install() -> None:
         libp2p.utils.varint,
     ):
         _replace(module, "read_exactly", read_exactly)
+    for module in (libp2p.pubsub.gossipsub, libp2p.pubsub.pubsub):
+        _replace(module, "maybe_consume_signed_record", consume_record)
     _quieten()
 
 

@@ -22,6 +22,11 @@ class Rate:
         # Until when, on trio's clock, what was spent so far keeps the line busy.
         self._busy_until = float("-inf")
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether anybody ever has to wait."""
+        return self._limit is not None
+
     def piece(self, most: int) -> int:
         """How many bytes, `most` at most, should be spent at once."""
         return most if self._limit is None else max(1, min(most, int(self._limit * _PIECE_SECONDS)))

@@ -92,8 +92,9 @@ async def read_bytes(
             buffer += piece
             # What is not read the sender may not send: the stream's window fills up. That we wait is no
             # silence of the sender's.
-            scope.deadline = inf
-            await rate.spend(len(piece))
+            if rate.is_limited:
+                scope.deadline = inf
+                await rate.spend(len(piece))
             scope.deadline = trio.current_time() + idle
             if progress is not None:
                 progress(len(buffer))
