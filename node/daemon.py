@@ -35,6 +35,7 @@ from .mirrors import MirroredFetcher, Mirrors
 from .network.addresses import parse_dial
 from .network.blobs import BlobFetcher, FetchFailed, serve_blobs
 from .network.chunks import ChunkFetcher, Fetcher, serve_chunks
+from .network.copies import Copies
 from .network.errors import BadAddress, PortInUse
 from .network.introductions import Introducer, NoBootstrap
 from .network.local import LocalDiscovery
@@ -283,7 +284,7 @@ class _Daemon:
             providers=self._connected,
             budget=data_budget(self._settings.max_disk, manifest),
             # Else whoever leaves could take the last copy of something along.
-            keeps_all=not manifest.data.mirrors,
+            scarce=None if manifest.data.mirrors else Copies(self._network, self._connected).scarce,
         )
 
     def _connected(self) -> list[PeerId]:

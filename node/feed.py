@@ -1,14 +1,16 @@
 """Training data where and when it is needed: the chunks of a member's next samples before it trains.
 
-A node does not wait for a corpus. It fetches what its share of the next rounds lies in; the rest follows
-while nothing is missing, but only where the members are the corpus's one source and the disk has room.
+A node does not wait for a corpus. It fetches what its share of the next rounds lies in, and no more but
+where the members are the corpus's one source: then it keeps copies of what too few others have, while
+nothing is missing and the disk has room.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import accumulate
 
 import trio
@@ -32,6 +34,10 @@ _log = logging.getLogger(__name__)
 # rounds (`order`), and sixteen of 4 MiB take a minute at 10 Mbit/s.
 _ROUNDS_AHEAD = 32
 _AT_ONCE = 4
+# All shards are looked at for scarce chunks, and then not for a minute, since others fetch some as well;
+# and so many of a shard are fetched before it is looked at again, since their owners may come back.
+_LOOK_SECONDS = 60.0
+_SPARE_CHUNKS = 64
 _TIMEOUT_SECONDS = 600.0
 _PAUSE_SECONDS = 1.0
 _FULL_SECONDS = 60.0
@@ -43,6 +49,10 @@ _OTHER_BYTES = 256 << 20
 _LEAST_BYTES = 16 * CHUNK_BYTES
 # What an evaluation reads of the held-out part (`Workshop`).
 _HELDOUT_SAMPLES = 128
+
+
+Scarce = Callable[[ContentId, BlobList], Awaitable[Sequence[ContentId]]]
+"""Which chunks of a list too few peers have, the scarcest first (`Copies.scarce`)."""
 
 
 class Feed:
@@ -57,22 +67,25 @@ class Feed:
         fetcher: Fetcher,
         providers: Callable[[], Sequence[PeerId]],
         budget: int | None,
-        keeps_all: bool,
+        scarce: Scarce | None,
     ) -> None:
-        """`budget` is how many bytes of shards may be on the disk, if that is limited; `keeps_all`
-        whether the node fetches all of the corpus as long as there is room."""
+        """`budget` is how many bytes of shards may be on the disk, if that is limited; `scarce` finds
+        out what others have too few copies of, and is None where that is no matter."""
         self._data = data
         self._store = store
         self._provisions = provisions
         self._fetcher = fetcher
         self._providers = providers
         self._budget = budget
-        self._keeps_all = keeps_all
+        self._scarce = scarce
         # ends[s] is the first sample behind shard s.
         self._ends = list(accumulate(data.samples_in(shard) for shard in data.shards))
         self._lists: dict[ContentId, BlobList] = {}
-        # So many shards, from the first on, were found complete.
-        self._complete = 0
+        # Chunks to keep for others, the first one last; which shard is looked at next, and when at the
+        # earliest.
+        self._spare: list[ContentId] = []
+        self._next_look = 0
+        self._rested = -math.inf
         # Chunks on the disk, the one that was needed longest ago first.
         self._held: dict[ContentId, None] = {}
         # What stays: for the round that is being trained, for the next ones, and for evaluation.
@@ -113,8 +126,8 @@ class Feed:
         ahead = await self._chunks_of(upcoming(_ROUNDS_AHEAD))
         self._ahead = dict.fromkeys(list(ahead)[: self._room_ahead()])
         chunk = next((each for each in self._ahead if not self._store.has(each)), None)
-        if chunk is None and self._keeps_all and self._has_room():
-            chunk = await self._any_missing()
+        if chunk is None and self._scarce is not None and self._has_room():
+            chunk = await self._spare_chunk(self._scarce)
         if chunk is None:
             await trio.sleep(_PAUSE_SECONDS)
         else:
@@ -146,15 +159,30 @@ class Feed:
             self._lists[shard.blob] = decode_blob_list(data, "shard", size)
         return self._lists[shard.blob]
 
-    async def _any_missing(self) -> ContentId | None:
-        shards = (*self._data.shards, self._data.heldout)
-        while self._complete < len(shards):
-            for chunk in (await self._list(shards[self._complete])).chunks:
-                if not self._store.has(chunk):
-                    return chunk
-            self._complete += 1
-        self._keeps_all = False
-        return None
+    async def _spare_chunk(self, scarce: Scarce) -> ContentId | None:
+        """A chunk to keep because others have too few copies of it; one shard is looked at in a call."""
+        if not self._spare and trio.current_time() >= self._rested:
+            shards = (*self._data.shards, self._data.heldout)
+            shard = shards[self._next_look]
+            self._next_look = (self._next_look + 1) % len(shards)
+            if self._next_look == 0:
+                self._rested = trio.current_time() + _LOOK_SECONDS
+            listed = await self._list(shard)
+            lacking = await self._lacking(listed)
+            if lacking:
+                found = await scarce(shard.blob, listed)
+                self._spare = [chunk for chunk in found if chunk in lacking][:_SPARE_CHUNKS][::-1]
+        return self._spare.pop() if self._spare else None
+
+    async def _lacking(self, listed: BlobList) -> set[ContentId]:
+        lacking = set()
+        for number, chunk in enumerate(listed.chunks):
+            if not self._store.has(chunk):
+                lacking.add(chunk)
+            # Half a terabyte has more chunks than can be looked for without a pause.
+            if number % 1000 == 0:
+                await trio.lowlevel.checkpoint()
+        return lacking
 
     # Fetching
 

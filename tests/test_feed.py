@@ -29,11 +29,16 @@ SHARDS, CHUNKS = 3, 4
 class World:
     """A corpus that peers have, and a node's feed of it. Chunks are short here, but for their names."""
 
-    def __init__(self, folder: Path, *, budget: int | None = None, keeps_all: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, budget: int | None = None, scarce: set[bytes] | None = None
+    ) -> None:
+        """`scarce`: chunks that too few peers have, and keep so."""
         self.store = BlobStore(folder / "blobs")
         self.others: dict[ContentId, bytes] = {}
         self.fetched: list[ContentId] = []
         self.lists: list[BlobList] = []
+        self.wanting = {content_id(body) for body in scarce or ()}
+        self.looks = 0
         specs = [self._shard(number) for number in range(SHARDS + 1)]
         self.data = DataSpec(
             sequence_length=LENGTH,
@@ -51,7 +56,7 @@ class World:
             fetcher=fetcher,
             providers=list,
             budget=budget,
-            keeps_all=keeps_all,
+            scarce=None if scarce is None else self.scarce,
         )
 
     def _other(self, data: bytes) -> ContentId:
@@ -72,6 +77,10 @@ class World:
             for place, chunk in enumerate(listed.chunks)
             if self.store.has(chunk)
         }
+
+    async def scarce(self, blob: ContentId, listed: BlobList) -> list[ContentId]:
+        self.looks += 1
+        return [chunk for chunk in reversed(listed.chunks) if chunk in self.wanting]
 
     # In the place of provisions and of a fetcher
 
@@ -122,20 +131,45 @@ async def test_a_share_brings_what_it_lies_in_and_no_more(
     assert world.fetched == before
 
 
-async def test_what_comes_next_is_fetched_ahead_and_then_the_rest_if_members_are_its_source(
+ALL = {b"%d %d" % (shard, chunk) for shard in range(SHARDS + 1) for chunk in range(CHUNKS)}
+
+
+async def test_what_comes_next_is_fetched_ahead_and_no_more(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     world = World(tmp_path)
     await run(world, [0], lambda: (0, 0) in world.has())
     assert world.has() == {(0, 0)}
-    whole = World(tmp_path / "whole", keeps_all=True)
-    await run(whole, [PER_CHUNK * 2 - 2], lambda: len(whole.has()) == (SHARDS + 1) * CHUNKS)
-    chunks = [c for c in whole.fetched if whole.others[c] in {b"0 0", b"0 1", b"1 0"}]
-    assert whole.others[chunks[0]] == b"0 1"
+
+
+async def test_what_too_few_have_is_kept_when_nothing_else_is_missing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, scarce={b"0 3", b"1 0", b"2 2"})
+    await run(world, [PER_CHUNK * 2 - 2], lambda: len(world.has()) == 4)
+    assert world.has() == {(0, 1), (0, 3), (1, 0), (2, 2)}
+    assert world.others[world.fetched[1]] == b"0 1"
+    # Every shard is looked at, and then not for a minute, whatever others lack by then.
+    assert world.looks == SHARDS + 1
+    world.wanting = {content_id(b"1 3")}
+    await run(world, [PER_CHUNK * 2 - 2], lambda: (1, 3) in world.has())
+    assert world.looks >= SHARDS + 3
+
+
+async def test_of_what_is_scarce_and_gone_nothing_else_suffers(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, scarce={b"0 2", b"0 1"})
+    body = world.others.pop(content_id(b"0 2"))
+    await run(world, [0], lambda: len(world.has()) == 2)
+    assert world.has() == {(0, 0), (0, 1)}
+    # Its owner comes back.
+    world.others[content_id(b"0 2")] = body
+    await run(world, [0], lambda: (0, 2) in world.has())
 
 
 async def test_the_disk_holds_what_it_may(tmp_path: Path, autojump_clock: MockClock) -> None:
-    world = World(tmp_path, budget=8 * CHUNK_BYTES, keeps_all=True)
+    world = World(tmp_path, budget=8 * CHUNK_BYTES, scarce=ALL)
     await world.feed.begin()
     per_shard = world.data.samples_in(world.data.shards[0])
     for sample in range(0, SHARDS * per_shard, 2):
@@ -145,7 +179,7 @@ async def test_the_disk_holds_what_it_may(tmp_path: Path, autojump_clock: MockCl
         assert {(SHARDS, place) for place in range(CHUNKS)} <= world.has()
     assert len(world.has()) == 8
     # Started anew, it goes on counting what is there.
-    again = World(tmp_path, budget=6 * CHUNK_BYTES, keeps_all=True)
+    again = World(tmp_path, budget=6 * CHUNK_BYTES, scarce=ALL)
     await again.feed.begin()
     assert len(again.has()) == 6
     await run(again, [0], lambda: (0, 0) in again.has())

@@ -93,6 +93,26 @@ def serve_chunks(network: Network, store: BlobStore) -> None:
     network.serve(PROTOCOL, answer, max_request=_CONTENT_ID_BYTES, max_concurrent=2)
 
 
+async def ask_holdings(
+    network: Network, peer: PeerId, blob: ContentId, count: int
+) -> list[bool] | None:
+    """Which of the `count` chunks of the list `blob` a peer has; None if it does not say."""
+    most = (MAX_CHUNKS + 7) // 8
+    try:
+        answer = await network.request(
+            peer, PROTOCOL, blob, max_response=most, timeout=_ASK_SECONDS
+        )
+    except RequestError as error:
+        _log.debug("no word on its chunks from a peer: %s", error)
+        return None
+    if answer and len(answer) != (count + 7) // 8:
+        network.penalise(peer, "malformed")
+        return None
+    return [
+        bool(answer) and answer[number // 8] & (0x80 >> number % 8) != 0 for number in range(count)
+    ]
+
+
 class ChunkFetcher:
     """Fetches all chunks of blob lists."""
 
@@ -238,23 +258,11 @@ class _Download:
                 await trio.sleep(_PAUSE_SECONDS)
 
     async def _ask(self, peer: PeerId) -> None:
-        most = (MAX_CHUNKS + 7) // 8
-        try:
-            answer = await self._network.request(
-                peer, PROTOCOL, self._blob, max_response=most, timeout=_ASK_SECONDS
-            )
-        except RequestError as error:
+        has = await ask_holdings(self._network, peer, self._blob, self._count)
+        if has is None:
             # It may have everything, and be older than the question.
-            _log.debug("no word on its chunks from a peer: %s", error)
-            return
-        if answer and len(answer) != (self._count + 7) // 8:
-            self._network.penalise(peer, "malformed")
             return
         had = self._holdings.get(peer, [False] * self._count)
-        has = [
-            bool(answer) and answer[number // 8] & (0x80 >> number % 8) != 0
-            for number in range(self._count)
-        ]
         for number in range(self._count):
             self._counts[number] += has[number] - had[number]
         self._holdings[peer] = has
