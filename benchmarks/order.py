@@ -1,13 +1,14 @@
 """What reading the corpus in lanes costs in learning: the protocol's order beside a full shuffle.
 
-    python benchmarks/order.py [--seeds 3] [--steps 400] [--workers 8] [--sequences 2] [--mixed 64]
-                               [--json FILE]
+    python benchmarks/order.py [--seeds 3] [--steps 400] [--workers 8] [--sequences 2] [--mixed 1024]
+                               [--piece 8] [--json FILE]
 
 The same tiny run (see training.py) with three orders of the same samples. `shuffled`: any sample may be
 next, so a member needs all of the corpus. `lanes`: what the program does with a corpus of this size, in
 which each lane reads one part in random order. `chunks`: what it does with a large one, where a lane
 mixes so many neighbouring samples, then the next ones, and is somewhere else after eight such chunks.
-Real chunks have a thousand samples; here a lane comes through several of them in a run.
+A chunk of 4 MiB has 1,024 samples of 2,048 tokens of two bytes, and the pieces in which `create` mixes text
+have some eight of these. Few samples a chunk show what becomes of a lane that sees little at a time.
 """
 
 from __future__ import annotations
@@ -36,6 +37,18 @@ def orders(setting: Setting, samples: int, mixed: int) -> dict[str, Order]:
         "lanes": Order(setting.seed, samples, lanes, block=part, mixed=part),
         "chunks": Order(setting.seed, samples, lanes, block=BLOCK_CHUNKS * mixed, mixed=mixed),
     }
+
+
+def shuffled(text: np.ndarray, piece: int) -> np.ndarray:
+    """The text as `create` writes it: cut into pieces, here of so many samples, in random order.
+
+    With 0 as it is.
+    """
+    if piece == 0:
+        return text
+    count = len(text) // (piece * SEQUENCE)
+    pieces = text[: count * piece * SEQUENCE].reshape(count, -1)
+    return np.random.default_rng(0).permutation(pieces).ravel()
 
 
 class OrderedTrial(Trial):
@@ -75,7 +88,8 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rate", type=float, default=4e-3)
-    parser.add_argument("--mixed", type=int, default=64, help="samples of a chunk")
+    parser.add_argument("--mixed", type=int, default=1024, help="samples of a chunk")
+    parser.add_argument("--piece", type=int, default=8, help="samples that stay together")
     parser.add_argument("--corpus", type=Path, nargs="*", help="files or directories of text")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -83,6 +97,7 @@ def main() -> None:
     if options.device == "cpu":
         torch.set_num_threads(1)
     text, heldout = read_corpus(options.corpus or [Path(sysconfig.get_paths()["stdlib"])], [])
+    text = shuffled(text, options.piece)
     samples = (len(text) - 1) // SEQUENCE
     losses: dict[str, list[float]] = {}
     settings = []
@@ -100,7 +115,8 @@ def main() -> None:
             losses.setdefault(name, []).append(run.heldout_loss)
             seconds = time.monotonic() - began
             print(f"  seed {seed}, {name}: {run.heldout_loss:.4f} ({seconds:.0f} s)", flush=True)
-    print(f"\n{samples:,} samples of {SEQUENCE} bytes, {options.mixed} of them a chunk")
+    pieces = f"in mixed pieces of {options.piece}" if options.piece else "not mixed beforehand"
+    print(f"\n{samples:,} samples of {SEQUENCE} bytes, {pieces}, {options.mixed} of them a chunk")
     print(f"{'order':10} {'held-out nats a byte, by seed':40} {'mean':>8} {'against shuffled':>18}")
     for name, values in losses.items():
         each = " ".join(f"{value:.4f}" for value in values)
@@ -109,7 +125,12 @@ def main() -> None:
     if options.json:
         differences = {name: compared(losses, name) for name in losses}
         result = {"losses": losses, "percent_and_error": differences, "samples": samples}
-        result |= {"mixed": options.mixed, "rate": options.rate, "settings": settings}
+        result |= {
+            "mixed": options.mixed,
+            "piece": options.piece,
+            "rate": options.rate,
+            "settings": settings,
+        }
         options.json.write_text(json.dumps(result, indent=1) + "\n")
 
 

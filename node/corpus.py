@@ -1,4 +1,4 @@
-"""From files to shards: finding the text, holding a part of it out, tokenising, storing.
+"""From files to shards: finding the text, holding a part of it out, mixing, tokenising, storing.
 
 The same files, patterns and tokenizer give the same shards on every machine, wherever the files
 lie. Memory stays at a few megabytes however long a file is.
@@ -17,14 +17,19 @@ from blake3 import blake3
 from ..crypto.hashing import ContentId
 from ..protocol.blobs import CHUNK_BYTES, BlobList
 from ..protocol.manifest import ShardSpec
+from ..protocol.order import Order
 from .blobstore import BlobStore
 from .errors import ExitCode, UserError
 from .tokens import Tokenizer
 
-# A member fetches whole shards, so one should take a home line only seconds; and the manifest names
-# them all in two megabytes, so that 40,000 of them make 2.5 TB.
+# The manifest names all shards in two megabytes, so that 40,000 of them make 2.5 TB; and the list of one
+# is fetched in no time.
 SHARD_BYTES = 16 * CHUNK_BYTES
 
+# What stays together when text is mixed: some samples, and a hundredth of a chunk; and there are never
+# more pieces than a founder's memory holds.
+_PIECE_BYTES = 1 << 16
+_MOST_PIECES = 1 << 20
 # What is read and tokenised at once.
 _BLOCK_BYTES = 1 << 20
 # How far behind a cut the end of the line is looked for.
@@ -121,6 +126,21 @@ def split(
     )
 
 
+def mixed(pieces: Sequence[Piece]) -> list[Piece]:
+    """The same text in pieces of some 64 KiB, whose order is random and always the same.
+
+    Members read chunk by chunk (`protocol.order`), and what is mixed is what is near. So a chunk has
+    to hold something of everything, whatever order the files have.
+    """
+    size = max(_PIECE_BYTES, sum(piece.size for piece in pieces) // _MOST_PIECES)
+    parts = [part for piece in pieces for part in _cut(piece, size)]
+    if not parts:
+        return []
+    order = Order(seed=0, samples=len(parts), lanes=1, block=1, mixed=1)
+    places = np.arange(len(parts))
+    return [parts[place] for place in order.samples_at(np.zeros_like(places), places)]
+
+
 def write_shards(
     pieces: Sequence[Piece],
     tokenizer: Tokenizer,
@@ -213,6 +233,16 @@ def _split_each(pieces: Sequence[Piece], fraction: float) -> Corpus:
         if cut < piece.size:
             heldout.append(Piece(piece.path, cut, piece.size, last=True))
     return Corpus(training=training, heldout=heldout)
+
+
+def _cut(piece: Piece, size: int) -> Iterator[Piece]:
+    """The piece in parts of about this size, which end with a line or, without any, a character."""
+    start = piece.start
+    while piece.end - start > 2 * size:
+        cut = _line_end(piece.path, start + size, piece.end)
+        yield Piece(piece.path, start, cut, last=False)
+        start = cut
+    yield Piece(piece.path, start, piece.end, last=piece.last)
 
 
 def _line_end(path: Path, offset: int, size: int) -> int:

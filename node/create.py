@@ -24,7 +24,7 @@ from ..protocol.manifest import (
 )
 from ..protocol.structure import StructureError
 from .blobstore import BlobStore
-from .corpus import Corpus, Piece, Progress, find_files, split, write_shards
+from .corpus import Corpus, Piece, Progress, find_files, mixed, split, write_shards
 from .datadir import DataDir, open_identity
 from .errors import ExitCode, UserError
 from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest, read_manifest_file
@@ -184,7 +184,7 @@ def _store_corpus(
         # A short one at the end may hold no whole sequence; it would be fetched for nothing.
         return [shard for shard in shards if shard.tokens > file.data.sequence_length]
 
-    training = shards_of(list(corpus.training))
+    training = shards_of(mixed(corpus.training))
     heldout = shards_of(list(corpus.heldout))
     for part, shards in (("training", training), ("held-out", heldout)):
         if not shards:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from distro_node.node import corpus
 from distro_node.node.blobstore import BlobStore
-from distro_node.node.corpus import Corpus, Piece, find_files, split, write_shards
+from distro_node.node.corpus import Corpus, Piece, find_files, mixed, split, write_shards
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.tokens import ByteTokenizer, FileTokenizer
 from distro_node.protocol.blobs import decode_blob_list
@@ -163,6 +163,43 @@ def test_files_can_be_held_out_by_name(tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
             split(files, patterns, 0.1)
         assert caught.value.code == ExitCode.DATA_MISSING
+
+
+# --- mixing --------------------------------------------------------------------------------------
+
+
+def test_mixing_loses_nothing_and_puts_something_of_everything_everywhere(tmp_path: Path) -> None:
+    """Three books and many notes: each part of the result has some of each."""
+    pieces = []
+    for number in range(3):
+        book = tmp_path / f"book{number}"
+        book.write_bytes(b"".join(b"%d %06d\n" % (number, line) for line in range(400_000)))
+        pieces.append(Piece(book, 0, book.stat().st_size, True))
+    for number in range(40):
+        note = tmp_path / f"note{number}"
+        note.write_bytes(b"note %d" % number)
+        pieces.append(Piece(note, 0, note.stat().st_size, True))
+    parts = mixed(pieces)
+    assert len(parts) > 150
+    assert sorted(text_of(parts)) == sorted(text_of(pieces))
+    # In the order of their places, the parts of each file are the file; the last one ends it.
+    for piece in pieces:
+        own = sorted((p for p in parts if p.path == piece.path), key=lambda part: part.start)
+        assert text_of(own) == text_of([piece])
+        assert [part.last for part in own] == [False] * (len(own) - 1) + [True]
+        assert all(text_of([part]).endswith(b"\n") for part in own[:-1])
+    for first in range(0, len(parts) - 50, 50):
+        assert len({part.path for part in parts[first : first + 50] if part.size > 100}) == 3
+    assert mixed(pieces) == parts
+    assert mixed([]) == []
+
+
+def test_text_without_lines_is_mixed_by_characters(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("ä" * 300_000)
+    parts = mixed([Piece(file, 0, 600_000, True)])
+    assert len(parts) > 4
+    assert "".join(text_of([part]).decode() for part in parts) == "ä" * 300_000
 
 
 # --- shards --------------------------------------------------------------------------------------
