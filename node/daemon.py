@@ -223,6 +223,7 @@ class _Daemon:
             network=network,
             store=self._store,
             fetcher=self._fetcher,
+            relays=self._relays,
             records=records,
             ledger=ledger,
             journal=journal,

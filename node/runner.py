@@ -40,6 +40,7 @@ from .journal import Journal
 from .network.blobs import BlobFetcher
 from .network.events import PeerUp
 from .network.network import Network
+from .network.relays import Relays
 from .records import Records
 from .sync import Synchronizer, ask_peer
 from .updates import Updates
@@ -65,6 +66,7 @@ class Runner:
         network: Network,
         store: BlobStore,
         fetcher: BlobFetcher,
+        relays: Relays,
         records: Records,
         ledger: Ledger,
         journal: Journal,
@@ -102,6 +104,7 @@ class Runner:
             network=network,
             store=store,
             fetcher=fetcher,
+            relays=relays,
             journal=journal,
             ids=update_ids,
             tell=self._feed,
@@ -306,6 +309,8 @@ class Runner:
 
     async def _publish(self) -> None:
         async for envelope in self._to_publish:
+            if envelope.kind == "announcement":
+                self._spawn(self._updates.offer, envelope)
             await self._network.publish(self._topic, envelope.encode())
 
     async def _ask(self) -> None:

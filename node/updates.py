@@ -12,18 +12,20 @@ from collections.abc import Callable
 
 import trio
 
+from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId, short_peer
 from ..protocol.effects import Effect, FetchUpdate
 from ..protocol.errors import ProtocolError
 from ..protocol.manifest import Manifest
 from ..protocol.member import Member
-from ..protocol.relaying import RelayRequest, relay_request
+from ..protocol.relaying import RelayRequest, open_relay_request, relay_request
 from ..protocol.update import decode_update, update_layout
 from .blobstore import BlobStore
 from .journal import Journal
 from .network.blobs import BlobFetcher, FetchFailed
 from .network.network import Network
+from .network.relays import Relays
 from .snapshots import updates_from
 
 _log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ class Updates:
         network: Network,
         store: BlobStore,
         fetcher: BlobFetcher,
+        relays: Relays,
         journal: Journal,
         ids: dict[ContentId, None],
         tell: Callable[[Callable[[float], list[Effect]]], None],
@@ -56,6 +59,7 @@ class Updates:
         self._network = network
         self._store = store
         self._fetcher = fetcher
+        self._relays = relays
         self._journal = journal
         self._ids = ids
         self._tell = tell
@@ -84,6 +88,12 @@ class Updates:
                     return
         finally:
             self._fetching.discard(key)
+
+    async def offer(self, announcement: Envelope) -> None:
+        """Get an update of our own to a relay, if others are there to ask for it."""
+        if len(self._member.members) > 1:
+            sealed = self._manifest.swarm + announcement.encode()
+            await self._relays.offer(open_relay_request(sealed))
 
     def keep(self, round: int, update: ContentId) -> None:
         """An update of `round` is in the store."""

@@ -20,8 +20,9 @@ from distro_node.node.network.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.records import Records
 from distro_node.node.runner import Runner
-from distro_node.protocol.effects import Apply
+from distro_node.protocol.effects import Apply, Publish
 from distro_node.protocol.messages import NO_BLOCK, Announcement, Decided
+from distro_node.protocol.relaying import RelayRequest
 from distro_node.protocol.sync import compose_response
 from distro_node.protocol.update import encode_update, update_layout
 from distro_node.protocol.wire import encode
@@ -46,6 +47,7 @@ class World:
         self.applies: list[Apply] = []
         self.journal = Journal(identity(ME).peer, Metrics(version="test"))
         self.reloads = self.missed = 0
+        self.offered: list[RelayRequest] = []
         self.store = BlobStore(tmp_path / "blobs")
         self.records = Records(SwarmDir(tmp_path / "swarm"), self.chain.manifest)
         self._to_runner, self._gossip = trio.open_memory_channel[tuple[PeerId, bytes]](100)
@@ -62,6 +64,7 @@ class World:
             network=world,
             store=self.store,
             fetcher=world,
+            relays=world,
             records=self.records,
             ledger=self.records.load_ledger(),
             journal=self.journal,
@@ -138,6 +141,9 @@ class World:
             raise FetchFailed(cid, {self.liar: "not found"})
         self.store.put(data)
         return data
+
+    async def offer(self, update: RelayRequest) -> None:
+        self.offered.append(update)
 
     async def run(self, reports: Runner) -> None:
         reports.loaded(len(self.chain.ledger) - 1, FINGERPRINT, None)
@@ -294,3 +300,13 @@ async def test_a_node_that_was_started_asks_what_it_said_before_it_votes(world: 
     async with running(world):
         await until(lambda: skip in world.runner.member.messages(height))
         assert skip in world.records.signed()
+
+
+async def test_a_relay_hears_of_our_update_from_us(world: World) -> None:
+    said = world.chain.announcement(ME)
+    async with running(world):
+        envelope = world.chain.envelope(ME, "announcement", said)
+        world.runner._perform([Publish(envelope, durable=True)])
+        await until(lambda: len(world.offered) == 1)
+        assert world.offered[0].announcement == said
+        assert world.offered[0].author == identity(ME).peer

@@ -122,7 +122,10 @@ class Exchange:
 
     async def _announce(self, update: ContentId, size: int, nursery: trio.Nursery) -> None:
         said = Announcement(1, RecordId(bytes(32)), update, size, 1, 1.0, 1)
-        sealed = sign(self._identity, "announcement", _SWARM, encode(said)).encode()
+        envelope = sign(self._identity, "announcement", _SWARM, encode(said))
+        sealed = envelope.encode()
+        offered = relay_request(_SWARM, self._identity.peer, said, envelope.signature)
+        nursery.start_soon(self._relays.offer, offered)
         while True:
             await self._network.publish(_TOPIC, sealed)
             # Gossip may lose it; members of a swarm ask each other for what they miss.

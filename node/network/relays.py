@@ -6,17 +6,23 @@ know the protocol. One that turned out slow is left alone for a while, since the
 
 from __future__ import annotations
 
+import logging
+
 import trio
 
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
+from ...protocol.relaying import RelayRequest
 from .avoidance import Avoidance
 from .errors import RequestError
 from .network import Network, PeerUp
 
+_log = logging.getLogger(__name__)
+
 PROTOCOL = "/distro/relay/1"
 """Request: a relay request, or nothing at all ("do you relay?"). Answer: the update, which may come as
-slowly as its author sends it; or nothing: not to be had here (or "yes")."""
+slowly as its author sends it; or nothing: not to be had here (or "yes"). Its author asks to have it
+fetched and gets nothing, either way."""
 
 _ASK_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 5.0
@@ -54,6 +60,21 @@ class Relays:
         """
         usable = [relay for relay in self._relays if relay not in self._slow]
         return sorted(usable, key=lambda relay: content_id(update + relay))
+
+    async def offer(self, update: RelayRequest) -> None:
+        """Have an update of our own fetched by the relay that others will ask for it.
+
+        They need a while to hear of it, and each other's requests to be served; that long our line would
+        stand idle.
+        """
+        for relay in self.order(update.announcement.update)[:1]:
+            try:
+                await self._network.request(
+                    relay, PROTOCOL, update.sealed, max_response=0, timeout=_ASK_SECONDS
+                )
+            except RequestError as error:
+                # Others will ask for it.
+                _log.debug("an update could not be offered: %s", error)
 
     def too_slow(self, relay: PeerId) -> None:
         """A relay was overtaken by others who had what it was asked for."""

@@ -94,7 +94,7 @@ class UpdateRelay:
             return b""
         self._kept.move_to_end(relayed.key)
         relayed.asked = trio.current_time()
-        return relayed
+        return b"" if peer == wanted.author else relayed
 
     def _begin(self, wanted: RelayRequest) -> _Relayed | None:
         """Start fetching an update; None if there is no way or no room."""

@@ -110,6 +110,32 @@ async def test_an_author_sends_once_and_everybody_gets_it(tmp_path: Path) -> Non
         await until(lambda: all(requests_open(each.network) == 0 for each in people))
 
 
+async def test_what_its_author_offers_is_there_before_anybody_asks(tmp_path: Path) -> None:
+    """Of two relays the one that everybody will ask has it, and sends its author nothing."""
+    async with village(tmp_path, 3, relays=2) as (people, relays, serving):
+        author, *others = people
+        author.store.put(UPDATE)
+        wanted = announced(UPDATE, 0)
+        await author.relays.offer(wanted)
+        await until(lambda: sum(each.fetched for each in serving) == 1)
+        chosen = author.relays.order(content_id(UPDATE))[0]
+        assert [each.fetched for each in serving] == [each.peer == chosen for each in relays]
+        assert all(each.traffic.sent["relayed"] < 1000 for each in relays)
+        for member in others:
+            assert await member.fetch(wanted) == UPDATE
+        assert author.network.traffic.sent["blob"] < 1.01 * len(UPDATE)
+
+
+async def test_an_offer_to_nobody_is_no_failure(tmp_path: Path) -> None:
+    async with village(tmp_path, 1, relays=0) as ((author,), _, _):
+        await author.relays.offer(announced(UPDATE, 0))
+    async with village(tmp_path, 1) as ((author,), (relay,), (serving,)):
+        # Of what is not there, the relay finds out by itself.
+        await author.relays.offer(announced(UPDATE, 0))
+        await until(lambda: not serving.held_bytes and not serving._kept)
+        assert author.network.peer in relay.connected()
+
+
 async def test_a_bootstrap_peer_relays_within_its_limit(tmp_path: Path) -> None:
     """A busy machine takes longer, none is faster."""
     limit = 400_000.0
