@@ -2,11 +2,13 @@
 
 A node keeps its two newest snapshots and the updates since the older of them: enough to restart without
 the network and to serve newcomers. An older one stays for as long as somebody fetches it, so that no
-swarm outruns a newcomer. Before the first there is the manifest's initial one, which is kept.
+swarm outruns a newcomer. Before the first there is the manifest's initial one, which is kept. Updates
+stay longer while they come to no more than a snapshot: whoever was away fetches them instead of one.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -25,6 +27,9 @@ from .visits import Visits
 _KEPT = 2
 HELD = 2
 """Older ones that newcomers are fetching: so much more disk, at most, may others make us use."""
+# Updates of more rounds than this stay for no one who was away. Their records are read whenever some are
+# removed: a twentieth of a second.
+_MOST_ROUNDS = 256
 
 
 class Snapshots:
@@ -41,18 +46,17 @@ class Snapshots:
         held: int = HELD,
     ) -> None:
         """`held` is how many older ones may stay for newcomers that are fetching them."""
-        self._manifest = manifest
         self._store = store
         self._records = records
         self._provisions = provisions
         self._ledger = ledger
         self._held = held
-        self._size = 4 * manifest.elements
+        self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
         listed = records.snapshots()
         self._kept = [each for each in listed if each.whole]
         self._partial = next((each for each in listed if not each.whole), None)
-        # What lies before the oldest was removed when the newest was made.
-        self._swept = self._kept[0].round if len(self._kept) >= _KEPT else -1
+        # The last round whose updates were removed; None: to be found out.
+        self._swept: int | None = None
         self._visits = Visits()
 
     async def best(self, *, certified_only: bool) -> LocalSnapshot:
@@ -67,7 +71,8 @@ class Snapshots:
             ledger = self._ledger()
             certified = self._certified(ledger)
             if not certified_only:
-                for own in reversed(self._kept):
+                # Who was killed before its first snapshot has the one that it began with.
+                for own in (*reversed(self._kept), self._initial):
                     # The updates since are the shorter way, unless they come to more than a snapshot.
                     # If nobody has them any more the member asks again (`protocol.replica`).
                     if own.round <= certified.round and self._replay_bytes(own) > own.size:
@@ -122,6 +127,10 @@ class Snapshots:
         self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
 
     def _keep(self, new: LocalSnapshot) -> None:
+        if self._swept is None:
+            # Before a restart: when the newest was made, or later.
+            had = len(self._kept) >= _KEPT
+            self._swept = self._dispensable(self._kept[-1].round + 1) if had else -1
         older = [old for old in self._kept if old.round < new.round]
         spare, recent = older[: 1 - _KEPT], older[1 - _KEPT :]
         # The oldest first: whoever fetches it is the nearest to its end.
@@ -130,7 +139,7 @@ class Snapshots:
             self._partial = None
         self._replace([*held, *recent, new])
         if len(self._kept) >= _KEPT:
-            self._sweep_updates(self._kept[0].round)
+            self._sweep_updates(self._swept)
 
     def _is_visited(self, snapshot: LocalSnapshot) -> bool:
         """Whether somebody is fetching it, or the updates since, and is better off with it."""
@@ -188,7 +197,7 @@ class Snapshots:
     def _certified(self, ledger: Ledger) -> LocalSnapshot:
         entry = ledger.snapshot
         if entry is None:
-            return LocalSnapshot(-1, self._manifest.initial.hex(), self._size)
+            return self._initial
         return LocalSnapshot(entry.round, entry.blob.hex(), entry.size)
 
     def _is_certified(self, snapshot: LocalSnapshot, ledger: Ledger) -> bool:
@@ -217,26 +226,40 @@ class Snapshots:
     def _remove(self, dropped: list[LocalSnapshot]) -> None:
         if not dropped:
             return
-        initial = LocalSnapshot(-1, self._manifest.initial.hex(), self._size)
         partial = [self._partial] if self._partial is not None else []
-        needed = {blob for each in (initial, *self._kept, *partial) for blob in self._listed(each)}
+        needed = {
+            blob for each in (self._initial, *self._kept, *partial) for blob in self._listed(each)
+        }
         for snapshot in dropped:
             # The list last: without it a crash in between would leave chunks that nobody knows.
             for blob in self._listed(snapshot):
                 if blob not in needed:
                     self._store.remove(blob)
 
-    def _sweep_updates(self, before: int) -> None:
-        """Remove the updates of rounds up to `before`: every snapshot here contains them."""
+    def _sweep_updates(self, swept: int) -> None:
+        """Remove the updates that nobody is better off with than with a snapshot; `swept`: up to which
+        round they are gone."""
         ledger = self._ledger()
+        before = self._dispensable(len(ledger))
         # The same bytes may count again: those of a member without momentum, or a replay.
         needed = updates_from(ledger, before + 1)
-        for round_ in range(max(0, self._swept + 1), min(before + 1, len(ledger))):
+        for round_ in range(max(0, swept + 1), min(before + 1, len(ledger))):
             for entry in ledger[round_].record.updates:
                 if entry.update not in needed:
                     self._store.remove(entry.update)
         self._swept = before
         self._visits.forget(before, self._kept)
+
+    def _dispensable(self, height: int) -> int:
+        """The last round whose updates need not be kept once so many rounds are decided."""
+        ledger, oldest, size = self._ledger(), self._kept[0].round, self._kept[-1].size
+        end = min(height, len(ledger))
+        rounds = range(max(-1, oldest - _MOST_ROUNDS), min(oldest, end - 1))
+        # Whoever stands at a round replays those after it, and does so while they come to less than a
+        # snapshot (`best`, and `protocol.replica`).
+        return rounds.start + bisect_left(
+            rounds, True, key=lambda round_: ledger.update_bytes(round_ + 1, end) <= size
+        )
 
 
 def updates_from(ledger: Ledger, first: int) -> set[ContentId]:

@@ -80,8 +80,8 @@ class Replica:
             ]
         newest = ledger.snapshot
         if newest and newest.round - self.round > self._interval:
-            # The others keep two snapshots and the updates since the older of them; more of them for
-            # somebody who is about to fetch them, as long as that is the shorter way.
+            # The others keep two snapshots and the updates since the older of them; more of them as
+            # long as that is the shorter way.
             replay = ledger.update_bytes(self.round + 1, newest.round + 1)
             if replay > newest.size:
                 return self.drop(f"the swarm is at round {len(ledger)} by now")

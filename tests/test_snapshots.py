@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,21 +145,24 @@ async def test_an_update_that_counts_again_outlives_its_first_round(world: World
     world.grow_to(INTERVAL - 1)
     body = b"the same again"
     update = world.store.put(body)
-    peer = identity(0).peer
-    world.grow(updates=[world.update(peer, update=update)])
+    peer, size = identity(0).peer, 4 * world.manifest.elements
+    world.grow(updates=[world.update(peer, update=update, size=size)])
     world.grow_to(2 * INTERVAL)
-    world.grow(updates=[world.update(peer, update=update)])
+    world.grow(updates=[world.update(peer, update=update, size=size)])
     world.own(INTERVAL)
     world.own(2 * INTERVAL)
     assert world.store.get(update) == body
 
 
-async def test_updates_that_a_snapshot_contains_are_removed(world: World) -> None:
+async def test_updates_that_a_snapshot_contains_are_removed_where_they_are_more(
+    world: World,
+) -> None:
     world.grow_to(2 * INTERVAL + 1)
     bodies = {r: world.store.put(b"%d" % r) for r in range(world.round)}
     world.ledger = world.fork().ledger.truncated(1)
     for round_ in range(1, 2 * INTERVAL + 2):
-        world.grow(updates=[world.update(identity(0).peer, update=bodies[round_])])
+        large = {"update": bodies[round_], "size": 4 * world.manifest.elements}
+        world.grow(updates=[world.update(identity(0).peer, **large)])
     world.own(INTERVAL)
     world.own(2 * INTERVAL)
     assert [r for r, cid in bodies.items() if r and world.store.has(cid)] == list(
@@ -217,8 +221,6 @@ async def test_who_replays_keeps_what_it_will_need(world: World, autojump_clock:
     world.grow_to(5 * INTERVAL)
     world.own(5 * INTERVAL)
     assert not world.has(oldest)
-    held = {round_ for round_, body in bodies.items() if world.store.has(body)}
-    assert held == {round_ for round_ in bodies if round_ > 3 * INTERVAL}
 
 
 async def test_visitors_cannot_fill_the_disk(world: World, autojump_clock: object) -> None:
@@ -301,6 +303,51 @@ async def test_who_was_away_fetches_the_updates_since_unless_a_snapshot_is_less(
     world.start()
     large = {"update": content_id(b"body"), "size": own.size + 1}
     world.grow(updates=[world.update(identity(0).peer, **large)])
+    assert blob_of(await world.snapshots.best(certified_only=False)) == newest.blob
+
+
+def _update_of_each_round(world: World, last: int, size: int) -> dict[int, ContentId]:
+    """What counts in the rounds up to `last`, with the snapshots that fall due on the way."""
+    made = {}
+    while world.round <= last:
+        round_ = world.round
+        made[round_] = world.store.put(b"update of round %d" % round_)
+        entry = world.update(identity(0).peer, update=made[round_], size=size)
+        world.grow(updates=[entry])
+        if round_ and round_ % INTERVAL == 0:
+            world.own(round_)
+    return made
+
+
+async def test_updates_are_kept_for_who_was_away_while_they_are_less_than_a_snapshot(
+    world: World,
+) -> None:
+    """A node that was killed fetches no snapshot for want of them, however short an interval is."""
+    size = 4 * world.manifest.elements // 20
+    last = 8 * INTERVAL
+    updates = _update_of_each_round(world, last, size)
+    kept = [round_ for round_, update in updates.items() if world.store.has(update)]
+    assert kept == list(range(last - 19, last + 1))
+    # Nor are those forgotten that were kept before a restart.
+    world.start()
+    updates |= _update_of_each_round(world, last + INTERVAL, size)
+    kept = [round_ for round_, update in updates.items() if world.store.has(update)]
+    assert kept == list(range(last - 19 + INTERVAL, last + INTERVAL + 1))
+
+
+async def test_who_was_killed_before_its_first_snapshot_begins_with_the_initial_one(
+    world: World,
+) -> None:
+    world.grow_to(3 * INTERVAL + 1)
+    newest = world.snapshot(3 * INTERVAL)
+    initial = BlobList(kind="snapshot", size=newest.size, chunks=(content_id(b"chunk"),)).encode()
+    world.manifest = replace(world.manifest, initial=content_id(initial))
+    world.start()
+    world.store.put(initial)
+    world.store.put(b"chunk")
+    assert (await world.snapshots.best(certified_only=False)).round == -1
+    # A newcomer does not have it.
+    world.store.remove(content_id(b"chunk"))
     assert blob_of(await world.snapshots.best(certified_only=False)) == newest.blob
 
 
