@@ -1,8 +1,8 @@
 """Two lanes on one upload line: what a round waits for, and what can wait.
 
 While a member sends its update, newcomers get a fiftieth of what goes up; in between they get all of it,
-but keep the line's queue short (see `ledbat`), so that the next update does not wait behind them. So
-serving them slows an update by less than a twentieth, whether the line has a limit set or not.
+but keep the line's queue short (see `ledbat`), so that the next update does not wait long behind them.
+On a line of 20 Mbit/s an update then takes a tenth longer than alone (benchmarks/results).
 """
 
 from __future__ import annotations
