@@ -38,6 +38,8 @@ _CHUNK = 64
 # Of even positions: log2 C(4096, 7) bits a block, and a sign for each coefficient.
 _BYTES_PER_BLOCK = 9.8
 _AGAIN_SECONDS = 1.0
+# With fewer gossip looks for more.
+_MESH_PEERS = 4
 _FETCH_SECONDS = 600.0
 
 
@@ -89,9 +91,7 @@ class Exchange:
             nursery.start_soon(self._receive, received, nursery)
             for address in addresses:
                 nursery.start_soon(self._connect, address)
-            while len(self._network.connected()) < connections:  # noqa: ASYNC110  (for neither is there an event)
-                await trio.sleep(0.1)
-            while len(self._relays) < relays:  # noqa: ASYNC110  (likewise)
+            while not self._is_settled(connections, relays):  # noqa: ASYNC110  (there is no event)
                 await trio.sleep(0.1)
             say(ready=True, bytes=len(body))
             lines = trio.wrap_file(sys.stdin)
@@ -111,6 +111,16 @@ class Exchange:
             # Others may still want something of us.
             await lines.readline()
             os._exit(0)
+
+    def _is_settled(self, connections: int, relays: int) -> bool:
+        network = self._network
+        # Gossip's mesh grows once a second, and what is said before it has grown reaches nobody.
+        mesh = network.gossip.router.mesh.get(_TOPIC, ())
+        return (
+            len(network.connected()) >= connections
+            and len(self._relays) >= relays
+            and len(mesh) >= min(_MESH_PEERS, connections - relays)
+        )
 
     async def _connect(self, address: str) -> None:
         while True:
