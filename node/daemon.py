@@ -20,9 +20,8 @@ import trio
 from .. import __version__
 from ..crypto.hashing import ContentId
 from ..crypto.identity import Identity, PeerId, peer_text
-from ..protocol.errors import ProtocolError
 from ..protocol.ledger import Ledger
-from ..protocol.manifest import MAX_MANIFEST_BYTES, Manifest, decode_manifest
+from ..protocol.manifest import Manifest
 from ..protocol.swarm_id import swarm_text
 from .blobstore import BlobStore
 from .datadir import DataDir, open_identity
@@ -33,11 +32,11 @@ from .journal import Journal
 from .metrics import Follower, Metrics
 from .mirrors import MirroredFetcher, Mirrors
 from .network.addresses import parse_dial
-from .network.blobs import BlobFetcher, FetchFailed, serve_blobs
+from .network.blobs import BlobFetcher, serve_blobs
 from .network.chunks import ChunkFetcher, Fetcher, serve_chunks
 from .network.copies import Copies
 from .network.errors import BadAddress, PortInUse
-from .network.introductions import Introducer, NoBootstrap
+from .network.introductions import Introducer
 from .network.local import LocalDiscovery
 from .network.network import Network, NetworkSettings, open_network
 from .network.reach import Reach
@@ -49,6 +48,7 @@ from .network_errors import explain_network
 from .provisions import Provisions
 from .records import Records
 from .runner import Runner
+from .search import Search, read_manifest
 from .settings import DaemonSettings
 from .shifts import Shifts
 from .snapshots import HELD, Snapshots
@@ -58,9 +58,6 @@ from .workshop import Workshop
 
 _log = logging.getLogger(__name__)
 
-# How long a newcomer looks for somebody who knows the swarm before it says that nobody does.
-_CONTACT_SECONDS = 30.0
-_UNKNOWN_SECONDS = 30.0
 # What it waits for members in its own network if nobody else answers.
 _LOCAL_SECONDS = 10.0
 # What a polite leave waits for the others to take note.
@@ -294,55 +291,13 @@ class _Daemon:
     async def _get_manifest(self, introducer: Introducer) -> Manifest:
         """The manifest from disk, or from whoever has it."""
         swarm = self._settings.swarm
-        blob = ContentId(swarm)
-        data = self._store.get(blob)
+        data = self._store.get(ContentId(swarm))
         if data is None:
-            self._journal.report("looking for the swarm", 0, 0)
-            await self._first_contact(introducer)
-            try:
-                data = await self._fetcher.fetch(
-                    blob,
-                    max_bytes=MAX_MANIFEST_BYTES,
-                    providers=lambda: list(self._network.connected()),
-                    timeout=_UNKNOWN_SECONDS,
-                )
-            except FetchFailed:
-                raise UserError(
-                    ExitCode.UNKNOWN_SWARM,
-                    f"nobody that could be reached knows the swarm {swarm_text(swarm)}",
-                    "check the id, and that somebody who takes part in it is online",
-                ) from None
-        try:
-            manifest = decode_manifest(data, swarm)
-        except ProtocolError as error:
-            if error.reason == "version":
-                raise UserError(
-                    ExitCode.VERSION, str(error), "install the version that the swarm uses"
-                ) from None
-            raise UserError(
-                ExitCode.MANIFEST,
-                f"the swarm's manifest cannot be used: {error}",
-                "whoever made the swarm has to create it anew",
-            ) from None
+            search = Search(self._network, introducer, self._fetcher, self._journal.report)
+            data = await search.manifest(swarm, wait=self._settings.wait)
+        manifest = read_manifest(data, swarm)
         self._directory.manifest.write_bytes(data)
         return manifest
-
-    async def _first_contact(self, introducer: Introducer) -> None:
-        try:
-            await introducer.first_contact(_CONTACT_SECONDS)
-        except NoBootstrap as error:
-            tried = "; ".join(f"{address}: {why}" for address, why in error.outcomes.items())
-            if not tried:
-                raise UserError(
-                    ExitCode.NO_BOOTSTRAP,
-                    "there is nobody to ask about this swarm",
-                    "join with the invite link, or name a bootstrap peer with --bootstrap",
-                ) from None
-            raise UserError(
-                ExitCode.NO_BOOTSTRAP,
-                f"no bootstrap peer can be reached (tried {tried})",
-                "check your connection and the addresses, or ask for a newer invite link",
-            ) from None
 
     async def _catch_up(self, ledger: Ledger, records: Records, introducer: Introducer) -> None:
         """Bring the ledger up to what the others have, as far as anybody answers.

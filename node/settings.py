@@ -65,6 +65,8 @@ class DaemonSettings:
     """Where blobs of the training data are looked for before peers are asked: URLs and paths."""
     relay: RelayLimits | None = None
     """How much of others' updates this member relays; None: nothing."""
+    wait: bool = False
+    """Go on looking for the swarm where nobody can be reached, or nobody knows it."""
     upnp: bool = True
     """Ask the router to open a port if others cannot dial this node."""
     active: Hours | None = None

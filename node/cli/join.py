@@ -98,6 +98,13 @@ def join(
     ] = None,
     listen: Listen = None,
     announce: Announce = None,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Go on looking, rather than end, while nobody who knows the swarm can be reached.",
+        ),
+    ] = False,
     upnp: Annotated[
         bool,
         typer.Option(
@@ -163,6 +170,7 @@ def join(
         max_disk=parse_size(max_disk) if max_disk else None,
         mirrors=tuple(parse_mirror(place) for place in mirror or ()),
         relay=relay_limits(relay_updates, relay_memory),
+        wait=wait,
         upnp=upnp,
         mdns=mdns,
         device=parse_device(device),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -75,6 +76,17 @@ def test_a_swarm_that_nobody_knows(swarm: Swarm) -> None:
     other = dataclasses.replace(swarm.manifest, seed=123).swarm
     link = invite_text(Invite(swarm=other, bootstrap=(swarm.bootstrap_address,)))
     join(swarm, "stranger", link).refused_with(ExitCode.UNKNOWN_SWARM, swarm_text(other))
+
+
+def test_who_waits_is_there_when_the_bootstrap_peer_and_the_founder_are(swarm: Swarm) -> None:
+    swarm.bootstrap.kill()
+    early = swarm.node("early")
+    program = early.start("--wait")
+    wait_for(lambda: "looking further" in program.stderr, "it to say that it waits")
+    swarm.restore_bootstrap()
+    swarm.start("founder", "early")
+    program.signal(signal.SIGINT)
+    assert program.wait() == 0
 
 
 def test_a_swarm_of_another_version(swarm: Swarm) -> None:
