@@ -78,6 +78,8 @@ class DataSpec:
     """Folders on the web with these blobs, each a file named by its content id."""
 
     def __post_init__(self) -> None:
+        if self.samples == 0:
+            raise ValueError(f"no shard holds a whole sample of {self.sequence_length + 1} tokens")
         for mirror in self.mirrors:
             # Everybody who joins asks there: nothing but the open web, and nobody listening in.
             if not (mirror.startswith("https://") and mirror.isascii() and mirror.isprintable()):

@@ -88,6 +88,10 @@ def test_keys_are_all_there_in_their_order() -> None:
             ),
             "never begin",
         ),
+        (
+            lambda: dataclasses.replace(MANIFEST.data, sequence_length=1 << 20),
+            "no shard holds a whole sample",
+        ),
     ],
 )
 def test_what_does_not_go_together(make: Any, words: str) -> None:
