@@ -24,6 +24,9 @@ from .rates import Rate
 _SHARE = 0.02
 # A transfer of a round's bytes that stands still for so long (the other end has frozen) does not count.
 _STANDSTILL_SECONDS = 1.0
+# What the kernel holds of a transfer that we are done with is gone in this time at 10 Mbit/s. If it is
+# not, the other end reads slowly and our line is free; nor does the end take longer than the rest took.
+_LONGEST_TAIL_SECONDS = 0.5
 # The other end gives up after ten seconds of silence; four transfers may be waiting for their turn.
 _LONGEST_WAIT_SECONDS = 2.0
 # Small pieces, so that a small share is a steady one.
@@ -59,12 +62,13 @@ class Lanes:
     def urgent(self, connection: Any) -> Iterator[Lane]:
         """A lane for one transfer of what a round waits for, over a muxer."""
         self._urgent += 1
-        self._last = trio.current_time()
+        began = self._last = trio.current_time()
         try:
             yield _Urgent(self)
         finally:
             self._urgent -= 1
-            self._tails.append(_Tail(gauge(connection)))
+            took = trio.current_time() - began
+            self._tails.append(_Tail(gauge(connection), min(took, _LONGEST_TAIL_SECONDS)))
             self._forget_tails()
             self._move()
 
@@ -85,8 +89,9 @@ class Lanes:
 class _Tail:
     """The end of a round's transfer, which we are done with and the line is not."""
 
-    def __init__(self, read: Gauge) -> None:
+    def __init__(self, read: Gauge, longest: float) -> None:
         self._read = read
+        self._until = trio.current_time() + longest
         sample = read()
         self._end = 0 if sample is None else sample.acknowledged + sample.in_flight + sample.unsent
         self._arrived = 0
@@ -95,7 +100,7 @@ class _Tail:
     def is_under_way(self) -> bool:
         """Whether the last of it has yet to arrive, and moves."""
         sample = self._read()
-        if sample is None or sample.acknowledged >= self._end:
+        if sample is None or sample.acknowledged >= self._end or sample.now >= self._until:
             return False
         if sample.acknowledged > self._arrived:
             self._arrived, self._moved_at = sample.acknowledged, sample.now

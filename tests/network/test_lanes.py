@@ -151,15 +151,32 @@ async def test_newcomers_wait_until_the_end_of_an_update_has_arrived(
     with lanes.urgent(member) as lane:
         await lane.spend(300_000)
         member.handed = 300_000
+        await trio.sleep(1.0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lanes.patient(newcomer).spend, PIECE)
         for arrived in (100_000, 200_000, 299_999):
             member.arrived = arrived
-            await trio.sleep(0.3)
+            await trio.sleep(0.1)
             assert nursery.child_tasks
         member.arrived = 300_000
         await trio.sleep(0.1)
         assert not nursery.child_tasks
+
+
+@pytest.mark.usefixtures("sockets")
+@pytest.mark.parametrize(("took", "waited"), [(0.05, 0.05), (3.0, 0.5)], ids=["short", "long"])
+async def test_an_update_to_a_slow_reader_holds_up_newcomers_no_longer_than_a_line_would(
+    took: float, waited: float, autojump_clock: MockClock
+) -> None:
+    """Where rounds are short and the other end reads slowly, some end is always on its way."""
+    lanes, member, newcomer = Lanes(Rate()), Socket(), Socket()
+    with lanes.urgent(member) as lane:
+        await lane.spend(3_000)
+        member.handed = 3_000
+        await trio.sleep(took)
+    begun = trio.current_time()
+    await lanes.patient(newcomer).spend(PIECE)
+    assert trio.current_time() - begun == pytest.approx(waited, abs=0.03)
 
 
 @pytest.mark.usefixtures("sockets")
