@@ -29,7 +29,7 @@ from distro_node.protocol.basis import scaled_basis
 from distro_node.protocol.manifest import OptimizerSpec, ScheduleSpec
 from distro_node.protocol.schedule import learning_rate
 from distro_node.protocol.update import DecodedUpdate, update_layout
-from training import Setting, Trial, read_corpus
+from training import Setting, Trial, percent_apart, read_corpus
 
 
 def unrounded_basis(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -69,25 +69,12 @@ def train(trial: Trial, basis: Basis, rate: float) -> float:
     return trial.evaluate()
 
 
-def compared(losses: dict[str, list[float]]) -> dict[str, float]:
-    """The mean of the differences by seed, in per cent of the loss, and its standard error."""
-    pairs = zip(losses["integer"], losses["float"], strict=True)
-    shares = [100 * (whole / unrounded - 1) for whole, unrounded in pairs]
-    error = statistics.stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
-    return {"mean_percent": statistics.fmean(shares), "standard_error_percent": error}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learning with the integer and the float basis.")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--sequences", type=int, default=1, help="a worker's sequences each round")
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
+    Setting.add_arguments(parser, steps=300, sequences=1)
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--corpus", type=Path, nargs="*", help="files or directories of text")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.device == "cpu":
@@ -103,7 +90,8 @@ def main() -> None:
             losses[name].append(train(Trial(setting, text, heldout), basis, options.rate))
             seconds = time.monotonic() - began
             print(f"  seed {seed}, {name}: {losses[name][-1]:.4f} ({seconds:.0f} s)", flush=True)
-    difference = compared(losses)
+    mean, error = percent_apart(losses["integer"], losses["float"])
+    difference = {"mean_percent": mean, "standard_error_percent": error}
     print(f"\n{'basis':10} {'held-out nats a byte, by seed':40} {'mean':>8} {'scatter':>9}")
     for name, values in losses.items():
         scatter = statistics.stdev(values) if len(values) > 1 else math.nan

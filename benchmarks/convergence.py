@@ -101,12 +101,8 @@ def chosen_troubles(options: argparse.Namespace) -> Iterator[Trouble]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Held-out loss and bytes of DisTrO beside AdamW.")
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--sequences", type=int, default=2, help="a worker's sequences each round")
-    parser.add_argument("--steps", type=int, default=400)
+    Setting.add_arguments(parser, steps=400, sequences=2)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--hidden", type=int, default=128, help="a multiple of 64")
-    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--corpus", type=Path, nargs="+", help="files or directories of text")
     parser.add_argument("--heldout", type=Path, nargs="+", help="the same, never trained on")
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS))
@@ -118,7 +114,6 @@ def main() -> None:
     parser.add_argument("--late", type=float, default=0.0, help="share that misses each round")
     parser.add_argument("--absent", type=float, default=0.0, help="share away in each round")
     parser.add_argument("--troubled-only", action="store_true", help="no run without a trouble")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     parser.add_argument("--earlier", type=Path, nargs="+", default=[], metavar="FILE")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import sysconfig
 import time
@@ -25,7 +24,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from distro_node.protocol.order import BLOCK_CHUNKS, Order
-from training import SEQUENCE, Setting, Trial, Trouble, Variant, read_corpus, train
+from training import (
+    SEQUENCE,
+    Setting,
+    Trial,
+    Trouble,
+    Variant,
+    percent_apart,
+    read_corpus,
+    train,
+    windows,
+)
 
 
 def orders(setting: Setting, samples: int, mixed: int) -> dict[str, Order]:
@@ -58,7 +67,6 @@ class OrderedTrial(Trial):
         self, setting: Setting, text: np.ndarray, heldout: np.ndarray, order: Order
     ) -> None:
         super().__init__(setting, text, heldout)
-        self._text = text
         self._lanes_order = order
         self._row = 0
 
@@ -67,31 +75,17 @@ class OrderedTrial(Trial):
         lanes = np.arange(self._lanes_order.lanes)
         samples = self._lanes_order.samples_at(lanes, np.full(len(lanes), self._row))
         self._row += 1
-        starts = np.array(samples) * SEQUENCE
-        return self._text[starts[:, None] + np.arange(SEQUENCE + 1)]
-
-
-def compared(losses: dict[str, list[float]], name: str) -> tuple[float, float]:
-    """The mean difference from `shuffled`, seed by seed, in per cent of the loss, and its error."""
-    pairs = zip(losses[name], losses["shuffled"], strict=True)
-    shares = [100 * (ours / shuffled - 1) for ours, shuffled in pairs]
-    error = statistics.stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
-    return statistics.fmean(shares), error
+        return windows(self.text, np.array(samples) * SEQUENCE)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Learning with the order of lanes and a shuffle.")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--sequences", type=int, default=2, help="a worker's sequences each round")
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
+    Setting.add_arguments(parser, steps=400, sequences=2)
     parser.add_argument("--rate", type=float, default=4e-3)
     parser.add_argument("--mixed", type=int, default=1024, help="samples of a chunk")
     parser.add_argument("--piece", type=int, default=8, help="samples that stay together")
     parser.add_argument("--corpus", type=Path, nargs="*", help="files or directories of text")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.device == "cpu":
@@ -120,10 +114,12 @@ def main() -> None:
     print(f"{'order':10} {'held-out nats a byte, by seed':40} {'mean':>8} {'against shuffled':>18}")
     for name, values in losses.items():
         each = " ".join(f"{value:.4f}" for value in values)
-        mean, error = compared(losses, name)
+        mean, error = percent_apart(values, losses["shuffled"])
         print(f"{name:10} {each:40} {statistics.fmean(values):8.4f} {mean:+8.2f} ± {error:.2f} %")
     if options.json:
-        differences = {name: compared(losses, name) for name in losses}
+        differences = {
+            name: percent_apart(values, losses["shuffled"]) for name, values in losses.items()
+        }
         result = {"losses": losses, "percent_and_error": differences, "samples": samples}
         result |= {
             "mixed": options.mixed,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -81,6 +83,18 @@ class Setting:
     device: str
 
     @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser, *, steps: int, sequences: int) -> None:
+        """The options that say it, but for the seeds."""
+        parser.add_argument("--workers", type=int, default=8)
+        parser.add_argument(
+            "--sequences", type=int, default=sequences, help="a worker's sequences each round"
+        )
+        parser.add_argument("--steps", type=int, default=steps)
+        parser.add_argument("--hidden", type=int, default=128, help="a multiple of 64")
+        parser.add_argument("--layers", type=int, default=4)
+        parser.add_argument("--device", default="cpu")
+
+    @staticmethod
     def of(options: argparse.Namespace, seed: int) -> Setting:
         """What the command line says, with one of its seeds."""
         return Setting(
@@ -147,10 +161,10 @@ class Trial:
                     if parameter.dim() == 1
                     else torch.randn(parameter.shape) * 0.02
                 )
-        self._train = train
+        self.text = train
         self._order = np.random.default_rng(setting.seed)
         stride = (len(heldout) - SEQUENCE - 1) // HELDOUT_SEQUENCES
-        self._heldout = _windows(heldout, np.arange(HELDOUT_SEQUENCES) * stride)
+        self._heldout = windows(heldout, np.arange(HELDOUT_SEQUENCES) * stride)
 
     @property
     def elements(self) -> int:
@@ -159,8 +173,8 @@ class Trial:
     def next_batch(self, workers: int | None = None) -> np.ndarray:
         """The next sequences of all, or so many, workers: (workers × sequences, SEQUENCE + 1)."""
         count = (self.setting.workers if workers is None else workers) * self.setting.sequences
-        starts = self._order.integers(0, len(self._train) - SEQUENCE - 1, count)
-        return _windows(self._train, starts)
+        starts = self._order.integers(0, len(self.text) - SEQUENCE - 1, count)
+        return windows(self.text, starts)
 
     def gradients(self, batch: np.ndarray) -> list[torch.Tensor]:
         for parameter in self.parameters:
@@ -324,6 +338,13 @@ class _Stale:
             old.copy_(parameter)
 
 
+def percent_apart(losses: Sequence[float], beside: Sequence[float]) -> tuple[float, float]:
+    """The mean of the differences, seed by seed, in per cent of the loss, and its standard error."""
+    shares = [100 * (loss / other - 1) for loss, other in zip(losses, beside, strict=True)]
+    error = statistics.stdev(shares) / math.sqrt(len(shares)) if len(shares) > 1 else math.nan
+    return statistics.fmean(shares), error
+
+
 def read_corpus(
     paths: Sequence[Path], heldout_paths: Sequence[Path]
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -385,7 +406,8 @@ def _table(config: dict[str, Any]) -> list[ParameterSpec]:
     return [ParameterSpec(name=n, shape=tuple(p.shape)) for n, p in model.named_parameters()]
 
 
-def _windows(text: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def windows(text: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """A sample from each of these places: (len(starts), SEQUENCE + 1)."""
     return text[starts[:, None] + np.arange(SEQUENCE + 1)]
 
 

@@ -94,17 +94,11 @@ class _Tail:
         self._until = trio.current_time() + longest
         sample = read()
         self._end = 0 if sample is None else sample.acknowledged + sample.in_flight + sample.unsent
-        self._arrived = 0
-        self._moved_at = trio.current_time()
 
     def is_under_way(self) -> bool:
-        """Whether the last of it has yet to arrive, and moves."""
+        """Whether the last of it has yet to arrive."""
         sample = self._read()
-        if sample is None or sample.acknowledged >= self._end or sample.now >= self._until:
-            return False
-        if sample.acknowledged > self._arrived:
-            self._arrived, self._moved_at = sample.acknowledged, sample.now
-        return sample.now - self._moved_at < _STANDSTILL_SECONDS
+        return sample is not None and sample.acknowledged < self._end and sample.now < self._until
 
 
 class Lane:

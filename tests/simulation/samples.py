@@ -39,7 +39,6 @@ class Samples:
 
     def __init__(self, manifest: Manifest) -> None:
         self._order = order_of(manifest)
-        self._overlap = manifest.rounds.overlap
         self._lanes = np.arange(self._order.lanes)
         self._told: dict[tuple[RecordId, int, PeerId], tuple[int, ...]] = {}
         self._parents: dict[RecordId, RecordId] = {}
