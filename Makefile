@@ -45,11 +45,11 @@ soak: $(INSTALLED) ## the long fuzz runs, and 10,000 seeds of the simulator
 	$(BIN)/python benchmarks/simulate.py --summarise $(VENV)/soak.jsonl
 
 docs: $(INSTALLED) ## print the tables and diagrams in docs/ anew
-	{ sed '/^| metric /,$$d' docs/metrics.md && $(BIN)/python -m distro_node.node.metrics; } \
+	{ sed '/^| metric /,$$d' docs/metrics.md && $(BIN)/python -m distro_node.node.telemetry.metrics; } \
 		> $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
 	{ sed '/^<!-- states -->/q' docs/protocol.md && $(BIN)/python -c \
-		'from distro_node.protocol.states import diagrams; print(diagrams())' \
+		'from distro_node.protocol.member.states import diagrams; print(diagrams())' \
 		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md
 	mv $(VENV)/protocol.md docs/protocol.md
 

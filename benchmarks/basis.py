@@ -25,10 +25,10 @@ import torch
 from distro_node.node.trainer.blocks import whole_basis
 from distro_node.node.trainer.exact import Basis, apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer
-from distro_node.protocol.basis import scaled_basis
-from distro_node.protocol.manifest import OptimizerSpec, ScheduleSpec
-from distro_node.protocol.schedule import learning_rate
-from distro_node.protocol.update import DecodedUpdate, update_layout
+from distro_node.protocol.codec.basis import scaled_basis
+from distro_node.protocol.codec.schedule import learning_rate
+from distro_node.protocol.codec.update import DecodedUpdate, update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec, ScheduleSpec
 from training import Setting, Trial, percent_apart, read_corpus
 
 

@@ -28,13 +28,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import trio
-from distro_node.node.blobstore import BlobStore
-from distro_node.node.create import CreateSettings, create_swarm
-from distro_node.node.datadir import DataDir
-from distro_node.node.provisions import blob_list_at
+from distro_node.node.content.downloads import blob_list_at
+from distro_node.node.create.new_swarm import CreateSettings, create_swarm
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.protocol.schedule import learning_rate
-from distro_node.protocol.update import (
+from distro_node.protocol.codec.schedule import learning_rate
+from distro_node.protocol.codec.update import (
     DecodedUpdate,
     TensorLayout,
     UpdateLayout,

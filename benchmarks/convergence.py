@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from distro_node.protocol.manifest import OptimizerSpec
+from distro_node.protocol.wire.manifest import OptimizerSpec
 from training import (
     SEQUENCE,
     AdamW,

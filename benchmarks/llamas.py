@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from distro_node.protocol.manifest import ParameterSpec
+from distro_node.protocol.wire.manifest import ParameterSpec
 
 # Hidden size, intermediate size, layers, vocabulary. The last is the DisTrO report's
-# (node/manifests/llama-1.2b.toml).
+# (node/create/manifests/llama-1.2b.toml).
 SIZES = {
     "10M": (256, 704, 8, 6_400),
     "134M": (768, 2048, 12, 32_000),

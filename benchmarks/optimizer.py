@@ -35,10 +35,9 @@ from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.optimizer import LocalOptimizer, Taken
-from distro_node.protocol.audit import contradicted
-from distro_node.protocol.basis import exact_in_float32
-from distro_node.protocol.manifest import OptimizerSpec, ParameterSpec
-from distro_node.protocol.update import (
+from distro_node.protocol.codec.audit import contradicted
+from distro_node.protocol.codec.basis import exact_in_float32
+from distro_node.protocol.codec.update import (
     DecodedUpdate,
     TensorLayout,
     UpdateLayout,
@@ -46,6 +45,7 @@ from distro_node.protocol.update import (
     encode_update,
     update_layout,
 )
+from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
 from llamas import SIZES, llama
 
 RATE = 2.0**-10

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from distro_node.protocol.order import BLOCK_CHUNKS, Order
+from distro_node.protocol.sampling.sampler import BLOCK_CHUNKS, Order
 from training import (
     SEQUENCE,
     Setting,

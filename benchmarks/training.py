@@ -21,10 +21,10 @@ import torch
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.model import build_model, ordered_parameters
 from distro_node.node.trainer.optimizer import LocalOptimizer
-from distro_node.protocol.audit import contradicted
-from distro_node.protocol.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
-from distro_node.protocol.schedule import learning_rate
-from distro_node.protocol.update import DecodedUpdate, encode_update, update_layout
+from distro_node.protocol.codec.audit import contradicted
+from distro_node.protocol.codec.schedule import learning_rate
+from distro_node.protocol.codec.update import DecodedUpdate, encode_update, update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
 
 SEQUENCE = 128
 HELDOUT_SEQUENCES = 256

@@ -1,7 +1,7 @@
 """Content ids: BLAKE3-256. Equal ids mean equal bytes.
 
-A list of chunks is itself a blob (protocol/blobs.py), so its content id stands for all of them: what
-a Merkle root would be, at the depth of two that snapshots and shards need.
+A list of chunks is itself a blob (protocol/wire/blobs.py), so its content id stands for all of them:
+what a Merkle root would be, at the depth of two that snapshots and shards need.
 """
 
 from __future__ import annotations

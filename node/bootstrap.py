@@ -13,15 +13,15 @@ import trio
 
 from .. import __version__
 from ..crypto.identity import Identity
-from ..protocol.introductions import Registry
-from .bootstrap_metrics import BootstrapMetrics
-from .metrics import serve_page
-from .network.dial_back import DialBack
-from .network.introductions import IntroductionService
+from ..protocol.wire.introductions import Registry
+from .network.circuit_relay import CircuitLimits
+from .network.discovery.introductions import IntroductionService
+from .network.exchange.update_relay import UpdateRelay
+from .network.nat.dial_back import DialBack
 from .network.network import NetworkSettings, open_network
-from .network.relaying import CircuitLimits
-from .network.update_relay import UpdateRelay
 from .settings import RelayLimits
+from .telemetry.bootstrap_metrics import BootstrapMetrics
+from .telemetry.metrics import serve_page
 
 # Members stay connected, so this is also how many nodes one bootstrap peer looks after; each costs
 # some 200 KB.

@@ -20,41 +20,41 @@ import trio
 from .. import __version__
 from ..crypto.hashing import ContentId
 from ..crypto.identity import Identity, PeerId, peer_text
-from ..protocol.ledger import Ledger
-from ..protocol.manifest import Manifest
-from ..protocol.swarm_id import swarm_text
-from .blobstore import BlobStore
-from .datadir import DataDir, open_identity
-from .desk import Desk
+from ..protocol.chain.ledger import Ledger
+from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.swarm_id import swarm_text
+from .content.downloads import Provisions
+from .content.manifest_search import Search, read_manifest
+from .content.mirrors import MirroredFetcher, Mirrors
+from .content.prefetch import Feed, data_budget, upcoming_samples
+from .content.replication import Copies
+from .content.snapshots import HELD, Snapshots
+from .control.shifts import Shifts
+from .control.supervisor import Desk
 from .errors import ExitCode, UserError
-from .feed import Feed, data_budget, upcoming_samples
-from .journal import Journal
-from .metrics import Follower, Metrics
-from .mirrors import MirroredFetcher, Mirrors
 from .network.addresses import parse_dial
-from .network.blobs import BlobFetcher, serve_blobs
-from .network.chunks import ChunkFetcher, Fetcher, serve_chunks
-from .network.copies import Copies
+from .network.circuit_relay import MEMBER_CIRCUITS
+from .network.discovery.introductions import Introducer
+from .network.discovery.mdns import LocalDiscovery
 from .network.errors import BadAddress, PortInUse
-from .network.introductions import Introducer
-from .network.local import LocalDiscovery
+from .network.exchange.blobs import BlobFetcher, serve_blobs
+from .network.exchange.chunks import ChunkFetcher, Fetcher, serve_chunks
+from .network.exchange.relays import Relays
+from .network.exchange.update_relay import UpdateRelay
+from .network.explain import explain_network
+from .network.nat.reach import Reach
 from .network.network import Network, NetworkSettings, open_network
-from .network.reach import Reach
-from .network.relaying import MEMBER_CIRCUITS
-from .network.relays import Relays
 from .network.scopes import open_scope
-from .network.update_relay import UpdateRelay
-from .network_errors import explain_network
-from .provisions import Provisions
-from .records import Records
 from .runner import Runner
-from .search import Search, read_manifest
 from .settings import DaemonSettings
-from .shifts import Shifts
-from .snapshots import HELD, Snapshots
+from .storage.blob_store import BlobStore
+from .storage.data_dir import DataDir, open_identity
+from .storage.swarm_store import Records
 from .sync import catch_up
+from .telemetry.metrics import Follower, Metrics
+from .telemetry.telemetry import Journal
 from .trainer.client import TrainerSpec
-from .workshop import Workshop
+from .trainer.trainer_supervisor import Workshop
 
 _log = logging.getLogger(__name__)
 

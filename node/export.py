@@ -10,18 +10,18 @@ from pathlib import Path
 
 import trio
 
-from ..protocol.errors import ProtocolError
-from ..protocol.ledger import Ledger
-from ..protocol.manifest import Manifest, decode_manifest
-from ..protocol.schedule import learning_rate
-from .blobstore import BlobStore
-from .datadir import DataDir
+from ..protocol.chain.ledger import Ledger
+from ..protocol.codec.schedule import learning_rate
+from ..protocol.wire.errors import ProtocolError
+from ..protocol.wire.manifest import Manifest, decode_manifest
+from .content.downloads import blob_list_at
 from .errors import ExitCode, UserError
-from .provisions import blob_list_at
-from .records import LocalSnapshot, Records, blob_of
 from .settings import Exported, ExportSettings
+from .storage.blob_store import BlobStore
+from .storage.data_dir import DataDir
+from .storage.swarm_store import LocalSnapshot, Records, blob_of
 from .trainer.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
-from .trainer_errors import explain_trainer
+from .trainer.explain import explain_trainer
 
 
 async def export_swarm(settings: ExportSettings) -> Exported:

@@ -14,7 +14,9 @@ import trio
 from ..crypto.envelope import Envelope, EnvelopeError, open_envelope, sign
 from ..crypto.hashing import ContentId
 from ..crypto.identity import Identity, PeerId, short_peer
-from ..protocol.effects import (
+from ..protocol.chain.ledger import Ledger
+from ..protocol.chain.sync import SyncResponse
+from ..protocol.member.effects import (
     Apply,
     AskSync,
     Effect,
@@ -28,23 +30,21 @@ from ..protocol.effects import (
     Resync,
     Train,
 )
-from ..protocol.errors import ProtocolError
-from ..protocol.ledger import Ledger
-from ..protocol.manifest import Manifest
-from ..protocol.member import Member
-from ..protocol.messages import SnapshotEntry
-from ..protocol.recollection import RECALL_SECONDS
-from ..protocol.sync import SyncResponse
-from .blobstore import BlobStore
-from .journal import Journal
-from .network.blobs import BlobFetcher
+from ..protocol.member.member import Member
+from ..protocol.member.vote_recovery import RECALL_SECONDS
+from ..protocol.wire.errors import ProtocolError
+from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.messages import SnapshotEntry
 from .network.events import PeerUp
+from .network.exchange.blobs import BlobFetcher
+from .network.exchange.relays import Relays
 from .network.network import Network
-from .network.relays import Relays
-from .records import Records
+from .storage.blob_store import BlobStore
+from .storage.swarm_store import Records
 from .sync import Synchronizer, ask_peer
+from .telemetry.telemetry import Journal
+from .trainer.trainer_supervisor import Workshop
 from .updates import Updates
-from .workshop import Workshop
 
 _log = logging.getLogger(__name__)
 

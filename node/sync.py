@@ -13,13 +13,9 @@ from collections.abc import Callable
 import trio
 
 from ..crypto.identity import PeerId, short_peer
-from ..protocol.errors import ProtocolError
-from ..protocol.fork import better_chain
-from ..protocol.ledger import Ledger
-from ..protocol.manifest import Manifest
-from ..protocol.member import Member
-from ..protocol.messages import Decided
-from ..protocol.sync import (
+from ..protocol.chain.fork import better_chain
+from ..protocol.chain.ledger import Ledger
+from ..protocol.chain.sync import (
     MAX_SYNC_REQUEST_BYTES,
     MAX_SYNC_RESPONSE_BYTES,
     SYNC_PROTOCOL,
@@ -29,7 +25,11 @@ from ..protocol.sync import (
     decode_request,
     decode_response,
 )
-from ..protocol.wire import encode
+from ..protocol.member.member import Member
+from ..protocol.wire.encoding import encode
+from ..protocol.wire.errors import ProtocolError
+from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.messages import Decided
 from .network.errors import RequestError
 from .network.network import Network
 

@@ -15,18 +15,18 @@ import trio
 from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId, short_peer
-from ..protocol.effects import Effect, FetchUpdate
-from ..protocol.errors import ProtocolError
-from ..protocol.manifest import Manifest
-from ..protocol.member import Member
-from ..protocol.relaying import RelayRequest, open_relay_request, relay_request
-from ..protocol.update import decode_update, update_layout
-from .blobstore import BlobStore
-from .journal import Journal
-from .network.blobs import BlobFetcher, FetchFailed
+from ..protocol.codec.update import decode_update, update_layout
+from ..protocol.member.effects import Effect, FetchUpdate
+from ..protocol.member.member import Member
+from ..protocol.wire.errors import ProtocolError
+from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.relay_requests import RelayRequest, open_relay_request, relay_request
+from .content.snapshots import updates_from
+from .network.exchange.blobs import BlobFetcher, FetchFailed
+from .network.exchange.relays import Relays
 from .network.network import Network
-from .network.relays import Relays
-from .snapshots import updates_from
+from .storage.blob_store import BlobStore
+from .telemetry.telemetry import Journal
 
 _log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 import yaml
-from distro_node.node.bootstrap_metrics import BootstrapMetrics
-from distro_node.node.metrics import Metrics
+from distro_node.node.telemetry.bootstrap_metrics import BootstrapMetrics
+from distro_node.node.telemetry.metrics import Metrics
 
 DOCKERFILES = ["bootstrap.Dockerfile", "node.Dockerfile"]
 METRIC = re.compile(r"\bdistro_[a-z_]+\b")

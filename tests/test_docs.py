@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from distro_node.node.metrics import State
+from distro_node.node.telemetry.metrics import State
 
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "changes", "docs", "benchmarks"]
 
@@ -279,7 +279,7 @@ def test_every_line_of_status_is_explained(texts: dict[str, str], checkout: Path
 
 
 def test_every_file_of_the_data_directory_is_explained(texts: dict[str, str]) -> None:
-    from distro_node.node.datadir import DataDir, SwarmDir
+    from distro_node.node.storage.data_dir import DataDir, SwarmDir
 
     text = texts["docs/operations.md"]
     data, swarm = DataDir(Path("data")), SwarmDir(Path("swarm"))

@@ -151,7 +151,7 @@ def test_the_node_process_never_imports_torch(checkout: Path) -> None:
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    assert {"distro_node.node.errors", "distro_node.node.metrics"} <= set(names)
+    assert {"distro_node.node.errors", "distro_node.node.telemetry.metrics"} <= set(names)
 
 
 def test_pickle_is_nowhere(checkout: Path) -> None:

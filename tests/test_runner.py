@@ -12,20 +12,20 @@ import pytest
 import trio
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.blobstore import BlobStore
-from distro_node.node.datadir import SwarmDir
-from distro_node.node.journal import Journal
-from distro_node.node.metrics import Metrics
-from distro_node.node.network.blobs import FetchFailed
+from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
-from distro_node.node.records import Records
 from distro_node.node.runner import Runner
-from distro_node.protocol.effects import Apply, Publish
-from distro_node.protocol.messages import NO_BLOCK, Announcement, Decided
-from distro_node.protocol.relaying import RelayRequest
-from distro_node.protocol.sync import compose_response
-from distro_node.protocol.update import encode_update, update_layout
-from distro_node.protocol.wire import encode
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import SwarmDir
+from distro_node.node.storage.swarm_store import Records
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.telemetry import Journal
+from distro_node.protocol.chain.sync import compose_response
+from distro_node.protocol.codec.update import encode_update, update_layout
+from distro_node.protocol.member.effects import Apply, Publish
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.messages import NO_BLOCK, Announcement, Decided
+from distro_node.protocol.wire.relay_requests import RelayRequest
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import identity
 

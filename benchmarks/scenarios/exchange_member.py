@@ -19,16 +19,16 @@ import trio
 from distro_node.crypto.envelope import open_envelope, sign
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId, peer_text
-from distro_node.node.blobstore import BlobStore
-from distro_node.node.network.blobs import BlobFetcher, FetchFailed, serve_blobs
 from distro_node.node.network.errors import DialError
+from distro_node.node.network.exchange.blobs import BlobFetcher, FetchFailed, serve_blobs
+from distro_node.node.network.exchange.relays import Relays
 from distro_node.node.network.network import Network, NetworkSettings, open_network
-from distro_node.node.network.relays import Relays
-from distro_node.protocol.manifest import ParameterSpec, SwarmId
-from distro_node.protocol.messages import Announcement, RecordId, decode_message
-from distro_node.protocol.relaying import relay_request
-from distro_node.protocol.update import encode_update, update_layout
-from distro_node.protocol.wire import encode
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.protocol.codec.update import encode_update, update_layout
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.manifest import ParameterSpec, SwarmId
+from distro_node.protocol.wire.messages import Announcement, RecordId, decode_message
+from distro_node.protocol.wire.relay_requests import relay_request
 
 PORT = 4001
 _SWARM = SwarmId(content_id(b"exchange"))

@@ -29,24 +29,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests"))
 
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.node.blobstore import BlobStore
-from distro_node.node.datadir import SwarmDir
-from distro_node.node.network.blobs import BlobFetcher, serve_blobs
-from distro_node.node.network.chunks import ChunkFetcher, serve_chunks
+from distro_node.node.content.downloads import Provisions
+from distro_node.node.content.snapshots import Snapshots
+from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
+from distro_node.node.network.exchange.chunks import ChunkFetcher, serve_chunks
 from distro_node.node.network.network import NetworkSettings, open_network
-from distro_node.node.provisions import Provisions
-from distro_node.node.records import Records, blob_of
-from distro_node.node.snapshots import Snapshots
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import SwarmDir
+from distro_node.node.storage.swarm_store import Records, blob_of
 from distro_node.node.sync import catch_up, serve_sync
-from distro_node.protocol.blobs import CHUNK_BYTES, BlobList
-from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.manifest import (
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
+from distro_node.protocol.wire.manifest import (
     MAX_MANIFEST_BYTES,
     ParameterSpec,
     SwarmId,
     decode_manifest,
 )
-from distro_node.protocol.messages import SnapshotEntry
+from distro_node.protocol.wire.messages import SnapshotEntry
 from simulation.chain import Chain
 from simulation.keys import identity
 

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from ..logs import LogFormat, LogLevel, configure_logging
 from ..settings import parse_metrics_address, parse_rate
+from ..telemetry.logs import LogFormat, LogLevel, configure_logging
 from .options import (
     Announce,
     DataDirectory,
@@ -76,9 +76,9 @@ def bootstrap(
     import trio
 
     from ..bootstrap import BootstrapSettings, run_bootstrap
-    from ..datadir import open_identity
     from ..network.errors import BadAddress, PortInUse
-    from ..network_errors import explain_network
+    from ..network.explain import explain_network
+    from ..storage.data_dir import open_identity
 
     async def stop_on_signal(scope: trio.CancelScope) -> None:
         # A signal is how a bootstrap peer ends. While it closes, a second one ends it at once: the

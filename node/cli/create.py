@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ...protocol.swarm_id import Invite, invite_text, swarm_text
+from ...protocol.wire.swarm_id import Invite, invite_text, swarm_text
 from ..errors import ExitCode, UserError
 from .options import (
     Bootstrap,
@@ -71,7 +71,7 @@ def create(
     # trio, numpy and all: only now, so that --help is quick.
     import trio
 
-    from ..create import CreateSettings, create_swarm
+    from ..create.new_swarm import CreateSettings, create_swarm
 
     introducers = bootstrap_addresses(bootstrap)
     place = data_directory(data_dir)
@@ -116,7 +116,11 @@ def create(
 
 
 def _example() -> str:
-    return resources.files("distro_node.node").joinpath("manifests/example.toml").read_text("utf-8")
+    return (
+        resources.files("distro_node.node.create")
+        .joinpath("manifests/example.toml")
+        .read_text("utf-8")
+    )
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ...protocol.swarm_id import swarm_text
+from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 from ..settings import ExportSettings
 from .options import DataDirectory, Json, data_directory, parse_target

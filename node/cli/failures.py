@@ -29,7 +29,7 @@ def explain(error: BaseException) -> int:
     full = [leaf for leaf in leaves if isinstance(leaf, OSError) and leaf.errno in _DISK_FULL]
     if full:
         # Imported here: the lock needs modules that not every command needs.
-        from ..datadir import disk_full
+        from ..storage.data_dir import disk_full
 
         return _tell(disk_full(full[0].filename))
     mistakes = [leaf for leaf in leaves if isinstance(leaf, UserError)]

@@ -9,8 +9,8 @@ import typer
 
 from ...crypto import keystore
 from ...crypto.identity import peer_text
-from ..datadir import open_identity
 from ..errors import ExitCode, UserError
+from ..storage.data_dir import open_identity
 from .options import DataDirectory, Json, PassphraseFile, data_directory, find_passphrase
 
 

@@ -10,12 +10,12 @@ import typer
 
 from ...crypto.envelope import sign
 from ...crypto.identity import peer_from_text
-from ...protocol.errors import ProtocolError
-from ...protocol.manifest import decode_manifest
-from ...protocol.messages import TICKET_KIND
-from ...protocol.swarm_id import Invite, invite_text
-from ..datadir import open_identity
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import decode_manifest
+from ...protocol.wire.messages import TICKET_KIND
+from ...protocol.wire.swarm_id import Invite, invite_text
 from ..errors import ExitCode, UserError
+from ..storage.data_dir import open_identity
 from .options import (
     Bootstrap,
     DataDirectory,

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..hours import parse_hours
-from ..logs import LogFormat, LogLevel, configure_logging
+from ..control.hours import parse_hours
 from ..settings import (
     DaemonSettings,
     parse_device,
@@ -16,6 +15,7 @@ from ..settings import (
     parse_rate,
     parse_size,
 )
+from ..telemetry.logs import LogFormat, LogLevel, configure_logging
 from .options import (
     Announce,
     Bootstrap,

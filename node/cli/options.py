@@ -11,17 +11,17 @@ from typing import Annotated
 import typer
 
 from ...crypto import keystore
-from ...protocol.swarm_id import (
+from ...protocol.wire.swarm_id import (
     Invite,
     SwarmIdError,
     check_bootstrap,
     check_multiaddr,
     parse_invite,
 )
-from ..datadir import DataDir, default_data_dir
 from ..errors import ExitCode, UserError
-from ..logs import LogFormat, LogLevel
 from ..settings import RelayLimits
+from ..storage.data_dir import DataDir, default_data_dir
+from ..telemetry.logs import LogFormat, LogLevel
 
 PASSPHRASE_VARIABLE = "DISTRO_NODE_PASSPHRASE"
 

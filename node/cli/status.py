@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from ..terminal import plain, size_text
+from ..control.terminal import plain, size_text
 from .options import DataDirectory, Json, data_directory
 
 # The daemon answers between two rounds at once; on an overloaded machine it may take seconds.
@@ -29,7 +29,7 @@ def status(data_dir: DataDirectory = None, json: Json = False) -> None:
     \b
         distro-node status
     """
-    from ..control import ask
+    from ..control.command_socket import ask
 
     answer = ask(data_directory(data_dir).socket, "status", _TIMEOUT_SECONDS)
     if json:
@@ -75,7 +75,7 @@ def leave(data_dir: DataDirectory = None, json: Json = False) -> None:
 
 
 def _command(command: str, data_dir: Path | None, json: bool, said: str) -> None:
-    from ..control import ask
+    from ..control.command_socket import ask
 
     answer = ask(data_directory(data_dir).socket, command, _TIMEOUT_SECONDS)
     typer.echo(dumps(answer) if json else said)

@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ..control.terminal import plain
 from ..errors import ExitCode
-from ..plots import plot_losses
-from ..terminal import plain
+from ..telemetry.plots import plot_losses
 from .director import DemoFailed, Director
 from .folder import DemoFolder, claim
 from .outcome import Check, Run, check, reduction, summarise

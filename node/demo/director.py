@@ -14,8 +14,8 @@ import psutil
 
 from ...crypto import keystore
 from ...crypto.identity import peer_text
-from ...protocol.manifest import SwarmId
-from ...protocol.swarm_id import swarm_from_text
+from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.swarm_id import swarm_from_text
 from .folder import DemoFolder
 from .history import History, StatusPoller
 from .outcome import Event, NodeRun, Run

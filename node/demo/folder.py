@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from ..datadir import DataDir
 from ..errors import ExitCode, UserError
+from ..storage.data_dir import DataDir
 
 _MARKER = "made-by-distro-node-demo"
 _MARKER_TEXT = """\

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..control import ask
+from ..control.command_socket import ask
 from ..errors import UserError
 
 _POLL_SECONDS = 1.0

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from ..config import ENVIRONMENT_PREFIX
-from ..terminal import plain
+from ..control.terminal import plain
 
 # How long killed processes may take to be gone; a machine that swaps is slow at it.
 _GONE_SECONDS = 10.0

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ..terminal import plain, size_text, sparkline
+from ..control.terminal import plain, size_text, sparkline
 from .outcome import Check, reduction
 
 _CURVE_WIDTH = 48

@@ -18,7 +18,7 @@ from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
 from ...crypto.identity import PeerId, peer_from_text, peer_text
-from ...protocol.introductions import MAX_ADDRESS_CHARACTERS
+from ...protocol.wire.introductions import MAX_ADDRESS_CHARACTERS
 from .errors import BadAddress, PortInUse
 
 # What a peer tells about itself; more than a machine with a few interfaces needs.

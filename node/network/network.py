@@ -35,6 +35,7 @@ from .addresses import (
     split_circuit,
     through_relay,
 )
+from .circuit_relay import CircuitLimits, CircuitRelay
 from .circuits import Circuits, is_relayed
 from .dialling import answers, dial_from, dial_reason, resolve
 from .errors import BadAddress, DialError, RequestError
@@ -43,7 +44,6 @@ from .gossip import Gossip, Receiver, Validator, open_gossip
 from .host import MAX_CONNECTIONS_PER_PEER, build_host
 from .queues import UNSENT_BYTES, shorten
 from .rates import Rate
-from .relaying import CircuitLimits, CircuitRelay
 from .requests import Handler, Kind, Requests
 from .scopes import shielded
 from .scores import Scores

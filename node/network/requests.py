@@ -21,10 +21,9 @@ from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.exceptions import StreamError
 
 from ...crypto.identity import PeerId, short_peer
-from ...protocol.errors import ProtocolError
+from ...protocol.wire.errors import ProtocolError
 from .addresses import id_of, peer_of
 from .errors import RequestError
-from .lanes import Lane, Lanes
 from .queues import widen
 from .rates import Rate
 from .streams import (
@@ -42,6 +41,7 @@ from .streams import (
     write_frame,
 )
 from .traffic import Traffic
+from .upload_priority import Lane, Lanes
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import trio
 
-from .lanes import Lane
 from .rates import Rate
 from .scopes import shielded
 from .short_cuts import BATCH_BYTES, FRAME_BYTES
+from .upload_priority import Lane
 
 _READ_BYTES = 1 << 18
 _RESET_SECONDS = 1.0

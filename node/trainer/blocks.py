@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ...protocol.basis import integer_basis, orthonormal_basis
-from ...protocol.update import TensorLayout
+from ...protocol.codec.basis import integer_basis, orthonormal_basis
+from ...protocol.codec.update import TensorLayout
 
 # Elements of a stripe. A CPU is fastest while the few arrays of that size that are worked on stay in
 # its caches (half a MiB each in float32); a GPU is kept busy by 64 MiB, small beside any model that

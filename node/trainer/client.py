@@ -19,7 +19,7 @@ from typing import Any
 import trio
 
 from ...crypto.hashing import ContentId
-from ...protocol.manifest import ParameterSpec
+from ...protocol.wire.manifest import ParameterSpec
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
 from .frames import FrameDecoder, FrameError, encode_frame
 

@@ -13,10 +13,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from ...protocol.blobs import CHUNK_BYTES, BlobList, decode_blob_list
-from ...protocol.errors import ProtocolError
-from ...protocol.manifest import DataSpec, ShardSpec
-from ..blobstore import BlobStore
+from ...protocol.wire.blobs import CHUNK_BYTES, BlobList, decode_blob_list
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import DataSpec, ShardSpec
+from ..storage.blob_store import BlobStore
 from .errors import TrainerFailed
 
 

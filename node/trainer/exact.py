@@ -21,10 +21,10 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from ...protocol.basis import exact_in_float32, integer_basis
-from ...protocol.manifest import ParameterSpec
-from ...protocol.schedule import nearest_float32
-from ...protocol.update import DecodedUpdate, TensorLayout, UpdateLayout, update_layout
+from ...protocol.codec.basis import exact_in_float32, integer_basis
+from ...protocol.codec.schedule import nearest_float32
+from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout, update_layout
+from ...protocol.wire.manifest import ParameterSpec
 from .blocks import inverse_transform_rows, stripes, whole_basis
 from .errors import TrainerFailed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ..blobstore import BlobStore
+from ..storage.blob_store import BlobStore
 from .errors import TrainerFailed
 from .session import TrainingSession
 

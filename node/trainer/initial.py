@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from ...protocol.blobs import BlobList
-from ...protocol.manifest import ParameterSpec
-from ..blobstore import BlobStore
+from ...protocol.wire.blobs import BlobList
+from ...protocol.wire.manifest import ParameterSpec
+from ..storage.blob_store import BlobStore
 from .device import check_fits
 from .errors import TrainerFailed
 from .model import model_config, new_model, ordered_parameters, parameter_table

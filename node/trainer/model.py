@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from ...protocol.manifest import ParameterSpec
+from ...protocol.wire.manifest import ParameterSpec
 from .errors import TrainerFailed
 
 _REFUSED = frozenset({"auto_map", "custom_pipelines", "quantization_config", "trust_remote_code"})

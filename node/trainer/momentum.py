@@ -15,7 +15,7 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 
-from ...protocol.manifest import ParameterSpec
+from ...protocol.wire.manifest import ParameterSpec
 from .optimizer import LocalOptimizer
 
 _log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...protocol.manifest import OptimizerSpec
-from ...protocol.update import DecodedUpdate, UpdateLayout
+from ...protocol.codec.update import DecodedUpdate, UpdateLayout
+from ...protocol.wire.manifest import OptimizerSpec
 from .blocks import block_view, float_basis, forward_transform, stripes
 
 # Against division by zero where a parameter has had no gradient yet. Far below any real root mean

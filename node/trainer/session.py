@@ -18,12 +18,12 @@ import torch
 from torch.nn import functional
 
 from ...crypto.hashing import ContentId
-from ...protocol.audit import audit_seed, contradicted
-from ...protocol.blobs import BlobList
-from ...protocol.errors import ProtocolError
-from ...protocol.manifest import Manifest
-from ...protocol.update import decode_update, encode_update, update_layout
-from ..blobstore import BlobStore
+from ...protocol.codec.audit import audit_seed, contradicted
+from ...protocol.codec.update import decode_update, encode_update, update_layout
+from ...protocol.wire.blobs import BlobList
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest
+from ..storage.blob_store import BlobStore
 from .data import Corpus
 from .device import (
     check_fits,

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from ...crypto.hashing import ContentId
-from ...protocol.blobs import CHUNK_BYTES, BlobList
-from ..blobstore import BlobStore
+from ...protocol.wire.blobs import CHUNK_BYTES, BlobList
+from ..storage.blob_store import BlobStore
 from .errors import TrainerFailed
 
 _ITEM = 4

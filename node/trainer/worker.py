@@ -16,11 +16,11 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from ...crypto.hashing import ContentId
-from ...protocol.errors import ProtocolError
-from ...protocol.manifest import MAX_MANIFEST_BYTES, Manifest
-from ...protocol.structure import to_plain
-from ...protocol.wire import decode
-from ..blobstore import BlobStore
+from ...protocol.wire.encoding import decode
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
+from ...protocol.wire.structure import to_plain
+from ..storage.blob_store import BlobStore
 from .device import allocated_bytes, choose_device, is_out_of_memory
 from .errors import FailureKind, TrainerFailed
 from .exact import check_exactness

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from distro_node.node import logs
 from distro_node.node.cli import main
+from distro_node.node.telemetry import logs
 
 
 @dataclass(frozen=True)

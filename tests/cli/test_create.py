@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import create_identity, load_identity
-from distro_node.node import create as creation
-from distro_node.node.blobstore import BlobStore, DiskFull
-from distro_node.node.datadir import DataDir
+from distro_node.node.create import new_swarm as creation
+from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.errors import ExitCode
-from distro_node.node.manifest_file import read_manifest_file
+from distro_node.node.storage.blob_store import BlobStore, DiskFull
+from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.client import InitialModel
 from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
-from distro_node.protocol.blobs import BlobList, decode_blob_list
-from distro_node.protocol.manifest import Manifest, ParameterSpec, decode_manifest
-from distro_node.protocol.swarm_id import parse_invite, swarm_from_text
+from distro_node.protocol.wire.blobs import BlobList, decode_blob_list
+from distro_node.protocol.wire.manifest import Manifest, ParameterSpec, decode_manifest
+from distro_node.protocol.wire.swarm_id import parse_invite, swarm_from_text
 
 RUN = """
 name = "a run"

@@ -10,12 +10,12 @@ import pytest
 from cli.conftest import Command
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import Identity, peer_text
-from distro_node.node.datadir import DataDir, open_identity
 from distro_node.node.errors import ExitCode
-from distro_node.protocol.ledger import invited
-from distro_node.protocol.manifest import AdmissionSpec, Manifest
-from distro_node.protocol.messages import JoinRequest
-from distro_node.protocol.swarm_id import parse_invite, swarm_text
+from distro_node.node.storage.data_dir import DataDir, open_identity
+from distro_node.protocol.chain.ledger import invited
+from distro_node.protocol.wire.manifest import AdmissionSpec, Manifest
+from distro_node.protocol.wire.messages import JoinRequest
+from distro_node.protocol.wire.swarm_id import parse_invite, swarm_text
 from simulation.swarm import toy_manifest
 
 GUEST = Identity.from_seed(bytes(32)).peer

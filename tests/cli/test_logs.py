@@ -7,8 +7,8 @@ import logging
 import re
 from pathlib import Path
 
-from distro_node.node import logs
-from distro_node.node.logs import LOG_FILE, LogFormat, LogLevel, configure_logging
+from distro_node.node.telemetry import logs
+from distro_node.node.telemetry.logs import LOG_FILE, LogFormat, LogLevel, configure_logging
 
 
 def test_text_lines_are_for_people(capsys, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from distro_node.node.control import Handler, serve_control
+from distro_node.node.control.command_socket import Handler, serve_control
 from distro_node.node.errors import ExitCode
 
 PEER = "12D3KooW" + "x" * 44

@@ -16,14 +16,14 @@ from typing import Any
 
 import psutil
 from distro_node.crypto.hashing import ContentId
-from distro_node.node.blobstore import BlobStore
-from distro_node.node.control import ask
-from distro_node.node.datadir import DataDir, SwarmDir
+from distro_node.node.control.command_socket import ask
 from distro_node.node.errors import UserError
-from distro_node.node.records import EntryFile, Records
-from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.manifest import Manifest, decode_manifest
-from distro_node.protocol.swarm_id import parse_invite
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import DataDir, SwarmDir
+from distro_node.node.storage.swarm_store import EntryFile, Records
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.wire.manifest import Manifest, decode_manifest
+from distro_node.protocol.wire.swarm_id import parse_invite
 from e2e.program import Program, wait_for
 
 _LOG_TAIL_LINES = 40

@@ -18,17 +18,19 @@ import trio
 from distro_node.crypto.envelope import Envelope, open_envelope, sign
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import Identity, PeerId
-from distro_node.node.blobstore import BlobStore
-from distro_node.node.network.blobs import PROTOCOL as BLOB_PROTOCOL
-from distro_node.node.network.blobs import BlobFetcher, serve_blobs
+from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.errors import RequestError
-from distro_node.node.network.introductions import Introducer
+from distro_node.node.network.exchange.blobs import PROTOCOL as BLOB_PROTOCOL
+from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.network import Network, NetworkSettings, open_network
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.sync import ask_any
-from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.manifest import MAX_MANIFEST_BYTES, Manifest, decode_manifest
-from distro_node.protocol.messages import (
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.sync import SYNC_PROTOCOL
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, decode_manifest
+from distro_node.protocol.wire.messages import (
     NO_BLOCK,
     Announcement,
     Ballot,
@@ -38,9 +40,7 @@ from distro_node.protocol.messages import (
     Record,
     decode_message,
 )
-from distro_node.protocol.swarm_id import parse_invite
-from distro_node.protocol.sync import SYNC_PROTOCOL
-from distro_node.protocol.wire import encode
+from distro_node.protocol.wire.swarm_id import parse_invite
 
 PROTOCOLS = (BLOB_PROTOCOL, SYNC_PROTOCOL, "/distro/introduce/1")
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 from distro_node.crypto.identity import Identity, peer_text
-from distro_node.node.blobstore import BlobStore
 from distro_node.node.errors import ExitCode
-from distro_node.protocol.swarm_id import Invite, invite_text, parse_invite, swarm_text
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.protocol.wire.swarm_id import Invite, invite_text, parse_invite, swarm_text
 from e2e.program import Program, wait_for
 from e2e.support import Node, Swarm, check_agreement, wait_for_round
 

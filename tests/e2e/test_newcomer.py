@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from distro_node.protocol.blobs import CHUNK_BYTES
+from distro_node.protocol.wire.blobs import CHUNK_BYTES
 from e2e.program import wait_for
 from e2e.support import Swarm, check_agreement
 

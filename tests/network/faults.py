@@ -351,8 +351,8 @@ async def relaying(host: Any) -> AsyncIterator[None]:
             yield
         return
     from distro_node.node.network.addresses import id_of
+    from distro_node.node.network.circuit_relay import CircuitLimits, CircuitRelay
     from distro_node.node.network.rates import Rate
-    from distro_node.node.network.relaying import CircuitLimits, CircuitRelay
 
     CircuitRelay(
         host,

@@ -15,12 +15,12 @@ import sys
 import trio
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
+from distro_node.node.network.discovery.introductions import Introducer
+from distro_node.node.network.discovery.mdns import LocalDiscovery
 from distro_node.node.network.errors import RequestError
-from distro_node.node.network.introductions import Introducer
-from distro_node.node.network.local import LocalDiscovery
+from distro_node.node.network.nat.reach import Reach
 from distro_node.node.network.network import Network, NetworkSettings, open_network
-from distro_node.node.network.reach import Reach
-from distro_node.protocol.manifest import SwarmId
+from distro_node.protocol.wire.manifest import SwarmId
 
 ECHO = "/test/echo/1"
 SWARM = SwarmId(bytes(range(32)))

@@ -10,8 +10,8 @@ from typing import Any
 import trio
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node.network.addresses import circuit_through
+from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.network import Network, NetworkSettings, open_network
-from distro_node.node.network.relaying import CircuitLimits
 
 LOOPBACK = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 ECHO = "/test/echo/1"

@@ -10,13 +10,14 @@ import trio
 import trio.testing
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.blobstore import BlobStore, DiskFull
-from distro_node.node.network import avoidance, blobs
-from distro_node.node.network.blobs import PROTOCOL, BlobFetcher, FetchFailed, serve_blobs
+from distro_node.node.network.exchange import blobs
+from distro_node.node.network.exchange import quarantine as avoidance
+from distro_node.node.network.exchange.blobs import PROTOCOL, BlobFetcher, FetchFailed, serve_blobs
 from distro_node.node.network.network import Network
 from distro_node.node.network.scopes import open_scope
-from distro_node.protocol.blobs import MAX_BLOB_BYTES
-from distro_node.protocol.errors import ProtocolError
+from distro_node.node.storage.blob_store import BlobStore, DiskFull
+from distro_node.protocol.wire.blobs import MAX_BLOB_BYTES
+from distro_node.protocol.wire.errors import ProtocolError
 from hypothesis import given
 from hypothesis import strategies as st
 from network.support import muxers, networks, requests_open, star, until

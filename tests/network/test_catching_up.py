@@ -10,14 +10,14 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node import sync
 from distro_node.node.network.network import Network
 from distro_node.node.sync import catch_up, serve_sync
-from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.sync import (
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.sync import (
     MAX_SYNC_RESPONSE_BYTES,
     SYNC_PROTOCOL,
     SyncResponse,
     compose_response,
 )
-from distro_node.protocol.wire import encode
+from distro_node.protocol.wire.encoding import encode
 from network.support import star
 from simulation.chain import Chain
 

@@ -11,12 +11,12 @@ import pytest
 import trio
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.blobstore import BlobStore
-from distro_node.node.network import chunks
-from distro_node.node.network.blobs import BlobFetcher, FetchFailed, serve_blobs
-from distro_node.node.network.chunks import MAX_MEMORY_BYTES, ChunkFetcher, serve_chunks
+from distro_node.node.network.exchange import chunks
+from distro_node.node.network.exchange.blobs import BlobFetcher, FetchFailed, serve_blobs
+from distro_node.node.network.exchange.chunks import MAX_MEMORY_BYTES, ChunkFetcher, serve_chunks
 from distro_node.node.network.network import Network
-from distro_node.protocol.blobs import CHUNK_BYTES, BlobList
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from network.support import star
 
 # Chunks are of one size but for the last; these are all last ones, of lists made by hand.

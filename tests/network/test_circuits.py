@@ -8,10 +8,10 @@ import pytest
 import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.addresses import circuit_through, id_of
+from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.circuits import HOP, STOP
 from distro_node.node.network.errors import DialError, RequestError
 from distro_node.node.network.network import Network
-from distro_node.node.network.relaying import CircuitLimits
 from network.support import ECHO, relay_and, until
 
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 import trio
 from distro_node.crypto.identity import peer_text
-from distro_node.node.bootstrap_metrics import BootstrapMetrics
 from distro_node.node.network import network as network_module
 from distro_node.node.network.network import open_network
-from distro_node.protocol.introductions import Registry
+from distro_node.node.telemetry.bootstrap_metrics import BootstrapMetrics
+from distro_node.protocol.wire.introductions import Registry
 from network.homes import Bootstrap, home
 from network.support import LOOPBACK, identity, networks, relayed_pair, until
 from prometheus_client import generate_latest

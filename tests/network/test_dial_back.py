@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import trio
-from distro_node.node.network import dial_back
-from distro_node.node.network.dial_back import PROTOCOL, DialBack, ask_dial_back, ports_of
 from distro_node.node.network.errors import RequestError
-from distro_node.protocol.errors import ProtocolError
+from distro_node.node.network.nat import dial_back
+from distro_node.node.network.nat.dial_back import PROTOCOL, DialBack, ask_dial_back, ports_of
+from distro_node.protocol.wire.errors import ProtocolError
 from network.homes import Bootstrap, home
 from network.support import relayed_pair, star, until
 

@@ -14,26 +14,26 @@ import pytest
 import trio
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import peer_text
-from distro_node.node.blobstore import BlobStore
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
-from distro_node.node.network import introductions
-from distro_node.node.network.blobs import BlobFetcher, serve_blobs
-from distro_node.node.network.errors import BadAddress, RequestError
-from distro_node.node.network.introductions import (
+from distro_node.node.network.discovery import introductions
+from distro_node.node.network.discovery.introductions import (
     PROTOCOL,
     Introducer,
     IntroductionService,
     NoBootstrap,
 )
+from distro_node.node.network.errors import BadAddress, RequestError
+from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.network import Network, open_network
 from distro_node.node.network.scopes import open_scope
-from distro_node.protocol.introductions import (
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.protocol.wire.introductions import (
     IntroductionRequest,
     Registry,
     decode_response,
     seal_record,
 )
-from distro_node.protocol.manifest import SwarmId
+from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity, networks, star, until
 
 SWARM = SwarmId(bytes(range(32)))

@@ -16,7 +16,7 @@ from distro_node.node.network.errors import BadAddress, DialError, PortInUse, Re
 from distro_node.node.network.events import PeerDown, PeerUp
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.network.scopes import open_scope
-from distro_node.protocol.errors import ProtocolError
+from distro_node.protocol.wire.errors import ProtocolError
 from libp2p.custom_types import TProtocol
 from network.support import LOOPBACK, identity, muxers, networks, requests_open, star, until
 

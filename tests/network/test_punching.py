@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.node.network import punching
 from distro_node.node.network.errors import RequestError
+from distro_node.node.network.nat import punching
+from distro_node.node.network.nat.punching import PROTOCOL, Punching
 from distro_node.node.network.network import Network
-from distro_node.node.network.punching import PROTOCOL, Punching
 from network.support import relayed_pair, until
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from distro_node.crypto.envelope import seal
 from distro_node.crypto.identity import peer_text
-from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.introductions import (
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.introductions import (
     MAX_ADDRESSES,
     MAX_PEERS_PER_SWARM,
     MAX_RECORD_BYTES,
@@ -28,8 +29,7 @@ from distro_node.protocol.introductions import (
     open_record,
     seal_record,
 )
-from distro_node.protocol.manifest import SwarmId
-from distro_node.protocol.wire import encode
+from distro_node.protocol.wire.manifest import SwarmId
 from hypothesis import given
 from hypothesis import strategies as st
 from network.support import identity

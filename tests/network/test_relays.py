@@ -12,19 +12,19 @@ import trio
 import trio.testing
 from distro_node.crypto.envelope import sign
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.node.blobstore import BlobStore
-from distro_node.node.network import blobs
-from distro_node.node.network.blobs import FOUND, BlobFetcher, serve_blobs
 from distro_node.node.network.errors import RequestError
+from distro_node.node.network.exchange import blobs
+from distro_node.node.network.exchange.blobs import FOUND, BlobFetcher, serve_blobs
+from distro_node.node.network.exchange.relays import PROTOCOL, Relays
+from distro_node.node.network.exchange.update_relay import UpdateRelay, _Relayed
 from distro_node.node.network.network import Network
-from distro_node.node.network.relays import PROTOCOL, Relays
-from distro_node.node.network.update_relay import UpdateRelay, _Relayed
 from distro_node.node.settings import RelayLimits
-from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.manifest import SwarmId
-from distro_node.protocol.messages import Announcement, RecordId
-from distro_node.protocol.relaying import RelayRequest, open_relay_request, relay_request
-from distro_node.protocol.wire import encode
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import SwarmId
+from distro_node.protocol.wire.messages import Announcement, RecordId
+from distro_node.protocol.wire.relay_requests import RelayRequest, open_relay_request, relay_request
 from hypothesis import given
 from hypothesis import strategies as st
 from network.homes import Bootstrap

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distro_node.crypto.identity import PeerId
-from distro_node.node.network import speeds
-from distro_node.node.network.speeds import Speeds
+from distro_node.node.network.exchange import speeds
+from distro_node.node.network.exchange.speeds import Speeds
 
 FAST, SLOW, NEW = (PeerId(bytes([number] * 32)) for number in range(3))
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.identity import PeerId
-from distro_node.node.network import upgrades
 from distro_node.node.network.errors import DialError
+from distro_node.node.network.nat import upgrades
+from distro_node.node.network.nat.upgrades import Upgrades
 from distro_node.node.network.network import Network
-from distro_node.node.network.upgrades import Upgrades
 from network.support import relayed_pair, until
 
 DEAD, NEW = "/ip4/192.168.7.7/tcp/4001", "/ip4/7.7.0.1/tcp/4001"

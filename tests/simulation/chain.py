@@ -8,11 +8,12 @@ from typing import Any
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
-from distro_node.protocol.ledger import Ledger, snapshot_round
-from distro_node.protocol.manifest import AdmissionSpec, Manifest
-from distro_node.protocol.member import Member
-from distro_node.protocol.membership import Membership
-from distro_node.protocol.messages import (
+from distro_node.protocol.chain.ledger import Ledger, snapshot_round
+from distro_node.protocol.member.member import Member
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.manifest import AdmissionSpec, Manifest
+from distro_node.protocol.wire.membership import Membership
+from distro_node.protocol.wire.messages import (
     AdmissionEntry,
     Announcement,
     Ballot,
@@ -31,7 +32,6 @@ from distro_node.protocol.messages import (
     Testimony,
     UpdateEntry,
 )
-from distro_node.protocol.wire import encode
 from simulation.swarm import identity, toy_manifest
 
 FINGERPRINT = 7

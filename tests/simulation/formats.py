@@ -14,9 +14,16 @@ from typing import Any
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
-from distro_node.protocol.blobs import CHUNK_BYTES, BlobList, decode_blob_list
-from distro_node.protocol.entries import decode_decided
-from distro_node.protocol.manifest import (
+from distro_node.protocol.chain.entries import decode_decided
+from distro_node.protocol.chain.sync import (
+    SyncRequest,
+    SyncResponse,
+    decode_request,
+    decode_response,
+)
+from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList, decode_blob_list
+from distro_node.protocol.wire.encoding import decode, encode
+from distro_node.protocol.wire.manifest import (
     AdmissionSpec,
     DataSpec,
     Manifest,
@@ -28,7 +35,7 @@ from distro_node.protocol.manifest import (
     SwarmId,
     decode_manifest,
 )
-from distro_node.protocol.messages import (
+from distro_node.protocol.wire.messages import (
     MESSAGE_TYPES,
     NO_BLOCK,
     AdmissionEntry,
@@ -50,13 +57,6 @@ from distro_node.protocol.messages import (
     UpdateEntry,
     decode_message,
 )
-from distro_node.protocol.sync import (
-    SyncRequest,
-    SyncResponse,
-    decode_request,
-    decode_response,
-)
-from distro_node.protocol.wire import decode, encode
 
 
 @dataclass(frozen=True)

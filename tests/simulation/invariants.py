@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.agreement import SLOT_WINDOW
-from distro_node.protocol.effects import Apply
-from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.mailbox import FUTURE_ROUNDS, MEMBER_BYTES
-from distro_node.protocol.messages import (
+from distro_node.protocol.chain.agreement import SLOT_WINDOW
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.member.effects import Apply
+from distro_node.protocol.member.mailbox import FUTURE_ROUNDS, MEMBER_BYTES
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import (
     NO_BLOCK,
     Announcement,
     Ballot,

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from unittest.mock import patch
 
-from distro_node.protocol import inbox, member
-from distro_node.protocol.messages import decode_message
+from distro_node.protocol.member import inbox, member
+from distro_node.protocol.wire.messages import decode_message
 
 read = lru_cache(8192)(decode_message)
 """`decode_message`, with a memory. Messages are immutable, so members may share them."""

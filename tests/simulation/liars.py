@@ -11,11 +11,12 @@ from typing import Any
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.protocol.agreement import SLOT_WINDOW
-from distro_node.protocol.effects import Effect, Publish, Train
-from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.messages import (
+from distro_node.protocol.chain.agreement import SLOT_WINDOW
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.member.effects import Effect, Publish, Train
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import (
     NO_BLOCK,
     AdmissionEntry,
     Announcement,
@@ -30,7 +31,6 @@ from distro_node.protocol.messages import (
     RecordId,
     SignedBallot,
 )
-from distro_node.protocol.wire import encode
 
 from .keys import identity
 from .letters import read

@@ -13,19 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from distro_node.protocol import (
-    agreement,
-    certificates,
-    fork,
-    ledger,
-    mailbox,
-    member,
-    proposing,
-    replica,
-    round,
-)
-from distro_node.protocol.evidence import RULED_OUT
-from distro_node.protocol.membership import quorum
+from distro_node.protocol.chain import agreement, certificates, fork, ledger
+from distro_node.protocol.chain.evidence import RULED_OUT
+from distro_node.protocol.member import mailbox, member, proposing, replica, round
+from distro_node.protocol.wire.membership import quorum
 
 from .faults import Family
 from .oracle import judging_under

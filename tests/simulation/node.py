@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.protocol.effects import (
+from distro_node.protocol.chain.fork import better_chain
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.member.effects import (
     Apply,
     AskSync,
     Effect,
@@ -28,11 +30,9 @@ from distro_node.protocol.effects import (
     Resync,
     Train,
 )
-from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.fork import better_chain
-from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.member import Member
-from distro_node.protocol.messages import Decided, SnapshotEntry
+from distro_node.protocol.member.member import Member
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import Decided, SnapshotEntry
 
 from .keys import identity
 from .toy import INITIAL, ToyTrainer

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.deal import Deal
-from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.manifest import Manifest
-from distro_node.protocol.membership import Membership
-from distro_node.protocol.messages import Certificate, Decided, RecordId
-from distro_node.protocol.wire import encode
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.sampling.deal import Deal
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.manifest import Manifest
+from distro_node.protocol.wire.membership import Membership
+from distro_node.protocol.wire.messages import Certificate, Decided, RecordId
 
 from .keys import Keys
 

@@ -11,13 +11,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.assignment import share
-from distro_node.protocol.deal import Deal
-from distro_node.protocol.effects import Train
-from distro_node.protocol.manifest import Manifest
-from distro_node.protocol.membership import Membership
-from distro_node.protocol.messages import Record, RecordId
-from distro_node.protocol.order import Lanes, order_of
+from distro_node.protocol.member.effects import Train
+from distro_node.protocol.sampling.assignment import share
+from distro_node.protocol.sampling.deal import Deal
+from distro_node.protocol.sampling.sampler import Lanes, order_of
+from distro_node.protocol.wire.manifest import Manifest
+from distro_node.protocol.wire.membership import Membership
+from distro_node.protocol.wire.messages import Record, RecordId
 
 _Counts = npt.NDArray[np.int64]
 

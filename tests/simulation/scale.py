@@ -12,9 +12,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.manifest import AdmissionSpec
-from distro_node.protocol.messages import (
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.manifest import AdmissionSpec
+from distro_node.protocol.wire.messages import (
     AdmissionEntry,
     Ballot,
     Certificate,
@@ -23,7 +24,6 @@ from distro_node.protocol.messages import (
     Record,
     SignedBallot,
 )
-from distro_node.protocol.wire import encode
 
 from .keys import identity
 from .letters import shared_reading

@@ -11,8 +11,8 @@ import dataclasses
 import random
 from dataclasses import dataclass, field
 
-from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.membership import most_liars
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.membership import most_liars
 
 from .faults import Family, Faults, Schedule, draw_schedule, with_wipes
 from .invariants import Violation

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.effects import FetchUpdate
-from distro_node.protocol.errors import ProtocolError
-from distro_node.protocol.ledger import Ledger
-from distro_node.protocol.manifest import Manifest
-from distro_node.protocol.messages import SnapshotEntry
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.member.effects import FetchUpdate
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import Manifest
+from distro_node.protocol.wire.messages import SnapshotEntry
 
 from .clock import Clock
 from .invariants import Watch

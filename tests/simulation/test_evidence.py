@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 from distro_node.crypto.hashing import content_id
-from distro_node.protocol.messages import Ballot, RecordId, decode_message
-from distro_node.protocol.wire import encode
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.messages import Ballot, RecordId, decode_message
 from simulation.swarm import Swarm, toy_manifest
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from distro_node.protocol.messages import Announcement, decode_message
+from distro_node.protocol.wire.messages import Announcement, decode_message
 from simulation.node import Fuse
 from simulation.swarm import Node, Swarm, toy_manifest
 

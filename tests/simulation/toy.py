@@ -13,7 +13,7 @@ from typing import Any
 
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.manifest import (
+from distro_node.protocol.wire.manifest import (
     DataSpec,
     Manifest,
     ParameterSpec,

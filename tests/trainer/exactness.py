@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from distro_node.protocol.basis import integer_basis
-from distro_node.protocol.manifest import ParameterSpec
-from distro_node.protocol.update import DecodedUpdate, UpdateLayout, update_layout
+from distro_node.protocol.codec.basis import integer_basis
+from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
+from distro_node.protocol.wire.manifest import ParameterSpec
 
 Bits = list[npt.NDArray[np.uint32]]
 

@@ -11,21 +11,21 @@ import numpy as np
 import torch
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.node.blobstore import BlobStore
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.blocks import Stripe, block_view, inverse_transform
 from distro_node.node.trainer.initial import initialise
 from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.protocol.basis import orthonormal_basis
-from distro_node.protocol.blobs import CHUNK_BYTES, BlobList
-from distro_node.protocol.manifest import (
+from distro_node.protocol.codec.basis import orthonormal_basis
+from distro_node.protocol.codec.update import UpdateLayout
+from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
+from distro_node.protocol.wire.manifest import (
     DataSpec,
     Manifest,
     OptimizerSpec,
     ScheduleSpec,
     ShardSpec,
 )
-from distro_node.protocol.update import UpdateLayout
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import trio
 from distro_node.crypto.hashing import ContentId
-from distro_node.node.blobstore import BlobStore
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import client as client_module
 from distro_node.node.trainer.client import (
     TrainerClient,
@@ -23,8 +23,8 @@ from distro_node.node.trainer.client import (
     open_trainer,
 )
 from distro_node.node.trainer.initial import initialise
-from distro_node.protocol.blobs import decode_blob_list
-from distro_node.protocol.manifest import Manifest
+from distro_node.protocol.wire.blobs import decode_blob_list
+from distro_node.protocol.wire.manifest import Manifest
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 
 RATE = 2.0**-8
@@ -180,7 +180,7 @@ PARENT = """
 import sys, trio
 from pathlib import Path
 from distro_node.node.trainer.client import TrainerSpec, open_trainer
-from distro_node.protocol.blobs import decode_blob_list
+from distro_node.protocol.wire.blobs import decode_blob_list
 
 async def main():
     root = Path(sys.argv[1])

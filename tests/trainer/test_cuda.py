@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from distro_node.node.blobstore import BlobStore
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import blocks, exact
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.exact import apply_step, check_exactness

@@ -11,8 +11,8 @@ from distro_node.node.trainer import blocks, exact
 from distro_node.node.trainer.blocks import float_basis, inverse_transform, whole_basis
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.exact import apply_step, check_exactness, inverse_signs
-from distro_node.protocol.basis import exact_in_float32, integer_basis
-from distro_node.protocol.update import DecodedUpdate, UpdateLayout
+from distro_node.protocol.codec.basis import exact_in_float32, integer_basis
+from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout
 from trainer.exactness import (
     RATE,
     SHAPES,

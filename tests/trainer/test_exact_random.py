@@ -14,8 +14,8 @@ import pytest
 import torch
 from distro_node.node.trainer import blocks, exact
 from distro_node.node.trainer.exact import apply_step
-from distro_node.protocol.basis import MAX_SIDE, exact_in_float32
-from distro_node.protocol.update import DecodedUpdate, UpdateLayout
+from distro_node.protocol.codec.basis import MAX_SIDE, exact_in_float32
+from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout
 from trainer.exactness import (
     Bits,
     assert_equal_bits,

@@ -10,8 +10,8 @@ import pytest
 import torch
 from distro_node.node.trainer.momentum import load_momentum, save_momentum
 from distro_node.node.trainer.optimizer import LocalOptimizer
-from distro_node.protocol.manifest import OptimizerSpec, ParameterSpec
-from distro_node.protocol.update import DecodedUpdate, encode_update, update_layout
+from distro_node.protocol.codec.update import DecodedUpdate, encode_update, update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
 from trainer.support import dense_momentum
 
 SHAPES = [(64, 128), (30, 20), (48,), ()]

@@ -16,8 +16,8 @@ import torch
 from distro_node.node.trainer.blocks import Stripe, block_view, float_basis, inverse_transform
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer, Taken
-from distro_node.protocol.manifest import OptimizerSpec
-from distro_node.protocol.update import DecodedUpdate, TensorLayout
+from distro_node.protocol.codec.update import DecodedUpdate, TensorLayout
+from distro_node.protocol.wire.manifest import OptimizerSpec
 from trainer.demo_reference import DemoReference
 from trainer.exactness import layout_of
 from trainer.support import CPU, dense_momentum

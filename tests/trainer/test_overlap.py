@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from distro_node.node.blobstore import BlobStore
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.protocol.manifest import OptimizerSpec
-from distro_node.protocol.schedule import learning_rate
-from distro_node.protocol.update import decode_update
+from distro_node.protocol.codec.schedule import learning_rate
+from distro_node.protocol.codec.update import decode_update
+from distro_node.protocol.wire.manifest import OptimizerSpec
 from trainer.support import CPU, make_manifest, make_session
 
 RATE = 2.0**-8

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import torch
 from distro_node.crypto.identity import PeerId
-from distro_node.node.blobstore import BlobStore
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.protocol.assignment import share
-from distro_node.protocol.deal import Deal
-from distro_node.protocol.manifest import Manifest, OptimizerSpec
-from distro_node.protocol.membership import Membership
-from distro_node.protocol.order import order_of
-from distro_node.protocol.schedule import learning_rate
-from distro_node.protocol.update import decode_update, encode_update
+from distro_node.protocol.codec.schedule import learning_rate
+from distro_node.protocol.codec.update import decode_update, encode_update
+from distro_node.protocol.sampling.assignment import share
+from distro_node.protocol.sampling.deal import Deal
+from distro_node.protocol.sampling.sampler import order_of
+from distro_node.protocol.wire.manifest import Manifest, OptimizerSpec
+from distro_node.protocol.wire.membership import Membership
 from trainer.exactness import assert_equal_bits, bits_of, reference_step
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from distro_node.crypto.hashing import ContentId
-from distro_node.node.blobstore import BlobStore
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.data import Corpus
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.snapshot import read_snapshot, write_snapshot
-from distro_node.protocol.blobs import CHUNK_BYTES, decode_blob_list
-from distro_node.protocol.manifest import DataSpec
+from distro_node.protocol.wire.blobs import CHUNK_BYTES, decode_blob_list
+from distro_node.protocol.wire.manifest import DataSpec
 from trainer.support import store_shard
 
 # One and a bit chunks, with a tensor across the border.

@@ -1,0 +1,1 @@
+"""What a node fetches and keeps: manifest, snapshots, tokenizer, the chunks of its training data."""

@@ -1,0 +1,122 @@
+"""What a node must have on disk before it can train: parameters, tokenizer, lists of its data.
+
+Everything is named by content id and comes from whoever has it; what is here already is not fetched
+again, so an interrupted join resumes where it was. If nobody has a thing at present, a node waits for
+somebody who does, and says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import trio
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ...protocol.wire.blobs import CHUNK_BYTES, MAX_BLOB_BYTES, BlobList, decode_blob_list
+from ...protocol.wire.errors import ProtocolError
+from ..network.exchange.blobs import FetchFailed, Wanted
+from ..network.exchange.chunks import ChunkFetcher, Fetcher
+from ..storage.blob_store import BlobStore
+
+_log = logging.getLogger(__name__)
+
+# For a list or the tokenizer, 16 MiB at the most: at 1 Mbit/s it takes 134 s.
+_TIMEOUT_SECONDS = 300.0
+_PAUSE_SECONDS = 2.0
+
+Report = Callable[[str, int, int], None]
+"""(what, done, total)"""
+
+
+class Provisions:
+    """Fetches what is missing, and keeps fetching until it is there."""
+
+    def __init__(
+        self,
+        store: BlobStore,
+        fetcher: Fetcher,
+        chunks: ChunkFetcher,
+        providers: Callable[[], Sequence[PeerId]],
+        report: Report,
+    ) -> None:
+        self._store = store
+        self._fetcher = fetcher
+        self._chunks = chunks
+        self._providers = providers
+        self._report = report
+
+    async def blob(self, blob: ContentId, what: str) -> bytes:
+        """One blob's bytes. Raises `DiskFull`."""
+        data = await self._blob(blob, what, lambda: True)
+        assert data is not None  # it is wanted as long as it takes
+        return data
+
+    async def listed(
+        self,
+        kind: Literal["snapshot", "shard"],
+        blob: ContentId,
+        size: int,
+        what: str,
+        wanted: Wanted = lambda: True,
+    ) -> BlobList | None:
+        """A blob list with all of its chunks. Raises `DiskFull`.
+
+        None if nobody has it, and `wanted` says that there is no use in waiting for somebody.
+
+        Raises `ProtocolError` if the list is not what it should be, which no peer can cause: its
+        content id comes from the manifest or from a certified record.
+        """
+        data = await self._blob(blob, what, wanted)
+        if data is None:
+            return None
+        blobs = decode_blob_list(data, kind, size)
+
+        def progress(done: int, total: int) -> None:
+            self._report(what, min(done * CHUNK_BYTES, blobs.size), blobs.size)
+
+        complete = await self._chunks.fetch(
+            blob,
+            blobs,
+            providers=self._providers,
+            progress=progress,
+            waiting=lambda failure: self._say_waiting(what, failure),
+            wanted=wanted,
+        )
+        return blobs if complete else None
+
+    async def _blob(self, blob: ContentId, what: str, wanted: Wanted) -> bytes | None:
+        while True:
+            try:
+                return await self._fetcher.fetch(
+                    blob,
+                    max_bytes=MAX_BLOB_BYTES,
+                    providers=self._providers,
+                    timeout=_TIMEOUT_SECONDS,
+                    wanted=wanted,
+                )
+            except FetchFailed as failure:
+                if not wanted():
+                    return None
+                self._say_waiting(what, failure)
+                await trio.sleep(_PAUSE_SECONDS)
+
+    def _say_waiting(self, what: str, failure: FetchFailed) -> None:
+        _log.info("waiting for a peer that has %s (%s)", what, failure.reason)
+        self._report(f"waiting for a peer that has {what}", 0, 0)
+
+
+def blob_list_at(
+    store: BlobStore, kind: Literal["snapshot", "shard"], blob: ContentId, size: int
+) -> BlobList | None:
+    """A blob list in the store, with all of its chunks at hand; None if anything is missing."""
+    data = store.get(blob)
+    if data is None:
+        return None
+    try:
+        blobs = decode_blob_list(data, kind, size)
+    except ProtocolError:
+        return None
+    return blobs if all(store.has(chunk) for chunk in blobs.chunks) else None

@@ -1,0 +1,115 @@
+"""Finding somebody who knows the swarm: a newcomer has its name, some addresses, and no manifest.
+
+Nobody to ask, or nobody who knows it, ends the command; or, for whoever starts nodes at boot or before
+the swarm's founder, is waited out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ...crypto.hashing import ContentId
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
+from ...protocol.wire.swarm_id import swarm_text
+from ..errors import ExitCode, UserError
+from ..network.discovery.introductions import Introducer, NoBootstrap
+from ..network.exchange.blobs import BlobFetcher, FetchFailed
+from ..network.network import Network
+
+_log = logging.getLogger(__name__)
+
+# How long a newcomer looks for somebody who knows the swarm before it says that nobody does.
+_CONTACT_SECONDS = 30.0
+_UNKNOWN_SECONDS = 30.0
+# Who waits asks again, the addresses being called all the time, and says so this often at most.
+_AGAIN_SECONDS = 5.0
+_SAY_SECONDS = 60.0
+
+
+class Search:
+    """Asks everybody who can be reached for a manifest."""
+
+    def __init__(
+        self,
+        network: Network,
+        introducer: Introducer,
+        fetcher: BlobFetcher,
+        report: Callable[[str, int, int], None],
+    ) -> None:
+        self._network = network
+        self._introducer = introducer
+        self._fetcher = fetcher
+        self._report = report
+
+    async def manifest(self, swarm: SwarmId, *, wait: bool) -> bytes:
+        """The bytes of the manifest; they hash to the swarm-id.
+
+        Raises `UserError` (`NO_BOOTSTRAP`, `UNKNOWN_SWARM`), unless it is to `wait` for as long as it
+        takes.
+        """
+        self._report("looking for the swarm", 0, 0)
+        said = float("-inf")
+        while True:
+            try:
+                await self._first_contact()
+                return await self._ask(swarm)
+            except UserError as error:
+                if not wait:
+                    raise
+                if trio.current_time() - said >= _SAY_SECONDS:
+                    said = trio.current_time()
+                    _log.warning("%s; looking further", error.problem)
+            self._report("waiting for somebody who knows the swarm", 0, 0)
+            await trio.sleep(_AGAIN_SECONDS)
+
+    async def _ask(self, swarm: SwarmId) -> bytes:
+        try:
+            return await self._fetcher.fetch(
+                ContentId(swarm),
+                max_bytes=MAX_MANIFEST_BYTES,
+                providers=lambda: list(self._network.connected()),
+                timeout=_UNKNOWN_SECONDS,
+            )
+        except FetchFailed:
+            raise UserError(
+                ExitCode.UNKNOWN_SWARM,
+                f"nobody that could be reached knows the swarm {swarm_text(swarm)}",
+                "check the id, and that somebody who takes part in it is online",
+            ) from None
+
+    async def _first_contact(self) -> None:
+        try:
+            await self._introducer.first_contact(_CONTACT_SECONDS)
+        except NoBootstrap as error:
+            tried = "; ".join(f"{address}: {why}" for address, why in error.outcomes.items())
+            if not tried:
+                raise UserError(
+                    ExitCode.NO_BOOTSTRAP,
+                    "there is nobody to ask about this swarm",
+                    "join with the invite link, or name a bootstrap peer with --bootstrap",
+                ) from None
+            raise UserError(
+                ExitCode.NO_BOOTSTRAP,
+                f"no bootstrap peer can be reached (tried {tried})",
+                "check your connection and the addresses, or ask for a newer invite link",
+            ) from None
+
+
+def read_manifest(data: bytes, swarm: SwarmId) -> Manifest:
+    """Decode the manifest of `swarm`. Raises `UserError` (`VERSION`, `MANIFEST`)."""
+    try:
+        return decode_manifest(data, swarm)
+    except ProtocolError as error:
+        if error.reason == "version":
+            raise UserError(
+                ExitCode.VERSION, str(error), "install the version that the swarm uses"
+            ) from None
+        raise UserError(
+            ExitCode.MANIFEST,
+            f"the swarm's manifest cannot be used: {error}",
+            "whoever made the swarm has to create it anew",
+        ) from None

@@ -1,0 +1,166 @@
+"""Places that are no peers and have blobs: a web server, a disk, another node's directory.
+
+A mirror is a folder of files that are named by their content id, such as a data directory's `blobs/`.
+Nothing of it is believed: a blob is taken if it hashes to its id. One that fails is left alone for a
+while, and what no mirror has the peers have.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin
+
+import trio
+
+from ...crypto.hashing import ContentId, content_id, content_text
+from ...crypto.identity import PeerId
+from ..network.exchange.blobs import BlobFetcher, Wanted
+from ..storage.blob_store import BlobStore
+
+_log = logging.getLogger(__name__)
+
+# A mirror that failed three times in a row, or has not what is wanted, is asked again after this.
+_REST_SECONDS = 60.0
+_FAILURES = 3
+_CONNECT_SECONDS = 10.0
+_IDLE_SECONDS = 10.0
+# No slower than 64 kbit/s, as with peers.
+_SLOWEST_BYTES_PER_SECOND = 8_000
+_MAX_REDIRECTS = 3
+_MOVED = frozenset({301, 302, 303, 307, 308})
+
+
+class Mirrors:
+    """Mirrors in the order of preference: URLs that begin with http:// or https://, and paths."""
+
+    def __init__(self, places: Sequence[str]) -> None:
+        self._places = [_Web(place) if is_url(place) else _Folder(Path(place)) for place in places]
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    async def get(self, cid: ContentId, max_bytes: int) -> bytes | None:
+        """A blob of at most `max_bytes`, checked; None if no mirror has it at present."""
+        for place in self._places:
+            if place.rests_until > trio.current_time():
+                continue
+            data = None
+            with trio.move_on_after(30.0 + max_bytes / _SLOWEST_BYTES_PER_SECOND):
+                data = await place.read(content_text(cid), max_bytes)
+            if data is not None and content_id(data) == cid:
+                place.failures = 0
+                return data
+            if data is not None:
+                _log.warning("the mirror %s has something else under %s", place, content_text(cid))
+            place.failures += 1
+            if place.failures >= _FAILURES:
+                place.failures, place.rests_until = 0, trio.current_time() + _REST_SECONDS
+        return None
+
+
+class MirroredFetcher:
+    """A `BlobFetcher` that asks mirrors before it asks peers."""
+
+    def __init__(self, fetcher: BlobFetcher, store: BlobStore, mirrors: Mirrors) -> None:
+        self._fetcher = fetcher
+        self._store = store
+        self._mirrors = mirrors
+
+    async def fetch(
+        self,
+        cid: ContentId,
+        *,
+        max_bytes: int,
+        providers: Callable[[], Sequence[PeerId]],
+        timeout: float,
+        wanted: Wanted,
+    ) -> bytes:
+        """As `BlobFetcher.fetch`."""
+        if self._mirrors and not self._store.has(cid):
+            data = await self._mirrors.get(cid, max_bytes)
+            if data is not None:
+                await trio.to_thread.run_sync(self._store.put, data)
+                return data
+        return await self._fetcher.fetch(
+            cid, max_bytes=max_bytes, providers=providers, timeout=timeout, wanted=wanted
+        )
+
+
+def is_url(place: str) -> bool:
+    """Whether a mirror is on the web, and not a path."""
+    return place.startswith(("http://", "https://"))
+
+
+class _Place(ABC):
+    rests_until = float("-inf")
+    failures = 0
+
+    @abstractmethod
+    async def read(self, name: str, max_bytes: int) -> bytes | None: ...
+
+
+class _Folder(_Place):
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def __str__(self) -> str:
+        return str(self._root)
+
+    async def read(self, name: str, max_bytes: int) -> bytes | None:
+        def read() -> bytes | None:
+            try:
+                with (self._root / name).open("rb") as file:
+                    data = file.read(max_bytes + 1)
+            except OSError:
+                return None
+            return data if len(data) <= max_bytes else None
+
+        return await trio.to_thread.run_sync(read)
+
+
+class _Web(_Place):
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/") + "/"
+        self._client: Any = None
+
+    def __str__(self) -> str:
+        return self._url
+
+    async def read(self, name: str, max_bytes: int) -> bytes | None:
+        # Only where there is a mirror on the web: it takes a third of a second to load.
+        import httpx
+
+        if self._client is None:
+            timeout = httpx.Timeout(_IDLE_SECONDS, connect=_CONNECT_SECONDS)
+            # As it is: what is compressed could grow without bound.
+            headers = {"accept-encoding": "identity"}
+            self._client = httpx.AsyncClient(timeout=timeout, headers=headers)
+        url = urljoin(self._url, name)
+        try:
+            for _ in range(_MAX_REDIRECTS + 1):
+                async with self._client.stream("GET", url) as answer:
+                    if answer.status_code == 200:
+                        return await _body(answer, max_bytes)
+                    if answer.status_code not in _MOVED or "location" not in answer.headers:
+                        return None
+                    target = urljoin(url, answer.headers["location"])
+                # Never from the encrypted to the open web, nor to anything that is no web.
+                if not target.startswith("https://" if url.startswith("https://") else "http"):
+                    return None
+                url = target
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            _log.info("the mirror %s: %s", self._url, error or type(error).__name__)
+        return None
+
+
+async def _body(answer: Any, max_bytes: int) -> bytes | None:
+    data = bytearray()
+    async for piece in answer.aiter_raw():
+        data += piece
+        if len(data) > max_bytes:
+            return None
+    return bytes(data)

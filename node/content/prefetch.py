@@ -1,0 +1,295 @@
+"""Training data where and when it is needed: the chunks of a member's next samples before it trains.
+
+A node does not wait for a corpus. It fetches what its share of the next rounds lies in, and no more but
+where the members are the corpus's one source: then it keeps copies of what too few others have, while
+nothing is missing and the disk has room.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import accumulate
+
+import trio
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ...protocol.chain.ledger import Ledger
+from ...protocol.sampling.assignment import share
+from ...protocol.wire.blobs import CHUNK_BYTES, BlobList, decode_blob_list
+from ...protocol.wire.manifest import DataSpec, Manifest, ShardSpec
+from ...protocol.wire.membership import Membership
+from ..errors import ExitCode, UserError
+from ..network.exchange.blobs import FetchFailed
+from ..network.exchange.chunks import Fetcher
+from ..storage.blob_store import BlobStore, DiskFull
+from .downloads import Provisions
+
+_log = logging.getLogger(__name__)
+
+# How far ahead is fetched: a minute and more. All of a member's lanes come to new chunks in the same
+# rounds (`order`), and sixteen of 4 MiB take a minute at 10 Mbit/s.
+_ROUNDS_AHEAD = 32
+_AT_ONCE = 4
+# All shards are looked at for scarce chunks, and then not for a minute, since others fetch some as well;
+# and so many of a shard are fetched before it is looked at again, since their owners may come back.
+_LOOK_SECONDS = 60.0
+_SPARE_CHUNKS = 64
+_TIMEOUT_SECONDS = 600.0
+_PAUSE_SECONDS = 1.0
+_FULL_SECONDS = 60.0
+SNAPSHOTS = 3
+"""So many there are at a time: two, and one that is being made or fetched."""
+# Updates, ledger, logs.
+_OTHER_BYTES = 256 << 20
+# A round's share and the next.
+_LEAST_BYTES = 16 * CHUNK_BYTES
+# What an evaluation reads of the held-out part (`Workshop`).
+_HELDOUT_SAMPLES = 128
+
+
+Scarce = Callable[[ContentId, BlobList], Awaitable[Sequence[ContentId]]]
+"""Which chunks of a list too few peers have, the scarcest first (`Copies.scarce`)."""
+
+
+class Feed:
+    """The training data of one swarm on this node's disk."""
+
+    def __init__(
+        self,
+        *,
+        data: DataSpec,
+        store: BlobStore,
+        provisions: Provisions,
+        fetcher: Fetcher,
+        providers: Callable[[], Sequence[PeerId]],
+        budget: int | None,
+        scarce: Scarce | None,
+    ) -> None:
+        """`budget` is how many bytes of shards may be on the disk, if that is limited; `scarce` finds
+        out what others have too few copies of, and is None where that is no matter."""
+        self._data = data
+        self._store = store
+        self._provisions = provisions
+        self._fetcher = fetcher
+        self._providers = providers
+        self._budget = budget
+        self._scarce = scarce
+        # ends[s] is the first sample behind shard s.
+        self._ends = list(accumulate(data.samples_in(shard) for shard in data.shards))
+        self._lists: dict[ContentId, BlobList] = {}
+        # Chunks to keep for others, the first one last; which shard is looked at next, and when at the
+        # earliest.
+        self._spare: list[ContentId] = []
+        self._next_look = 0
+        self._rested = -math.inf
+        # Chunks on the disk, the one that was needed longest ago first.
+        self._held: dict[ContentId, None] = {}
+        # What stays: for the round that is being trained, for the next ones, and for evaluation.
+        self._pinned: dict[ContentId, None] = {}
+        self._ahead: dict[ContentId, None] = {}
+        self._heldout: dict[ContentId, None] = {}
+
+    async def begin(self) -> None:
+        """Fetch what any member needs: the tokenizer, and what it evaluates on. Raises `DiskFull`."""
+        await self._provisions.blob(self._data.tokenizer, "the tokenizer")
+        heldout = self._data.heldout
+        samples = range(min(_HELDOUT_SAMPLES, self._data.samples_in(heldout)))
+        listed = await self._list(heldout)
+        self._heldout = {c: None for each in samples for c in self._chunks(listed, each)}
+        await self._fetch(self._heldout)
+        await self._count_held()
+
+    async def ready(self, samples: Iterable[int]) -> None:
+        """Return when everything that these training samples lie in is on the disk.
+
+        Raises `DiskFull`.
+        """
+        self._pinned = await self._chunks_of(samples)
+        await self._fetch(self._pinned)
+
+    async def run(self, upcoming: Callable[[int], Iterable[int]]) -> None:
+        """Fetch ahead, for ever; `upcoming(rounds)` are the samples of the next rounds, most likely."""
+        while True:
+            try:
+                await self._go_on(upcoming)
+            except DiskFull as error:
+                # What is missing for a round is reported there; the rest can wait for room.
+                _log.warning("training data is not fetched ahead: %s", error)
+                await trio.sleep(_FULL_SECONDS)
+
+    async def _go_on(self, upcoming: Callable[[int], Iterable[int]]) -> None:
+        # Chunk by chunk: with every round others may be more urgent.
+        ahead = await self._chunks_of(upcoming(_ROUNDS_AHEAD))
+        self._ahead = dict.fromkeys(list(ahead)[: self._room_ahead()])
+        chunk = next((each for each in self._ahead if not self._store.has(each)), None)
+        if chunk is None and self._scarce is not None and self._has_room():
+            chunk = await self._spare_chunk(self._scarce)
+        if chunk is None:
+            await trio.sleep(_PAUSE_SECONDS)
+        else:
+            await self._fetch({chunk: None}, patient=False)
+
+    # Which
+
+    async def _chunks_of(self, samples: Iterable[int]) -> dict[ContentId, None]:
+        """The chunks that samples lie in, each once, in the order of the samples."""
+        chunks: dict[ContentId, None] = {}
+        for sample in samples:
+            number = bisect_right(self._ends, sample)
+            listed = await self._list(self._data.shards[number])
+            before = self._ends[number - 1] if number else 0
+            chunks |= dict.fromkeys(self._chunks(listed, sample - before))
+        return chunks
+
+    def _chunks(self, listed: BlobList, sample: int) -> tuple[ContentId, ...]:
+        """What a sample of a shard lies in: one token more than a sequence is long."""
+        length, width = self._data.sequence_length, self._data.token_bytes
+        start = sample * length * width
+        last = start + (length + 1) * width - 1
+        return listed.chunks[start // CHUNK_BYTES : last // CHUNK_BYTES + 1]
+
+    async def _list(self, shard: ShardSpec) -> BlobList:
+        if shard.blob not in self._lists:
+            data = await self._provisions.blob(shard.blob, "a list of training data")
+            size = shard.tokens * self._data.token_bytes
+            self._lists[shard.blob] = decode_blob_list(data, "shard", size)
+        return self._lists[shard.blob]
+
+    async def _spare_chunk(self, scarce: Scarce) -> ContentId | None:
+        """A chunk to keep because others have too few copies of it; one shard is looked at in a call."""
+        if not self._spare and trio.current_time() >= self._rested:
+            shards = (*self._data.shards, self._data.heldout)
+            shard = shards[self._next_look]
+            self._next_look = (self._next_look + 1) % len(shards)
+            if self._next_look == 0:
+                self._rested = trio.current_time() + _LOOK_SECONDS
+            listed = await self._list(shard)
+            lacking = await self._lacking(listed)
+            if lacking:
+                found = await scarce(shard.blob, listed)
+                self._spare = [chunk for chunk in found if chunk in lacking][:_SPARE_CHUNKS][::-1]
+        return self._spare.pop() if self._spare else None
+
+    async def _lacking(self, listed: BlobList) -> set[ContentId]:
+        lacking = set()
+        for number, chunk in enumerate(listed.chunks):
+            if not self._store.has(chunk):
+                lacking.add(chunk)
+            # Half a terabyte has more chunks than can be looked for without a pause.
+            if number % 1000 == 0:
+                await trio.lowlevel.checkpoint()
+        return lacking
+
+    # Fetching
+
+    async def _fetch(self, chunks: Iterable[ContentId], *, patient: bool = True) -> None:
+        """Bring chunks to the disk; without `patience` one attempt is enough."""
+        missing = []
+        for chunk in chunks:
+            self._held.pop(chunk, None)
+            self._held[chunk] = None
+            if not self._store.has(chunk):
+                missing.append(chunk)
+        if not missing:
+            return
+        self._make_room()
+        limit = trio.CapacityLimiter(_AT_ONCE)
+        failures: list[OSError] = []
+
+        async def fetch(chunk: ContentId, scope: trio.CancelScope) -> None:
+            try:
+                async with limit:
+                    await self._fetch_one(chunk, patient=patient)
+            except OSError as error:
+                failures.append(error)
+                scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for chunk in missing:
+                nursery.start_soon(fetch, chunk, nursery.cancel_scope)
+        if failures:
+            raise failures[0]
+
+    async def _fetch_one(self, chunk: ContentId, *, patient: bool) -> None:
+        while True:
+            try:
+                await self._fetcher.fetch(
+                    chunk,
+                    max_bytes=CHUNK_BYTES,
+                    providers=self._providers,
+                    timeout=_TIMEOUT_SECONDS,
+                    wanted=lambda: patient,
+                )
+                return
+            except FetchFailed as failure:
+                _log.info("nobody has a piece of training data (%s)", failure.reason)
+                await trio.sleep(_PAUSE_SECONDS)
+                if not patient:
+                    return
+
+    # Room
+
+    async def _count_held(self) -> None:
+        """See what is on the disk from earlier, if it is limited."""
+        if self._budget is None:
+            return
+        for shard in self._data.shards:
+            data = self._store.get(shard.blob)
+            if data is None:
+                continue
+            listed = await self._list(shard)
+            self._held = {c: None for c in listed.chunks if self._store.has(c)} | self._held
+        self._make_room()
+
+    def _has_room(self) -> bool:
+        return self._budget is None or (len(self._held) + 1) * CHUNK_BYTES <= self._budget
+
+    def _room_ahead(self) -> int | None:
+        """How many chunks may be held for the next rounds; None: all."""
+        if self._budget is None:
+            return None
+        return max(0, self._budget // CHUNK_BYTES - len(self._pinned) - len(self._heldout))
+
+    def _make_room(self) -> None:
+        """Remove what was needed longest ago until all that is held, or about to be, fits."""
+        if self._budget is None:
+            return
+        for chunk in list(self._held):
+            if len(self._held) * CHUNK_BYTES <= self._budget:
+                return
+            if not (chunk in self._pinned or chunk in self._ahead or chunk in self._heldout):
+                self._store.remove(chunk)
+                del self._held[chunk]
+
+
+def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
+    """What a limit on the disk leaves for training data.
+
+    Raises `UserError` (`DISK_FULL`) if that is not enough to take part.
+    """
+    if max_disk is None:
+        return None
+    needed = SNAPSHOTS * 4 * manifest.elements + _OTHER_BYTES
+    if max_disk < needed + _LEAST_BYTES:
+        raise UserError(
+            ExitCode.DISK_FULL,
+            f"a limit of {max_disk / 1e9:.2f} GB on the disk is too little for this swarm's model",
+            f"allow at least {(needed + _LEAST_BYTES) / 1e9:.2f} GB with --max-disk",
+        )
+    return max_disk - needed
+
+
+def upcoming_samples(ledger: Ledger, me: PeerId, rounds: int) -> list[int]:
+    """The samples that `me` will compute in the next rounds if nobody fails, comes or goes."""
+    now = ledger.membership(len(ledger))
+    members = now if me in now else Membership(since={**now.since, me: len(ledger)})
+    # With `overlap` the round after this one is what is computed now.
+    first = max(1, len(ledger)) + ledger.manifest.rounds.overlap
+    deals = [ledger.deal(first)]
+    for _ in range(1, rounds):
+        deals.append(deals[-1].then(deals[-1], [], ledger.order.lanes))
+    return list(share(ledger.order, deals, members, me))

@@ -1,0 +1,52 @@
+"""Which chunks too few peers have, so that whoever leaves does not take the last copy along.
+
+Members fetch the training data that they need, and nobody is told to have all of it. Where there is no
+other source, each keeps some chunks beyond its own, those of which there are the fewest copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import PeerId
+from ...protocol.wire.blobs import BlobList
+from ..network.exchange.chunks import ask_holdings
+from ..network.network import Network
+
+WANTED = 3
+"""So many peers are to have each chunk: two may leave at once."""
+
+_AT_ONCE = 8
+
+
+class Copies:
+    """What the connected peers have of lists of chunks."""
+
+    def __init__(self, network: Network, peers: Callable[[], Sequence[PeerId]]) -> None:
+        self._network = network
+        self._peers = peers
+
+    async def scarce(self, blob: ContentId, listed: BlobList) -> list[ContentId]:
+        """The chunks of the list `blob` that fewer than `WANTED` peers have, the scarcest first.
+
+        Equals come in an order of this node's own, so that members who look at the same time keep
+        different ones.
+        """
+        copies = [0] * len(listed.chunks)
+        limit = trio.CapacityLimiter(_AT_ONCE)
+
+        async def ask(peer: PeerId) -> None:
+            async with limit:
+                held = await ask_holdings(self._network, peer, blob, len(copies))
+            for number, has in enumerate(held or ()):
+                copies[number] += has
+
+        async with trio.open_nursery() as nursery:
+            for peer in self._peers():
+                nursery.start_soon(ask, peer)
+        own = self._network.peer
+        few = {c: n for c, n in zip(listed.chunks, copies, strict=True) if n < WANTED}
+        return sorted(few, key=lambda chunk: (few[chunk], content_id(own + chunk)))

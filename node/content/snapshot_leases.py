@@ -1,0 +1,94 @@
+"""Who fetches which snapshot from us, or the updates that follow it: what has to stay for a while.
+
+Anybody may ask for anything, so what visitors can hold is bounded: each holds one snapshot at a time, of
+many visitors the latest count, and no snapshot is held for ever, however often somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import trio
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ...protocol.chain.ledger import Ledger
+from ..storage.swarm_store import LocalSnapshot
+
+# A chunk of 4 MiB takes 35 s at 1 Mbit/s; who has not asked for so long has gone.
+_VISIT_SECONDS = 120.0
+# The 280 GB of a large model take five days at 5 Mbit/s; who takes longer does not want to arrive.
+_LONGEST_SECONDS = 7 * 86_400.0
+_MAX_VISITORS = 64
+
+
+class Visits:
+    """When each peer last asked for a part of each snapshot, or for an update that follows it."""
+
+    def __init__(self) -> None:
+        # The visitor that came last is the last; times by snapshot, on trio's clock.
+        self._visitors: dict[PeerId, dict[LocalSnapshot, float]] = {}
+        # When anybody first asked.
+        self._since: dict[LocalSnapshot, float] = {}
+        self._owners: dict[ContentId, LocalSnapshot] = {}
+        self._owned: set[LocalSnapshot] = set()
+        self._rounds: dict[ContentId, int] = {}
+        self._read = 0
+
+    def note(
+        self,
+        peer: PeerId,
+        blob: ContentId,
+        kept: list[LocalSnapshot],
+        ledger: Ledger,
+        listed: Callable[[LocalSnapshot], Iterable[ContentId]],
+    ) -> None:
+        """A peer asks for a blob; `listed` names those of a snapshot, of which `kept` are here."""
+        if not kept:
+            return
+        for snapshot in kept:
+            if snapshot not in self._owned:
+                self._owned.add(snapshot)
+                self._owners |= dict.fromkeys(listed(snapshot), snapshot)
+        # What came before all of them nobody needs from us, and is far back in a long ledger.
+        first = max(self._read, min(each.round for each in kept) + 1)
+        for round_ in range(first, len(ledger)):
+            self._rounds |= {entry.update: round_ for entry in ledger[round_].record.updates}
+        self._read = len(ledger)
+        snapshot = self._owners.get(blob)
+        if snapshot is None and blob in self._rounds:
+            # Who replays from there needs what comes after as well.
+            before = [each for each in kept if each.round < self._rounds[blob]]
+            snapshot = before[-1] if before else None
+        if snapshot is not None:
+            self._visit(peer, snapshot)
+
+    def holds(self, snapshot: LocalSnapshot) -> bool:
+        """Whether somebody is fetching this snapshot, or the updates since."""
+        now = trio.current_time()
+        if now - self._since.get(snapshot, now) > _LONGEST_SECONDS:
+            return False
+        for visits in self._visitors.values():
+            current = [each for each, last in visits.items() if now - last <= _VISIT_SECONDS]
+            # One at a time: who replays past a newer one may still wait for something older.
+            if current and min(current, key=lambda each: each.round) == snapshot:
+                return True
+        return False
+
+    def forget(self, before: int, kept: list[LocalSnapshot]) -> None:
+        """Drop what is known of rounds up to `before` and of snapshots that are not `kept`."""
+        self._rounds = {blob: round_ for blob, round_ in self._rounds.items() if round_ > before}
+        self._owned &= set(kept)
+        self._owners = {blob: each for blob, each in self._owners.items() if each in self._owned}
+        for times in (self._since, *self._visitors.values()):
+            for gone in times.keys() - self._owned:
+                del times[gone]
+
+    def _visit(self, peer: PeerId, snapshot: LocalSnapshot) -> None:
+        now = trio.current_time()
+        visits = self._visitors.pop(peer, {})
+        visits[snapshot] = now
+        self._since.setdefault(snapshot, now)
+        self._visitors[peer] = visits
+        if len(self._visitors) > _MAX_VISITORS:
+            del self._visitors[next(iter(self._visitors))]

@@ -1,0 +1,271 @@
+"""Which snapshots a node has, which one to start from, and which to throw away.
+
+A node keeps its two newest snapshots and the updates since the older of them: enough to restart without
+the network and to serve newcomers. An older one stays for as long as somebody fetches it, so that no
+swarm outruns a newcomer. Before the first there is the manifest's initial one, which is kept. Updates
+stay longer while they come to no more than a snapshot: whoever was away fetches them instead of one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ...protocol.chain.ledger import Ledger
+from ...protocol.wire.blobs import BlobList, decode_blob_list
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.messages import SnapshotEntry
+from ..storage.blob_store import BlobStore
+from ..storage.swarm_store import LocalSnapshot, Records, blob_of
+from .downloads import Provisions, blob_list_at
+from .snapshot_leases import Visits
+
+_KEPT = 2
+HELD = 2
+"""Older ones that newcomers are fetching: so much more disk, at most, may others make us use."""
+# Updates of more rounds than this stay for no one who was away. Their records are read whenever some are
+# removed: a twentieth of a second.
+_MOST_ROUNDS = 256
+
+
+class Snapshots:
+    """The snapshots of one swarm on this node's disk."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        store: BlobStore,
+        records: Records,
+        provisions: Provisions,
+        ledger: Callable[[], Ledger],
+        held: int = HELD,
+    ) -> None:
+        """`held` is how many older ones may stay for newcomers that are fetching them."""
+        self._store = store
+        self._records = records
+        self._provisions = provisions
+        self._ledger = ledger
+        self._held = held
+        self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
+        listed = records.snapshots()
+        self._kept = [each for each in listed if each.whole]
+        self._partial = next((each for each in listed if not each.whole), None)
+        # The last round whose updates were removed; None: to be found out.
+        self._swept: int | None = None
+        self._visits = Visits()
+
+    async def best(self, *, certified_only: bool) -> LocalSnapshot:
+        """A recent snapshot that fits our ledger, brought to this disk if need be.
+
+        An own one that is not certified (yet) will do after a restart, since what follows it is
+        held against the record's fingerprint; not after a mismatch. One that became old while it was
+        fetched will do as well: the updates since are kept for whoever fetches it. Raises `DiskFull`.
+        """
+        self._forget_left_chain()
+        while True:
+            ledger = self._ledger()
+            certified = self._certified(ledger)
+            if not certified_only:
+                # Who was killed before its first snapshot has the one that it began with.
+                for own in (*reversed(self._kept), self._initial):
+                    # The updates since are the shorter way, unless they come to more than a snapshot.
+                    # If nobody has them any more the member asks again (`protocol.replica`).
+                    if own.round <= certified.round and self._replay_bytes(own) > own.size:
+                        break
+                    if own.round < len(ledger) and self._at_hand(own) is not None:
+                        return own
+            wanted = self._begun(ledger) or certified
+            if await self._fetch(wanted):
+                return wanted
+
+    async def _fetch(self, snapshot: LocalSnapshot) -> bool:
+        """Bring a certified snapshot to this disk; False if nobody has it and there is a newer one,
+        or if it turned out to belong to a chain that was left."""
+        if snapshot.round < 0:
+            name = "the parameters"
+        else:
+            name = f"the state of round {snapshot.round}"
+            self._begin(snapshot)
+
+        def newest() -> bool:
+            return self._certified(self._ledger()) == snapshot
+
+        blobs = await self._provisions.listed(
+            "snapshot", blob_of(snapshot), snapshot.size, name, wanted=newest
+        )
+        certified = self._is_certified(snapshot, self._ledger())
+        if blobs is not None and certified:
+            if snapshot.round >= 0:
+                self._keep(snapshot)
+            return True
+        self._abandon()
+        return False
+
+    def asked(self, peer: PeerId, blob: ContentId) -> None:
+        """A peer asks for this blob: if it is of a snapshot or an update, that is still needed."""
+        self._visits.note(peer, blob, self._kept, self._ledger(), self._listed)
+
+    def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
+        """The chunks of a snapshot that `best` returned."""
+        blobs = self._at_hand(snapshot)
+        assert blobs is not None  # `best` saw to it
+        return blobs.chunks
+
+    def entry(self, snapshot: LocalSnapshot) -> SnapshotEntry | None:
+        """What the next record must say of this snapshot; None for the initial one."""
+        if snapshot.round <= 0:
+            return None
+        return SnapshotEntry(snapshot.round, blob_of(snapshot), snapshot.size)
+
+    def keep(self, entry: SnapshotEntry) -> None:
+        """Remember a new snapshot, and remove what only older ones needed."""
+        self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
+
+    def _keep(self, new: LocalSnapshot) -> None:
+        if self._swept is None:
+            # Before a restart: when the newest was made, or later.
+            had = len(self._kept) >= _KEPT
+            self._swept = self._dispensable(self._kept[-1].round + 1) if had else -1
+        older = [old for old in self._kept if old.round < new.round]
+        spare, recent = older[: 1 - _KEPT], older[1 - _KEPT :]
+        # The oldest first: whoever fetches it is the nearest to its end.
+        held = [old for old in spare if self._is_visited(old)][: self._held]
+        if self._partial is not None and self._partial.round == new.round:
+            self._partial = None
+        self._replace([*held, *recent, new])
+        if len(self._kept) >= _KEPT:
+            self._sweep_updates(self._swept)
+
+    def _is_visited(self, snapshot: LocalSnapshot) -> bool:
+        """Whether somebody is fetching it, or the updates since, and is better off with it."""
+        # Beyond that a newer snapshot is the shorter way, and members take it (`protocol.replica`).
+        # It bounds what we keep for others; a line that cannot follow the updates never arrives.
+        return self._visits.holds(snapshot) and self._replay_bytes(snapshot) <= snapshot.size
+
+    def _replay_bytes(self, snapshot: LocalSnapshot) -> int:
+        """What the updates since a snapshot come to."""
+        ledger = self._ledger()
+        return ledger.update_bytes(min(snapshot.round + 1, len(ledger)), len(ledger))
+
+    def _begun(self, ledger: Ledger) -> LocalSnapshot | None:
+        """The snapshot whose fetching was interrupted, if it is still worth going on with."""
+        partial = self._partial
+        if partial is None:
+            return None
+        if self._is_certified(partial, ledger) and self._replay_bytes(partial) <= partial.size:
+            return replace(partial, whole=True)
+        self._abandon()
+        return None
+
+    def _begin(self, snapshot: LocalSnapshot) -> None:
+        """Remember what is being fetched, so that nothing of it stays behind for ever."""
+        partial = replace(snapshot, whole=False)
+        if self._partial != partial and snapshot not in self._kept:
+            self._partial = partial
+            self._save()
+
+    def _abandon(self) -> None:
+        """Remove what there is of the snapshot that was being fetched."""
+        partial, self._partial = self._partial, None
+        if partial is not None:
+            self._save()
+            self._remove([partial])
+
+    def _replace(self, kept: list[LocalSnapshot]) -> None:
+        dropped = [old for old in self._kept if old not in kept]
+        self._kept = kept
+        # First the list, then the files: a crash in between wastes space and breaks nothing.
+        self._save()
+        self._remove(dropped)
+
+    def _save(self) -> None:
+        partial = [self._partial] if self._partial is not None else []
+        self._records.keep_snapshots([*self._kept, *partial])
+
+    def _forget_left_chain(self) -> None:
+        """The list on disk is emptied with a change to another chain."""
+        listed = self._records.snapshots()
+        if any(own not in listed for own in self._kept):
+            self._visits = Visits()
+        self._replace([own for own in self._kept if own in listed])
+
+    def _certified(self, ledger: Ledger) -> LocalSnapshot:
+        entry = ledger.snapshot
+        if entry is None:
+            return self._initial
+        return LocalSnapshot(entry.round, entry.blob.hex(), entry.size)
+
+    def _is_certified(self, snapshot: LocalSnapshot, ledger: Ledger) -> bool:
+        """Whether our chain certifies it, newest or not."""
+        if snapshot.round < 0:
+            return self._certified(ledger) == snapshot
+        if snapshot.round + 1 >= len(ledger):
+            return False
+        entry = ledger[snapshot.round + 1].record.snapshot
+        return entry is not None and (entry.blob, entry.size) == (blob_of(snapshot), snapshot.size)
+
+    def _at_hand(self, snapshot: LocalSnapshot) -> BlobList | None:
+        return blob_list_at(self._store, "snapshot", blob_of(snapshot), snapshot.size)
+
+    def _listed(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
+        """The blobs of a snapshot, its list included, as far as the list is here."""
+        data = self._store.get(blob_of(snapshot))
+        if data is None:
+            return ()
+        try:
+            blobs = decode_blob_list(data, "snapshot", snapshot.size)
+        except ProtocolError:
+            return (blob_of(snapshot),)
+        return (*blobs.chunks, blob_of(snapshot))
+
+    def _remove(self, dropped: list[LocalSnapshot]) -> None:
+        if not dropped:
+            return
+        partial = [self._partial] if self._partial is not None else []
+        needed = {
+            blob for each in (self._initial, *self._kept, *partial) for blob in self._listed(each)
+        }
+        for snapshot in dropped:
+            # The list last: without it a crash in between would leave chunks that nobody knows.
+            for blob in self._listed(snapshot):
+                if blob not in needed:
+                    self._store.remove(blob)
+
+    def _sweep_updates(self, swept: int) -> None:
+        """Remove the updates that nobody is better off with than with a snapshot; `swept`: up to which
+        round they are gone."""
+        ledger = self._ledger()
+        before = self._dispensable(len(ledger))
+        # The same bytes may count again: those of a member without momentum, or a replay.
+        needed = updates_from(ledger, before + 1)
+        for round_ in range(max(0, swept + 1), min(before + 1, len(ledger))):
+            for entry in ledger[round_].record.updates:
+                if entry.update not in needed:
+                    self._store.remove(entry.update)
+        self._swept = before
+        self._visits.forget(before, self._kept)
+
+    def _dispensable(self, height: int) -> int:
+        """The last round whose updates need not be kept once so many rounds are decided."""
+        ledger, oldest, size = self._ledger(), self._kept[0].round, self._kept[-1].size
+        end = min(height, len(ledger))
+        rounds = range(max(-1, oldest - _MOST_ROUNDS), min(oldest, end - 1))
+        # Whoever stands at a round replays those after it, and does so while they come to less than a
+        # snapshot (`best`, and `protocol.replica`).
+        return rounds.start + bisect_left(
+            rounds, True, key=lambda round_: ledger.update_bytes(round_ + 1, end) <= size
+        )
+
+
+def updates_from(ledger: Ledger, first: int) -> set[ContentId]:
+    """The updates that count in round `first` or later."""
+    return {
+        entry.update
+        for round_ in range(max(0, first), len(ledger))
+        for entry in ledger[round_].record.updates
+    }

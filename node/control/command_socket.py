@@ -1,0 +1,225 @@
+"""How commands talk to the daemon beside them: JSON lines over a unix socket, for the owner alone.
+
+One line asks, one line answers. `serve_control` runs in the daemon and outlives whatever a client
+sends; `ask` is for commands and needs no event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import secrets
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ..errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    # libp2p brings these old stubs of trio, which checkers prefer and which do not know
+    # `trio.TaskStatus`.
+    from trio_typing import TaskStatus
+
+# Status with fifty events and the largest swarm stays far below.
+MAX_LINE_BYTES = 1 << 20
+
+# struct sockaddr_un holds 108 bytes on Linux and 104 on the BSDs and macOS, the closing zero
+# included.
+MAX_SOCKET_PATH_BYTES = 100
+
+# A client that says nothing must not hold a task for ever.
+_IDLE_SECONDS = 60.0
+
+Handler = Callable[[dict[str, Any]], dict[str, Any]]
+
+_log = logging.getLogger(__name__)
+
+
+async def serve_control(
+    path: Path,
+    handlers: Mapping[str, Handler],
+    *,
+    task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Answer requests at `path` until cancelled; started once `ask` gets through.
+
+    A request `{"command": name, …}` goes to `handlers[name]`, which must not block. Whoever calls
+    this holds the lock of the data directory, so a socket that is there is a dead process's and is
+    replaced. A handler that raises is a bug: it is logged, and the client gets `{"error"}`.
+    """
+    with _bound(path) as server:
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(server))
+
+        async def answer(stream: trio.SocketStream) -> None:
+            await _answer(stream, handlers)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, answer, [listener])
+            task_status.started()
+
+
+def ask(path: Path, command: str, timeout: float, **arguments: Any) -> dict[str, Any]:
+    """Send one request to the daemon at `path` and return its answer; at most `timeout` seconds.
+
+    Raises `UserError` (`NOT_RUNNING`) if nothing listens there or no answer comes.
+    """
+    request = json.dumps({"command": command, **arguments}).encode() + b"\n"
+    deadline = time.monotonic() + timeout
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(timeout)
+            client.connect(os.fspath(_address(path)))
+            client.sendall(request)
+            line = _read_line(client, deadline)
+    except TimeoutError:
+        raise _no_answer(f"the node in {path.parent} does not answer") from None
+    except (OSError, ValueError):
+        # ValueError: the file at `path` holds something that cannot be a path.
+        raise UserError(
+            ExitCode.NOT_RUNNING,
+            f"no node is running in {path.parent}",
+            "start one with `distro-node join`, or give its directory with --data-dir",
+        ) from None
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise _no_answer(f"the node in {path.parent} broke off its answer")
+    if "error" in answer:
+        raise _no_answer(f"the node in {path.parent} refused {command!r}: {answer['error']}")
+    return answer
+
+
+def _no_answer(problem: str) -> UserError:
+    return UserError(
+        ExitCode.NOT_RUNNING,
+        problem,
+        "it may be stopping or very busy: try again, and see its log in the data directory",
+    )
+
+
+def _read_line(client: socket.socket, deadline: float) -> bytes:
+    received = bytearray()
+    while not received.endswith(b"\n") and len(received) <= MAX_LINE_BYTES:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise TimeoutError
+        client.settimeout(remaining)
+        part = client.recv(65536)
+        if not part:
+            break
+        received += part
+    return bytes(received)
+
+
+async def _answer(stream: trio.SocketStream, handlers: Mapping[str, Handler]) -> None:
+    """Answer one client line by line until it hangs up, or says or takes nothing for a minute."""
+    received = bytearray()
+    with contextlib.suppress(trio.BrokenResourceError), trio.move_on_after(_IDLE_SECONDS) as idle:
+        async with stream:
+            while True:
+                while (end := received.find(b"\n")) < 0:
+                    if len(received) > MAX_LINE_BYTES:
+                        error = f"a request has at most {MAX_LINE_BYTES} bytes"
+                        await stream.send_all(_line({"error": error}))
+                        return
+                    part = await stream.receive_some(65536)
+                    if not part:
+                        return
+                    received += part
+                request = bytes(received[:end])
+                del received[: end + 1]
+                await stream.send_all(_line(_respond(request, handlers)))
+                idle.deadline = trio.current_time() + _IDLE_SECONDS
+
+
+def _line(response: dict[str, Any]) -> bytes:
+    return json.dumps(response).encode() + b"\n"
+
+
+def _respond(line: bytes, handlers: Mapping[str, Handler]) -> dict[str, Any]:
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError):
+        return {"error": "a request is one line of JSON"}
+    command = request.get("command") if isinstance(request, dict) else None
+    if not isinstance(command, str) or command not in handlers:
+        return {"error": f"a request names a command, one of {', '.join(sorted(handlers))}"}
+    try:
+        return _without_infinities(handlers[command](request))
+    except Exception as error:
+        _log.exception("the handler of %r failed", command)
+        return {"error": f"this is a bug in distro-node: {error!r}"}
+
+
+def _without_infinities(value: Any) -> Any:
+    """Replace what Python writes as NaN or Infinity, which is no JSON, by null."""
+    if isinstance(value, Mapping):
+        return {key: _without_infinities(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_infinities(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@contextlib.contextmanager
+def _bound(path: Path) -> Iterator[socket.socket]:
+    """A listening socket that `_address(path)` leads to; removed at the end.
+
+    Where `path` is too long for a socket, the socket gets a directory of its own below the
+    temporary directory, and a file at `path` says where.
+    """
+    with contextlib.ExitStack() as stack:
+        if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+            place = path
+        else:
+            # mkdtemp makes it mode 0700 under a name nobody can foresee.
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(
+                    prefix="distro-", dir=_short_folder(), ignore_cleanup_errors=True
+                )
+            )
+            place = Path(folder) / "daemon.sock"
+        server = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        path.unlink(missing_ok=True)
+        server.bind(os.fspath(place))
+        stack.callback(path.unlink, missing_ok=True)
+        # Before listen(), so that nobody else gets in between.
+        place.chmod(0o600)
+        server.listen(16)
+        if place != path:
+            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+            temporary.write_bytes(os.fsencode(place))
+            temporary.replace(path)
+        yield server
+
+
+def _short_folder() -> str:
+    for folder in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
+        # mkdtemp's name and the socket's own take up to 32 bytes.
+        if (
+            folder
+            and len(os.fsencode(folder)) <= MAX_SOCKET_PATH_BYTES - 32
+            and os.access(folder, os.W_OK)
+        ):
+            return folder
+    return "/tmp"
+
+
+def _address(path: Path) -> Path:
+    """Where the socket of `path` is: `path` itself, or what the file there says."""
+    if stat.S_ISREG(path.lstat().st_mode):
+        with path.open("rb") as file:
+            return Path(os.fsdecode(file.read(MAX_SOCKET_PATH_BYTES)))
+    return path

@@ -1,0 +1,156 @@
+"""Where the owner of a node is served: commands, signals, the screen, and the hours of work.
+
+It outlives the node's stays in the swarm. A paused node has said goodbye, and its network and trainer
+are gone: the line, the processor and the device are the owner's. What it has stays on disk, and its next
+stay fetches only what it missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+from ..errors import ExitCode
+from ..telemetry.telemetry import Journal
+from .command_socket import serve_control
+from .shifts import Shifts
+
+_log = logging.getLogger(__name__)
+
+
+class Stay(Protocol):
+    """A node's stay in the swarm, from joining to the goodbye."""
+
+    def status(self) -> dict[str, Any]:
+        """What `distro-node status` shows."""
+        ...
+
+    def leave(self) -> None:
+        """Say goodbye and end."""
+        ...
+
+
+class Desk:
+    """Answers the owner, and tells the stay to end when the owner or the hours say so."""
+
+    def __init__(
+        self,
+        *,
+        socket: Path,
+        shifts: Shifts,
+        journal: Journal,
+        facts: Mapping[str, Any],
+        screen: bool,
+    ) -> None:
+        """`facts` are those of the status that are known before the first stay."""
+        self._socket = socket
+        self._shifts = shifts
+        self._journal = journal
+        self._facts = dict(facts)
+        self._screen = screen
+        self._stay: Stay | None = None
+        self._carried = {"sent_bytes": 0, "received_bytes": 0}
+        self._leaving = trio.Event()
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Serve for as long as the context lasts; commands get through from its beginning on."""
+        handlers = {
+            "status": lambda _: self.status(),
+            "leave": lambda _: self._leave(),
+            "pause": lambda _: self._pause(),
+            "resume": lambda _: self._resume(),
+        }
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_signals)
+            nursery.start_soon(self._shifts.run)
+            nursery.start_soon(self._watch_shifts)
+            await nursery.start(serve_control, self._socket, handlers)
+            if self._screen:
+                # Only here: a screen needs modules that a node without one does not.
+                from .screen import show_screen
+
+                nursery.start_soon(show_screen, self.status)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def next_stay(self) -> bool:
+        """Wait until it is time to be in the swarm; False once the owner wants the program to end."""
+        if not self._shifts.at_work and not self._leaving.is_set():
+            self._journal.enter("paused")
+        async with trio.open_nursery() as nursery:
+
+            async def either(wait: Any, *arguments: Any) -> None:
+                await wait(*arguments)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(either, self._leaving.wait)
+            nursery.start_soon(either, self._shifts.wait, True)
+        return not self._leaving.is_set()
+
+    @contextlib.contextmanager
+    def serving(self, stay: Stay) -> Iterator[None]:
+        """Speak for this stay, and to it, while it lasts."""
+        self._stay = stay
+        try:
+            if self._leaving.is_set() or not self._shifts.at_work:
+                stay.leave()
+            yield
+        finally:
+            self._stay = None
+            last = stay.status()
+            for name in self._carried:
+                self._carried[name] += last[name]
+            # Of whom it met and where it was, nothing holds any more.
+            gone = {"members": [], "addresses": [], "peers_connected": 0, "reach": None}
+            self._facts |= last | gone | {"bootstrap_connected": False}
+
+    def status(self) -> dict[str, Any]:
+        """What `distro-node status` shows."""
+        if self._stay is None:
+            status = self._facts | self._journal.status() | self._carried
+        else:
+            status = self._stay.status()
+            for name, carried in self._carried.items():
+                status[name] += carried
+        return status | {"shift": self._shifts.status()}
+
+    def _leave(self) -> dict[str, Any]:
+        self._leaving.set()
+        if self._stay is not None:
+            self._stay.leave()
+        return {"ok": True}
+
+    def _pause(self) -> dict[str, Any]:
+        self._shifts.pause()
+        return {"ok": True} | self._shifts.status()
+
+    def _resume(self) -> dict[str, Any]:
+        self._shifts.resume()
+        return {"ok": True} | self._shifts.status()
+
+    async def _watch_shifts(self) -> None:
+        while True:
+            await self._shifts.wait(at_work=False)
+            _log.info("pausing")
+            if self._stay is not None:
+                self._stay.leave()
+            await self._shifts.wait(at_work=True)
+            _log.info("back at work")
+
+    async def _watch_signals(self) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                if self._leaving.is_set():
+                    # The trainer ends with the pipe to it. Nothing is lost: all is on disk.
+                    _log.warning("leaving at once")
+                    os._exit(ExitCode.INTERRUPTED)
+                _log.info("leaving politely; once more to leave at once")
+                self._leave()

@@ -1,0 +1,1 @@
+"""Making a swarm: a founder's file, texts and a model become a manifest."""

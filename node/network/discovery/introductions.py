@@ -1,0 +1,464 @@
+"""Finding the other peers of a swarm, and not losing them again.
+
+Every node introduces itself to the bootstrap peers and to some of the members it is connected to,
+hears from them of others, and dials those. What it has learned it also keeps on disk: a node comes
+back into its swarm although every bootstrap peer is dead, as long as one peer that it knew lives.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ....crypto.identity import Identity, PeerId
+from ....protocol.wire.errors import ProtocolError
+from ....protocol.wire.introductions import (
+    MAX_RECORD_BYTES,
+    MAX_REQUEST_BYTES,
+    MAX_RESPONSE_BYTES,
+    IntroductionRequest,
+    IntroductionResponse,
+    PeerRecord,
+    Registry,
+    decode_request,
+    decode_response,
+    open_record,
+    seal_record,
+)
+from ....protocol.wire.manifest import SwarmId
+from ..addresses import parse_dial, through_relay
+from ..errors import BadAddress, DialError, RequestError
+from ..events import PeerDown
+from ..network import Network
+
+log = logging.getLogger(__name__)
+
+PROTOCOL = "/distro/introduce/1"
+
+# A swarm of this many is connected each to each; in larger ones gossip hops.
+MAX_CONNECTED = 64
+# Records heard of and not (yet) connected to.
+_MAX_HEARD = 512
+_HEARD_SECONDS = 600.0
+_MAX_REMEMBERED = 64
+_MAX_SUGGESTIONS = 64
+_MAX_FILE_BYTES = _MAX_REMEMBERED * (MAX_RECORD_BYTES * 4 // 3 + 16) + 1024
+_ASK_SECONDS = 5.0
+_DIAL_SECONDS = 5.0
+# Three more stops on the way, and the relay's line may be full.
+_CIRCUIT_SECONDS = 15.0
+# While there is news we ask again soon; a settled swarm needs a look in the time a record holds.
+_SOON_SECONDS = 1.0
+_SETTLED_SECONDS = 30.0
+_FIRST_RETRY_SECONDS = 1.0
+_LAST_RETRY_SECONDS = 30.0
+_SAVE_SECONDS = 10.0
+_MEMBERS_ASKED = 3
+_CONCURRENT_DIALS = 8
+# Between the addresses of one peer, as in "happy eyeballs" (RFC 8305).
+_NEXT_ADDRESS_SECONDS = 0.25
+# Of two that hear of each other at once, the one with the larger id waits for the other's call.
+_POLITE_SECONDS = 1.0
+_POLL_SECONDS = 0.25
+
+
+class NoBootstrap(Exception):
+    """Nobody who could introduce us answered; `outcomes` says why, by address."""
+
+    def __init__(self, outcomes: dict[str, str]) -> None:
+        tried = "; ".join(f"{address}: {reason}" for address, reason in outcomes.items())
+        super().__init__(f"tried {tried}" if tried else "there is no address to try")
+        self.outcomes = outcomes
+
+
+class IntroductionService:
+    """Introduces peers to each other: those of `swarms`, or of any swarm if it is None."""
+
+    def __init__(
+        self, network: Network, registry: Registry, swarms: Collection[SwarmId] | None = None
+    ) -> None:
+        self._registry = registry
+        self._swarms = swarms
+        network.serve(PROTOCOL, self._answer, max_request=MAX_REQUEST_BYTES, max_concurrent=16)
+
+    async def _answer(self, peer: PeerId, data: bytes) -> bytes:
+        request = decode_request(data)
+        swarm = SwarmId(request.swarm)
+        if self._swarms is not None and swarm not in self._swarms:
+            return IntroductionResponse(records=()).encode()
+        now = trio.current_time()
+        if request.record is not None:
+            record = open_record(request.record, swarm)
+            if record.peer != peer:
+                raise ProtocolError("impersonation", "a peer introduces itself as another")
+            self._registry.add(record, now)
+        chosen = self._registry.sample(swarm, now, secrets.token_bytes(8), peer)
+        return IntroductionResponse(records=tuple(record.sealed for record in chosen)).encode()
+
+
+class Introducer:
+    """Keeps a node introduced to its swarm. `run` does the work, for ever."""
+
+    def __init__(
+        self,
+        network: Network,
+        identity: Identity,
+        swarm: SwarmId,
+        bootstrap: Sequence[str] = (),
+        known_path: Path | None = None,
+        *,
+        patience: float = 0.0,
+        registry: Registry | None = None,
+        max_connected: int = MAX_CONNECTED,
+    ) -> None:
+        """`known_path` is the file of remembered peers; `patience` is how many seconds
+        `first_contact` waits for suggestions. Raises `BadAddress` for a bootstrap address.
+
+        Serves introductions for the swarm itself, unless `registry` is given: then somebody else
+        does and keeps them there.
+        """
+        self._network = network
+        self._identity = identity
+        self._swarm = swarm
+        self._bootstrap = {address: parse_dial(address)[1] for address in bootstrap}
+        self._known = known_path
+        self._max_connected = max_connected
+        self._patience = patience
+        self._suggest, self._suggestions = trio.open_memory_channel[tuple[str, ...]](
+            _MAX_SUGGESTIONS
+        )
+        self._suggested: set[PeerId] = set()
+        if registry is None:
+            registry = Registry()
+            IntroductionService(network, registry, {swarm})
+        self._registry = registry
+        self._heard: dict[PeerId, tuple[PeerRecord, float]] = {}
+        self._members: set[PeerId] = set()
+        self._outcomes: dict[str, str] = {}
+        self._attempts: dict[str, int] = {}
+        self._contact = trio.Event()
+        self._news = trio.Event()
+        self._dialling: set[PeerId] = set()
+        self._next_dial: dict[PeerId, tuple[float, float]] = {}
+        self._remembered: list[PeerRecord] = self._load()
+        self._saved: bytes = b""
+
+    @property
+    def records(self) -> dict[PeerId, PeerRecord]:
+        """What is known of the other peers of the swarm: the newest record of each."""
+        result = {peer: record for peer, (record, _) in self._heard.items()}
+        for record in self._registry.records(self._swarm, trio.current_time()):
+            result[record.peer] = record
+        result.pop(self._network.peer, None)
+        return result
+
+    @property
+    def bootstrap_peers(self) -> frozenset[PeerId]:
+        """The peers that we were told to ask first."""
+        return frozenset(self._bootstrap.values())
+
+    def bootstrap_connected(self) -> bool:
+        """Whether any bootstrap peer is connected."""
+        return not self._network.connected().isdisjoint(self._bootstrap.values())
+
+    def suggest(self, addresses: Sequence[str]) -> None:
+        """Try the addresses at which a peer of the swarm may be; one of many is forgotten."""
+        with contextlib.suppress(trio.WouldBlock):
+            self._suggest.send_nowait(tuple(addresses))
+
+    async def first_contact(self, timeout: float = 20.0) -> None:
+        """Return once somebody has introduced us; `run` must be running.
+
+        Raises `NoBootstrap` when all bootstrap peers and all remembered peers have been tried
+        twice in vain, or after `timeout` seconds.
+        """
+        patient_until = trio.current_time() + self._patience
+        expected = [*self._bootstrap, *(a for r in self._remembered for a in r.addresses)]
+        with trio.move_on_after(timeout):
+            while not self._contact.is_set():
+                tried = all(self._attempts.get(address, 0) >= 2 for address in expected)
+                if tried and trio.current_time() >= patient_until:
+                    break
+                with trio.move_on_after(_POLL_SECONDS):
+                    await self._contact.wait()
+        if not self._contact.is_set():
+            raise NoBootstrap({a: self._outcomes.get(a, "no answer yet") for a in expected})
+
+    async def run(self) -> None:
+        """Introduce ourselves, dial those we hear of, remember them; for ever."""
+        try:
+            async with trio.open_nursery() as nursery:
+                for address, peer in self._bootstrap.items():
+                    nursery.start_soon(self._keep_bootstrap, address, peer)
+                nursery.start_soon(self._watch_peers)
+                nursery.start_soon(self._ask_members)
+                nursery.start_soon(self._dial_missing, nursery)
+                nursery.start_soon(self._follow_suggestions)
+                nursery.start_soon(self._save_regularly)
+        finally:
+            self._save()
+
+    async def _watch_peers(self) -> None:
+        """Whoever is lost is called again at once, and whoever knows others is asked."""
+        with self._network.peer_events() as events:
+            async for event in events:
+                if isinstance(event, PeerDown) and (
+                    event.peer in self.bootstrap_peers or event.peer in self.records
+                ):
+                    self._tell_news()
+
+    async def _keep_bootstrap(self, address: str, peer: PeerId) -> None:
+        delay = _FIRST_RETRY_SECONDS
+        pause = _Pause(lambda: self._news)
+        while True:
+            lost = peer not in self._network.connected()
+            if await self._dial(address) and await self._introduce(peer, address):
+                delay = _FIRST_RETRY_SECONDS
+                if lost:
+                    # Those who could not be reached may be so now, through it.
+                    self._next_dial.clear()
+                await pause.wait()
+            else:
+                await trio.sleep(delay * random.uniform(0.7, 1.0))
+                delay = min(2 * delay, _LAST_RETRY_SECONDS)
+
+    async def _follow_suggestions(self) -> None:
+        slots = trio.Semaphore(_CONCURRENT_DIALS)
+        async with trio.open_nursery() as nursery:
+            async for addresses in self._suggestions:
+                peer = parse_dial(addresses[0])[1]
+                if peer not in self._network.connected() and peer not in self._suggested:
+                    await slots.acquire()
+                    self._suggested.add(peer)
+                    nursery.start_soon(self._follow_suggestion, peer, addresses, slots)
+
+    async def _follow_suggestion(
+        self, peer: PeerId, addresses: Sequence[str], slots: trio.Semaphore
+    ) -> None:
+        try:
+            await self._race(addresses)
+            if peer in self._network.connected():
+                await self._introduce(peer, addresses[0])
+        finally:
+            self._suggested.discard(peer)
+            slots.release()
+
+    async def _ask_members(self) -> None:
+        pause = _Pause(lambda: self._news)
+        while True:
+            connected = self._network.connected()
+            members = [peer for peer in self.records if peer in connected]
+            for peer in random.sample(members, min(_MEMBERS_ASKED, len(members))):
+                await self._introduce(peer)
+            await pause.wait()
+
+    async def _introduce(self, peer: PeerId, address: str | None = None) -> bool:
+        """Tell a connected peer who we are and hear whom it knows."""
+        record = seal_record(self._identity, self._swarm, self._network.addresses, int(time.time()))
+        try:
+            response = decode_response(
+                await self._network.request(
+                    peer,
+                    PROTOCOL,
+                    IntroductionRequest(swarm=self._swarm, record=record).encode(),
+                    max_response=MAX_RESPONSE_BYTES,
+                    timeout=_ASK_SECONDS,
+                )
+            )
+            for sealed in response.records:
+                self._hear(open_record(sealed, self._swarm))
+        except RequestError as error:
+            self._note(address, f"connected, but it introduces nobody ({error.reason})")
+            return False
+        except ProtocolError as error:
+            self._note(address, "connected, but its introductions are no good")
+            self._network.penalise(peer, error.reason)
+            return False
+        self._note(address, "connected")
+        self._contact.set()
+        return True
+
+    def _hear(self, record: PeerRecord) -> None:
+        if record.peer == self._network.peer:
+            return
+        known = self._heard.pop(record.peer, None)
+        if known is not None and known[0].time > record.time:
+            record = known[0]
+        self._heard[record.peer] = (record, trio.current_time())
+        if known is None or known[0].addresses != record.addresses:
+            # A place at a relay is an address, too: worth a try before the next turn.
+            self._next_dial.pop(record.peer, None)
+            self._tell_news()
+        if len(self._heard) > _MAX_HEARD:
+            del self._heard[next(iter(self._heard))]
+
+    def _tell_news(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    async def _dial_missing(self, nursery: trio.Nursery) -> None:
+        for record in self._remembered:
+            self._heard[record.peer] = (record, trio.current_time())
+        announced = self._network.announcements
+        while True:
+            now = trio.current_time()
+            connected = self._network.connected()
+            self._forget(now, connected)
+            if announced != self._network.announcements:
+                # We have a new address to tell.
+                announced = self._network.announcements
+                self._tell_news()
+            for peer, record in self._by_turn():
+                if len(connected) + len(self._dialling) >= self._max_connected:
+                    break
+                if len(self._dialling) >= _CONCURRENT_DIALS:
+                    break
+                if peer in connected or peer in self._dialling or self._network.refuses(peer):
+                    continue
+                if peer not in self._next_dial:
+                    polite = _POLITE_SECONDS if self._network.peer > peer else 0.0
+                    self._next_dial[peer] = (now + polite, _FIRST_RETRY_SECONDS)
+                if self._next_dial[peer][0] <= now:
+                    self._dialling.add(peer)
+                    nursery.start_soon(self._dial_peer, record)
+            news = self._news
+            with trio.move_on_after(_POLL_SECONDS):
+                await news.wait()
+
+    def _by_turn(self) -> list[tuple[PeerId, PeerRecord]]:
+        # Whoever failed least comes first, so that invented peers cannot keep real ones waiting.
+        turn = {peer: when for peer, (when, _) in self._next_dial.items()}
+        return sorted(self.records.items(), key=lambda item: turn.get(item[0], 0.0))
+
+    def _forget(self, now: float, connected: Collection[PeerId]) -> None:
+        for peer in [p for p, (_, then) in self._heard.items() if then + _HEARD_SECONDS < now]:
+            if peer not in connected:
+                del self._heard[peer]
+        for peer in [p for p in self._next_dial if p in connected or p not in self.records]:
+            del self._next_dial[peer]
+
+    async def _dial_peer(self, record: PeerRecord) -> None:
+        peer = record.peer
+        try:
+            # Through relays last: they cost somebody else.
+            await self._race(sorted(record.addresses, key=through_relay))
+            if peer in self._network.connected():
+                await self._introduce(peer)
+        finally:
+            self._dialling.discard(peer)
+            delay = self._next_dial.get(peer, (0.0, _FIRST_RETRY_SECONDS))[1]
+            self._next_dial[peer] = (
+                trio.current_time() + delay * random.uniform(0.7, 1.0),
+                min(2 * delay, _LAST_RETRY_SECONDS),
+            )
+
+    async def _race(self, addresses: Sequence[str]) -> None:
+        """Try the addresses of a peer, one soon after the other, until one answers."""
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                ended = trio.Event()
+                nursery.start_soon(self._dial_one, address, ended, nursery)
+                with trio.move_on_after(_NEXT_ADDRESS_SECONDS):
+                    await ended.wait()
+
+    async def _dial_one(self, address: str, ended: trio.Event, nursery: trio.Nursery) -> None:
+        if await self._dial(address):
+            nursery.cancel_scope.cancel()
+        ended.set()
+
+    async def _dial(self, address: str) -> bool:
+        limit = _CIRCUIT_SECONDS if through_relay(address) else _DIAL_SECONDS
+        try:
+            await self._network.connect(address, timeout=limit)
+        except DialError as error:
+            self._note(address, error.reason)
+            return False
+        except BadAddress as error:
+            self._note(address, error.why)
+            return False
+        return True
+
+    def _note(self, address: str | None, outcome: str) -> None:
+        if address is None:
+            return
+        self._outcomes[address] = outcome
+        self._attempts[address] = self._attempts.get(address, 0) + 1
+        if len(self._outcomes) > _MAX_HEARD:
+            oldest = next(iter(self._outcomes))
+            del self._outcomes[oldest]
+            del self._attempts[oldest]
+
+    async def _save_regularly(self) -> None:
+        while True:
+            await trio.sleep(_SAVE_SECONDS)
+            self._save()
+
+    def _save(self) -> None:
+        """Remember the peers that are worth a call after a restart: those connected come first."""
+        if self._known is None:
+            return
+        connected = self._network.connected()
+        records = sorted(self.records.values(), key=lambda record: record.peer not in connected)
+        kept = [base64.b64encode(record.sealed).decode() for record in records[:_MAX_REMEMBERED]]
+        data = json.dumps({"version": 1, "records": kept}).encode()
+        # Nobody heard of yet is no reason to forget those of last time.
+        if not kept or data == self._saved:
+            return
+        temporary = self._known.with_name(f"{self._known.name}.{os.getpid()}.temporary")
+        try:
+            temporary.write_bytes(data)
+            temporary.replace(self._known)
+            self._saved = data
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            log.warning("cannot remember the peers in %s: %s", self._known, error)
+
+    def _load(self) -> list[PeerRecord]:
+        """The remembered peers; a file that is damaged in any way only costs what is damaged."""
+        if self._known is None:
+            return []
+        try:
+            with self._known.open("rb") as file:
+                data = file.read(_MAX_FILE_BYTES + 1)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            log.warning("cannot read the remembered peers in %s: %s", self._known, error)
+            return []
+        records: list[PeerRecord] = []
+        try:
+            if len(data) > _MAX_FILE_BYTES:
+                raise ValueError("too large")
+            content: Any = json.loads(data)
+            for text in content["records"][:_MAX_REMEMBERED]:
+                records.append(open_record(base64.b64decode(text, validate=True), self._swarm))
+        except (ValueError, TypeError, KeyError, RecursionError, ProtocolError) as error:
+            log.warning("the remembered peers in %s are damaged: %s", self._known, error)
+        return [record for record in records if record.peer != self._network.peer]
+
+
+class _Pause:
+    """How long to wait before asking again: soon while there is news, then longer and longer."""
+
+    def __init__(self, news: Callable[[], trio.Event]) -> None:
+        self._news = news
+        self._seconds = _SOON_SECONDS
+
+    async def wait(self) -> None:
+        news = self._news()
+        # At least this long even with news, or a crowd of newcomers would keep everybody asking.
+        await trio.sleep(_SOON_SECONDS * random.uniform(0.5, 1.0))
+        with trio.move_on_after((self._seconds - _SOON_SECONDS) * random.uniform(0.7, 1.0)):
+            await news.wait()
+        self._seconds = _SOON_SECONDS if news.is_set() else min(2 * self._seconds, _SETTLED_SECONDS)

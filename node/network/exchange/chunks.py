@@ -1,0 +1,289 @@
+"""All chunks of a blob list, from whoever has them: several at once, the rarest first.
+
+What is on the disk is checked and never fetched again, so an interruption costs the chunks that were
+under way and no more. The memory that a download takes does not depend on its length.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import trio
+
+from ....crypto.hashing import ContentId, content_id
+from ....crypto.identity import PeerId
+from ....protocol.wire.blobs import (
+    CHUNK_BYTES,
+    MAX_BLOB_LIST_BYTES,
+    MAX_CHUNKS,
+    BlobList,
+    decode_any_blob_list,
+)
+from ....protocol.wire.errors import ProtocolError
+from ...storage.blob_store import BlobStore
+from ..errors import RequestError
+from ..network import Network
+from .blobs import FetchFailed, Wanted
+
+_log = logging.getLogger(__name__)
+
+PROTOCOL = "/distro/chunks/1"
+"""Request: the content id of a blob list. Answer: a bit for each of its chunks in order, from the
+highest of the first byte on, that says whether it is here; nothing if the list is not."""
+
+_CONTENT_ID_BYTES = 32
+
+MAX_UNDER_WAY = 8
+"""Chunks on their way at once. Two from each of four members keep their lines full while one of the two
+is asked for."""
+
+MAX_MEMORY_BYTES = 128 << 20
+"""What a download takes at most: three providers at each of the chunks under way make 96 MiB, if all of
+them stop short of the end; and a few are being checked and written."""
+
+# On a slow line fewer are begun, so that a chunk takes about this long and not minutes.
+_CHUNK_SECONDS = 20.0
+_FEWEST_UNDER_WAY = 2
+# A chunk is given up after this and queued again: an hour at 10 kbit/s.
+_TIMEOUT_SECONDS = 3600.0
+# How often a peer that lacks chunks (another newcomer, most likely) is asked what it has by now.
+_ASK_SECONDS = 15.0
+_PAUSE_SECONDS = 2.0
+
+Waiting = Callable[[FetchFailed], None]
+
+
+class Fetcher(Protocol):
+    """What fetches one blob: a `BlobFetcher`, or something before it."""
+
+    async def fetch(
+        self,
+        cid: ContentId,
+        *,
+        max_bytes: int,
+        providers: Callable[[], Sequence[PeerId]],
+        timeout: float,
+        wanted: Wanted,
+    ) -> bytes:
+        """As `BlobFetcher.fetch`."""
+        ...
+
+
+def serve_chunks(network: Network, store: BlobStore) -> None:
+    """Tell everybody who is connected which chunks of a blob list are in `store`."""
+
+    def holdings(blob: ContentId) -> bytes:
+        data = store.get(blob) if (store.size(blob) or 0) <= MAX_BLOB_LIST_BYTES else None
+        if data is None:
+            return b""
+        try:
+            return _bits([store.has(chunk) for chunk in decode_any_blob_list(data).chunks])
+        except ProtocolError:
+            # A blob of another kind. Asking for it is odd and no offence.
+            return b""
+
+    async def answer(peer: PeerId, request: bytes) -> bytes:
+        if len(request) != _CONTENT_ID_BYTES:
+            raise ProtocolError("malformed", f"a content id has 32 bytes, not {len(request)}")
+        return await trio.to_thread.run_sync(holdings, ContentId(request))
+
+    # A list of 512 GiB names 131,072 files to look for.
+    network.serve(PROTOCOL, answer, max_request=_CONTENT_ID_BYTES, max_concurrent=2)
+
+
+async def ask_holdings(
+    network: Network, peer: PeerId, blob: ContentId, count: int
+) -> list[bool] | None:
+    """Which of the `count` chunks of the list `blob` a peer has; None if it does not say."""
+    most = (MAX_CHUNKS + 7) // 8
+    try:
+        answer = await network.request(
+            peer, PROTOCOL, blob, max_response=most, timeout=_ASK_SECONDS
+        )
+    except RequestError as error:
+        _log.debug("no word on its chunks from a peer: %s", error)
+        return None
+    if answer and len(answer) != (count + 7) // 8:
+        network.penalise(peer, "malformed")
+        return None
+    return [
+        bool(answer) and answer[number // 8] & (0x80 >> number % 8) != 0 for number in range(count)
+    ]
+
+
+class ChunkFetcher:
+    """Fetches all chunks of blob lists."""
+
+    def __init__(self, network: Network, store: BlobStore, fetcher: Fetcher) -> None:
+        self._network = network
+        self._store = store
+        self._fetcher = fetcher
+
+    async def fetch(
+        self,
+        blob: ContentId,
+        blobs: BlobList,
+        *,
+        providers: Callable[[], Sequence[PeerId]],
+        progress: Callable[[int, int], None],
+        waiting: Waiting,
+        wanted: Wanted,
+    ) -> bool:
+        """Bring all chunks of the list `blob` into the store; whether that succeeded.
+
+        It goes on until all are there, or until nobody has one of them and `wanted` says that there is
+        no use in waiting. `progress(done, total)` counts chunks, `waiting` hears of failures in between.
+        Raises `DiskFull`.
+        """
+        download = _Download(
+            self._network, self._store, self._fetcher, blob, blobs, providers, wanted
+        )
+        download.progress, download.waiting = progress, waiting
+        await download.run()
+        return not download.missing
+
+
+class _Download:
+    """One blob list on its way."""
+
+    progress: Callable[[int, int], None]
+    waiting: Waiting
+
+    def __init__(
+        self,
+        network: Network,
+        store: BlobStore,
+        fetcher: Fetcher,
+        blob: ContentId,
+        blobs: BlobList,
+        providers: Callable[[], Sequence[PeerId]],
+        wanted: Wanted,
+    ) -> None:
+        self._network = network
+        self._store = store
+        self._fetcher = fetcher
+        self._blob = blob
+        self._count = len(blobs.chunks)
+        self._providers = providers
+        self._wanted = wanted
+        # By number; the same bytes may come twice in a list.
+        self.missing = {chunk: number for number, chunk in enumerate(blobs.chunks)}
+        self._total = len(self.missing)
+        self._holdings: dict[PeerId, list[bool]] = {}
+        self._counts = [0] * self._count
+        self._sorted = True
+        # The next one last. Everybody begins elsewhere, so that newcomers who come together have
+        # something for each other.
+        own = network.peer
+        self._queue = sorted(self.missing, key=lambda chunk: content_id(own + chunk))
+        self._under_way = 0
+        self._room = trio.Event()
+        self._begun: float | None = None
+        self._fetched = 0
+        self._failure: OSError | None = None
+
+    async def run(self) -> None:
+        """Fetch until nothing is missing, or there is no use in it. Raises `OSError`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask_everybody)
+            async with trio.open_nursery() as workers:
+                for _ in range(min(MAX_UNDER_WAY, self._total)):
+                    workers.start_soon(self._work, workers.cancel_scope)
+            nursery.cancel_scope.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _work(self, everything: trio.CancelScope) -> None:
+        while self._queue:
+            if self._under_way >= self._most():
+                await self._room.wait()
+                continue
+            chunk = self._queue.pop()
+            self._under_way += 1
+            try:
+                new = not self._store.has(chunk)
+                if new and self._begun is None:
+                    self._begun = trio.current_time()
+                data = await self._fetcher.fetch(
+                    chunk,
+                    max_bytes=CHUNK_BYTES,
+                    providers=lambda chunk=chunk: self._holders(chunk),
+                    timeout=_TIMEOUT_SECONDS,
+                    wanted=self._wanted,
+                )
+                self._fetched += len(data) * new
+                del data, self.missing[chunk]
+                self.progress(self._total - len(self.missing), self._total)
+            except FetchFailed as failure:
+                if not self._wanted():
+                    everything.cancel()
+                    return
+                self.waiting(failure)
+                self._queue.insert(0, chunk)
+                await trio.sleep(_PAUSE_SECONDS)
+            except OSError as error:
+                self._failure = error
+                everything.cancel()
+                return
+            finally:
+                self._under_way -= 1
+                self._room.set()
+                self._room = trio.Event()
+
+    def _most(self) -> int:
+        """How many chunks may be under way on a line as fast as this one."""
+        if self._begun is None or not self._fetched:
+            return MAX_UNDER_WAY // 2
+        rate = self._fetched / (trio.current_time() - self._begun)
+        return max(_FEWEST_UNDER_WAY, min(MAX_UNDER_WAY, int(rate * _CHUNK_SECONDS / CHUNK_BYTES)))
+
+    # Who has what
+
+    async def _ask_everybody(self) -> None:
+        """Keep the holdings of those who do not have everything up to date."""
+        asked: dict[PeerId, float] = {}
+        async with trio.open_nursery() as nursery:
+            while True:
+                now = trio.current_time()
+                connected = self._network.connected()
+                for peer in self._providers():
+                    complete = all(self._holdings.get(peer, [False]))
+                    due = now - asked.get(peer, float("-inf")) >= _ASK_SECONDS
+                    if peer in connected and due and not complete:
+                        asked[peer] = now
+                        nursery.start_soon(self._ask, peer)
+                self._sort()
+                await trio.sleep(_PAUSE_SECONDS)
+
+    async def _ask(self, peer: PeerId) -> None:
+        has = await ask_holdings(self._network, peer, self._blob, self._count)
+        if has is None:
+            # It may have everything, and be older than the question.
+            return
+        had = self._holdings.get(peer, [False] * self._count)
+        for number in range(self._count):
+            self._counts[number] += has[number] - had[number]
+        self._holdings[peer] = has
+        self._sorted = False
+
+    def _holders(self, chunk: ContentId) -> list[PeerId]:
+        """Those who have a chunk, or of whom nothing is known; everybody if that is nobody."""
+        number = self.missing.get(chunk, 0)
+        everybody = list(self._providers())
+        lacking = {peer for peer, held in self._holdings.items() if not held[number]}
+        return [peer for peer in everybody if peer not in lacking] or everybody
+
+    def _sort(self) -> None:
+        """Put what the fewest peers have first."""
+        if not self._sorted:
+            self._queue.sort(key=lambda chunk: -self._counts[self.missing[chunk]])
+            self._sorted = True
+
+
+def _bits(flags: Sequence[bool]) -> bytes:
+    packed = bytearray((len(flags) + 7) // 8)
+    for number, flag in enumerate(flags):
+        packed[number // 8] |= flag * (0x80 >> number % 8)
+    return bytes(packed)

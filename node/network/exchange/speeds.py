@@ -1,0 +1,43 @@
+"""How fast each provider has been, so that the fast ones are asked first.
+
+An estimate from what every transfer brought in its time, one that was given up included: who freezes in
+the middle is the slowest of all. Nobody is struck off; who became fast again is found out when the
+others are busy.
+"""
+
+from __future__ import annotations
+
+from ....crypto.identity import PeerId
+
+# The weight of the newest measurement.
+_NEWEST = 0.3
+# Not zero, since it is divided by.
+_SLOWEST_BYTES_PER_SECOND = 1.0
+# Smaller transfers tell about the distance, not about the line.
+_LEAST_SECONDS = 0.05
+_MAX_PEERS = 1024
+
+
+class Speeds:
+    """Bytes a second, by provider."""
+
+    def __init__(self) -> None:
+        self._rates: dict[PeerId, float] = {}
+
+    def note(self, peer: PeerId, size: int, seconds: float, busy: int) -> None:
+        """`peer` gave `size` bytes in so many seconds, `busy` transfers of ours sharing its line."""
+        if seconds < _LEAST_SECONDS:
+            return
+        rate = max(_SLOWEST_BYTES_PER_SECOND, busy * size / seconds)
+        known = self._rates.pop(peer, rate)
+        self._rates[peer] = known + _NEWEST * (rate - known)
+        if len(self._rates) > _MAX_PEERS:
+            del self._rates[next(iter(self._rates))]
+
+    def cost(self, peer: PeerId, busy: int) -> float:
+        """How long one more transfer from `peer` takes beside the `busy` ones, for comparison.
+
+        Of whom nothing is known the best is hoped for, or it would never be known.
+        """
+        best = max(self._rates.values(), default=_SLOWEST_BYTES_PER_SECOND)
+        return (busy + 1) / self._rates.get(peer, best)

@@ -1,0 +1,291 @@
+"""An update relay: it fetches each update once from its author and serves it to all who ask.
+
+A member asks by showing the author's signed announcement, so a relay needs to know nothing of a swarm.
+Bytes are passed on while they still come in; the last piece follows only once the hash was checked, so
+what a relay delivers whole is right. It keeps a bounded number of bytes, in memory alone, and may
+vanish at any time: members then turn to another relay, or to each other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+import trio
+
+from ....crypto.hashing import ContentId, content_id
+from ....crypto.identity import PeerId, short_peer
+from ....protocol.wire.blobs import MAX_BLOB_BYTES
+from ....protocol.wire.manifest import SwarmId
+from ....protocol.wire.relay_requests import (
+    MAX_RELAY_REQUEST_BYTES,
+    RelayRequest,
+    open_relay_request,
+)
+from ...settings import RelayLimits
+from ..errors import RequestError
+from ..network import Network
+from ..queues import RELAY_UNSENT_BYTES
+from ..scopes import open_scope
+from ..streams import FlowBroken
+from .blobs import FOUND
+from .blobs import PROTOCOL as BLOBS
+from .relays import PROTOCOL
+
+_log = logging.getLogger(__name__)
+
+# Members ask for a dozen updates at a time (`blobs`), and for some of them twice when lines break.
+_STREAMS_PER_PEER = 32
+# Those of the rounds that lie open at once, and one more: its author's older ones make room.
+_PER_AUTHOR = 3
+# Every piece wakes all who are being served, so pieces are large: a quarter of a MiB, less towards the
+# end (or the last would be late), and no more than what an author sends in a quarter of a second.
+_MOST_GATHERED_BYTES = 1 << 18
+_SHARE_OF_REST = 8
+_GATHER_SECONDS = 0.25
+# Held back until the hash is known to be right.
+_LAST_PIECE_BYTES = 1 << 15
+# An update nobody has asked for in this time has reached everybody.
+_KEPT_SECONDS = 300.0
+_SWEEP_SECONDS = 30.0
+_IDLE_SECONDS = 10.0
+# Whoever sends to others directly, because they do not know of us, has a slot for us soon.
+_BUSY_PAUSES_SECONDS = (0.2, 0.4, 0.8, 1.6)
+# As members do: 64 kbit/s and half a minute.
+_FETCH_SECONDS = 30.0
+_SLOWEST_BYTES_PER_SECOND = 8_000
+
+
+class UpdateRelay:
+    """Relays updates on a network for as long as that is open."""
+
+    def __init__(self, network: Network, limits: RelayLimits | None = None) -> None:
+        self._network = network
+        self._limits = limits or RelayLimits()
+        # The order is that of the last request: whoever floods us pushes out what nobody wants first.
+        # By author, too: a liar who announces another's update must not stand in its way.
+        self._kept: OrderedDict[tuple[PeerId, ContentId], _Relayed] = OrderedDict()
+        self._held: Counter[SwarmId] = Counter()
+        self.fetched = 0
+        """Updates brought in whole so far."""
+        self.discarded = 0
+        """Updates that had to make room before their time."""
+        network.unsent_bytes = RELAY_UNSENT_BYTES
+        network.serve(
+            PROTOCOL,
+            self._answer,
+            max_request=MAX_RELAY_REQUEST_BYTES,
+            max_concurrent=self._limits.max_streams,
+            max_per_peer=_STREAMS_PER_PEER,
+            kind="relayed",
+        )
+        network.spawn(self._sweep)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of updates in memory."""
+        return self._held.total()
+
+    async def _answer(self, peer: PeerId, request: bytes) -> bytes | _Relayed:
+        if not request:
+            return b""
+        wanted = open_relay_request(request)
+        relayed = self._kept.get((wanted.author, wanted.announcement.update))
+        if relayed is None:
+            relayed = self._begin(wanted)
+        if relayed is None:
+            return b""
+        self._kept.move_to_end(relayed.key)
+        relayed.asked = trio.current_time()
+        return b"" if peer == wanted.author else relayed
+
+    def _begin(self, wanted: RelayRequest) -> _Relayed | None:
+        """Start fetching an update; None if there is no way or no room."""
+        announced = wanted.announcement
+        if announced.size > min(MAX_BLOB_BYTES, self._limits.max_bytes_per_swarm):
+            return None
+        if wanted.author not in self._network.connected() or not self._make_place(wanted):
+            return None
+        relayed = _Relayed(wanted)
+        self._kept[relayed.key] = relayed
+        self._network.spawn(self._fetch, relayed)
+        return relayed
+
+    def _make_place(self, wanted: RelayRequest) -> bool:
+        """Let go of the author's oldest round; False if that is the one that is asked for."""
+        kept = [
+            each
+            for each in self._kept.values()
+            if (each.author, each.swarm) == (wanted.author, wanted.swarm)
+        ]
+        if len(kept) < _PER_AUTHOR:
+            return True
+        oldest = min(kept, key=lambda each: each.round)
+        if oldest.round >= wanted.announcement.round:
+            return False
+        self._drop(oldest)
+        return True
+
+    async def _fetch(self, relayed: _Relayed) -> None:
+        def note(count: int) -> None:
+            # The byte before an update's own says whether it is there at all.
+            relayed.arrived(count - len(FOUND))
+            self._account(relayed)
+
+        try:
+            with relayed.scope:
+                answer = await self._ask(relayed, note)
+                data = await trio.to_thread.run_sync(_checked, relayed, answer)
+                if data is not None:
+                    relayed.finish(data)
+                    self._account(relayed)
+                    self.fetched += 1
+                elif answer.startswith(FOUND):
+                    self._network.penalise(relayed.author, "bad_hash")
+        except RequestError as error:
+            author = short_peer(relayed.author)
+            _log.info("the update of peer %s could not be fetched: %s", author, error)
+        finally:
+            if not relayed.complete:
+                self._drop(relayed)
+
+    async def _ask(self, relayed: _Relayed, note: Callable[[int], None]) -> bytes:
+        """The author's answer. Raises `RequestError`."""
+        for pause in _BUSY_PAUSES_SECONDS:
+            try:
+                return await self._network.request(
+                    relayed.author,
+                    BLOBS,
+                    relayed.update,
+                    max_response=len(FOUND) + relayed.size,
+                    timeout=_FETCH_SECONDS + relayed.size / _SLOWEST_BYTES_PER_SECOND,
+                    idle_timeout=_IDLE_SECONDS,
+                    kind="relayed",
+                    progress=note,
+                    into=relayed.buffer,
+                )
+            except RequestError as error:
+                # So also where no stream came about at once: when a round begins all ask at once.
+                if error.reason not in ("busy", "closed") or relayed.buffer:
+                    raise
+                await trio.sleep(pause)
+        raise RequestError("busy", "the author is busy with others")
+
+    def _account(self, relayed: _Relayed) -> None:
+        """Count what has come in and keep to the limits: what was asked for last goes last."""
+        swarm = relayed.swarm
+        self._held[swarm] += relayed.held - relayed.counted
+        relayed.counted = relayed.held
+        while self._held[swarm] > self._limits.max_bytes_per_swarm:
+            self._discard(next(each for each in self._kept.values() if each.swarm == swarm))
+        while self._held.total() > self._limits.max_bytes:
+            self._discard(next(iter(self._kept.values())))
+
+    def _discard(self, relayed: _Relayed) -> None:
+        self.discarded += 1
+        self._drop(relayed)
+
+    def _drop(self, relayed: _Relayed) -> None:
+        if self._kept.get(relayed.key) is relayed:
+            del self._kept[relayed.key]
+            self._held[relayed.swarm] -= relayed.counted
+            if not self._held[relayed.swarm]:
+                del self._held[relayed.swarm]
+        relayed.give_up()
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(_SWEEP_SECONDS)
+            oldest = trio.current_time() - _KEPT_SECONDS
+            for relayed in [each for each in self._kept.values() if each.asked < oldest]:
+                self._drop(relayed)
+
+
+class _Relayed:
+    """One update, from its first byte on; as a `Flow` it goes to any number of members at once."""
+
+    def __init__(self, wanted: RelayRequest) -> None:
+        self.swarm: SwarmId = wanted.swarm
+        self.author = wanted.author
+        self.round = wanted.announcement.round
+        self.update = wanted.announcement.update
+        self.asked = trio.current_time()
+        """When somebody last did."""
+        self.counted = 0
+        """Bytes that stand in the relay's books for it."""
+        self.buffer = bytearray()
+        """What the author has sent so far: a byte that says whether it has the update, and that."""
+        self.scope = open_scope()
+        self._size = wanted.announcement.size
+        self._data: bytes | None = None
+        self._ready = 0
+        # Of what is ready those who are being served were told then.
+        self._told = float("-inf")
+        self._broken = False
+        self._changed = trio.Event()
+
+    @property
+    def key(self) -> tuple[PeerId, ContentId]:
+        """What it is kept under."""
+        return self.author, self.update
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole update."""
+        return self._size
+
+    @property
+    def held(self) -> int:
+        """Bytes of it in memory."""
+        return len(self.buffer) if self._data is None else len(self._data)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is here and what its id says."""
+        return self._data is not None
+
+    def arrived(self, count: int) -> None:
+        """So many bytes have come in."""
+        now = trio.current_time()
+        enough = min(_MOST_GATHERED_BYTES, (self._size - self._ready) / _SHARE_OF_REST)
+        if count - self._ready >= enough or now >= self._told + _GATHER_SECONDS:
+            self._ready = min(count, self._size - _LAST_PIECE_BYTES)
+            self._told = now
+            self._tell()
+
+    def finish(self, data: bytes) -> None:
+        """All of it is here, and right."""
+        self._data, self._ready = data, len(data)
+        self.buffer = bytearray()
+        self._tell()
+
+    def give_up(self) -> None:
+        """It will not come, or has to go: whoever is being served is cut off."""
+        self._broken = True
+        self.scope.cancel()
+        self._data = None
+        self.buffer = bytearray()
+        self._tell()
+
+    async def piece(self, start: int, most: int) -> bytes:
+        """See `Flow`."""
+        while not self._broken:
+            if start < self._ready:
+                end = min(self._ready, start + most)
+                if self._data is not None:
+                    return self._data[start:end]
+                with memoryview(self.buffer) as view:
+                    return bytes(view[len(FOUND) + start : len(FOUND) + end])
+            await self._changed.wait()
+        raise FlowBroken(f"the update of round {self.round} is not to be had")
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+def _checked(relayed: _Relayed, answer: bytes) -> bytes | None:
+    data = answer[len(FOUND) :]
+    good = answer.startswith(FOUND) and len(data) == relayed.size
+    return data if good and content_id(data) == relayed.update else None

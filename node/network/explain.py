@@ -1,0 +1,22 @@
+"""What the network's failures to start mean to the user."""
+
+from __future__ import annotations
+
+from ..errors import ExitCode, UserError
+from .errors import BadAddress, PortInUse
+
+
+def explain_network(error: PortInUse | BadAddress) -> UserError:
+    """The error to show for an address that cannot be listened on or announced."""
+    if isinstance(error, PortInUse):
+        return UserError(
+            ExitCode.PORT_IN_USE,
+            str(error),
+            "choose another port with --listen (0 takes a free one)",
+        )
+    return UserError(
+        ExitCode.BAD_ADDRESS,
+        f"{error.text!r} is not an address that can be used here: {error.why}",
+        "an address looks like /ip4/203.0.113.7/tcp/4001; a bootstrap peer's ends in "
+        "/p2p/12D3KooW…",
+    )

@@ -1,0 +1,93 @@
+"""Being reached: all that a node does so that others can connect to it, wherever it stands."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import trio
+
+from ....crypto.identity import peer_text
+from ..discovery.introductions import Introducer
+from ..network import Network
+from .dial_back import DialBack
+from .port_mapping import Mapping
+from .punching import Punching
+from .reachability import Reachability
+from .reservations import Places
+from .upgrades import Upgrades
+
+_CHECK_SECONDS = 1.0
+
+
+class Reach:
+    """What keeps one node within reach. `run` does the work, for ever."""
+
+    def __init__(self, network: Network, introducer: Introducer, *, upnp: bool = True) -> None:
+        """`upnp`: ask the router to open a port, if others cannot dial us."""
+        self._network = network
+        self._reachability = Reachability(network, introducer)
+        self._places = Places(network, introducer, self._needs_relay)
+        self._mapping = Mapping(network, lambda: self._reachability.verdict == "unreachable")
+        punching = Punching(network, lambda: self._reachability.observed)
+        self._upgrades = Upgrades(network, introducer, punching)
+        self._upnp = upnp
+        DialBack(network)
+
+    async def run(self) -> None:
+        """Learn who can dial us, hold places at relays, replace circuits; for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reachability.run)
+            nursery.start_soon(self._places.run)
+            nursery.start_soon(self._upgrades.run)
+            if self._upnp:
+                nursery.start_soon(self._mapping.run)
+            while True:
+                # Whom nobody can call can put nobody through.
+                self._network.carries = self._reachability.verdict in ("reachable", "local")
+                await trio.sleep(_CHECK_SECONDS)
+
+    @property
+    def dialable(self) -> bool | None:
+        """Whether others can dial this node; None while nobody has tried."""
+        verdict = self._reachability.verdict
+        return None if verdict == "unknown" else verdict != "unreachable"
+
+    def status(self) -> dict[str, Any]:
+        """What a node's owner is told: `verdict`, `advice` and the facts behind them."""
+        reachability, relayed = self._reachability, self._network.relayed()
+        return {
+            "verdict": reachability.verdict,
+            "advice": self._advice(),
+            "observed": reachability.observed,
+            "port": reachability.port,
+            "mapped": self._mapping.address,
+            "relays": [peer_text(relay) for relay in self._places.relays],
+            "ways": {
+                peer_text(peer): "relayed" if peer in relayed else "direct"
+                for peer in self._network.connected()
+            },
+            "peers_relayed": len(relayed),
+            "peers_direct": len(self._network.connected() - relayed),
+        }
+
+    def _advice(self) -> str:
+        verdict, port = self._reachability.verdict, self._reachability.port
+        if verdict == "reachable":
+            return "reachable from outside"
+        if verdict == "local":
+            return "reachable in this network; nobody outside it has tried"
+        if verdict == "unreachable":
+            carried = "or nothing: a relay carries you"
+            if not self._places.relays:
+                carried = "or name a bootstrap peer that relays with --bootstrap"
+            return f"not reachable from outside: open TCP {port}, {carried}"
+        return "not known yet: nobody has called back"
+
+    def _needs_relay(self) -> bool:
+        verdict = self._reachability.verdict
+        if verdict == "local":
+            # Somebody is in another network than we are.
+            remotes = (self._network.remote(peer) for peer in self._network.connected())
+            return any(r is not None and ipaddress.ip_address(r.host).is_global for r in remotes)
+        return verdict != "reachable"

@@ -1,0 +1,128 @@
+"""Places at relays: how a node that nobody can dial is reached all the same.
+
+As long as it is wanted, a node holds places at up to two relays: bootstrap peers, else members that it
+could dial itself and that are willing. It tells the addresses that come with them, and looks for
+another relay when one goes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ....crypto.identity import PeerId, peer_text, short_peer
+from ..addresses import circuit_through
+from ..circuits import Reservation
+from ..discovery.introductions import Introducer
+from ..errors import DialError
+from ..events import PeerDown, PeerUp
+from ..network import Network
+
+log = logging.getLogger(__name__)
+
+# Two for safety: peers find the other place in the same record.
+PLACES = 2
+# Of one relay: the way we know it by, and one that it names.
+_ADDRESSES_PER_RELAY = 2
+_RENEW_SECONDS = 300.0
+_CHECK_SECONDS = 2.0
+# A relay that is full is not asked again at once; one that does not know yet whether it can be dialled
+# itself soon does. Doubled each time, and forgotten with the connection.
+_FIRST_RETRY_SECONDS = 2.0
+_LAST_RETRY_SECONDS = 30.0
+
+
+class Places:
+    """The places of one node. `run` does the work, for ever."""
+
+    def __init__(
+        self, network: Network, introducer: Introducer, wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._network = network
+        self._introducer = introducer
+        self._wanted = wanted
+        self._held: dict[PeerId, Reservation] = {}
+        # By relay that had no place: when to ask again, and what to wait after that.
+        self._turns: dict[PeerId, tuple[float, float]] = {}
+        self._changed = trio.Event()
+
+    @property
+    def relays(self) -> list[PeerId]:
+        """The relays that hold a place for us."""
+        return list(self._held)
+
+    async def run(self) -> None:
+        """Hold places, for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch)
+            while True:
+                changed = self._changed
+                await self._look_after()
+                with trio.move_on_after(_CHECK_SECONDS):
+                    await changed.wait()
+
+    async def _watch(self) -> None:
+        # With its connections a relay that was started anew has lost its memory, however fast it was.
+        with self._network.peer_events() as events:
+            async for event in events:
+                if isinstance(event, PeerDown):
+                    self._held.pop(event.peer, None)
+                    self._turns.pop(event.peer, None)
+                if isinstance(event, PeerUp) or event.peer in self._held:
+                    self._changed.set()
+                    self._changed = trio.Event()
+
+    async def _look_after(self) -> None:
+        now = trio.current_time()
+        if not self._wanted():
+            self._held.clear()
+        else:
+            for relay, place in list(self._held.items()):
+                if place.expires - now < _RENEW_SECONDS:
+                    await self._reserve(relay)
+            for relay in self._candidates(now):
+                if len(self._held) >= PLACES:
+                    break
+                await self._reserve(relay)
+        self._network.announce(
+            "circuit", [address for relay in self._held for address in self._addresses(relay)]
+        )
+
+    def _candidates(self, now: float) -> list[PeerId]:
+        first = self._introducer.bootstrap_peers
+        possible: list[PeerId] = []
+        for peer in self._network.connected():
+            remote = self._network.remote(peer)
+            # Whom we could dial others can, most likely.
+            reachable = remote is not None and (remote.dialled or peer in first)
+            due = peer not in self._turns or self._turns[peer][0] <= now
+            if reachable and due and peer not in self._held:
+                possible.append(peer)
+        return sorted(possible, key=lambda peer: (peer not in first, peer))
+
+    async def _reserve(self, relay: PeerId) -> None:
+        try:
+            place = await self._network.circuits.reserve(relay)
+        except DialError as error:
+            log.debug("no place at %s: %s", short_peer(relay), error.reason)
+            self._held.pop(relay, None)
+            delay = self._turns.get(relay, (0.0, _FIRST_RETRY_SECONDS))[1]
+            self._turns[relay] = (trio.current_time() + delay, min(2 * delay, _LAST_RETRY_SECONDS))
+            return
+        self._turns.pop(relay, None)
+        # It may have gone while it answered.
+        if relay in self._network.connected():
+            self._held[relay] = place
+
+    def _addresses(self, relay: PeerId) -> list[str]:
+        ways = list(self._held[relay].addresses)
+        remote = self._network.remote(relay)
+        if remote is not None and remote.dialled:
+            family = "ip6" if ":" in remote.host else "ip4"
+            ways.insert(0, f"/{family}/{remote.host}/tcp/{remote.port}/p2p/{peer_text(relay)}")
+        return [
+            circuit_through(way, self._network.peer)
+            for way in list(dict.fromkeys(ways))[:_ADDRESSES_PER_RELAY]
+        ]

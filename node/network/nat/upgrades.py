@@ -1,0 +1,131 @@
+"""From circuits to direct connections, wherever there is a way.
+
+A circuit costs the relay's line and a detour. For every peer that is connected through relays alone,
+the node keeps trying the peer's own addresses and hole punching, soon where something new is known and
+else less and less often; once a direct connection stands, new streams use it, and a little later the
+circuit is closed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import trio
+
+from ....crypto.identity import PeerId
+from ..addresses import through_relay
+from ..discovery.introductions import Introducer
+from ..errors import BadAddress, DialError
+from ..network import Network
+from .punching import Punching
+
+_CHECK_SECONDS = 0.5
+_DIAL_SECONDS = 5.0
+# Counted from the beginning of one try to that of the next: an address that nobody answers at takes five
+# seconds by itself.
+_FIRST_RETRY_SECONDS = 2.0
+_LAST_RETRY_SECONDS = 300.0
+# What was under way on the circuit may come to its end: two updates on a home's upload.
+_GRACE_SECONDS = 10.0
+
+Way = Literal["dial", "punch"]
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """When to try next, and what to wait after that, with what was known at the last try."""
+
+    due: float
+    delay: float
+    known: Hashable
+
+
+class Upgrades:
+    """The upgrades of one node. `run` does the work, for ever."""
+
+    def __init__(self, network: Network, introducer: Introducer, punching: Punching) -> None:
+        self._network = network
+        self._introducer = introducer
+        self._punching = punching
+        self._turns: dict[tuple[PeerId, Way], _Turn] = {}
+        self._trying: set[tuple[PeerId, Way]] = set()
+        self._direct_since: dict[PeerId, float] = {}
+
+    async def run(self) -> None:
+        """Try, for ever."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                now = trio.current_time()
+                relayed = self._network.relayed()
+                for peer, way in self._turns.keys() - self._trying:
+                    if peer not in relayed:
+                        del self._turns[peer, way]
+                for peer in relayed:
+                    for way, known in self._ways(peer):
+                        if (peer, way) not in self._trying and self._is_due(peer, way, known, now):
+                            self._trying.add((peer, way))
+                            nursery.start_soon(self._try, peer, way)
+                self._close_spare_circuits(now, nursery)
+                await trio.sleep(_CHECK_SECONDS)
+
+    def _ways(self, peer: PeerId) -> Iterator[tuple[Way, Hashable]]:
+        """The ways that may lead to a peer, each with what is known about it."""
+        if addresses := self._addresses(peer):
+            yield "dial", addresses
+        # One of the two has to begin, and it must have learnt where the world sees it.
+        if self._network.peer < peer and self._punching.place is not None:
+            yield "punch", self._punching.place
+
+    def _addresses(self, peer: PeerId) -> tuple[str, ...]:
+        record = self._introducer.records.get(peer)
+        return tuple(a for a in record.addresses if not through_relay(a)) if record else ()
+
+    def _is_due(self, peer: PeerId, way: Way, known: Hashable, now: float) -> bool:
+        turn = self._turns.get((peer, way))
+        if turn is None:
+            turn = _Turn(now, _FIRST_RETRY_SECONDS, known)
+        elif turn.known != known:
+            # A mapping in the peer's router, or another place where we are seen. Not at once, or a
+            # peer that always tells something new would keep us dialling.
+            due = min(turn.due, now + _FIRST_RETRY_SECONDS)
+            turn = _Turn(due, _FIRST_RETRY_SECONDS, known)
+        self._turns[peer, way] = turn
+        return turn.due <= now
+
+    async def _try(self, peer: PeerId, way: Way) -> None:
+        turn, began = self._turns[peer, way], trio.current_time()
+        try:
+            if way == "punch":
+                await self._punching.punch(peer)
+            else:
+                await self._dial_all(self._addresses(peer))
+        finally:
+            self._trying.discard((peer, way))
+            due = began + turn.delay * random.uniform(0.7, 1.0)
+            self._turns[peer, way] = _Turn(
+                max(due, trio.current_time()), min(2 * turn.delay, _LAST_RETRY_SECONDS), turn.known
+            )
+
+    async def _dial_all(self, addresses: Sequence[str]) -> None:
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                nursery.start_soon(self._dial, address, nursery.cancel_scope)
+
+    async def _dial(self, address: str, others: trio.CancelScope) -> None:
+        try:
+            await self._network.connect(address, _DIAL_SECONDS, direct=True)
+        except (DialError, BadAddress):
+            # As expected of most; the next turn comes.
+            return
+        others.cancel()
+
+    def _close_spare_circuits(self, now: float, nursery: trio.Nursery) -> None:
+        spare = self._network.spare_circuits()
+        for peer in self._direct_since.keys() - spare:
+            del self._direct_since[peer]
+        for peer in spare:
+            if now - self._direct_since.setdefault(peer, now) >= _GRACE_SECONDS:
+                nursery.start_soon(self._network.close_circuits, peer)

@@ -1,0 +1,158 @@
+"""Blobs on disk: one file a blob, named by its content id.
+
+Whatever `get` returns hashes to the id that was asked for, even after bit rot, a power cut or a
+full disk; a blob is either there whole or not at all. Several processes may share one directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...crypto.hashing import ContentId, content_from_text, content_id, content_text
+from ...protocol.wire.blobs import MAX_BLOB_BYTES
+
+_TEMPORARY = ".temporary-"
+# A write of 16 MiB takes seconds; a temporary file that is older belongs to a process that died.
+_TEMPORARY_LIFETIME_SECONDS = 3600.0
+
+
+class DiskFull(OSError):
+    """The disk, or the user's quota on it, has no room for a blob; nothing of it is left behind."""
+
+
+class BlobStore:
+    """The blobs below `root`, a directory that is created if it is missing.
+
+    Raises `OSError` where the disk does; nothing else escapes but `ValueError` for a blob that is
+    too large.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+        self._remove_leftovers()
+
+    def path(self, cid: ContentId) -> Path:
+        """Where this blob lies, whether or not it is there. Nobody may write to it."""
+        return self.root / content_text(cid)
+
+    def put(self, data: bytes | memoryview) -> ContentId:
+        """Store a blob durably and return its id; storing it again costs a read, no more.
+
+        Raises `DiskFull`, and `ValueError` for more than `MAX_BLOB_BYTES`.
+        """
+        if len(data) > MAX_BLOB_BYTES:
+            raise ValueError(f"a blob has at most {MAX_BLOB_BYTES} bytes, not {len(data)}")
+        cid = content_id(data)
+        # Compared rather than trusted: putting a blob again mends a copy that has rotted.
+        if self._read(self.path(cid)) != data:
+            self._write(self.path(cid), data)
+        return cid
+
+    def get(self, cid: ContentId) -> bytes | None:
+        """The bytes of a blob, or None if it is not here. A corrupt file is removed."""
+        path = self.path(cid)
+        data = self._read(path)
+        if data is None or self._sound(data, cid):
+            return data
+        return self._take_out(path, cid)
+
+    def has(self, cid: ContentId) -> bool:
+        """Whether a file for this blob is there; only `get` checks what is in it."""
+        return self.path(cid).is_file()
+
+    def size(self, cid: ContentId) -> int | None:
+        """The bytes of a blob, None if it is not here."""
+        try:
+            return self.path(cid).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def remove(self, cid: ContentId) -> bool:
+        """Remove a blob. False if it was not there."""
+        try:
+            self.path(cid).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def ids(self) -> Iterator[ContentId]:
+        """The ids of all blobs, in no order."""
+        with os.scandir(self.root) as entries:
+            for entry in entries:
+                # Files that are not ours are left alone and not reported.
+                with contextlib.suppress(ValueError):
+                    yield content_from_text(entry.name)
+
+    def _read(self, path: Path) -> bytes | None:
+        try:
+            with path.open("rb") as file:
+                # One byte more than allowed is enough to see that it is not one of ours.
+                return file.read(MAX_BLOB_BYTES + 1)
+        except FileNotFoundError:
+            return None
+
+    def _sound(self, data: bytes, cid: ContentId) -> bool:
+        return len(data) <= MAX_BLOB_BYTES and content_id(data) == cid
+
+    def _write(self, path: Path, data: bytes | memoryview) -> None:
+        temporary = self._temporary_path()
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            self._sync_directory()
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(
+                    error.errno, f"no room for {len(data)} bytes in {self.root}"
+                ) from error
+            raise
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+    def _take_out(self, path: Path, cid: ContentId) -> bytes | None:
+        """Remove a file that was found corrupt; return its bytes if it turns out to be sound.
+
+        Another process may have put a sound copy in its place since it was read, so the file is
+        moved aside first and judged once more where nobody else touches it.
+        """
+        aside = self._temporary_path()
+        try:
+            path.replace(aside)
+        except FileNotFoundError:
+            return None
+        data = self._read(aside)
+        if data is not None and self._sound(data, cid):
+            aside.replace(path)
+            return data
+        aside.unlink(missing_ok=True)
+        return None
+
+    def _temporary_path(self) -> Path:
+        return self.root / f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
+
+    def _sync_directory(self) -> None:
+        # The new name survives a power cut only once the directory itself is on the disk.
+        descriptor = os.open(self.root, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _remove_leftovers(self) -> None:
+        oldest = time.time() - _TEMPORARY_LIFETIME_SECONDS
+        for path in self.root.glob(f"{_TEMPORARY}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < oldest:
+                    path.unlink()

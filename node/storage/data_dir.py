@@ -1,0 +1,174 @@
+"""The data directory: where everything lies, who may use it, and whether there is room.
+
+One process at a time works in a data directory; a second one is told which process has it. The
+directory is made readable by its owner alone, since the peer's secret key lies in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import platformdirs
+
+from ...crypto import keystore
+from ...crypto.identity import Identity
+from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
+from ..errors import ExitCode, UserError
+
+# Enough for records, logs and a few updates; what a command will need on top it asks for by name.
+MINIMUM_FREE_BYTES = 64 << 20
+
+
+def default_data_dir() -> Path:
+    """The place the operating system has for a program's data of this user."""
+    return Path(platformdirs.user_data_dir("distro-node", appauthor=False))
+
+
+class SwarmDir:
+    """The files of one swarm below the data directory. Nothing is created by naming it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.manifest = root / "manifest"
+        self.ledger = root / "ledger"
+        self.votes = root / "votes"
+        self.momentum = root / "momentum"
+        self.history = root / "history.jsonl"
+
+
+class DataDir:
+    """The paths in a data directory. Nothing is created before `create`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.identity = root / "identity.key"
+        self.lock_file = root / "daemon.lock"
+        self.socket = root / "daemon.sock"
+        self.blobs = root / "blobs"
+        self.swarms = root / "swarms"
+        self.logs = root / "logs"
+
+    def swarm(self, swarm: SwarmId) -> SwarmDir:
+        """The files of one swarm."""
+        return SwarmDir(self.swarms / swarm_text(swarm))
+
+    def known_swarms(self) -> list[SwarmId]:
+        """The swarms whose manifest is here, in the order of their ids."""
+        found = []
+        for manifest in sorted(self.swarms.glob("*/manifest")):
+            with contextlib.suppress(SwarmIdError):
+                found.append(swarm_from_text(manifest.parent.name))
+        return found
+
+    def create(self) -> None:
+        """Create the directory and its parts, mode 0700, and check that one can write there.
+
+        A directory that is there keeps its mode: the home directory given by mistake must not be
+        closed to others. What lies in it has a mode of its own.
+
+        Raises `UserError` (`DATA_DIR`, or `DISK_FULL` with less than `MINIMUM_FREE_BYTES` free).
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for part in (self.blobs, self.swarms, self.logs):
+                part.mkdir(exist_ok=True, mode=0o700)
+            if not os.access(self.root, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.root))
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise disk_full(self.root) from error
+            raise UserError(
+                ExitCode.DATA_DIR,
+                f"the data directory {self.root} cannot be used: {error.strerror}",
+                "give a directory that you may write to with --data-dir",
+            ) from error
+        self.require_free(MINIMUM_FREE_BYTES)
+
+    def require_free(self, needed: int, what: str = "the node's own files") -> None:
+        """Check that `needed` bytes are free. Raises `UserError` (`DISK_FULL`)."""
+        free = shutil.disk_usage(self.root).free
+        if free < needed:
+            raise UserError(
+                ExitCode.DISK_FULL,
+                f"{what} need {_size(needed)} in {self.root}, and {_size(free)} are free",
+                "free some space, or give a directory on a larger disk with --data-dir",
+            )
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the directory for this process; released when it ends, however it ends.
+
+        Raises `UserError` (`DATA_DIR_LOCKED`) naming the process that holds it.
+        """
+        try:
+            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise UserError(
+                ExitCode.DATA_DIR,
+                f"the lock file {self.lock_file} cannot be opened: {error.strerror}",
+                "make sure that the data directory and all in it are yours",
+            ) from error
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise self._locked(descriptor) from None
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            # Closing releases the lock. The file stays: removing it would let two processes hold
+            # locks on two files of one name.
+            os.close(descriptor)
+
+    def _locked(self, descriptor: int) -> UserError:
+        # The number is a hint for people; a holder that has not written it yet leaves it empty.
+        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+        who = f"process {holder}" if holder.isdigit() else "another process"
+        return UserError(
+            ExitCode.DATA_DIR_LOCKED,
+            f"the data directory {self.root} is in use by {who}",
+            "stop that one first (`distro-node leave`), or give another directory with --data-dir",
+        )
+
+
+def open_identity(data: DataDir, passphrase: str | None, *, create: bool = True) -> Identity:
+    """Load the peer's identity, and make one if there is none and `create` says so.
+
+    Raises `UserError` (`WRONG_PASSPHRASE` if one is missing or wrong, `KEYSTORE` otherwise).
+    """
+    try:
+        read = keystore.load_or_create if create else keystore.load_identity
+        return read(data.identity, passphrase)
+    except keystore.PassphraseNeeded as error:
+        raise UserError(
+            ExitCode.WRONG_PASSPHRASE,
+            error.problem,
+            "put it into the environment variable DISTRO_NODE_PASSPHRASE, or into a file given "
+            "with --passphrase-file",
+        ) from None
+    except keystore.KeystoreError as error:
+        wrong = isinstance(error, keystore.WrongPassphrase)
+        code = ExitCode.WRONG_PASSPHRASE if wrong else ExitCode.KEYSTORE
+        raise UserError(code, error.problem, error.remedy) from None
+
+
+def disk_full(place: Path | str | None) -> UserError:
+    """The error for a disk, or a quota on it, without room."""
+    where = f" for {place}" if place else ""
+    return UserError(
+        ExitCode.DISK_FULL,
+        f"the disk is full: there is no space left{where}",
+        "free some space and start again (nothing is lost), or use --data-dir on a larger disk",
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

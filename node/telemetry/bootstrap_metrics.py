@@ -1,0 +1,64 @@
+"""What a bootstrap peer tells Prometheus: how busy it is, and what it had to refuse.
+
+As in `metrics`, label values come out of fixed sets: no swarm and no peer has a series of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from prometheus_client import Counter, Gauge
+
+from ...protocol.wire.introductions import Registry
+from ..network.network import Network
+from .metrics import Family, Follower, new_registry
+
+Refusal = Literal[
+    "places",
+    "circuits",
+    "no_place",
+    "unwilling",
+    "unreachable",
+    "refused_peer",
+    "malformed",
+    "other",
+]
+
+
+class BootstrapMetrics:
+    """The metrics of one bootstrap peer, in a registry of their own."""
+
+    def __init__(self, *, version: str) -> None:
+        self.registry = new_registry(version)
+        self._peers = self._gauge("peers_connected", "Peers with an open connection.")
+        self._swarms = self._gauge("swarms", "Swarms whose peers have introduced themselves.")
+        self._places = self._gauge("places", "Peers that hold a place, to be called through here.")
+        self._circuits = self._gauge("circuits", "Connections between peers that go through here.")
+        self._relayed = Counter(
+            "distro_bootstrap_relayed_bytes_total",
+            "Bytes carried between peers that cannot reach each other.",
+            registry=self.registry,
+        )
+        refused = Counter(
+            "distro_bootstrap_refused_total",
+            "Requests to the circuit relay that were refused.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._refused = Follower(Family(refused, get_args(Refusal)))
+        self._relayed_so_far = 0
+
+    def update(self, network: Network, introduced: Registry) -> None:
+        """Bring all of them up to date."""
+        self._peers.set(len(network.connected()))
+        self._swarms.set(introduced.swarms())
+        carrier = network.carrier
+        if carrier is not None:
+            self._places.set(carrier.places())
+            self._circuits.set(carrier.circuits)
+            self._relayed.inc(carrier.relayed_bytes - self._relayed_so_far)
+            self._relayed_so_far = carrier.relayed_bytes
+            self._refused.update(carrier.refused)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"distro_bootstrap_{name}", text, registry=self.registry)

@@ -1,0 +1,350 @@
+"""What a node tells Prometheus: every metric, its meaning and the page that serves them.
+
+Label values come out of fixed sets, so the number of series does not grow with the swarm, its age
+or the imagination of its peers. `docs/metrics.md` holds the table that this module prints.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any, Generic, Literal, TypeVar, get_args
+from wsgiref.simple_server import WSGIServer
+
+import psutil
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
+
+from ..errors import ExitCode, UserError
+
+State = Literal[
+    "starting",
+    "connecting",
+    "syncing",
+    "joining",
+    "waiting",
+    "training",
+    "paused",
+    "leaving",
+    "other",
+]
+Phase = Literal["compute", "encode", "transfer", "agree", "apply", "other"]
+# As in network/traffic.py.
+Kind = Literal["update", "relayed", "blob", "gossip", "ledger", "other"]
+_RELAYED = "; relayed are others' updates that pass through"
+Scope = Literal["own", "swarm", "other"]
+Side = Literal["own", "peer", "other"]
+Owner = Literal["node", "trainer", "device", "other"]
+# What envelopes, decoders and the checks of the protocol say of a message that they refuse.
+Reason = Literal[
+    "bad_hash",
+    "bad_signature",
+    "certificate",
+    "equivocation",
+    "evidence",
+    "frozen",
+    "impersonation",
+    "invalid",
+    "malformed",
+    "mismatch",
+    "not_leader",
+    "not_member",
+    "other_round",
+    "oversized",
+    "record",
+    "refused_peer",
+    "silences_us",
+    "stale",
+    "too_far",
+    "unknown_kind",
+    "version",
+    "wrong_parent",
+    "wrong_swarm",
+    "other",
+]
+
+# A small model on a LAN computes in tens of milliseconds, and the manifest's default limit of a
+# collect phase is ten minutes; steps of about three tell a slow phase from a fast one.
+DURATION_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 600.0)
+
+Metric = TypeVar("Metric", Counter, Gauge, Histogram)
+
+
+class Family(Generic[Metric]):
+    """A metric with one label that takes few values: `metrics.sent["update"].inc(size)`.
+
+    A value outside the set counts as `other`: what a peer makes us say must not make a series.
+    Every value has its series from the start, so that a rate sees the first event too.
+    """
+
+    def __init__(self, metric: Metric, values: Sequence[str]) -> None:
+        self._children: dict[str, Metric] = {value: metric.labels(value) for value in values}
+
+    def __getitem__(self, value: str) -> Metric:
+        return self._children.get(value, self._children["other"])
+
+
+class Follower:
+    """Brings counters up to totals that are counted elsewhere, such as the network's."""
+
+    def __init__(self, family: Family[Counter]) -> None:
+        self._family = family
+        self._seen: dict[str, float] = {}
+
+    def update(self, totals: Mapping[str, float]) -> None:
+        """Add what has come on top since the last call. A total that shrank began anew at zero."""
+        for value, total in totals.items():
+            seen = self._seen.get(value, 0)
+            self._family[value].inc(total - seen if total >= seen else total)
+            self._seen[value] = total
+
+
+def new_registry(version: str) -> CollectorRegistry:
+    """A registry with what every page says: which program this is, and how its process does."""
+    # Otherwise every counter drags a second series along that says when it was created.
+    disable_created_metrics()
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    Info("distro_build", "The version of distro-node.", registry=registry).info(
+        {"version": version}
+    )
+    return registry
+
+
+class Metrics:
+    """The metrics of one node, in a registry of their own.
+
+    libp2p puts counters labelled by peer, an unbounded set, into the client library's global
+    registry; hence the own one. All members may be set from any thread.
+    """
+
+    def __init__(self, *, version: str) -> None:
+        self.registry = new_registry(version)
+        self._state = self._family(
+            Gauge, "state", "1 for the state that the node is in, 0 for the others.", "state", State
+        )
+        self.trainer_restarts = self._single(
+            Counter, "trainer_restarts_total", "Times the trainer process was started again."
+        )
+        self.trainer_idle = self._single(
+            Counter,
+            "trainer_idle_seconds_total",
+            "Seconds that the trainer had nothing to do, or waited for training data.",
+        )
+        self.memory = self._family(
+            Gauge,
+            "memory_bytes",
+            "Memory in use: resident in the node or trainer process, or allocated on the device.",
+            "owner",
+            Owner,
+        )
+        self.memory["node"].set_function(_resident_bytes)
+
+        self.round = self._single(Gauge, "round", "Rounds applied since the swarm began.")
+        self.members = self._single(Gauge, "members", "Members in force in the current round.")
+        self.training_loss = self._single(
+            Gauge, "training_loss", "Mean training loss of the last round, nats per token."
+        )
+        self.heldout_loss = self._single(
+            Gauge, "heldout_loss", "Loss on the held-out data when last measured, nats per token."
+        )
+        # Not a loss of zero: nothing has been measured yet.
+        self.training_loss.set(math.nan)
+        self.heldout_loss.set(math.nan)
+        self.tokens = self._family(
+            Counter,
+            "tokens_total",
+            "Tokens trained on in the rounds that this node applied.",
+            "scope",
+            Scope,
+        )
+        self.tokens_per_second = self._family(
+            Gauge, "tokens_per_second", "Tokens per second over the last round.", "scope", Scope
+        )
+        self.rounds_contributed = self._single(
+            Counter, "rounds_contributed_total", "Rounds whose record counts this node's update."
+        )
+        self.phase_seconds = self._family(
+            Histogram,
+            "round_phase_seconds",
+            "How long the phases of a round took.",
+            "phase",
+            Phase,
+            buckets=DURATION_BUCKETS,
+        )
+
+        self.slots_skipped = self._single(
+            Counter, "slots_skipped_total", "Slots of the agreement that ended without a record."
+        )
+        self.updates_late = self._single(
+            Counter,
+            "updates_late_total",
+            "Updates of other members that arrived after their round was decided.",
+        )
+        self.updates_refunded = self._single(
+            Counter,
+            "updates_refunded_total",
+            "Own updates that missed their round and went back into the momentum.",
+        )
+        self.updates_left_out = self._single(
+            Counter,
+            "updates_left_out_total",
+            "Updates that most of the others contradict, left out of the step by the audit.",
+        )
+        self.fingerprint_mismatches = self._family(
+            Counter,
+            "fingerprint_mismatches_total",
+            "Parameters found to differ from the swarm's: this node's own, or a peer's.",
+            "side",
+            Side,
+        )
+        self.members_expelled = self._single(
+            Counter,
+            "members_expelled_total",
+            "Members that contradicted themselves and were expelled for it by a record.",
+        )
+        self.resyncs = self._single(
+            Counter, "resyncs_total", "Times this node dropped its state and fetched the swarm's."
+        )
+
+        self.peers_connected = self._single(
+            Gauge, "peers_connected", "Peers with an open connection."
+        )
+        self.peers_relayed = self._single(
+            Gauge, "peers_relayed", "Peers that are connected through a relay alone."
+        )
+        self.reachable = self._single(
+            Gauge,
+            "reachable",
+            "1 if others can dial this node, 0 if not; no number: not known yet.",
+        )
+        self.reachable.set(math.nan)
+        self.update_bytes = self._single(
+            Gauge, "update_bytes", "Size of the update that this node sent last."
+        )
+        self.sent = self._family(
+            Counter, "sent_bytes_total", f"Bytes sent to peers{_RELAYED}.", "kind", Kind
+        )
+        self.received = self._family(
+            Counter, "received_bytes_total", f"Bytes received from peers{_RELAYED}.", "kind", Kind
+        )
+        self.rejected = self._family(
+            Counter,
+            "messages_rejected_total",
+            "Messages and blobs from peers that failed a check, or (`frozen`) never came.",
+            "reason",
+            Reason,
+        )
+
+    def set_state(self, state: str) -> None:
+        """Say which state the node is in, and so which ones it is not in."""
+        for known in get_args(State):
+            self._state[known].set(0)
+        self._state[state].set(1)
+
+    def serve(self, address: tuple[str, int]) -> MetricsPage:
+        """Serve the metrics over HTTP, at a host and port, from a thread of their own.
+
+        Port 0 takes any free port. Raises `UserError`: `PORT_IN_USE` if somebody listens there
+        already, `BAD_ADDRESS` if the address is none of this machine's.
+        """
+        return serve_page(self.registry, address)
+
+    def _single(self, kind: type[Metric], name: str, text: str) -> Metric:
+        return kind(f"distro_{name}", text, registry=self.registry)
+
+    def _family(
+        self, kind: type[Metric], name: str, text: str, label: str, values: Any, **options: Any
+    ) -> Family[Metric]:
+        metric = kind(f"distro_{name}", text, [label], registry=self.registry, **options)
+        return Family(metric, get_args(values))
+
+
+@dataclass(frozen=True)
+class MetricsPage:
+    """The page while it is being served."""
+
+    url: str
+    _server: WSGIServer
+    _thread: Thread
+
+    def close(self) -> None:
+        """Stop serving and give the port back."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> MetricsPage:
+    """Serve a registry over HTTP; as `Metrics.serve`."""
+    host, port = address
+    name = f"[{host}]" if ":" in host else host
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(
+                ExitCode.PORT_IN_USE,
+                f"cannot serve metrics at {name}:{port}: the port is in use",
+                "another node may be running here; choose another port with --metrics-addr, or off",
+            ) from error
+        raise UserError(
+            ExitCode.BAD_ADDRESS,
+            f"cannot serve metrics at {name}:{port}: {error.strerror or error}",
+            "give --metrics-addr an address of this machine, such as 127.0.0.1:9464",
+        ) from error
+    return MetricsPage(
+        url=f"http://{name}:{server.server_port}/metrics", _server=server, _thread=thread
+    )
+
+
+def reference() -> str:
+    """The tables of `docs/metrics.md`: name, type, label values and meaning of every metric."""
+    # Only here: it is made of parts of this module.
+    from .bootstrap_metrics import BootstrapMetrics
+
+    return (
+        _table(Metrics(version="").registry)
+        + "\nA bootstrap peer with `--metrics-addr` serves these and no others:\n\n"
+        + _table(BootstrapMetrics(version="").registry)
+    )
+
+
+def _table(registry: CollectorRegistry) -> str:
+    lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
+    for family in registry.collect():
+        if not family.name.startswith("distro_"):
+            continue
+        name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
+        values: dict[str, list[str]] = {}
+        for sample in family.samples:
+            for label, value in sample.labels.items():
+                if label != "le" and value not in values.setdefault(label, []):
+                    values[label].append(value)
+        labels = "; ".join(
+            f"`{label}`" if family.type == "info" else f"`{label}`: {', '.join(of)}"
+            for label, of in values.items()
+        )
+        # Prometheus' text format, which the page speaks, knows no info type and calls it a gauge.
+        shown = "gauge" if family.type == "info" else family.type
+        lines.append(f"| `{name}` | {shown} | {labels} | {family.documentation} |")
+    return "\n".join(lines) + "\n"
+
+
+def _resident_bytes() -> float:
+    return psutil.Process().memory_info().rss
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,384 @@
+"""What a node tells people about itself: status, events, history, metrics.
+
+Everything that happens is told to the journal once; from there it goes to the screen, to
+`distro-node status`, to Prometheus and to `history.jsonl`. Nothing here influences the protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...crypto.identity import PeerId, peer_text, short_peer
+from ...protocol.wire.messages import Record
+from .metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+_EVENTS_KEPT = 50
+# A replay begins at a snapshot: more rounds than lie between the usual two.
+_ROUNDS_REMEMBERED = 1024
+# What a status says of "the last rounds" is about so many.
+_ROUNDS_AVERAGED = 17
+# Of the history's end; some hundred members make a line of ten kilobytes.
+_TAIL_BYTES = 8 << 20
+
+_SENTENCES = {
+    "admitted": "{who} joined the swarm",
+    "left": "{who} left politely",
+    "silent": "{who} fell silent and counts as departed",
+    "counted_out": "the others took this node for gone; it rejoins",
+    "expelled": "{who} contradicted itself, which a record now proves: it is expelled for good",
+    "late": "the update of {who} came after round {round} was decided",
+    "refunded": "our update missed round {round}; it goes back into the momentum",
+    "skipped": "the leader {who} was too slow; another one takes over",
+    "mismatch": "different parameters were found: {text}",
+    "forked": "the swarm followed another chain after a partition; this node rejoins it",
+    "resync": "fetching the swarm's state again: {text}",
+    "trainer": "the trainer process was started again: {text}",
+    "started": "{text}",
+}
+
+
+@dataclass
+class RoundTimes:
+    """When the phases of a round ended, in seconds of the event loop's clock; None: not yet."""
+
+    began: float | None = None
+    compute: float | None = None
+    encode: float | None = None
+    trained: float | None = None
+    announced: float | None = None
+    """With overlap its round may come long after it was trained."""
+    collected: float | None = None
+    decided: float | None = None
+
+
+@dataclass
+class OwnUpdate:
+    """The update that this node made for a round."""
+
+    size: int
+    coefficients: int
+    tokens: int
+
+
+@dataclass
+class _Totals:
+    tokens: int = 0
+    contributed: int = 0
+    first_round: int | None = None
+    last_round: int | None = None
+    update_bytes: list[int] = field(default_factory=lambda: [0, 0])
+    bits: list[int] = field(default_factory=lambda: [0, 0])
+    received: list[int] = field(default_factory=lambda: [0, 0])
+    idle: float = 0.0
+    """Seconds that the trainer had nothing to do."""
+
+
+class Journal:
+    """The account of one node in one swarm."""
+
+    def __init__(self, me: PeerId, metrics: Metrics) -> None:
+        self.me = me
+        self.metrics = metrics
+        self.started = time.time()
+        self.state = "starting"
+        self.progress: dict[str, Any] | None = None
+        self.round = 0
+        self.fingerprint: int | None = None
+        self.loss: float | None = None
+        self.heldout: tuple[int, float] | None = None
+        self.trainer_restarts = 0
+        self.device = ""
+        self.parameters = 0
+        self.times: dict[int, RoundTimes] = {}
+        self.own: dict[int, OwnUpdate] = {}
+        self._history: Path | None = None
+        # The fingerprints of the rounds that have been told already, the newest last.
+        self._told: dict[int, int] = {}
+        self._received: dict[int, int] = {}
+        self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
+        self._totals = _Totals()
+        self._last_applied: float | None = None
+        # When recent rounds were applied, and what the trainer had waited for by then.
+        self._waits: deque[tuple[float, float]] = deque(maxlen=_ROUNDS_AVERAGED)
+
+    def keep_history(self, path: Path) -> None:
+        """Write the history into this file, after what is there. Reads its end."""
+        self._history = path
+        self._told = dict(_last_rounds(path))
+
+    # What happens
+
+    def enter(self, state: str) -> None:
+        """The node is in another state (one of those in metrics.State)."""
+        if state != self.state:
+            _log.info("now %s", state)
+        self.state = state
+        self.metrics.set_state(state)
+
+    def report(self, what: str, done: int, total: int) -> None:
+        """Progress of something long."""
+        self.progress = {"what": what, "done": done, "total": total}
+
+    def event(self, kind: str, round: int, peer: PeerId | None = None, text: str = "") -> None:
+        """Something that people want to read."""
+        who = "this node" if peer == self.me else f"peer {short_peer(peer)}" if peer else "a peer"
+        sentence = _SENTENCES.get(kind, "{text}").format(who=who, round=round, text=text)
+        _log.info("round %d: %s", round, sentence)
+        self._events.append(
+            {
+                "time": time.time(),
+                "round": round,
+                "kind": "joined" if kind == "admitted" else kind,
+                "peer": peer_text(peer) if peer else None,
+                "text": sentence,
+            }
+        )
+        if kind == "late":
+            self.metrics.updates_late.inc()
+        elif kind == "refunded":
+            self.metrics.updates_refunded.inc()
+        elif kind == "skipped":
+            self.metrics.slots_skipped.inc()
+        elif kind == "expelled":
+            self.metrics.members_expelled.inc()
+        elif kind == "mismatch":
+            self.metrics.fingerprint_mismatches["own" if peer == self.me else "peer"].inc()
+        elif kind in ("resync", "forked"):
+            self.metrics.resyncs.inc()
+        elif kind == "trainer":
+            self.trainer_restarts += 1
+            self.metrics.trainer_restarts.inc()
+
+    def round_times(self, round: int) -> RoundTimes:
+        """The times of a round, to be filled in."""
+        return self.times.setdefault(round, RoundTimes())
+
+    def trained(self, round: int, update: OwnUpdate) -> None:
+        """Our update for `round` is ready."""
+        self.own[round] = update
+        self.metrics.update_bytes.set(update.size)
+
+    def idle(self, seconds: float) -> None:
+        """The trainer had nothing to do for so long, or waited for its data."""
+        self._totals.idle += seconds
+        self.metrics.trainer_idle.inc(seconds)
+
+    def received(self, round: int, size: int) -> None:
+        """An update of `size` bytes for `round` came over the network."""
+        self._received[round] = self._received.get(round, 0) + size
+
+    def evaluated(self, round: int, loss: float) -> None:
+        """The held-out loss of the parameters after `round`."""
+        self.heldout = (round, loss)
+        self.metrics.heldout_loss.set(loss)
+        self._write({"round": round, "time": time.time(), "heldout": loss})
+
+    def applied(
+        self, record: Record, members: int, fingerprint: int, seconds: float, now: float
+    ) -> None:
+        """A record is in the parameters. Writes the round's line of the history.
+
+        A round that is only replayed, after a restart, is told and counted once.
+        """
+        round_ = record.round
+        self.round, self.fingerprint = round_, fingerprint
+        if self._told.get(round_) == fingerprint:
+            self.times.pop(round_, None)
+            return
+        self._told[round_] = fingerprint
+        if len(self._told) > _ROUNDS_REMEMBERED:
+            del self._told[next(iter(self._told))]
+        counted = any(entry.peer == self.me for entry in record.updates)
+        tokens = sum(entry.tokens for entry in record.updates)
+        losses = [(entry.loss, entry.tokens) for entry in record.updates if entry.tokens]
+        if losses:
+            self.loss = sum(loss * n for loss, n in losses) / sum(n for _, n in losses)
+            self.metrics.training_loss.set(self.loss)
+        own = self.own.pop(round_, None)
+        received = self._received.pop(round_, 0)
+        if own is not None and not counted:
+            self.event("refunded", round_, self.me)
+        phases = self._phases(round_, seconds)
+        waited = self._totals.idle - (self._waits[-1][1] if self._waits else 0.0)
+        self._waits.append((now, self._totals.idle))
+        self._count(round_, counted, own, tokens, received, len(record.updates))
+        self._update_metrics(round_, members, counted, own, tokens, phases, now)
+        self._write(
+            {
+                "round": round_,
+                "time": time.time(),
+                "members": members,
+                "counted": [peer_text(entry.peer) for entry in record.updates],
+                "loss": self.loss if losses else None,
+                "update_bytes": own.size if own else None,
+                "bits_per_coefficient": 8 * own.size / own.coefficients if own else None,
+                "received_bytes": received,
+                "fingerprint": f"{fingerprint:016x}",
+                "seconds": phases,
+                "idle_seconds": waited,
+                "tokens": tokens,
+            }
+        )
+        for table in (self.own, self.times, self._received):
+            for old in [r for r in table if r < round_]:
+                del table[old]
+
+    # What people ask
+
+    def status(self) -> dict[str, Any]:
+        """The journal's part of the status."""
+        totals = self._totals
+        return {
+            "state": self.state,
+            "progress": self.progress,
+            "round": self.round,
+            "phase": self._phase(),
+            "loss": self.loss,
+            "heldout": list(self.heldout) if self.heldout else None,
+            "tokens": totals.tokens,
+            "fingerprint": f"{self.fingerprint:016x}" if self.fingerprint is not None else None,
+            "first_round": totals.first_round,
+            "last_round": totals.last_round,
+            "rounds_contributed": totals.contributed,
+            "update_bytes": _mean(totals.update_bytes),
+            "bits_per_coefficient": _mean(totals.bits),
+            "received_bytes_per_round": _mean(totals.received),
+            "device": self.device,
+            "parameters": self.parameters,
+            "trainer_restarts": self.trainer_restarts,
+            "trainer_idle": self._idle_share(),
+            "started": self.started,
+            "events": list(self._events),
+        }
+
+    # Private
+
+    def _phase(self) -> str:
+        times = self.times.get(self.round + 1)
+        if times is None or times.began is None:
+            return "idle"
+        if times.trained is None:
+            return "compute"
+        if times.collected is None:
+            return "transfer"
+        return "agree" if times.decided is None else "apply"
+
+    def _idle_share(self) -> float | None:
+        """Which part of the last rounds the trainer had nothing to do."""
+        if len(self._waits) < 2:
+            return None
+        (first, before), (last, after) = self._waits[0], self._waits[-1]
+        return (after - before) / (last - first) if last > first else None
+
+    def _phases(self, round: int, apply_seconds: float) -> dict[str, float | None]:
+        times = self.times.pop(round, RoundTimes())
+        return {
+            "compute": times.compute,
+            "encode": times.encode,
+            "transfer": _difference(times.collected, times.announced or times.trained),
+            "agree": _difference(times.decided, times.collected),
+            "apply": apply_seconds,
+        }
+
+    def _count(
+        self,
+        round: int,
+        counted: bool,
+        own: OwnUpdate | None,
+        tokens: int,
+        received: int,
+        updates: int,
+    ) -> None:
+        totals = self._totals
+        totals.tokens += tokens
+        if own is not None:
+            _add(totals.update_bytes, own.size)
+            totals.bits[0] += 8 * own.size
+            totals.bits[1] += own.coefficients
+        if updates and received:
+            _add(totals.received, received)
+        if counted:
+            totals.contributed += 1
+            totals.last_round = round
+            if totals.first_round is None:
+                totals.first_round = round
+
+    def _update_metrics(
+        self,
+        round: int,
+        members: int,
+        counted: bool,
+        own: OwnUpdate | None,
+        tokens: int,
+        phases: dict[str, float | None],
+        now: float,
+    ) -> None:
+        metrics = self.metrics
+        metrics.round.set(round)
+        metrics.members.set(members)
+        metrics.tokens["swarm"].inc(tokens)
+        own_tokens = own.tokens if own is not None and counted else 0
+        metrics.tokens["own"].inc(own_tokens)
+        if self._last_applied is not None and now > self._last_applied:
+            metrics.tokens_per_second["swarm"].set(tokens / (now - self._last_applied))
+            metrics.tokens_per_second["own"].set(own_tokens / (now - self._last_applied))
+        self._last_applied = now
+        if counted:
+            metrics.rounds_contributed.inc()
+        for phase, seconds in phases.items():
+            if seconds is not None:
+                metrics.phase_seconds[phase].observe(max(0.0, seconds))
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._history is None:
+            return
+        try:
+            with self._history.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            # The history is a convenience; a full disk is noticed where it matters.
+            _log.warning("the history was not written: %s", error.strerror)
+
+
+def _last_rounds(history: Path) -> Iterator[tuple[int, int]]:
+    """Rounds and their fingerprints from the end of a history; what is no line of one is skipped.
+
+    A last line that a crash cut off is removed.
+    """
+    try:
+        with history.open("rb+") as file:
+            start = file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            tail = file.read()
+            whole = tail.rfind(b"\n") + 1
+            if whole < len(tail):
+                file.truncate(start + whole)
+    except OSError:
+        return
+    for line in tail[:whole].splitlines()[-_ROUNDS_REMEMBERED:]:
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+            entry = json.loads(line)
+            yield int(entry["round"]), int(entry["fingerprint"], 16)
+
+
+def _difference(end: float | None, start: float | None) -> float | None:
+    return None if end is None or start is None else max(0.0, end - start)
+
+
+def _add(mean: list[int], value: int) -> None:
+    mean[0] += value
+    mean[1] += 1
+
+
+def _mean(mean: list[int]) -> float | None:
+    return mean[0] / mean[1] if mean[1] else None

@@ -1,0 +1,47 @@
+"""What a trainer's failure means to the user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import ExitCode, UserError
+from ..storage.data_dir import disk_full
+from .errors import TrainerDied, TrainerFailed
+
+
+def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = None) -> UserError:
+    """The error to show for a trainer that failed, or could not be started at all.
+
+    `place` is the directory it wrote to. A failure of kind `internal` is a bug of ours: it is
+    raised again as it is.
+    """
+    if isinstance(error, TrainerDied):
+        return UserError(
+            ExitCode.TRAINER,
+            f"the trainer process ended unexpectedly: {error}",
+            "see what it wrote above; check that PyTorch is installed (pip install "
+            "'distro-node[train]') and that there is memory to spare",
+        )
+    match error.kind:
+        case "no_device":
+            return UserError(
+                ExitCode.NO_DEVICE,
+                f"the device cannot be used: {error}",
+                "choose another with --device; --device cpu works everywhere",
+            )
+        case "out_of_memory" | "model_too_large":
+            return UserError(
+                ExitCode.MODEL_TOO_LARGE,
+                f"the model does not fit: {error}",
+                "use a device with more memory (--device), or --micro-batch 1",
+            )
+        case "bad_model" | "bad_data" | "bad_snapshot":
+            return UserError(
+                ExitCode.MANIFEST,
+                f"the swarm's model or data cannot be used: {error}",
+                "whoever made the swarm has to mend its manifest and create it anew",
+            )
+        case "disk_full":
+            return disk_full(place)
+        case "internal":
+            raise error

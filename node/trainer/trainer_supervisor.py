@@ -1,0 +1,283 @@
+"""The workshop: the trainer process, the work queued for it, and its restart.
+
+Jobs are done one at a time in the order they came. A trainer that dies is started again, loaded with the
+newest snapshot at hand and caught up by replaying rounds; the node stays in the swarm meanwhile, and
+waits for nothing but its own next update.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import trio
+
+from ...protocol.codec.schedule import learning_rate
+from ...protocol.member.effects import Apply
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.messages import SnapshotEntry
+from ..content.snapshots import Snapshots
+from ..errors import ExitCode, UserError
+from ..storage.blob_store import BlobStore
+from ..telemetry.telemetry import Journal, OwnUpdate
+from .client import (
+    TrainerClient,
+    TrainerDied,
+    TrainerFailed,
+    TrainerSpec,
+    open_trainer,
+)
+from .explain import explain_trainer
+
+_log = logging.getLogger(__name__)
+
+# Between restarts: doubled while the trainer dies before it has done anything.
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 60.0
+# So often in a row a trainer may fail before it has done a single job.
+_MAX_FALSE_STARTS = 5
+
+_HELDOUT_SEQUENCES = 128
+
+# What a restart may mend; anything else that a trainer reports is for the user to mend.
+_RESTARTABLE = frozenset({"bad_snapshot", "internal"})
+
+
+class Reports(Protocol):
+    """Who hears of finished work: the runner."""
+
+    def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
+        """The trainer holds the parameters after `round`."""
+
+    def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
+        """The own update for `round` is ready."""
+
+    def applied(
+        self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
+    ) -> None:
+        """A record is in the parameters."""
+
+
+@dataclass(frozen=True)
+class _Train:
+    round: int
+    samples: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Evaluate:
+    pass
+
+
+class _Reload(Exception):
+    """The parameters are to be loaded again."""
+
+
+class Workshop:
+    """Owns the trainer of one swarm."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        spec: TrainerSpec,
+        store: BlobStore,
+        snapshots: Snapshots,
+        momentum: Path,
+        journal: Journal,
+        evaluate_every: int,
+        last_round: int | None = None,
+        data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
+    ) -> None:
+        """`data_ready` returns when the data of these training samples is on the disk."""
+        self._manifest = manifest
+        self._spec = spec
+        self._store = store
+        self._snapshots = snapshots
+        self._momentum = momentum
+        self._journal = journal
+        self._evaluate_every = evaluate_every
+        self._last_round = last_round
+        self._data_ready = data_ready
+        self._overtaken = trio.Event()
+        self._jobs: deque[_Train | Apply | _Evaluate] = deque()
+        self._wake = trio.Event()
+        self._reload = False
+        self._worked = False
+        self._applied = -1
+
+    def train(self, round: int, samples: tuple[int, ...]) -> None:
+        """Queue: compute an update for `round`."""
+        self._put(_Train(round, samples))
+
+    def apply(self, effect: Apply) -> None:
+        """Queue: apply a record."""
+        self._put(effect)
+        self._overtaken.set()
+
+    def reload(self) -> None:
+        """Drop everything queued and load the newest certified snapshot."""
+        self._jobs.clear()
+        self._reload = True
+        self._wake.set()
+        self._overtaken.set()
+
+    async def run(self, reports: Reports) -> None:
+        """Work for ever. Raises `UserError` for what a restart cannot mend."""
+        pause, false_starts = _FIRST_PAUSE_SECONDS, 0
+        certified_only = False
+        while True:
+            self._worked = False
+            reason = ""
+            try:
+                async with open_trainer(self._spec) as trainer:
+                    self._journal.device = trainer.info.device
+                    self._journal.parameters = trainer.info.parameters
+                    await self._serve(trainer, reports, certified_only)
+            except TrainerDied as death:
+                reason = str(death)
+            except TrainerFailed as failure:
+                if failure.kind not in _RESTARTABLE:
+                    raise explain_trainer(failure, self._spec.blobs) from None
+                reason = f"{failure.kind}: {failure}"
+                certified_only = True
+            if self._worked:
+                pause, false_starts = _FIRST_PAUSE_SECONDS, 0
+                certified_only = False
+            false_starts += 1
+            if false_starts >= _MAX_FALSE_STARTS:
+                raise UserError(
+                    ExitCode.TRAINER,
+                    f"the trainer failed {false_starts} times in a row: {reason}",
+                    "see the log in the data directory; what the node had is safe",
+                )
+            self._journal.event("trainer", self._journal.round, None, reason)
+            await trio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _serve(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
+        while True:
+            self._reload = False
+            await self._load(trainer, reports, certified_only)
+            try:
+                while True:
+                    await self._do(trainer, reports, await self._next())
+            except _Reload:
+                certified_only = True
+
+    async def _load(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
+        """Load a snapshot and the momentum, and say so."""
+        snapshot = await self._snapshots.best(certified_only=certified_only)
+        fingerprint = await trainer.load(self._snapshots.chunks(snapshot))
+        if await trainer.load_momentum(self._momentum):
+            _log.info("took up the momentum where it was saved")
+        # Whatever was queued was for other parameters; the report makes the member ask anew.
+        self._jobs.clear()
+        reports.loaded(snapshot.round, fingerprint, self._snapshots.entry(snapshot))
+
+    async def _do(
+        self, trainer: TrainerClient, reports: Reports, job: _Train | Apply | _Evaluate
+    ) -> None:
+        match job:
+            case _Train(round_, samples):
+                if not await self._have_data(samples):
+                    self._put_back(job)
+                    return
+                trained = await trainer.train(round_, samples)
+                times = self._journal.round_times(round_)
+                times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
+                update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens)
+                self._journal.trained(round_, update)
+                reports.trained(round_, trained.body, trained.tokens, trained.loss)
+            case Apply():
+                await self._apply(trainer, reports, job)
+            case _Evaluate():
+                # Of whatever the parameters are by now: several rounds may have been queued.
+                self._journal.evaluated(self._applied, await trainer.evaluate(_HELDOUT_SEQUENCES))
+        self._worked = True
+
+    async def _have_data(self, samples: tuple[int, ...]) -> bool:
+        """Wait for the data of these samples; False if a record came to be applied meanwhile."""
+        ready = self._data_ready
+        if ready is None:
+            return True
+        self._overtaken = trio.Event()
+        if self._reload or any(isinstance(job, Apply) for job in self._jobs):
+            return False
+        complete = False
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            async def fetch() -> None:
+                nonlocal complete
+                await ready(samples)
+                complete = True
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(fetch)
+            await self._overtaken.wait()
+            nursery.cancel_scope.cancel()
+        self._journal.idle(trio.current_time() - began)
+        return complete
+
+    def _put_back(self, job: _Train) -> None:
+        """Train after the record that overtook it; if that is its own round's, it comes too late."""
+        waiting = [each.record.round for each in self._jobs if isinstance(each, Apply)]
+        if waiting and waiting[-1] < job.round and not self._reload:
+            # With overlap: the data may be here by then, and there never is more than one record.
+            self._jobs.append(job)
+
+    async def _apply(self, trainer: TrainerClient, reports: Reports, job: Apply) -> None:
+        record = job.record
+        bodies = [self._store.get(entry.update) for entry in record.updates]
+        present = [body for body in bodies if body is not None]
+        if len(present) < len(bodies):
+            raise TrainerDied("an update that was held has vanished from the disk")
+        # Round 0 only gathers members; rates count from 1.
+        rate = learning_rate(self._manifest.schedule, max(1, record.round))
+        applied = await trainer.apply(record.round, present, rate, job.own_counted)
+        self._applied = record.round
+        self._journal.metrics.updates_left_out.inc(applied.left_out)
+        snapshot = None
+        if job.snapshot_due:
+            snapshot = await self._take_snapshot(trainer, record.round)
+        await self._measure_memory(trainer)
+        last = record.round == self._last_round
+        if last:
+            # The node leaves upon the report, and whoever ran it wants to know how well it ended.
+            await self._do(trainer, reports, _Evaluate())
+        reports.applied(record.round, applied.fingerprint, applied.seconds, snapshot)
+        if record.round % self._evaluate_every == 0 and not last:
+            # Behind the training that was just queued: nobody waits for a measurement.
+            self._put(_Evaluate())
+
+    async def _take_snapshot(self, trainer: TrainerClient, round: int) -> SnapshotEntry:
+        made = await trainer.snapshot()
+        entry = SnapshotEntry(round, self._store.put(made.blob_list), made.size)
+        self._snapshots.keep(entry)
+        await trainer.save_momentum(self._momentum)
+        return entry
+
+    async def _measure_memory(self, trainer: TrainerClient) -> None:
+        memory = await trainer.memory()
+        self._journal.metrics.memory["trainer"].set(memory["process_bytes"])
+        self._journal.metrics.memory["device"].set(memory["device_bytes"])
+
+    def _put(self, job: _Train | Apply | _Evaluate) -> None:
+        self._jobs.append(job)
+        self._wake.set()
+
+    async def _next(self) -> _Train | Apply | _Evaluate:
+        while True:
+            if self._reload:
+                raise _Reload
+            if self._jobs:
+                return self._jobs.popleft()
+            self._wake = trio.Event()
+            began = trio.current_time()
+            await self._wake.wait()
+            self._journal.idle(trio.current_time() - began)

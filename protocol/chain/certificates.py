@@ -1,0 +1,134 @@
+"""Certificates: how ballots become proof.
+
+A certificate of one kind for one slot is a set of ballots such that its signers are a quorum of the
+members that they do not *all* call silent. Discounting only whom every signer calls silent means
+that one honest signer who hears a member keeps that member in the count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from ...crypto.envelope import verify_detached
+from ...crypto.identity import PeerId
+from ..wire.encoding import encode
+from ..wire.errors import ProtocolError
+from ..wire.membership import FaultModel, Membership, quorum
+from ..wire.messages import BallotKind, Certificate, RecordId, SignedBallot
+
+Verify = Callable[[str, bytes, PeerId, bytes, bytes], bool]
+"""(kind, swarm, sender, body, signature) → whether the signature holds."""
+
+
+# Distinct masks are few: what everybody calls silent, and what somebody has noticed first. Only
+# ballots made to waste time have many; the bound is on what they cost.
+_MAX_FLOORS = 64
+
+
+def find_quorum(
+    ballots: Mapping[PeerId, Iterable[SignedBallot]], membership: Membership, model: FaultModel
+) -> tuple[SignedBallot, ...] | None:
+    """The largest set among `ballots` that certifies, one of each signer, sorted by peer.
+
+    A signer's ballots differ in their masks only: it signed all of them and any may be used. For each
+    *floor*, an intersection of masks that occur, those are tried together who call at least these
+    members silent; whatever certifies has such an intersection and is contained in that set.
+    """
+    signers: list[list[tuple[int, SignedBallot]]] = []
+    for _, versions in sorted(ballots.items()):
+        masks = [(membership.bits(signed.silent), signed) for signed in versions]
+        signers.append(sorted(masks, key=lambda version: _by_size(version[0])))
+    most_silent = max((masks[-1][0].bit_count() for masks in signers), default=0)
+    if len(signers) < quorum(model, len(membership) - most_silent):
+        return None
+    best: list[tuple[int, SignedBallot]] = []
+    for floor in _floors(mask for masks in signers for mask, _ in masks):
+        chosen = [
+            next((version for version in masks if version[0] & floor == floor), None)
+            for masks in signers
+        ]
+        found = [version for version in chosen if version is not None]
+        if len(found) > len(best) and _certifies(
+            [(signed.peer, mask) for mask, signed in found], membership, model
+        ):
+            best = found
+    return tuple(signed for _, signed in best) or None
+
+
+def _floors(masks: Iterable[int]) -> list[int]:
+    """The empty mask and all intersections of `masks`, the smallest first; at most so many."""
+    floors = {0}
+    # The masks that many agree on first: what comes after may be noise.
+    for mask, _ in Counter(masks).most_common():
+        floors |= {mask, *(mask & floor for floor in floors)}
+        if len(floors) > _MAX_FLOORS:
+            break
+    return sorted(floors, key=_by_size)
+
+
+def _by_size(mask: int) -> tuple[int, int]:
+    return mask.bit_count(), mask
+
+
+def _certifies(
+    signers: list[tuple[PeerId, int]], membership: Membership, model: FaultModel
+) -> bool:
+    if not signers:
+        return False
+    silent = ~0
+    for _, mask in signers:
+        silent &= mask
+    # A member that signs is not silent, whatever the others heard.
+    for peer, _ in signers:
+        silent &= ~membership.bit(peer)
+    present = len(membership) - silent.bit_count()
+    return len(signers) >= quorum(model, present)
+
+
+def silenced(certificate: Certificate, membership: Membership) -> set[PeerId]:
+    """The members that every signer of a certificate calls silent."""
+    common = ~0
+    for signed in certificate.ballots:
+        common &= membership.bits(signed.silent)
+    return {
+        peer
+        for peer in set(membership.peers) - {signed.peer for signed in certificate.ballots}
+        if common & membership.bit(peer)
+    }
+
+
+def check_certificate(
+    certificate: Certificate,
+    *,
+    kind: BallotKind,
+    swarm: bytes,
+    round: int,
+    parent: RecordId,
+    block: RecordId,
+    membership: Membership,
+    model: FaultModel,
+    verify: Verify = verify_detached,
+) -> None:
+    """Check that `certificate` proves that a quorum cast `kind` for `block` in this round.
+
+    Raises `ProtocolError` with the reason `certificate`, or `invalid` for a mask that cannot be.
+    """
+    subject = (certificate.kind, certificate.round, certificate.parent, certificate.block)
+    if subject != (kind, round, parent, block):
+        raise ProtocolError("certificate", "the certificate is about something else")
+    peers = [signed.peer for signed in certificate.ballots]
+    if peers != sorted(set(peers)):
+        raise ProtocolError("certificate", "signers are not sorted and distinct")
+    if any(peer not in membership for peer in peers):
+        raise ProtocolError("certificate", "a signer is no member")
+    signers = [(signed.peer, membership.bits(signed.silent)) for signed in certificate.ballots]
+    if not _certifies(signers, membership, model):
+        raise ProtocolError("certificate", f"{len(signers)} of {len(membership)} are no quorum")
+    # Most signers have the same mask, and so signed the same bytes.
+    bodies: dict[bytes, bytes] = {}
+    for signed in certificate.ballots:
+        if signed.silent not in bodies:
+            bodies[signed.silent] = encode(certificate.ballot(signed))
+        if not verify(kind, swarm, signed.peer, bodies[signed.silent], signed.signature):
+            raise ProtocolError("certificate", "a signature does not hold")

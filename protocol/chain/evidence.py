@@ -1,0 +1,75 @@
+"""Proof that a member contradicted itself: two ballots of one slot that it may not both have signed.
+
+Whoever hears both keeps them, tells the others, and puts them into a record when it leads; the record
+expels the member for good. Anybody can check such a proof with the chain alone. Only ballots that build
+on one and the same record contradict each other: after a partition a member may change chains, and has
+signed on both.
+"""
+
+from __future__ import annotations
+
+from ...crypto.identity import PeerId
+from ..wire.encoding import encode
+from ..wire.errors import ProtocolError
+from ..wire.membership import REQUEST_WINDOW, Membership
+from ..wire.messages import BallotKind, Evidence, RecordId, Testimony
+from .certificates import Verify
+
+EVIDENCE_WINDOW = REQUEST_WINDOW
+"""Rounds for which a contradiction may still be put into a record. It bounds nothing but how long
+members keep what no leader has recorded yet."""
+
+RULED_OUT: dict[BallotKind, frozenset[BallotKind]] = {
+    "vote": frozenset({"vote", "skip", "finalize"}),
+    "skip": frozenset({"skip", "finalize"}),
+    "finalize": frozenset({"finalize", "skip"}),
+}
+"""What a member must not have cast in a slot when it casts a ballot of this kind there."""
+
+
+def contradict(first: Testimony, second: Testimony) -> bool:
+    """Whether no honest member signs both in one slot, in whatever order.
+
+    A vote before a skip is allowed, and so is the same ballot with another mask.
+    """
+    if first.kind == second.kind:
+        return first.block != second.block
+    return first.kind in RULED_OUT[second.kind] and second.kind in RULED_OUT[first.kind]
+
+
+def accuse(
+    peer: PeerId, round: int, parent: RecordId, slot: int, one: Testimony, other: Testimony
+) -> Evidence:
+    """The proof that `peer` contradicted itself in a slot."""
+    first, second = sorted((one, other), key=_order)
+    return Evidence(peer, round, parent, slot, first, second)
+
+
+def check_evidence(
+    evidence: Evidence,
+    *,
+    swarm: bytes,
+    parent: RecordId,
+    accused_in: Membership,
+    verify: Verify,
+) -> None:
+    """Check that `evidence` proves that its peer contradicted itself on the chain with this `parent`.
+
+    `accused_in` is the membership of the evidence's round. Raises `ProtocolError` with the reason
+    `evidence`.
+    """
+    first, second = evidence.first, evidence.second
+    if evidence.parent != parent:
+        raise ProtocolError("evidence", "ballots that build on another chain")
+    if evidence.peer not in accused_in:
+        raise ProtocolError("evidence", "the accused was no member")
+    if not contradict(first, second) or _order(first) > _order(second):
+        raise ProtocolError("evidence", "ballots that do not contradict each other")
+    for testimony in (first, second):
+        body = encode(evidence.ballot(testimony))
+        if not verify(testimony.kind, swarm, evidence.peer, body, testimony.signature):
+            raise ProtocolError("evidence", "a signature does not hold")
+
+
+def _order(testimony: Testimony) -> tuple[BallotKind, RecordId]:
+    return testimony.kind, testimony.block

@@ -1,0 +1,371 @@
+"""The ledger: the chain of decided records, each with the certificate that decided it.
+
+Every entry can be checked from the manifest on: the founder is the membership of round 0, each record
+is signed for by a quorum of its round's members and says who the next round's members are. Nothing
+here has to be believed because of who sent it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...crypto.envelope import verify_detached
+from ...crypto.identity import PeerId
+from ..sampling.assignment import lost_lanes, share
+from ..sampling.deal import Deal
+from ..sampling.sampler import order_of
+from ..wire.encoding import encode
+from ..wire.errors import ProtocolError
+from ..wire.manifest import Manifest
+from ..wire.membership import REQUEST_WINDOW, Membership, founding
+from ..wire.messages import (
+    TICKET_KIND,
+    Decided,
+    DepartureEntry,
+    Evidence,
+    JoinRequest,
+    Leave,
+    Record,
+    RecordId,
+    SnapshotEntry,
+)
+from .certificates import Verify, check_certificate
+from .entries import Entries, Shelf
+from .evidence import EVIDENCE_WINDOW, check_evidence
+
+
+class Weight(NamedTuple):
+    """A chain's claim since a fork, in the order in which it is compared."""
+
+    followers: int
+    """Members in force at the fork that signed for this chain or contributed to it, knowing that it
+    was this one."""
+    updates: int
+    """All updates that members in force at the fork contributed since."""
+    tie: bytes
+    """Decides between equals: the lower hash of the first record after the fork."""
+
+
+class Ledger:
+    """A chain of decided records from round 0 on, checked entry by entry."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        *,
+        verify: Verify = verify_detached,
+        shelf: Shelf | None = None,
+    ) -> None:
+        """`shelf` takes the older entries; without one all are kept in memory."""
+        self.swarm = manifest.swarm
+        self.manifest = manifest
+        self.order = order_of(manifest)
+        self.verify = verify
+        self._entries = Entries(shelf)
+        self._ids: list[RecordId] = []
+        self._memberships: list[Membership] = [founding(manifest.founder)]
+        # What each round from 1 on deals: four bytes a lane for a round that lost samples, shared by
+        # those after it that did not.
+        self._deals = [Deal(1)]
+        if manifest.rounds.overlap:
+            self._deals.append(self._deals[0].then(self._deals[0], [], self.order.lanes))
+        # By round, and by who was admitted there first: with these nothing needs all entries again.
+        self._snapshots: list[tuple[int, SnapshotEntry]] = []
+        self._everybody = {manifest.founder: 0}
+        # What the updates of all rounds before this one come to.
+        self._bytes = [0]
+
+    def __len__(self) -> int:
+        """How many rounds are decided, which is also the number of the next one."""
+        return len(self._entries)
+
+    def __getitem__(self, round: int) -> Decided:
+        return self._entries[round]
+
+    @property
+    def head(self) -> RecordId:
+        """The id of the last record: the parent of the next."""
+        return self._ids[-1] if self._ids else RecordId(self.swarm)
+
+    def membership(self, round: int) -> Membership:
+        """The members of a round, at most the next one."""
+        return self._memberships[round]
+
+    def deal(self, round: int) -> Deal:
+        """What a round from 1 on deals out: at most the next round, with `overlap` the one after it."""
+        return self._deals[round - 1]
+
+    def dealt_to(self, round: int) -> Membership:
+        """The members among whom a round deals out what it does; rounds as for `deal`, and 0."""
+        # Round 0 trains nothing, so round 1 has the time to know its members.
+        return self._memberships[round - (self.manifest.rounds.overlap and round > 1)]
+
+    def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
+        """The samples that a round deals to `peer`; None if it is not among those that it deals to."""
+        members = self.dealt_to(round)
+        return share(self.order, [self.deal(round)], members, peer) if peer in members else None
+
+    def update_bytes(self, first: int, end: int) -> int:
+        """What the updates that count in the rounds from `first` to before `end` come to."""
+        return self._bytes[end] - self._bytes[first]
+
+    def has_been_member(self, peer: PeerId) -> bool:
+        """Whether `peer` is a member or was one at any time."""
+        return peer in self._everybody
+
+    def check_evidence(self, evidence: Evidence) -> None:
+        """Check that the next record may expel a member for this. Raises `ProtocolError`."""
+        round_ = evidence.round
+        if not len(self) - EVIDENCE_WINDOW <= round_ <= len(self):
+            raise ProtocolError("evidence", "it is too old or from the future")
+        if evidence.peer in self.membership(len(self)).expelled:
+            raise ProtocolError("evidence", "the accused was expelled already")
+        check_evidence(
+            evidence,
+            swarm=self.swarm,
+            parent=self.parent(round_),
+            accused_in=self.membership(round_),
+            verify=self.verify,
+        )
+
+    def parent(self, round: int) -> RecordId:
+        """The id of the record before `round`."""
+        return self._ids[round - 1] if round else RecordId(self.swarm)
+
+    @property
+    def snapshot(self) -> SnapshotEntry | None:
+        """The latest certified snapshot; None means the manifest's initial parameters."""
+        return self._snapshots[-1][1] if self._snapshots else None
+
+    def append(self, decided: Decided) -> None:
+        """Check the next entry and add it. Raises `ProtocolError`."""
+        record = decided.record
+        round_ = len(self)
+        membership = self._memberships[-1]
+        if record.round != round_ or record.parent != self.head:
+            raise ProtocolError(
+                "wrong_parent", f"record {record.round} does not follow {round_ - 1}"
+            )
+        check_certificate(
+            decided.certificate,
+            kind="finalize",
+            swarm=self.swarm,
+            round=round_,
+            parent=record.parent,
+            block=record.id,
+            membership=membership,
+            model=self.manifest.fault_model,
+            verify=self.verify,
+        )
+        check_record(record, self)
+        if round_ > 0:
+            self._deals.append(self._deal_after(record))
+        self._entries.append(decided)
+        self._ids.append(record.id)
+        self._memberships.append(membership.after(record))
+        for admission in record.admitted:
+            self._everybody.setdefault(admission.peer, round_)
+        self._bytes.append(self._bytes[-1] + sum(entry.size for entry in record.updates))
+        if record.snapshot is not None:
+            self._snapshots.append((round_, record.snapshot))
+
+    def _deal_after(self, record: Record) -> Deal:
+        counted = {entry.peer for entry in record.updates}
+        lost = lost_lanes(self.order, self.dealt_to(record.round), counted, record.round)
+        return self._deals[-1].then(self.deal(record.round), lost, self.order.lanes)
+
+    def fork_point(self, other: Sequence[Decided]) -> int:
+        """The first round in which `other`, a run of entries, differs from this chain."""
+        for decided in other:
+            round_ = decided.record.round
+            if round_ >= len(self) or self._ids[round_] != decided.record.id:
+                return round_
+        return other[-1].record.round + 1 if other else len(self)
+
+    def truncated(self, length: int) -> Ledger:
+        """A ledger with only the first `length` entries (already checked, so not checked again)."""
+        copy = Ledger(self.manifest, verify=self.verify)
+        copy._entries = self._entries.before(length)
+        copy._ids = self._ids[:length]
+        copy._memberships = self._memberships[: length + 1]
+        copy._deals = self._deals[: max(length, 1) + self.manifest.rounds.overlap]
+        copy._bytes = self._bytes[: length + 1]
+        copy._snapshots = [known for known in self._snapshots if known[0] < length]
+        copy._everybody |= {
+            peer: round_ for peer, round_ in self._everybody.items() if round_ < length
+        }
+        return copy
+
+    def weight_from(self, fork: int) -> Weight:
+        """This chain's claim in a fork choice: the larger wins.
+
+        Only members in force at `fork` count, so that a liar gains nothing by admitting himself a crowd
+        afterwards; and each counts once, however many rounds there are: a member that calls all others
+        silent can make rounds as fast as it can sign. The updates in the record of round `fork` show
+        nobody's choice, since they were announced before the chains parted; later ones name a record of
+        this chain as their parent. Whoever signed one of its certificates has chosen it, too: else two
+        of three who have decided one record could go on neither with the third, who went on alone,
+        nor without it.
+        """
+        in_force = self._memberships[fork]
+        followers = {
+            signed.peer
+            for decided in self._entries.since(fork)
+            for signed in decided.certificate.ballots
+            if signed.peer in in_force
+        }
+        counted = [
+            (decided.record.round, entry.peer)
+            for decided in self._entries.since(fork)
+            for entry in decided.record.updates
+            if entry.peer in in_force
+        ]
+        tie = bytes(255 - byte for byte in self._ids[fork]) if fork < len(self) else b""
+        followers |= {peer for round_, peer in counted if round_ > fork}
+        return Weight(len(followers), len(counted), tie)
+
+
+def check_record(record: Record, ledger: Ledger) -> None:
+    """Check everything about a record that follows from its signatures and the `ledger` before it.
+
+    What depends on the reader (its fingerprint, which updates it holds, whom it has heard) is not
+    checked here. Raises `ProtocolError` with the reason `record`.
+    """
+    manifest, membership, verify = ledger.manifest, ledger.membership(len(ledger)), ledger.verify
+    swarm = manifest.swarm
+
+    def signed(kind: str, peer: PeerId, message: object, signature: bytes) -> bool:
+        return verify(kind, swarm, peer, encode(message), signature)
+
+    _check_sorted([entry.peer for entry in record.updates])
+    _check_sorted([entry.peer for entry in record.admitted])
+    _check_sorted([entry.peer for entry in record.departed])
+    _check_sorted([evidence.peer for evidence in record.evidence])
+    if len({entry.update for entry in record.updates}) < len(record.updates):
+        raise ProtocolError("record", "an update that counts twice")
+    silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
+    if record.round == 0 and record.updates:
+        raise ProtocolError("record", "round 0 gathers members and has no updates")
+    for entry in record.updates:
+        if entry.peer not in membership or entry.peer in silent:
+            raise ProtocolError("record", "an update by somebody who is no member")
+        if not signed("announcement", entry.peer, record.announcement(entry), entry.signature):
+            raise ProtocolError("record", "an update that its member did not announce")
+    for departure in record.departed:
+        _check_departure(departure, record, membership, signed)
+    for evidence in record.evidence:
+        _check_expulsion(evidence, record, ledger)
+    _check_admissions(record, manifest, membership, verify)
+    _check_snapshot(record, manifest)
+
+
+def _check_admissions(
+    record: Record, manifest: Manifest, membership: Membership, verify: Verify
+) -> None:
+    expelled = sum(evidence.peer in membership for evidence in record.evidence)
+    remaining = len(membership) - len(record.departed) - expelled
+    if record.admitted and remaining + len(record.admitted) > manifest.admission.max_members:
+        raise ProtocolError("record", "more members than the manifest allows")
+    if record.round == 0 and remaining + len(record.admitted) < manifest.rounds.start_members:
+        raise ProtocolError("record", "training may not begin with so few members")
+    if remaining + len(record.admitted) < 1:
+        raise ProtocolError("record", "a record that leaves nobody")
+    for admission in record.admitted:
+        problem = admission_problem(
+            admission.peer, admission.request, record.round, manifest, membership, verify
+        )
+        if problem is None and not verify(
+            "join",
+            manifest.swarm,
+            admission.peer,
+            encode(admission.request),
+            admission.signature,
+        ):
+            problem = "the request's signature does not hold"
+        if problem is not None:
+            raise ProtocolError("record", f"an admission that may not be: {problem}")
+
+
+def admission_problem(
+    peer: PeerId,
+    request: JoinRequest,
+    round: int,
+    manifest: Manifest,
+    membership: Membership,
+    verify: Verify = verify_detached,
+) -> str | None:
+    """Why `peer` may not be admitted by the record of `round`; None if it may."""
+    if peer in membership:
+        return "already a member"
+    if peer in membership.expelled:
+        return "the peer was expelled"
+    if not round - REQUEST_WINDOW <= request.round <= round:
+        return "the request is too old or from the future"
+    if request.round <= membership.gone.get(peer, -1):
+        return "the request is older than the peer's departure"
+    if not invited(peer, request, manifest, verify):
+        return "the invitation's ticket does not hold"
+    return None
+
+
+def invited(
+    peer: PeerId, request: JoinRequest, manifest: Manifest, verify: Verify = verify_detached
+) -> bool:
+    """Whether the manifest's policy lets `peer` in at all."""
+    issuer = manifest.admission.issuer
+    return issuer is None or verify(TICKET_KIND, manifest.swarm, issuer, peer, request.ticket)
+
+
+def _check_departure(
+    departure: DepartureEntry, record: Record, membership: Membership, signed
+) -> None:
+    if departure.peer not in membership:
+        raise ProtocolError("record", "somebody departs who is no member")
+    if departure.reason == "silent":
+        if departure.signature or departure.round:
+            raise ProtocolError("record", "silence carries no signature")
+        return
+    if not leave_is_current(departure.round, departure.peer, record.round, membership):
+        raise ProtocolError("record", "a leave that is too old or from the future")
+    if not signed("leave", departure.peer, Leave(departure.round), departure.signature):
+        raise ProtocolError("record", "a leave that its member did not sign")
+
+
+def _check_expulsion(evidence: Evidence, record: Record, ledger: Ledger) -> None:
+    named = [entry.peer for entry in (*record.departed, *record.admitted)]
+    if evidence.peer in named:
+        raise ProtocolError("record", "who is expelled neither departs nor is admitted")
+    try:
+        ledger.check_evidence(evidence)
+    except ProtocolError as error:
+        raise ProtocolError("record", f"an expulsion that may not be: {error}") from None
+
+
+def leave_is_current(said: int, peer: PeerId, round: int, membership: Membership) -> bool:
+    """Whether a leave that `peer` said for round `said` may be put into the record of `round`."""
+    since = membership.since.get(peer)
+    return since is not None and since < said and round - REQUEST_WINDOW <= said <= round + 1
+
+
+def snapshot_round(record_round: int, interval: int) -> int | None:
+    """The round whose state the record of `record_round` must certify, if any.
+
+    The state after every round divisible by `interval` is certified by the record that follows it.
+    """
+    previous = record_round - 1
+    return previous if previous > 0 and previous % interval == 0 else None
+
+
+def _check_snapshot(record: Record, manifest: Manifest) -> None:
+    due = snapshot_round(record.round, manifest.rounds.snapshot_interval)
+    carried = record.snapshot.round if record.snapshot is not None else None
+    if due != carried:
+        raise ProtocolError("record", f"certifies a snapshot of round {carried}, due is {due}")
+    if record.snapshot is not None and record.snapshot.size != 4 * manifest.elements:
+        raise ProtocolError("record", "certifies a snapshot of the wrong size")
+
+
+def _check_sorted(peers: list[PeerId]) -> None:
+    if peers != sorted(set(peers)):
+        raise ProtocolError("record", "entries are not sorted by peer, each once")

@@ -1,0 +1,1 @@
+"""One member: everything it does between the records, as one state machine made of small ones."""

@@ -1,0 +1,173 @@
+"""Updates: who announced what in a round, what is held, and what was asked for.
+
+An update is *held* when its bytes are in the store and have passed the codec's checks; only held
+updates are proposed and voted for, so whatever is agreed on is available.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ..chain.ledger import Ledger
+from ..wire.messages import Announcement, UpdateEntry
+from .effects import Effect, FetchUpdate
+
+
+class Collection:
+    """Announcements of one round by member, with the time each update was held."""
+
+    def __init__(self) -> None:
+        self._announced: dict[PeerId, tuple[Announcement, bytes]] = {}
+        # Whom an update is from: with a thousand members one is held every few milliseconds.
+        self._makers: dict[ContentId, list[PeerId]] = {}
+        self._fingerprints: Counter[int] = Counter()
+        self._arrivals: dict[PeerId, float] = {}
+        self._failed: set[PeerId] = set()
+
+    def announce(self, peer: PeerId, announcement: Announcement, signature: bytes) -> bool:
+        """Take in an announcement; the first of a member counts. Returns whether it was new."""
+        if peer in self._announced:
+            return False
+        self._announced[peer] = (announcement, signature)
+        self._makers.setdefault(announcement.update, []).append(peer)
+        self._fingerprints[announcement.fingerprint] += 1
+        return True
+
+    def announced(self, peer: PeerId) -> bool:
+        """Whether the member has announced its update."""
+        return peer in self._announced
+
+    def said(self, peer: PeerId) -> tuple[Announcement, bytes] | None:
+        """The member's announcement and the signature under it."""
+        return self._announced.get(peer)
+
+    def announcements(self) -> list[tuple[PeerId, Announcement]]:
+        """Who announced what."""
+        return [(peer, announcement) for peer, (announcement, _) in self._announced.items()]
+
+    def contradicts(self, fingerprint: int, me: PeerId, members: int) -> bool:
+        """Whether most of the other members trained from the same other parameters than these."""
+        mine = self._announced[me][0].fingerprint if me in self._announced else None
+        return any(
+            other != fingerprint and 2 * (count - (other == mine)) > members - 1
+            for other, count in self._fingerprints.items()
+        )
+
+    def held(self, update: ContentId, now: float) -> None:
+        """The update with this id is in the store and good."""
+        for peer in self._makers.get(update, ()):
+            self._arrivals.setdefault(peer, now)
+
+    def bad(self, update: ContentId) -> set[PeerId]:
+        """The update with this id is no update: whoever announced it will not be waited for."""
+        culprits = set(self._makers.get(update, ()))
+        self._failed |= culprits
+        return culprits
+
+    def outstanding(self, expected: set[PeerId]) -> set[PeerId]:
+        """Of the `expected` members, those whose update is still to come."""
+        return expected - self._arrivals.keys() - self._failed
+
+    @property
+    def settled(self) -> int:
+        """Of how many members nothing more is to come: their update is held, or is none."""
+        return len(self._arrivals) + len(self._failed)
+
+    def arrivals(self, start: float) -> list[float]:
+        """How long after `start` each update was held, in seconds."""
+        return [max(0.0, at - start) for at in self._arrivals.values()]
+
+    @property
+    def updates(self) -> set[ContentId]:
+        """The ids of all announced updates."""
+        return {announcement.update for announcement, _ in self._announced.values()}
+
+    @property
+    def last_arrival(self) -> float | None:
+        """When the latest held update came."""
+        # They were held in the order in which they are kept.
+        return next(reversed(self._arrivals.values()), None)
+
+    def entries(self, fingerprint: int) -> list[UpdateEntry]:
+        """Record entries, sorted by peer, of all held updates trained from these parameters.
+
+        An update counts once: for whom it was announced by first, since a copy comes later.
+        """
+        first: dict[ContentId, PeerId] = {}
+        for peer, (announcement, _) in self._announced.items():
+            if announcement.fingerprint == fingerprint:
+                first.setdefault(announcement.update, peer)
+        return [
+            UpdateEntry(
+                peer=peer,
+                update=announcement.update,
+                size=announcement.size,
+                tokens=announcement.tokens,
+                loss=announcement.loss,
+                signature=signature,
+            )
+            for peer, (announcement, signature) in sorted(self._announced.items())
+            if peer in self._arrivals and first.get(announcement.update) == peer
+        ]
+
+
+class Holdings:
+    """The updates that this member holds, and those that it asked the world for."""
+
+    def __init__(self) -> None:
+        self.held: set[ContentId] = set()
+        self._asked: set[tuple[int, ContentId]] = set()
+
+    def fetch(self, round: int, peer: PeerId, update: ContentId, size: int) -> list[Effect]:
+        """Ask for an update of `peer`, unless it is held or was asked for."""
+        if update in self.held or (round, update) in self._asked:
+            return []
+        self._asked.add((round, update))
+        return [FetchUpdate(round, peer, update, size)]
+
+    def fetch_all(self, round: int, entries: Iterable[UpdateEntry]) -> list[Effect]:
+        """Ask for all of these updates that are not held yet."""
+        return [
+            effect
+            for entry in entries
+            for effect in self.fetch(round, entry.peer, entry.update, entry.size)
+        ]
+
+    def arrived(self, update: ContentId, ledger: Ledger, applied_round: int) -> None:
+        """An update is there. It is held if it is still asked for: its round may be over by now."""
+        rounds = range(applied_round + 1, len(ledger) + 1)
+        if any((round_, update) in self._asked for round_ in rounds):
+            self.held.add(update)
+
+    def loaded(self, announced: set[ContentId], ledger: Ledger, applied_round: int) -> None:
+        """Parameters were loaded: ask again for what they lack, drop what they leapt over."""
+        self._asked.clear()
+        needed = set(announced)
+        for round_ in range(applied_round + 1, len(ledger)):
+            needed |= {entry.update for entry in ledger[round_].record.updates}
+        self.held &= needed
+
+    def decided(self, announced: set[ContentId], ledger: Ledger, applied_round: int) -> None:
+        """A round was decided in which these were announced: drop what nobody will need.
+
+        Those that count stay until they are applied, and so do those of earlier rounds that still
+        are to be applied: somebody may have announced such a one again.
+        """
+        missed = self.held & announced
+        for round_ in range(applied_round + 1, len(ledger)) if missed else ():
+            missed -= {entry.update for entry in ledger[round_].record.updates}
+        self.held -= missed
+        over = len(ledger) - 1
+        counted = {entry.update for entry in ledger[over].record.updates}
+        self._asked = {
+            (round_, update)
+            for round_, update in self._asked
+            if round_ > applied_round and (round_ != over or update in counted)
+        }
+
+    def applied(self, updates: set[ContentId]) -> None:
+        """These are in the parameters."""
+        self.held -= updates

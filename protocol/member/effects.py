@@ -1,0 +1,143 @@
+"""What a member wants done in the world.
+
+The state machine returns these in order; whoever runs it (the daemon, the simulator) carries them out
+in that order and reports back through the member's methods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ...crypto.envelope import Envelope
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ..wire.messages import Decided, Record, RecordId
+
+
+@dataclass(frozen=True)
+class Publish:
+    """Gossip a message. If `durable`, it must be on disk before anybody sees it, so that a restart
+    cannot make this member contradict itself."""
+
+    envelope: Envelope
+    durable: bool
+
+
+@dataclass(frozen=True)
+class Remember:
+    """Put a message on disk, before anything that follows: the proposal that a vote is about to be cast
+    for, or an own message that was lost. To be handed to `Member.restore` after a restart."""
+
+    envelope: Envelope
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Ask every other member for its messages of `round`, hand them in, then report `recalled`."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class FetchUpdate:
+    """Get the update `update` of `size` bytes, which `peer` made for `round`; check it; report."""
+
+    round: int
+    peer: PeerId
+    update: ContentId
+    size: int
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train on these samples for `round`; then report the update.
+
+    `parent` is the last record, of the round before or, with `overlap`, of the one before that."""
+
+    round: int
+    parent: RecordId
+    samples: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Apply a decided record, all of whose updates are held; then report the new fingerprint.
+
+    `own_counted` says whether this member's own update is among them; if not, it is refunded.
+    `snapshot_due` asks for a snapshot of the new state.
+    """
+
+    record: Record
+    own_counted: bool
+    snapshot_due: bool
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Write a new ledger entry to disk."""
+
+    decided: Decided
+
+
+@dataclass(frozen=True)
+class AskSync:
+    """Ask a peer for everything it knows of `round` and later: something may have been lost."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Resync:
+    """The parameters are not what the swarm agreed on: load the last certified snapshot and replay."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Somebody has another record for `round`, or for one before it: compare the chains.
+
+    The record is not checked, since its chain is not known here."""
+
+    round: int
+
+
+NoteKind = Literal[
+    "decided",
+    "joined",
+    "left",
+    "silent",
+    "admitted",
+    "counted_out",
+    "expelled",
+    "late",
+    "skipped",
+    "mismatch",
+    "forked",
+]
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something people and metrics want to know. It has no consequence for the protocol."""
+
+    kind: NoteKind
+    round: int
+    peer: PeerId | None = None
+    text: str = ""
+
+
+Effect = (
+    Publish
+    | Remember
+    | Recall
+    | FetchUpdate
+    | Train
+    | Apply
+    | Keep
+    | AskSync
+    | Resync
+    | Fork
+    | Note
+)

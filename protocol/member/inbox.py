@@ -1,0 +1,83 @@
+"""What arrives: which messages are let in and passed on, and which are kept for later.
+
+A message is screened before it is forwarded to anybody, with what can be known of it at that time: its
+decoding, its round, whether its sender has a say there. Whether the current round has a use for it is
+the round's business.
+"""
+
+from __future__ import annotations
+
+from ...crypto.envelope import Envelope
+from ...crypto.identity import PeerId
+from ..chain.ledger import Ledger, invited
+from ..wire.errors import ProtocolError
+from ..wire.manifest import Manifest
+from ..wire.messages import Evidence, JoinRequest, Message, decode_message, round_of
+from .divergence import Lookout
+from .mailbox import FUTURE_ROUNDS, Mailbox
+from .presence import Presence
+from .proposing import Accusations, JoinRequests
+
+# Of dozens of rounds. Who comes back to a chain after more than that finds its rounds decided.
+_OWN_WORDS = 512
+
+
+class Inbox:
+    """One member's view of what others say; all that is kept of it is bounded."""
+
+    def __init__(self, manifest: Manifest, presence: Presence, now: float) -> None:
+        self.mailbox = Mailbox()
+        self._own: dict[Envelope, None] = {}
+        self.joins = JoinRequests()
+        self.accusations = Accusations()
+        self.lookout = Lookout(now)
+        self._manifest = manifest
+        self._presence = presence
+
+    def screen(self, envelope: Envelope, ledger: Ledger, now: float) -> Message:
+        """Decode a message and check that it has a place in these rounds. Raises `ProtocolError`."""
+        message, sender = decode_message(envelope), envelope.sender
+        if isinstance(message, JoinRequest):
+            self._screen_request(sender, message, ledger)
+        elif isinstance(message, Evidence):
+            self._screen_evidence(sender, message, ledger)
+        else:
+            if round_of(message) > len(ledger) + FUTURE_ROUNDS:
+                # We are far behind, but so much is certain: it lives.
+                self._presence.heard(sender, now)
+            self.lookout.screen(sender, message, ledger, self.joins.has(sender))
+        return message
+
+    def stand_by(self, envelope: Envelope, me: PeerId) -> None:
+        """Remember an own word: `me` may leave the chain that it is about, and come back."""
+        if envelope.sender == me:
+            self._own[envelope] = None
+        if len(self._own) > _OWN_WORDS:
+            del self._own[next(iter(self._own))]
+
+    def start_over(self) -> list[Envelope]:
+        """Forget what was said about the chain that is left; returns what this member stands by."""
+        self.mailbox = Mailbox()
+        return list(self._own)
+
+    def messages(self, round: int, ledger: Ledger) -> list[Envelope]:
+        """The round's signed messages, for a peer that asks what it missed."""
+        said = self.mailbox.of_round(round)
+        return [*self.accusations.envelopes(), *said] if round == len(ledger) else said
+
+    def _screen_request(self, sender: PeerId, request: JoinRequest, ledger: Ledger) -> None:
+        if not invited(sender, request, self._manifest, ledger.verify):
+            raise ProtocolError("not_member", "asks for admission without an invitation")
+        if sender in ledger.membership(len(ledger)).expelled:
+            raise ProtocolError("not_member", "asks for admission and was expelled")
+
+    def _screen_evidence(self, sender: PeerId, evidence: Evidence, ledger: Ledger) -> None:
+        current = ledger.membership(len(ledger))
+        if sender not in current and sender not in ledger.membership(max(0, len(ledger) - 1)):
+            raise ProtocolError("not_member", "an accusation by somebody who is no member")
+        if evidence.round > len(ledger):
+            self.lookout.behind()
+            raise ProtocolError("other_round", f"evidence of {evidence.round} at {len(ledger)}")
+        # One proof is enough, and to check one takes time.
+        if self.accusations.wants(evidence.peer) and evidence.peer not in current.expelled:
+            ledger.check_evidence(evidence)

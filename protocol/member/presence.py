@@ -1,0 +1,104 @@
+"""Who is there: whom this member has heard, who took leave, who fell silent.
+
+*Silent* is a claim with consequences (it shrinks quorums), so it takes a whole lease. *Missing* is only
+a hint that the connection broke; it keeps a leader from waiting for a peer that is probably dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...crypto.identity import PeerId
+from ..wire.messages import Leave
+
+# Longer than any pause that a healthy event loop makes. If we did not run for that long, it was us
+# who were away (a closed laptop, a stopped process), and the others' silence means nothing.
+_OWN_ABSENCE_SECONDS = 5.0
+# A dropped connection is usually back within this time.
+_RECONNECT_SECONDS = 2.0
+
+
+class Presence:
+    """What one member knows of the others' presence. Times are seconds of any steady clock."""
+
+    def __init__(self, me: PeerId, now: float) -> None:
+        self._me = me
+        self._heard: dict[PeerId, float] = {}
+        self._lost: dict[PeerId, float] = {}
+        self._beats: dict[PeerId, int] = {}
+        self._leaves: dict[PeerId, tuple[Leave, bytes]] = {}
+        self._last_tick = now
+        # Nobody was last heard before this.
+        self._oldest = now
+
+    def tick(self, now: float) -> None:
+        """Notice an absence of our own and forgive everybody for it.
+
+        To be called before silence is judged, whatever woke us: a message may come before the clock.
+        """
+        away = now - self._last_tick
+        if away > _OWN_ABSENCE_SECONDS:
+            self._heard = {peer: min(now, heard + away) for peer, heard in self._heard.items()}
+        self._last_tick = now
+
+    def heard(self, peer: PeerId, now: float) -> None:
+        """Something signed by `peer` arrived."""
+        if peer in self._heard:
+            self._heard[peer] = now
+        self._lost.pop(peer, None)
+
+    def beat(self, peer: PeerId, count: int, now: float) -> None:
+        """A heartbeat of `peer` arrived; a replay counts for nothing."""
+        if count > self._beats.get(peer, -1):
+            self._beats[peer] = count
+            self.heard(peer, now)
+
+    def lost(self, peer: PeerId, now: float) -> None:
+        """The connection to `peer` broke."""
+        self._lost[peer] = now
+
+    def found(self, peer: PeerId) -> None:
+        """There is a connection to `peer` again."""
+        self._lost.pop(peer, None)
+
+    def took_leave(self, peer: PeerId, leave: Leave, signature: bytes) -> None:
+        """`peer` said that it goes."""
+        self._leaves[peer] = (leave, signature)
+
+    def leave_of(self, peer: PeerId) -> tuple[Leave, bytes] | None:
+        """The leave of `peer` with its signature."""
+        return self._leaves.get(peer)
+
+    def last_heard(self, peer: PeerId) -> float | None:
+        """When something of `peer` last arrived."""
+        return self._heard.get(peer)
+
+    def set_members(self, members: Iterable[PeerId], now: float) -> None:
+        """A new membership: newcomers get a full lease, whoever departed is forgotten.
+
+        A newcomer gives everybody one: while it caught up it had better things to do than to listen, and
+        what it hears then is mostly repeated by others.
+        """
+        members = set(members)
+        admitted = self._me in members and self._me not in self._heard
+        self._heard = {peer: now if admitted else self._heard.get(peer, now) for peer in members}
+        self._beats = {peer: beat for peer, beat in self._beats.items() if peer in members}
+        self._lost = {peer: at for peer, at in self._lost.items() if peer in members}
+        self._leaves = {peer: leave for peer, leave in self._leaves.items() if peer in members}
+
+    def silent(self, lease: float, now: float) -> set[PeerId]:
+        """Members unheard for `lease` seconds."""
+        # Asked for with every message, and almost always in vain.
+        if now - self._oldest <= lease:
+            return set()
+        others = {peer: heard for peer, heard in self._heard.items() if peer != self._me}
+        self._oldest = min(others.values(), default=now)
+        return {peer for peer, heard in others.items() if now - heard > lease}
+
+    def leaving(self) -> set[PeerId]:
+        """Members that took leave and have not departed yet."""
+        return set(self._leaves)
+
+    def missing(self, now: float) -> set[PeerId]:
+        """Members whose connection broke and did not come back."""
+        return {peer for peer, at in self._lost.items() if now - at > _RECONNECT_SECONDS}

@@ -1,0 +1,172 @@
+"""What a leader puts into a record: updates it holds, who asked to join, who is gone or expelled."""
+
+from __future__ import annotations
+
+import itertools
+
+from ...crypto.envelope import Envelope
+from ...crypto.identity import PeerId
+from ..chain.ledger import Ledger, admission_problem, leave_is_current
+from ..wire.errors import ProtocolError
+from ..wire.manifest import Manifest
+from ..wire.messages import (
+    MAX_EVIDENCE,
+    AdmissionEntry,
+    DepartureEntry,
+    Evidence,
+    JoinRequest,
+    Record,
+    SnapshotEntry,
+    UpdateEntry,
+)
+from .presence import Presence
+
+# Join requests cost an attacker nothing but signatures; this bounds what they make us keep.
+_MAX_WAITING = 1024
+# Requests are repeated every two seconds; whoever stopped asking went away.
+_REQUEST_SECONDS = 15.0
+# A leader accuses later than a voter agrees, so that clocks need not match.
+_ACCUSE_MARGIN = 1.25
+# Admissions, and departures by leave, per record: keeps it small when a crowd comes or goes at once.
+_MAX_ADMISSIONS = 64
+_MAX_LEAVES = 64
+# Proofs of contradictions that wait for a record. Whoever is proven guilty is expelled soon, and who
+# has more identities than this to waste gains only that some of them stay a while.
+_MAX_ACCUSED = 64
+# Who asks has applied everything up to a round or two ago: it can train in the round that admits it.
+_IN_SYNC_ROUNDS = 2
+
+
+class JoinRequests:
+    """The requests for admission that are waiting, the newest of each peer."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[PeerId, tuple[JoinRequest, bytes, float]] = {}
+
+    def put(self, peer: PeerId, request: JoinRequest, signature: bytes, now: float) -> None:
+        """Take in a request, dropping those that were not repeated for a while."""
+        self._drop_old(now)
+        known = self._waiting.get(peer)
+        # An older one is a replay.
+        if len(self._waiting) < _MAX_WAITING if known is None else request.round >= known[0].round:
+            self._waiting[peer] = (request, signature, now)
+
+    def has(self, peer: PeerId) -> bool:
+        """Whether `peer` is waiting."""
+        return peer in self._waiting
+
+    def drop(self, peer: PeerId) -> None:
+        """`peer` was admitted."""
+        self._waiting.pop(peer, None)
+
+    def admissible(self, manifest: Manifest, ledger: Ledger, now: float) -> list[AdmissionEntry]:
+        """Entries of those that the next record may admit; who has waited longest comes first."""
+        self._drop_old(now)
+        membership = ledger.membership(len(ledger))
+        return [
+            AdmissionEntry(peer, request, signature)
+            for peer, (request, signature, _) in self._waiting.items()
+            if request.round >= len(ledger) - _IN_SYNC_ROUNDS
+            and admission_problem(peer, request, len(ledger), manifest, membership, ledger.verify)
+            is None
+        ]
+
+    def _drop_old(self, now: float) -> None:
+        self._waiting = {
+            peer: entry
+            for peer, entry in self._waiting.items()
+            if now - entry[2] < _REQUEST_SECONDS
+        }
+
+
+class Accusations:
+    """Members known to have contradicted themselves, until a record expels them: one proof of each.
+
+    The accuser's envelopes are kept, to be handed to others that ask.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[PeerId, tuple[Evidence, Envelope]] = {}
+
+    def wants(self, peer: PeerId) -> bool:
+        """Whether a proof against `peer` would be kept: one is enough, and not of too many."""
+        return peer not in self._known and len(self._known) < _MAX_ACCUSED
+
+    def put(self, evidence: Evidence, envelope: Envelope) -> None:
+        """Keep a proof that was checked, if it is wanted."""
+        if self.wants(evidence.peer):
+            self._known[evidence.peer] = (evidence, envelope)
+
+    def envelopes(self) -> list[Envelope]:
+        """The accusations as they were said."""
+        return [envelope for _, envelope in self._known.values()]
+
+    def entries(self, ledger: Ledger) -> list[Evidence]:
+        """What the next record may hold of them, sorted by peer."""
+        self.forget(ledger)
+        chosen = list(itertools.islice(self._known.items(), MAX_EVIDENCE))
+        return [evidence for _, (evidence, _) in sorted(chosen, key=lambda item: item[0])]
+
+    def forget(self, ledger: Ledger) -> None:
+        """Drop what is recorded, or cannot be recorded on this chain any more."""
+        for peer, (evidence, _) in list(self._known.items()):
+            try:
+                ledger.check_evidence(evidence)
+            except ProtocolError:
+                del self._known[peer]
+
+
+def compose_record(
+    *,
+    manifest: Manifest,
+    ledger: Ledger,
+    fingerprint: int,
+    updates: list[UpdateEntry],
+    joins: JoinRequests,
+    accusations: Accusations,
+    presence: Presence,
+    lease: float,
+    snapshot: SnapshotEntry | None,
+    now: float,
+) -> Record:
+    """The record that a leader proposes for the next round, from what it knows at `now`."""
+    round_ = len(ledger)
+    membership = ledger.membership(round_)
+    departed: list[DepartureEntry] = []
+    leaves = 0
+    evidence = accusations.entries(ledger)
+    expelled = {proof.peer for proof in evidence}
+    remaining = [peer for peer in membership.peers if peer not in expelled]
+    if not remaining:
+        evidence, remaining = [], list(membership.peers)
+    silent = presence.silent(lease * _ACCUSE_MARGIN, now)
+    for peer in remaining:
+        said = presence.leave_of(peer)
+        if said is not None and leave_is_current(said[0].round, peer, round_, membership):
+            if leaves == _MAX_LEAVES:
+                continue
+            leaves += 1
+            departed.append(DepartureEntry(peer, "left", said[0].round, said[1]))
+        elif peer in silent:
+            departed.append(DepartureEntry(peer, "silent", 0, b""))
+    if len(departed) == len(remaining):
+        # Somebody has to stay in the book, or nobody could ever be admitted again.
+        departed = []
+    gone = {entry.peer for entry in departed if entry.reason == "silent"}
+    room = manifest.admission.max_members - (len(remaining) - len(departed))
+    # Round 0 has nothing else in its record, and must admit all that the start takes.
+    crowd = max(_MAX_ADMISSIONS, manifest.rounds.start_members if round_ == 0 else 0)
+    asking = [
+        entry for entry in joins.admissible(manifest, ledger, now) if entry.peer not in expelled
+    ]
+    admitted = asking[: max(0, min(room, crowd))]
+    return Record(
+        round=round_,
+        parent=ledger.head,
+        fingerprint=fingerprint,
+        updates=tuple(entry for entry in updates if entry.peer not in gone),
+        admitted=tuple(sorted(admitted, key=lambda entry: entry.peer)),
+        departed=tuple(departed),
+        snapshot=snapshot,
+        evidence=tuple(evidence),
+    )

@@ -1,0 +1,120 @@
+"""Where this member's parameters stand against the ledger, and what they need next.
+
+The parameters follow the ledger record by record. They are loaded again, from a certified snapshot,
+when their fingerprint turns out not to be the swarm's, when the chain changes, or when the ledger is so
+far ahead that nobody keeps the updates in between or that they are more than a snapshot.
+"""
+
+from __future__ import annotations
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ..chain.ledger import Ledger, snapshot_round
+from ..wire.messages import SnapshotEntry
+from .collection import Collection, Holdings
+from .effects import Apply, Effect, Note, Resync
+
+# How many records a newcomer may lack that asks to be admitted (`petition`).
+_NEAR_ROUNDS = 4
+
+
+class Replica:
+    """The state of one member's parameters, as far as the protocol cares."""
+
+    def __init__(self, me: PeerId, snapshot_interval: int) -> None:
+        self.round = -1
+        """The last round whose record the parameters contain; -1 for the initial parameters."""
+        self.fingerprint: int | None = None
+        """Of the parameters after `round`; None until they are loaded."""
+        self.snapshot: SnapshotEntry | None = None
+        """That of the state after `round`, if one was due there."""
+        self._me = me
+        self._interval = snapshot_interval
+        self._applying = False
+        self._resyncing = False
+        self._doubted = -1
+        # Our updates of rounds that are not applied yet.
+        self._own: dict[int, set[ContentId]] = {}
+
+    def is_current(self, ledger: Ledger) -> bool:
+        """Whether the parameters contain everything that is decided."""
+        return self.fingerprint is not None and self.round == len(ledger) - 1
+
+    def is_near(self, ledger: Ledger) -> bool:
+        """Whether the parameters contain all that is decided but for a few rounds."""
+        return self.fingerprint is not None and len(ledger) - 1 - self.round <= _NEAR_ROUNDS
+
+    def awaits(self, round: int) -> bool:
+        """Whether the record of `round` is being applied, on the chain that is followed."""
+        return self._applying and round == self.round + 1
+
+    def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
+        """The parameters are those after `round` now, out of a snapshot."""
+        self.round, self.fingerprint, self.snapshot = round, fingerprint, snapshot
+        self._applying = self._resyncing = False
+
+    def applied(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
+        """The record of `round`, which was awaited, is in the parameters."""
+        self._applying = False
+        self.round, self.fingerprint, self.snapshot = round, fingerprint, snapshot
+        self._own = {r: update for r, update in self._own.items() if r > round}
+
+    def made(self, round: int, update: ContentId) -> None:
+        """This member made `update` for `round`, now or before a restart."""
+        self._own.setdefault(round, set()).add(update)
+
+    def drop(self, reason: str) -> list[Effect]:
+        """Give the parameters up and ask for others."""
+        self.fingerprint, self._applying, self._resyncing = None, False, True
+        return [Resync(reason)]
+
+    def next(self, ledger: Ledger, holdings: Holdings) -> list[Effect]:
+        """What brings the parameters nearer to the ledger's end: fetch, apply, or load others."""
+        if self._applying or self._resyncing or self.fingerprint is None or self.is_current(ledger):
+            return []
+        record = ledger[self.round + 1].record
+        if record.fingerprint != self.fingerprint:
+            return [
+                Note("mismatch", record.round, self._me, "our parameters are not the swarm's"),
+                *self.drop(f"the fingerprint before round {record.round} is not the swarm's"),
+            ]
+        newest = ledger.snapshot
+        if newest and newest.round - self.round > self._interval:
+            # The others keep two snapshots and the updates since the older of them; more of them as
+            # long as that is the shorter way.
+            replay = ledger.update_bytes(self.round + 1, newest.round + 1)
+            if replay > newest.size:
+                return self.drop(f"the swarm is at round {len(ledger)} by now")
+        effects = holdings.fetch_all(record.round, record.updates)
+        if all(entry.update in holdings.held for entry in record.updates):
+            self._applying = True
+            # What counts is in the parameters, even under the name of somebody who copied it.
+            own = self._own.get(record.round, ())
+            counted = any(e.peer == self._me or e.update in own for e in record.updates)
+            due = snapshot_round(record.round + 1, self._interval) is not None
+            effects.append(Apply(record, own_counted=counted, snapshot_due=due))
+        return effects
+
+    def overtaken(self, round: int, ledger: Ledger) -> list[Effect]:
+        """Nobody has the updates of `round` any more: load a snapshot that contains them, if any."""
+        newest = ledger.snapshot
+        awaited = round == self.round + 1 and not self._applying and self.fingerprint is not None
+        if not awaited or newest is None or newest.round < round:
+            return []
+        return self.drop(f"nobody has the updates of round {round} any more")
+
+    def doubt(self, round: int, collection: Collection, members: int) -> list[Effect]:
+        """Load the parameters again if most others trained this round from other ones.
+
+        A decided record says so, too, but where our vote is needed there will be none. Once a round:
+        if it is the others who err, nothing is gained by trying again.
+        """
+        if self.fingerprint is None or self._doubted == round:
+            return []
+        if not collection.contradicts(self.fingerprint, self._me, members):
+            return []
+        self._doubted = round
+        return [
+            Note("mismatch", round, self._me, "most others train from other parameters"),
+            *self.drop("most members' parameters differ"),
+        ]

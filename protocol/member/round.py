@@ -1,0 +1,421 @@
+"""The round at the tip of the ledger: from the first update to the decided record.
+
+It joins the rules of agreement with what this member holds, hears and can check, and with the clock:
+when to propose, what to vote for, when to give up on a leader. What it says is signed and sent by the
+member that owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from ...crypto.envelope import Envelope
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ..chain.agreement import Agreement
+from ..chain.certificates import silenced
+from ..chain.ledger import Ledger, check_record, leave_is_current
+from ..wire.errors import ProtocolError
+from ..wire.manifest import Manifest
+from ..wire.membership import quorum
+from ..wire.messages import (
+    NO_BLOCK,
+    Announcement,
+    Ballot,
+    BallotKind,
+    Certificate,
+    JoinRequest,
+    Leave,
+    Message,
+    Proposal,
+    Record,
+    RecordId,
+    SnapshotEntry,
+    UpdateEntry,
+    parent_of,
+    round_of,
+)
+from .collection import Collection, Holdings
+from .effects import Effect, Note
+from .pacing import Pacing
+from .presence import Presence
+from .proposing import Accusations, JoinRequests, compose_record
+
+# A leader that holds certificates waits this part of the slot for the decision before it repeats
+# the block: in the good case the finalizes are already under way.
+_REPEAT_PATIENCE = 0.25
+# A leader whose connection broke gets this part of the slot's time.
+_MISSING_PATIENCE = 0.25
+# How long a decision is doubted while a quorum seems to be at work, in leases, or in collect deadlines
+# if those are longer: a member that was just started has no measure of either, and takes the limits.
+_DOUBTED_LEASES = 4
+# Whoever was only cut off for a moment is heard again by then.
+_ABANDONED_LEASES = 2
+# An update that we announced before a restart lies on our own disk, or is lost.
+_OWN_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the member brings to the round: its parameters and what it holds.
+
+    `fingerprint` is None while the member has not applied everything decided; it then only listens.
+    `snapshot` is that of the last round's state, if one was due.
+    """
+
+    fingerprint: int | None
+    snapshot: SnapshotEntry | None
+    held: Set[ContentId]
+
+
+@dataclass
+class Step:
+    """What to do next: messages to say, notes to pass on, updates to fetch for a proposal, and what
+    to put on disk before."""
+
+    say: list[tuple[str, Message]]
+    notes: list[Note]
+    fetch: list[UpdateEntry]
+    remember: list[Envelope] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.say or self.notes or self.fetch)
+
+
+_NOTHING = Step([], [], [])
+
+
+class Round:
+    """One member's view of one round. All times are seconds of any steady clock."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        ledger: Ledger,
+        me: PeerId,
+        presence: Presence,
+        pacing: Pacing,
+        joins: JoinRequests,
+        accusations: Accusations,
+        began: float,
+        sound: float,
+        now: float,
+    ) -> None:
+        """The member `began` at that time; the last decision before its eyes that gave it no reason to
+        hesitate came at the time `sound`, if there was any."""
+        self.number = len(ledger)
+        self.parent = ledger.head
+        self.membership = ledger.membership(self.number)
+        # Whose updates are waited for: with `overlap`, who was just admitted has no share yet.
+        dealt_to = ledger.dealt_to(self.number)
+        self._contributors = {peer for peer in self.membership.peers if peer in dealt_to}
+        self.collection = Collection()
+        self.agreement = Agreement(
+            round=self.number,
+            parent=self.parent,
+            membership=self.membership,
+            model=manifest.fault_model,
+            me=me,
+        )
+        self.created = now
+        """When the round before it was decided."""
+        self.start = now
+        """When the member could begin to work on it."""
+        self.ready_since: float | None = None
+        """Since when it need not wait for more updates."""
+        self._manifest = manifest
+        self._ledger = ledger
+        self._me = me
+        self._presence = presence
+        self._pacing = pacing
+        self._joins = joins
+        self._accusations = accusations
+        self._began = began
+        self._sound = sound
+        self._slot_entered = now
+        self._nobody = self._mask = self.membership.mask(())
+        self._checked: dict[RecordId, bool] = {}
+        # The proposals of records that are kept, and which of them are on disk.
+        self._letters: dict[RecordId, Envelope] = {}
+        self._remembered: set[RecordId] = set()
+        self._fetched: set[ContentId] = set()
+        # Who was last heard to work on this very round, and when; on the next, after which record.
+        self._company: dict[PeerId, float] = {}
+        self._ahead: dict[PeerId, tuple[RecordId, float]] = {}
+
+    def step(self, standing: Standing, now: float) -> Step:
+        """The next thing that the rules and the clock ask for; an empty step if there is none."""
+        agreement = self.agreement
+        if agreement.advance():
+            self._slot_entered = now
+        # Whoever has taken leave is discounted by the others, and so must not be heard in two ways.
+        if self._me not in self.membership or self._me in self._presence.leaving():
+            return _NOTHING
+        finalizes = [
+            self._ballot("finalize", certificate.slot, certificate.block, now)
+            for certificate in agreement.finalizable()
+        ]
+        if finalizes:
+            return _say(*finalizes)
+        if standing.fingerprint is None:
+            return _NOTHING
+        if self.ready_since is None and self._is_ready(now):
+            self.ready_since = now
+        return (
+            self._say_again(now)
+            or self._propose(standing, now)
+            or self._vote(standing, now)
+            or self._skip(now)
+        )
+
+    def take(
+        self, envelope: Envelope, message: Message, holdings: Holdings, now: float
+    ) -> list[Effect]:
+        """Take in a message of this round, or a leave said in the one before.
+
+        Raises `ProtocolError` for what its sender may not say.
+        """
+        sender = envelope.sender
+        if isinstance(message, Announcement):
+            if sender not in self.membership:
+                raise ProtocolError("not_member", "an update from somebody who is no member")
+            if not self.collection.announce(sender, message, envelope.signature):
+                raise ProtocolError("equivocation", "a second update for one round")
+            if message.update in holdings.held:
+                self.collection.held(message.update, now)
+            return holdings.fetch(self.number, sender, message.update, message.size)
+        if isinstance(message, Leave):
+            if not leave_is_current(message.round, sender, self.number, self.membership):
+                raise ProtocolError("not_member", "takes leave of a membership that it has not")
+            self._presence.took_leave(sender, message, envelope.signature)
+        elif isinstance(message, Proposal):
+            self.agreement.add_proposal(sender, message.slot, message.record)
+            if sender != self._me and message.record.id in self.agreement.records:
+                self._letters.setdefault(message.record.id, envelope)
+        elif isinstance(message, Ballot):
+            kind: BallotKind = envelope.kind  # type: ignore[assignment]  # ballots have these kinds
+            self.agreement.add_ballot(kind, sender, message, envelope.signature)
+        return []
+
+    def meet(self, sender: PeerId, message: Message, now: float) -> None:
+        """Somebody spoke: note whether it stands where this member does, or just behind its record."""
+        ahead, parent = round_of(message) - self.number, parent_of(message)
+        if isinstance(message, JoinRequest):
+            # Whoever asks to be admitted works on no round.
+            self._company.pop(sender, None)
+        elif ahead == 0 and parent in (None, self.parent):
+            self._company[sender] = now
+        elif ahead == 1 and parent is not None:
+            self._company.pop(sender, None)
+            self._ahead[sender] = parent, now
+
+    def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
+        """Whether this member follows a decision.
+
+        Not if it is doubted, while a quorum is at work on this very round, or went on from another
+        record: that quorum can do without what few have signed. But it decides something, unless some
+        of it lie; so for who needs it, patience has an end. Nor does a decision bind that calls this
+        member silent, which knows better, unless it has taken leave, or nothing else was decided for a
+        lease.
+        """
+        if certificate.round != self.number or leaving:
+            return True
+        lease = self._pacing.lease
+        if self.agreement.doubts(certificate) and self._in_company(now, certificate.block):
+            patience = _DOUBTED_LEASES * max(lease, self._pacing.collect)
+            waited = now - max(self._began, self._sound)
+            if self._me not in self.membership or waited <= patience:
+                return False
+        return now - self._sound > lease or not self.agreement.accused_by(certificate)
+
+    def is_abandoned(self, now: float) -> bool:
+        """Whether none of its members was heard to work on this round for two leases."""
+        heard = [at for peer, at in self._company.items() if peer in self.membership]
+        return now - max([self.created, *heard]) > _ABANDONED_LEASES * self._pacing.lease
+
+    def observe(self, certificate: Certificate, now: float) -> None:
+        """The round was decided, with the member at the tip: let the pacing know how it went."""
+        # One mask alone may be a liar's.
+        undisturbed = not silenced(certificate, self.membership)
+        # Round 0 lasts until enough members have come.
+        if self.ready_since is not None and undisturbed and self.number > 0:
+            self._pacing.record_round(
+                arrivals=self.collection.arrivals(self.start),
+                decision=now - self.ready_since,
+                total=now - self.created,
+            )
+
+    def is_valid(self, record: Record) -> bool:
+        """Whether the chain allows `record` to be this round's."""
+        if record.id not in self._checked:
+            self._checked[record.id] = self._check(record)
+        return self._checked[record.id]
+
+    def _in_company(self, now: float, block: RecordId | None = None) -> bool:
+        """Whether a quorum, of which none has taken leave, was heard to work on this very round within
+        a lease: whoever calls all of it silent lies, or was cut off.
+
+        Against a decision for `block` those count as well who went on from another record.
+        """
+        lease = self._pacing.lease
+        here = {peer for peer, at in self._company.items() if now - at <= lease}
+        if block is not None:
+            here |= {
+                peer
+                for peer, (base, at) in self._ahead.items()
+                if base != block and now - at <= lease
+            }
+        here = (here | {self._me}).intersection(self.membership.peers) - self._presence.leaving()
+        return len(here) >= quorum(self._manifest.fault_model, len(self.membership))
+
+    # What a member may say
+
+    def _say_again(self, now: float) -> Step:
+        """Repeat ballots with the mask of today: quorums shrink as silence is noticed."""
+        mask = self._silence_mask(now)
+        if mask == self._mask:
+            return _NOTHING
+        self._mask = mask
+        return _say(
+            *(
+                self._ballot(kind, slot, block, now)
+                for kind, slot, block in self.agreement.pending_ballots()
+            )
+        )
+
+    def _propose(self, standing: Standing, now: float) -> Step:
+        if not self.agreement.may_propose():
+            return _NOTHING
+        record: Record | None = None
+        repeat = self.agreement.repeatable()
+        if repeat is not None:
+            patience = self._pacing.slot(self.agreement.slot) * _REPEAT_PATIENCE
+            if now >= self._slot_entered + patience:
+                record = self.agreement.records.get(repeat)
+        elif self.ready_since is not None and standing.fingerprint is not None:
+            record = compose_record(
+                manifest=self._manifest,
+                ledger=self._ledger,
+                fingerprint=standing.fingerprint,
+                updates=self.collection.entries(standing.fingerprint),
+                joins=self._joins,
+                accusations=self._accusations,
+                presence=self._presence,
+                lease=self._pacing.lease,
+                snapshot=standing.snapshot,
+                now=now,
+            )
+        if record is None:
+            return _NOTHING
+        return _say(("proposal", Proposal(self.agreement.slot, record)))
+
+    def _vote(self, standing: Standing, now: float) -> Step:
+        record = self.agreement.votable()
+        if record is None:
+            return _NOTHING
+        new = record.id not in self._checked
+        if not self.is_valid(record) or record.snapshot != standing.snapshot:
+            return _NOTHING
+        if record.fingerprint != standing.fingerprint:
+            notes = [Note("mismatch", self.number, None, "other parameters proposed")]
+            return Step([], notes if new else [], [])
+        accused = {entry.peer for entry in record.departed if entry.reason == "silent"}
+        # A certified block must be repeated until it is decided. A quorum agreed about the silence
+        # then; that the accused are heard again would otherwise stop the round for good.
+        if not accused <= self._presence.silent(
+            self._pacing.lease, now
+        ) and not self.agreement.certified(record.id):
+            return _NOTHING
+        missing = [entry for entry in record.updates if entry.update not in standing.held]
+        if not missing:
+            step = _say(self._ballot("vote", self.agreement.slot, record.id, now))
+            # Should all who heard it be restarted and its leader's disk be lost, what is certified
+            # could not be repeated, and the round would never end.
+            letter = self._letters.get(record.id)
+            if letter is not None and record.id not in self._remembered:
+                self._remembered.add(record.id)
+                step.remember.append(letter)
+            return step
+        unasked = [entry for entry in missing if entry.update not in self._fetched]
+        self._fetched |= {entry.update for entry in unasked}
+        return Step([], [], unasked)
+
+    def _skip(self, now: float) -> Step:
+        slot = self.agreement.slot
+        # Timers differ: a member that was restarted knows nothing of the swarm's pace.
+        deadline = self._slot_deadline(now)
+        late = now >= deadline or self.agreement.hopeless()
+        if not late or not self.agreement.may_skip():
+            # Long after our own skip, the others are elsewhere. If they seem to be here, then when the
+            # timer of each of them has run out: who runs ahead of a quorum is no use to it.
+            lease, longest = self._pacing.lease, self._manifest.rounds.slot_max_seconds
+            waited = now - deadline
+            if waited >= min(lease, longest) and waited >= (
+                longest if self._in_company(now) else lease
+            ):
+                self.agreement.concede()
+            return _NOTHING
+        step = _say(self._ballot("skip", slot, NO_BLOCK, now))
+        step.notes.append(Note("skipped", self.number, self.agreement.leader(slot)))
+        return step
+
+    def _ballot(
+        self, kind: BallotKind, slot: int, block: RecordId, now: float
+    ) -> tuple[str, Message]:
+        return kind, Ballot(self.number, self.parent, slot, block, self._silence_mask(now))
+
+    # What it is waiting for
+
+    def _silence_mask(self, now: float) -> bytes:
+        # Asked with every message.
+        gone = self._presence.silent(self._pacing.lease, now) | self._presence.leaving()
+        return self.membership.mask(gone - {self._me}) if gone else self._nobody
+
+    def _is_ready(self, now: float) -> bool:
+        """Whether the round need not wait for more: all is held, or the deadline is past."""
+        if self.number == 0:
+            waiting = len(self._joins.admissible(self._manifest, self._ledger, now))
+            return waiting + 1 >= self._manifest.rounds.start_members
+        presence = self._presence
+        gone = presence.silent(self._pacing.lease, now) | presence.leaving() | presence.missing(now)
+        # Asked with every message. What follows takes time in the number of members.
+        waited = now >= self.start + self._pacing.collect
+        if not waited and self.collection.settled + len(gone) + 1 < len(self._contributors):
+            return False
+        expected = self._contributors - gone
+        if self.collection.announced(self._me) and now >= self.start + _OWN_SECONDS:
+            expected.discard(self._me)
+        outstanding = self.collection.outstanding(expected)
+        if now < self._earliest or (self.collection.last_arrival is None and outstanding):
+            return False
+        return not outstanding or waited
+
+    @property
+    def _earliest(self) -> float:
+        return self.start + self._manifest.rounds.min_seconds
+
+    def _slot_deadline(self, now: float) -> float:
+        """When to give up on the current slot."""
+        if self.number == 0 or self.ready_since is None:
+            return float("inf")
+        leader = self.agreement.leader(self.agreement.slot)
+        begin = max(self._slot_entered, self.ready_since)
+        if leader in self._presence.silent(self._pacing.lease, now) | self._presence.leaving():
+            return begin
+        patience = self._pacing.slot(self.agreement.slot)
+        if leader in self._presence.missing(now):
+            patience *= _MISSING_PATIENCE
+        return begin + patience
+
+    def _check(self, record: Record) -> bool:
+        try:
+            check_record(record, self._ledger)
+        except ProtocolError:
+            return False
+        return record.round == self.number and record.parent == self.parent
+
+
+def _say(*messages: tuple[str, Message]) -> Step:
+    return Step(list(messages), [], [])

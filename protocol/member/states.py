@@ -1,0 +1,118 @@
+"""The states of a member and of a ballot paper, and every way from one to another.
+
+`docs/protocol.md` shows both tables as diagrams, printed by `make docs`. A member's state is what
+`Member.state` says between two events; the tests check that simulated members take every way in the
+table and no other. What may be cast in a slot follows from `RULED_OUT`, by which members abide.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from ..chain.evidence import RULED_OUT
+from ..wire.messages import BALLOT_KINDS, BallotKind
+
+MemberState = Literal[
+    "loading",
+    "applying",
+    "asking",
+    "recalling",
+    "collecting",
+    "agreeing",
+    "leaving",
+    "left",
+    "expelled",
+]
+
+MEANINGS: dict[MemberState, str] = {
+    "loading": "has no parameters, or not the swarm's: a snapshot is being loaded",
+    "applying": "applies decided records until it stands where the swarm does",
+    "asking": "is no member; asks to be admitted",
+    "recalling": "is a member again, and asks what it signed before it was started",
+    "collecting": "trains, and waits for updates",
+    "agreeing": "has what it waited for: proposes, votes, skips, finalizes",
+    "leaving": "has said goodbye; the record is still to come",
+    "left": "is no member any more and does not want to be",
+    "expelled": "is out for good",
+}
+
+_LOADED: dict[MemberState, str] = {
+    "applying": "rounds were decided since",
+    "asking": "counted out, or never a member",
+    "recalling": "first time since the start",
+    "collecting": "up to date",
+    "agreeing": "up to date, all is there already",
+}
+_LEAVES: dict[MemberState, MemberState] = {
+    "loading": "leaving",
+    "applying": "leaving",
+    "asking": "left",
+    "recalling": "leaving",
+    "collecting": "leaving",
+    "agreeing": "leaving",
+}
+
+TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
+    **{("loading", new): why for new, why in _LOADED.items()},
+    **{("applying", new): why for new, why in _LOADED.items() if new != "applying"},
+    ("applying", "loading"): "other parameters, too far behind, or another chain",
+    ("asking", "applying"): "a round is decided",
+    ("asking", "loading"): "another chain",
+    ("recalling", "collecting"): "all have answered, or time is up",
+    ("recalling", "agreeing"): "all have answered, all updates are there",
+    ("recalling", "applying"): "a round is decided",
+    ("recalling", "loading"): "other parameters, or another chain",
+    ("collecting", "agreeing"): "all updates are there, or the deadline is past",
+    ("collecting", "applying"): "a round is decided",
+    ("collecting", "loading"): "other parameters, or another chain",
+    ("agreeing", "applying"): "a round is decided",
+    ("agreeing", "loading"): "other parameters, or another chain",
+    **dict.fromkeys(_LEAVES.items(), "says goodbye"),
+    ("loading", "left"): "says goodbye, was no member",
+    ("applying", "left"): "says goodbye, was no member",
+    ("leaving", "left"): "a record says so",
+    ("left", "leaving"): "an earlier request to be admitted was granted",
+    **{
+        (old, "expelled"): "a record proves a contradiction"
+        for old in get_args(MemberState)
+        if old != "expelled"
+    },
+}
+"""Every way from one state to another, with what leads there."""
+
+
+def ballot_papers() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]]:
+    """What a member may have cast in a slot, and where each further ballot leads."""
+    papers: dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]] = {}
+    waiting: list[frozenset[BallotKind]] = [frozenset()]
+    while waiting:
+        cast = waiting.pop()
+        further: dict[BallotKind, frozenset[BallotKind]] = {
+            kind: frozenset[BallotKind]([*cast, kind])
+            for kind in BALLOT_KINDS
+            if not cast & RULED_OUT[kind]
+        }
+        papers[cast] = further
+        waiting += [after for after in further.values() if after not in papers]
+    return papers
+
+
+def diagrams() -> str:
+    """Both tables as Mermaid state diagrams, in Markdown."""
+    lines = ["A member:", "", "```mermaid", "stateDiagram-v2", "    [*] --> loading"]
+    lines += [f"    {old} --> {new}: {why}" for (old, new), why in TRANSITIONS.items()]
+    lines += ["    left --> [*]", "    expelled --> [*]", "```", ""]
+    lines += ["| state | the member |", "|---|---|"]
+    lines += [f"| {state} | {MEANINGS[state]} |" for state in get_args(MemberState)]
+    lines += ["", "What it has cast in one slot:", "", "```mermaid", "stateDiagram-v2"]
+    papers = sorted(ballot_papers().items(), key=lambda item: _name(item[0]))
+    lines += ["    [*] --> nothing"]
+    for cast, further in papers:
+        lines += [
+            f"    {_name(cast)} --> {_name(after)}: {kind}" for kind, after in further.items()
+        ]
+    return "\n".join([*lines, "```"])
+
+
+def _name(cast: frozenset[BallotKind]) -> str:
+    return "_".join(kind for kind in BALLOT_KINDS if kind in cast) or "nothing"

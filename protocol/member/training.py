@@ -1,0 +1,96 @@
+"""Which updates this member has computed, and which of them wait for their round.
+
+A member at the tip has one update computed, for the round at the tip. With `overlap` it then has the
+next round's computed as well, on the parameters that there are, while this round's updates are exchanged
+and agreed on. Such an update is announced as soon as its round has come, so it names the record before
+it like any other. Where none waits (the first round after a join, a restart or a resync, or for one who
+fell behind), the round at the tip comes first again; unless that came too late, since rounds in which
+all others are done beforehand are short. Then it is the next round's, or it would always be too late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ..chain.ledger import Ledger
+from ..wire.messages import Announcement, RecordId
+from .effects import Effect, Train
+
+
+@dataclass(frozen=True)
+class Made:
+    """An own update in the store."""
+
+    round: int
+    update: ContentId
+    size: int
+    tokens: int
+    loss: float
+
+    def announcement(self, parent: RecordId, fingerprint: int) -> Announcement:
+        """What is said of it by a member whose parameters, after the record `parent`, have this
+        fingerprint."""
+        return Announcement(
+            self.round, parent, self.update, self.size, self.tokens, self.loss, fingerprint
+        )
+
+
+class Training:
+    """What one member's trainer is told to compute, and the update that is ahead of its round."""
+
+    def __init__(self, me: PeerId, *, overlap: bool) -> None:
+        self._me = me
+        self._overlap = overlap
+        # The last round that the trainer was told to compute an update for.
+        self._told = -1
+        # The last one that it began when that round had come, and whether that was too late.
+        self._begun_at_tip = -1
+        self._too_slow = False
+        self._ahead: Made | None = None
+
+    def forget(self) -> None:
+        """The parameters were loaded anew: what was computed on others is worth nothing."""
+        self._told = self._begun_at_tip = -1
+        self._too_slow, self._ahead = False, None
+
+    def keep(self, made: Made, tip: int) -> None:
+        """An update that cannot be announced now: it waits if its round is still to come.
+
+        If it is too late, it is refunded when the record, which does not count it, is applied.
+        """
+        if self._overlap and made.round == self._told and made.round >= tip:
+            self._ahead = made
+        elif self._overlap and made.round == self._begun_at_tip:
+            self._too_slow = True
+
+    def due(self, tip: int) -> Made | None:
+        """The update that waited for this round, if there is one; it is given out once."""
+        made = self._ahead
+        if made is None or made.round > tip:
+            return None
+        self._ahead = None
+        return made if made.round == tip else None
+
+    def orders(self, ledger: Ledger, *, announced: bool) -> list[Effect]:
+        """What to compute next, at the tip of `ledger`, as a member of its round.
+
+        `announced` says whether the own update for that round is announced.
+        """
+        tip = len(ledger)
+        # Round 0 gathers members and has no updates.
+        if tip == 0:
+            return []
+        if announced:
+            self._too_slow = False
+        elif self._told >= tip:
+            return []
+        # Without `overlap` every member has a share.
+        elif not self._too_slow and (samples := ledger.share(tip, self._me)) is not None:
+            self._told = self._begun_at_tip = tip
+            return [Train(tip, ledger.head, samples)]
+        if not self._overlap or self._told > tip:
+            return []
+        self._told = tip + 1
+        return [Train(tip + 1, ledger.head, ledger.share(tip + 1, self._me) or ())]

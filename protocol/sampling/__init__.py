@@ -1,0 +1,1 @@
+"""Which sample of the corpus is trained by whom, and when: a function of what all members know."""

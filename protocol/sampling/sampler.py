@@ -1,0 +1,142 @@
+"""In which order the samples of a corpus are trained: well mixed, and yet piece by piece.
+
+The corpus is read in as many *lanes* as a round has samples, each lane giving one sample a round. A
+lane reads a *block* of neighbouring samples and then another one, somewhere else in the corpus. So the
+samples of a round come from as many places as there are lanes, while a member, whose lanes stay its own
+for as long as a block lasts, needs its part of the corpus on the disk and not all of it.
+
+All lanes together read an endless sequence of places, epoch after epoch, in an order that is evaluated
+place by place: it costs no memory, whatever the size of the corpus.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ...crypto.hashing import content_id
+from ..wire.blobs import CHUNK_BYTES
+from ..wire.manifest import Manifest
+
+Lanes = npt.NDArray[np.int64]
+"""Numbers of lanes, counted from 0, or one number for each of them."""
+
+BLOCK_CHUNKS = 8
+"""Chunks in a block, if the corpus is large enough. A block that begins anywhere touches one chunk more
+than its length, so a member fetches an eighth more than it trains on."""
+
+_Numbers = npt.NDArray[np.uint64]
+
+# Four pairs of rounds. Luby and Rackoff ask for four rounds of a random function; ours is a mixer,
+# so twice as many. Nothing here is a secret: shuffling well is all that is wanted.
+_FEISTEL_PAIRS = 4
+_DOMAIN = b"distro-node sample order 2"
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of one swarm's samples. Raises `ValueError` for numbers out of range."""
+
+    seed: int
+    samples: int
+    """Of the corpus, which is the length of an epoch."""
+    lanes: int
+    block: int
+    """Samples that a lane reads from one place."""
+    mixed: int
+    """So many neighbours of a block, about a chunk, come in any order; and then the next as many."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 64:
+            raise ValueError("the seed must be an unsigned 64-bit number")
+        if not 1 <= self.samples <= 1 << 62:
+            raise ValueError(f"a corpus holds 1 to 2^62 samples, not {self.samples}")
+        if min(self.lanes, self.block, self.mixed) < 1 or self.block > self.samples:
+            raise ValueError("a lane reads at least one sample and at most the corpus")
+
+    def samples_at(self, lanes: Lanes, rows: Lanes) -> list[int]:
+        """The sample of each of these lanes that comes as its `rows`-th (from 0), each in [0, samples).
+
+        Over all lanes and rows every sample comes once an epoch.
+        """
+        # In a window of `block` rows each lane reads `block` places in a row, one lane after the other.
+        window, row = np.divmod(rows, self.block)
+        places = (window * self.lanes + lanes) * self.block + row
+        epochs, inside = np.divmod(places, self.samples)
+        found = np.empty(len(places), np.uint64)
+        for epoch in np.unique(epochs).tolist():
+            (here,) = np.nonzero(epochs == epoch)
+            found[here] = self._in_epoch(epoch, inside[here].astype(np.uint64))
+        return found.tolist()
+
+    def _in_epoch(self, epoch: int, places: _Numbers) -> _Numbers:
+        keys = _keys(self.seed, epoch)[:, np.newaxis]
+        whole = self.samples // self.block
+        blocks, inside = np.divmod(places, np.uint64(self.block))
+        # What makes no whole block comes last; the others change places.
+        full = blocks < whole
+        blocks[full] = _permute(blocks[full], whole, keys)
+        sizes = np.where(full, self.block, self.samples - whole * self.block).astype(np.uint64)
+        first = inside - inside % np.uint64(self.mixed)
+        start = blocks * np.uint64(self.block) + first
+        width = np.minimum(sizes - first, np.uint64(self.mixed))
+        inside -= first
+        # Each stretch has an order of its own, and no stretch begins where another does.
+        keys = keys + _mix(start)
+        for size in np.unique(width).tolist():
+            (here,) = np.nonzero(width == size)
+            inside[here] = _permute(inside[here], size, keys[:, here])
+        return start + inside
+
+
+def order_of(manifest: Manifest) -> Order:
+    """The order in which a swarm trains its corpus."""
+    data, lanes = manifest.data, manifest.rounds.sequences
+    chunk = max(1, CHUNK_BYTES // (data.sequence_length * data.token_bytes))
+    # In a small corpus each lane reads one block an epoch, and a smaller part of it than a few chunks.
+    block = max(1, min(data.samples // lanes, BLOCK_CHUNKS * chunk))
+    return Order(manifest.seed, data.samples, lanes, block, min(block, chunk))
+
+
+def _keys(seed: int, epoch: int) -> _Numbers:
+    material = _DOMAIN + seed.to_bytes(8, "little") + epoch.to_bytes(16, "little")
+    # 32 bytes a hash make four 64-bit keys.
+    digests = [content_id(material + bytes([part])) for part in range(_FEISTEL_PAIRS // 2)]
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def _permute(places: _Numbers, count: int, keys: _Numbers) -> _Numbers:
+    """A bijection of [0, count) for each set of keys: a Feistel network on the next power of two.
+
+    A value that lands outside is put through again until it lands inside (cycle walking); since
+    over half of the power of two is inside, that takes fewer than two passes on average. `keys` has a
+    column for each place, or one for all.
+    """
+    bits = (count - 1).bit_length()
+    values = places.copy()
+    outside = np.ones(len(values), dtype=bool)
+    while outside.any():
+        own = keys if keys.shape[1] == 1 else keys[:, outside]
+        values[outside] = _feistel(values[outside], bits, own)
+        outside = values >= np.uint64(count)
+    return values
+
+
+def _feistel(values: _Numbers, bits: int, keys: _Numbers) -> _Numbers:
+    low_bits = np.uint64(bits - bits // 2)
+    low_mask = np.uint64((1 << int(low_bits)) - 1)
+    high_mask = np.uint64((1 << (bits // 2)) - 1)
+    low, high = values & low_mask, values >> low_bits
+    for pair in range(_FEISTEL_PAIRS):
+        high = high ^ (_mix(low + keys[2 * pair]) & high_mask)
+        low = low ^ (_mix(high + keys[2 * pair + 1]) & low_mask)
+    return (high << low_bits) | low
+
+
+def _mix(values: _Numbers) -> _Numbers:
+    """Stafford's 13th variant of the 64-bit finaliser: every input bit moves every output bit."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

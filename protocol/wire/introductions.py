@@ -1,0 +1,202 @@
+"""How peers of a swarm hear of each other: signed records, and who keeps them.
+
+A peer says of itself "I am in this swarm and can be dialled there". Whoever introduces peers keeps
+what each of them said in person, for a short while, and hands it to others. A record is never kept
+on a third party's word: two peers would keep a dead one alive between them for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+from ...crypto.envelope import EnvelopeError, open_envelope, seal
+from ...crypto.hashing import content_id
+from ...crypto.identity import Identity, PeerId, peer_text
+from .encoding import decode, encode
+from .errors import ProtocolError
+from .manifest import SwarmId
+from .structure import U63, Length
+
+MAX_ADDRESSES = 8
+MAX_ADDRESS_CHARACTERS = 256
+"""An address through a relay names two peers and has 121 characters and the relay's name."""
+MAX_RECORD_BYTES = 3072
+"""Eight of the longest addresses, the envelope around them, and some room."""
+
+MAX_RECORDS = 64
+"""In one answer: enough to fill a node's connections."""
+
+MAX_REQUEST_BYTES = MAX_RECORD_BYTES + 128
+MAX_RESPONSE_BYTES = MAX_RECORDS * (MAX_RECORD_BYTES + 8)
+
+RECORD_SECONDS = 120.0
+"""How long an introduction holds; peers repeat theirs well within it."""
+
+MAX_PEERS_PER_SWARM = 512
+MAX_SWARMS = 64
+# Few honest peers are in more than one; without this one peer could push all swarms out.
+MAX_SWARMS_PER_PEER = 4
+
+_KIND = "peer"
+
+Swarm = Annotated[bytes, Length(32, 32)]
+RecordBytes = Annotated[bytes, Length(1, MAX_RECORD_BYTES)]
+
+
+@dataclass(frozen=True)
+class PeerRecord:
+    """What a peer says of itself; `sealed` is its signed envelope."""
+
+    peer: PeerId
+    swarm: SwarmId
+    addresses: tuple[str, ...]
+    """Multiaddresses, each ending in `/p2p/` and the peer."""
+    time: int
+    """Seconds since 1970 by the peer's own clock: good for telling its older records from newer."""
+    sealed: bytes
+
+
+@dataclass(frozen=True)
+class _Body:
+    addresses: Annotated[
+        tuple[Annotated[str, Length(1, MAX_ADDRESS_CHARACTERS)], ...], Length(0, MAX_ADDRESSES)
+    ]
+    time: U63
+
+
+@dataclass(frozen=True)
+class IntroductionRequest:
+    """ "Whom do you know in this swarm? I am …" A peer that only looks leaves its record out."""
+
+    swarm: Swarm
+    record: RecordBytes | None
+
+    def encode(self) -> bytes:
+        """The bytes for `decode_request`."""
+        return encode(self)
+
+
+@dataclass(frozen=True)
+class IntroductionResponse:
+    """The sealed records of some peers of the swarm."""
+
+    records: Annotated[tuple[RecordBytes, ...], Length(0, MAX_RECORDS)]
+
+    def encode(self) -> bytes:
+        """The bytes for `decode_response`."""
+        return encode(self)
+
+
+def seal_record(identity: Identity, swarm: SwarmId, addresses: Iterable[str], time: int) -> bytes:
+    """Sign a record of `identity` with the first `MAX_ADDRESSES` of its addresses."""
+    ending = "/p2p/" + peer_text(identity.peer)
+    fitting = [
+        address
+        for address in addresses
+        if address.endswith(ending) and len(address) <= MAX_ADDRESS_CHARACTERS
+    ]
+    body = encode(_Body(addresses=tuple(fitting[:MAX_ADDRESSES]), time=time))
+    return seal(identity, _KIND, swarm, body, max_bytes=MAX_RECORD_BYTES)
+
+
+def open_record(data: bytes, swarm: SwarmId) -> PeerRecord:
+    """Check a sealed record of this swarm and decode it. Raises `ProtocolError`."""
+    try:
+        envelope = open_envelope(data, swarm=swarm, max_bytes=MAX_RECORD_BYTES)
+    except EnvelopeError as error:
+        raise ProtocolError(error.reason, str(error)) from None
+    if envelope.kind != _KIND:
+        raise ProtocolError("invalid", f"a {envelope.kind} where a peer record is expected")
+    body = decode(_Body, envelope.body, max_bytes=MAX_RECORD_BYTES)
+    ending = "/p2p/" + peer_text(envelope.sender)
+    for address in body.addresses:
+        # Nobody may send others to a third peer, or write to their terminals.
+        if not (address.startswith("/") and address.endswith(ending) and _printable(address)):
+            raise ProtocolError("invalid", "a peer record with an address that is not its peer's")
+    return PeerRecord(
+        peer=envelope.sender,
+        swarm=swarm,
+        addresses=body.addresses,
+        time=body.time,
+        sealed=data,
+    )
+
+
+def decode_request(data: bytes) -> IntroductionRequest:
+    """Decode a request; the record in it is still sealed. Raises `ProtocolError`."""
+    return decode(IntroductionRequest, data, max_bytes=MAX_REQUEST_BYTES)
+
+
+def decode_response(data: bytes) -> IntroductionResponse:
+    """Decode a response; the records in it are still sealed. Raises `ProtocolError`."""
+    return decode(IntroductionResponse, data, max_bytes=MAX_RESPONSE_BYTES)
+
+
+class Registry:
+    """The records of peers that introduced themselves, by swarm. `now` is any steady clock."""
+
+    def __init__(self) -> None:
+        self._swarms: dict[SwarmId, dict[PeerId, tuple[PeerRecord, float]]] = {}
+
+    def add(self, record: PeerRecord, now: float) -> bool:
+        """Keep a record that its own peer has presented; False if a newer one is known.
+
+        Beyond the limits the longest unheard peer of the swarm, or the longest unheard swarm, goes.
+        """
+        self.expire(now)
+        peers = self._swarms.get(record.swarm, {})
+        known = peers.get(record.peer)
+        if known is not None and known[0].time > record.time:
+            return False
+        # The order of both dictionaries is that of the last introduction.
+        self._swarms.pop(record.swarm, None)
+        self._swarms[record.swarm] = peers
+        peers.pop(record.peer, None)
+        peers[record.peer] = (record, now)
+        if len(peers) > MAX_PEERS_PER_SWARM:
+            del peers[next(iter(peers))]
+        elsewhere = [swarm for swarm, members in self._swarms.items() if record.peer in members]
+        for swarm in elsewhere[:-MAX_SWARMS_PER_PEER]:
+            self._remove(swarm, record.peer)
+        if len(self._swarms) > MAX_SWARMS:
+            del self._swarms[next(iter(self._swarms))]
+        return True
+
+    def records(self, swarm: SwarmId, now: float) -> list[PeerRecord]:
+        """All records of a swarm that still hold, the longest unheard first."""
+        self.expire(now)
+        return [record for record, _ in self._swarms.get(swarm, {}).values()]
+
+    def sample(self, swarm: SwarmId, now: float, salt: bytes, but: PeerId) -> list[PeerRecord]:
+        """At most `MAX_RECORDS` records of a swarm without the peer `but`, chosen by `salt`."""
+        others = [record for record in self.records(swarm, now) if record.peer != but]
+        if len(others) > MAX_RECORDS:
+            others.sort(key=lambda record: content_id(salt + record.peer))
+        return others[:MAX_RECORDS]
+
+    def swarms(self) -> int:
+        """How many swarms there are records of."""
+        return len(self._swarms)
+
+    def expire(self, now: float) -> None:
+        """Drop the records that no longer hold."""
+        for swarm in list(self._swarms):
+            peers = self._swarms[swarm]
+            while peers:
+                peer = next(iter(peers))
+                if peers[peer][1] + RECORD_SECONDS > now:
+                    break
+                del peers[peer]
+            if not peers:
+                del self._swarms[swarm]
+
+    def _remove(self, swarm: SwarmId, peer: PeerId) -> None:
+        del self._swarms[swarm][peer]
+        if not self._swarms[swarm]:
+            del self._swarms[swarm]
+
+
+def _printable(text: str) -> bool:
+    return text.isascii() and text.isprintable()

@@ -1,0 +1,242 @@
+"""The manifest: the immutable description of a run.
+
+Whoever knows a swarm-id knows the content id of this and of nothing else; everything a member must
+agree on with the others (model, data, optimizer, schedule, rules of membership) is therefore in here
+and cannot change during the run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any, Literal, NewType
+
+from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import PeerId
+from .encoding import decode, decode_plain, encode
+from .errors import ProtocolError
+from .structure import ADDITION, Length, Range
+
+PROTOCOL_VERSION = 1
+
+# A manifest is fetched before anything about its sender is known. The largest honest part is the
+# parameter table: 20,000 tensors at 50 bytes.
+MAX_MANIFEST_BYTES = 2 << 20
+
+MAX_MEMBERS = 1024
+"""The most members of a swarm. A record names the update of each at some 160 bytes and travels in
+one proposal, which must fit an envelope of 256 KiB beside admissions and departures."""
+
+SwarmId = NewType("SwarmId", bytes)
+"""Content id of the manifest's canonical encoding, 32 bytes."""
+
+Count = Annotated[int, Range(1, 2**40)]
+Fraction = Annotated[float, Range(0.0, 1.0)]
+Seconds = Annotated[float, Range(0.01, 86_400.0)]
+Name = Annotated[str, Length(1, 64)]
+Url = Annotated[str, Length(9, 256)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterSpec:
+    """One parameter tensor: its name in the model and its shape. All are float32."""
+
+    name: Annotated[str, Length(1, 256)]
+    shape: Annotated[tuple[Annotated[int, Range(1, 2**31)], ...], Length(0, 8)]
+
+    @property
+    def elements(self) -> int:
+        """How many numbers the tensor holds."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSpec:
+    """A piece of the corpus: `tokens` token ids, stored as the blob list `blob`."""
+
+    blob: ContentId
+    tokens: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """What is trained on.
+
+    A shard is a flat array of little-endian unsigned token ids of `token_bytes` bytes each. Sample
+    i of a shard is tokens [i·L, (i+1)·L + 1) with L = `sequence_length`: L inputs and L targets.
+    """
+
+    sequence_length: Annotated[int, Range(2, 1 << 20)]
+    token_bytes: Literal[1, 2, 4]
+    vocabulary: Annotated[int, Range(2, 2**31)]
+    shards: Annotated[tuple[ShardSpec, ...], Length(1, 65_536)]
+    heldout: ShardSpec
+    tokenizer: ContentId
+    """Blob with a Hugging Face `tokenizer.json`."""
+    mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
+    """Folders on the web with these blobs, each a file named by its content id."""
+
+    def __post_init__(self) -> None:
+        if self.samples == 0:
+            raise ValueError(f"no shard holds a whole sample of {self.sequence_length + 1} tokens")
+        for mirror in self.mirrors:
+            # Everybody who joins asks there: nothing but the open web, and nobody listening in.
+            if not (mirror.startswith("https://") and mirror.isascii() and mirror.isprintable()):
+                raise ValueError(f"a mirror is a URL that begins with https://, not {mirror!r}")
+
+    def samples_in(self, shard: ShardSpec) -> int:
+        """How many samples a shard holds (its last token is only ever a target)."""
+        return max(0, (shard.tokens - 1) // self.sequence_length)
+
+    @property
+    def samples(self) -> int:
+        """How many training samples there are in an epoch."""
+        return sum(self.samples_in(shard) for shard in self.shards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSpec:
+    """The DisTrO update: what each member sends of its momentum, and the shared step."""
+
+    chunk: Annotated[int, Range(1, 64)] = 64
+    """Side of a transform block; shrunk per dimension to the largest divisor."""
+    top_k: Annotated[int, Range(1, 4096)] = 8
+    """Coefficients kept of each block of chunk × chunk; smaller blocks keep at most an eighth."""
+    momentum: Annotated[float, Range(0.0, 0.9999)] = 0.95
+    preconditioner: Literal["none", "rms", "orthogonal"] = "orthogonal"
+    """`rms`: each member divides its gradient by the root of its own second moment first.
+    `orthogonal`: and then makes every block of a matrix nearly orthogonal."""
+    second_moment: Annotated[float, Range(0.0, 0.9999)] = 0.95
+    damping: Fraction = 0.0
+    """How much of its momentum a member drops at every coefficient that a counted update holds. It
+    pays with `rms`, and is not needed with `orthogonal`."""
+    weight_decay: Annotated[float, Range(0.0, 1.0)] = 0.0
+    audit: bool = True
+    """Leave out of a step the updates that more than half of the others contradict (`audit`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSpec:
+    """Learning rate by round: linear warm-up, a plateau, a linear decay to `final` × peak."""
+
+    peak: Annotated[float, Range(0.0, 1.0)] = 2e-3
+    warmup_rounds: Annotated[int, Range(0, 2**31)] = 10
+    total_rounds: Annotated[int, Range(1, 2**31)] = 1000
+    decay_rounds: Annotated[int, Range(0, 2**31)] = 0
+    final: Fraction = 0.1
+
+    def __post_init__(self) -> None:
+        if self.warmup_rounds + self.decay_rounds > self.total_rounds:
+            raise ValueError(
+                f"warmup_rounds ({self.warmup_rounds}) and decay_rounds ({self.decay_rounds}) "
+                f"do not fit into total_rounds ({self.total_rounds})"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSpec:
+    """How a round runs. Deadlines adapt to what is observed, inside these limits."""
+
+    sequences: Annotated[int, Range(1, 65_536)] = 32
+    """Samples per round, dealt out to all members: one of each lane (`order`)."""
+    start_members: Annotated[int, Range(1, MAX_MEMBERS)] = 1
+    """Training begins once this many members are there; later any number goes on."""
+    snapshot_interval: Annotated[int, Range(1, 100_000)] = 50
+    """Rounds between certified snapshots."""
+    min_seconds: Annotated[float, Range(0.0, 86_400.0)] = 0.5
+    """A round takes at least this long, or a lone fast member would outrun gossip and newcomers."""
+    collect_min_seconds: Seconds = 1.0
+    collect_max_seconds: Seconds = 600.0
+    slot_min_seconds: Seconds = 1.0
+    slot_max_seconds: Seconds = 60.0
+    lease_rounds: Annotated[int, Range(1, 1000)] = 4
+    """A member not heard of for this many typical rounds is silent."""
+    lease_min_seconds: Seconds = 20.0
+    overlap: bool = field(default=False, metadata=ADDITION)
+    """Updates are computed a round ahead, while those of the round before are exchanged and agreed on,
+    and so on parameters one round old. It pays where the lines take a good part of a round."""
+
+    def __post_init__(self) -> None:
+        for what in ("collect", "slot"):
+            low, high = getattr(self, f"{what}_min_seconds"), getattr(self, f"{what}_max_seconds")
+            if low > high:
+                raise ValueError(
+                    f"{what}_min_seconds ({low:g}) exceeds {what}_max_seconds ({high:g})"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdmissionSpec:
+    """Who may become a member. `invite` wants a ticket signed by `issuer`."""
+
+    policy: Literal["open", "invite"] = "open"
+    issuer: PeerId | None = None
+    max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
+
+    def __post_init__(self) -> None:
+        if (self.policy == "invite") != (self.issuer is not None):
+            raise ValueError("an issuer is needed with policy 'invite' and only there")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Everything the members of a swarm agree on before they meet."""
+
+    version: Annotated[int, Range(0, 2**31)] = PROTOCOL_VERSION
+    name: Name
+    task: Literal["causal_lm"] = "causal_lm"
+    seed: Annotated[int, Range(0, 2**63 - 1)] = 0
+    model: dict[str, Any]
+    """A Hugging Face model configuration (`config.json`), with its `model_type`."""
+    parameters: Annotated[tuple[ParameterSpec, ...], Length(1, 20_000)]
+    initial: ContentId
+    """The blob list of the initial parameters: a fresh initialisation or a checkpoint."""
+    data: DataSpec
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
+    rounds: RoundSpec = field(default_factory=RoundSpec)
+    admission: AdmissionSpec = field(default_factory=AdmissionSpec)
+    fault_model: Literal["crash", "byzantine"] = "byzantine"
+    founder: PeerId
+    """The first member. It starts the swarm and is from then on a member like any other."""
+
+    def __post_init__(self) -> None:
+        if self.rounds.start_members > self.admission.max_members:
+            raise ValueError(
+                f"start_members ({self.rounds.start_members}) exceeds max_members "
+                f"({self.admission.max_members}): training would never begin"
+            )
+
+    @property
+    def elements(self) -> int:
+        """How many parameters the model has."""
+        return sum(parameter.elements for parameter in self.parameters)
+
+    def encode(self) -> bytes:
+        """The canonical bytes, whose content id is the swarm-id."""
+        return encode(self, named=True)
+
+    @cached_property
+    def swarm(self) -> SwarmId:
+        """The swarm-id."""
+        return SwarmId(content_id(self.encode()))
+
+
+def decode_manifest(data: bytes, swarm: SwarmId) -> Manifest:
+    """Check that `data` is the manifest of `swarm` and decode it.
+
+    Raises `ProtocolError` with the reason `mismatch` if it hashes to something else, `version` if
+    another version of the software wrote it, and what `wire.decode` raises.
+    """
+    if len(data) <= MAX_MANIFEST_BYTES and content_id(data) != swarm:
+        raise ProtocolError("mismatch", "the manifest does not hash to the swarm-id")
+    # The version first: another one may well have keys that this one does not know.
+    plain = decode_plain(data, max_bytes=MAX_MANIFEST_BYTES)
+    version = plain.get("version") if isinstance(plain, dict) else None
+    if type(version) is int and version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            "version",
+            f"the swarm speaks protocol version {version}, this program {PROTOCOL_VERSION}",
+        )
+    return decode(Manifest, data, max_bytes=MAX_MANIFEST_BYTES, named=True)

@@ -1,0 +1,284 @@
+"""What members say to each other.
+
+Every message is a frozen dataclass in the positional canonical encoding (`wire`), carried in a
+signed envelope whose kind is the message's. A record embeds the signatures of what it reports
+(updates, admissions, leaves), so that a reader can check it without having heard the originals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal, NewType
+
+from ...crypto.envelope import Envelope
+from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import PeerId
+from .encoding import decode, encode
+from .errors import ProtocolError
+from .structure import U63, U64, Length, Range
+
+# A proposal names the update of each of 1,024 members at some 160 bytes. All else is far smaller.
+MAX_MESSAGE_BYTES = 256 * 1024
+
+RecordId = NewType("RecordId", bytes)
+"""Content id of a record's canonical encoding, 32 bytes. Round 0's parent is the swarm-id."""
+
+RecordRef = Annotated[RecordId, Length(32, 32)]
+Signature = Annotated[bytes, Length(64, 64)]
+Slot = Annotated[int, Range(1, 1 << 20)]
+# A bit for each member, in the order of the round's membership. 4,096 members at most.
+Mask = Annotated[bytes, Length(1, 512)]
+
+MAX_EVIDENCE = 16
+"""Members expelled by one record; more of them wait for the next."""
+
+TICKET_KIND = "ticket"
+"""The envelope kind of an invitation: the issuer's signature over the guest's peer id."""
+
+NO_BLOCK = RecordId(bytes(32))
+"""What a skip names instead of a block."""
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """ "My update for this round is this blob." `fingerprint` is that of the parameters trained from.
+
+    `tokens` were trained on, with the mean `loss` in nats a token.
+    """
+
+    round: U63
+    parent: RecordRef
+    update: ContentId
+    size: Annotated[int, Range(1, 1 << 32)]
+    tokens: U63
+    loss: Annotated[float, Range(-1e30, 1e30)]
+    fingerprint: U64
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """ "Admit me; I have applied all before `round`, or nearly." The ticket answers an invite policy."""
+
+    round: U63
+    ticket: Annotated[bytes, Length(0, 64)]
+
+
+@dataclass(frozen=True)
+class Leave:
+    """ "I go; do not wait for me from `round` on." """
+
+    round: U63
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """ "I am alive and work on `round`": said when there was nothing else to say for a while.
+
+    `count` grows from one heartbeat of a peer to the next, over restarts too.
+    """
+
+    round: U63
+    count: U63
+
+
+@dataclass(frozen=True)
+class UpdateEntry:
+    """An announcement inside a record; round, parent and fingerprint are the record's own."""
+
+    peer: PeerId
+    update: ContentId
+    size: Annotated[int, Range(1, 1 << 32)]
+    tokens: U63
+    loss: Annotated[float, Range(-1e30, 1e30)]
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class AdmissionEntry:
+    """A join request inside a record."""
+
+    peer: PeerId
+    request: JoinRequest
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class DepartureEntry:
+    """A member that is gone: it said so (its signed `Leave` for round `round`), or fell silent."""
+
+    peer: PeerId
+    reason: Literal["left", "silent"]
+    round: U63
+    signature: Annotated[bytes, Length(0, 64)]
+
+
+BallotKind = Literal["vote", "skip", "finalize"]
+BALLOT_KINDS: tuple[BallotKind, ...] = ("vote", "skip", "finalize")
+
+
+@dataclass(frozen=True)
+class Testimony:
+    """One of the two ballots of an `Evidence`; what they have in common stands there."""
+
+    kind: BallotKind
+    block: RecordRef
+    silent: Mask
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Two ballots that `peer` signed in one slot and may not both have signed.
+
+    The one with the lesser (kind, block) comes first, so that a contradiction has one spelling.
+    """
+
+    peer: PeerId
+    round: U63
+    parent: RecordRef
+    slot: Slot
+    first: Testimony
+    second: Testimony
+
+    def ballot(self, testimony: Testimony) -> Ballot:
+        """The ballot as the accused signed it."""
+        return Ballot(self.round, self.parent, self.slot, testimony.block, testimony.silent)
+
+
+@dataclass(frozen=True)
+class SnapshotEntry:
+    """The state after `round` as the blob list `blob`: certified, since a quorum voted for it."""
+
+    round: U63
+    blob: ContentId
+    size: Annotated[int, Range(1, 1 << 50)]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the members agree on in a round. Entries are sorted by peer, each peer at most once."""
+
+    round: U63
+    parent: RecordRef
+    fingerprint: U64
+    updates: Annotated[tuple[UpdateEntry, ...], Length(0, 4096)]
+    admitted: Annotated[tuple[AdmissionEntry, ...], Length(0, 4096)]
+    departed: Annotated[tuple[DepartureEntry, ...], Length(0, 4096)]
+    snapshot: SnapshotEntry | None
+    evidence: Annotated[tuple[Evidence, ...], Length(0, MAX_EVIDENCE)] = ()
+
+    @cached_property
+    def id(self) -> RecordId:
+        """The record's id: what votes are for and what the next record names as its parent."""
+        return RecordId(content_id(encode(self)))
+
+    def announcement(self, entry: UpdateEntry) -> Announcement:
+        """The announcement that `entry` reports, as its sender signed it."""
+        return Announcement(
+            round=self.round,
+            parent=self.parent,
+            update=entry.update,
+            size=entry.size,
+            tokens=entry.tokens,
+            loss=entry.loss,
+            fingerprint=self.fingerprint,
+        )
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The leader of a slot proposes a record."""
+
+    slot: Slot
+    record: Record
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """A vote, a skip (`block` is `NO_BLOCK`) or a finalize; which one, the envelope's kind says.
+
+    `silent` marks the members of the round that the sender has heard nothing from for a lease, or
+    that have taken leave.
+    """
+
+    round: U63
+    parent: RecordRef
+    slot: Slot
+    block: RecordRef
+    silent: Mask
+
+
+MESSAGE_TYPES: dict[str, type] = {
+    "announcement": Announcement,
+    "join": JoinRequest,
+    "leave": Leave,
+    "heartbeat": Heartbeat,
+    "proposal": Proposal,
+    "vote": Ballot,
+    "skip": Ballot,
+    "finalize": Ballot,
+    "evidence": Evidence,
+}
+"""Message type by envelope kind."""
+
+Message = Announcement | JoinRequest | Leave | Heartbeat | Proposal | Ballot | Evidence
+
+
+def round_of(message: Message) -> int:
+    """The round that a message is about."""
+    return message.record.round if isinstance(message, Proposal) else message.round
+
+
+def parent_of(message: Message) -> RecordId | None:
+    """The record that a message builds on, if its kind names one."""
+    if isinstance(message, Proposal):
+        return message.record.parent
+    return message.parent if isinstance(message, (Announcement, Ballot, Evidence)) else None
+
+
+def decode_message(envelope: Envelope) -> Message:
+    """Decode an envelope's body as its kind says. Raises `ProtocolError`."""
+    cls = MESSAGE_TYPES.get(envelope.kind)
+    if cls is None:
+        raise ProtocolError("unknown_kind", f"unknown kind of message {envelope.kind!r}")
+    return decode(cls, envelope.body, max_bytes=MAX_MESSAGE_BYTES)
+
+
+@dataclass(frozen=True)
+class SignedBallot:
+    """One signer's part of a certificate; the rest of its ballot is common to all."""
+
+    peer: PeerId
+    silent: Mask
+    signature: Signature
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A quorum's ballots of one kind for one slot and block. Sorted by peer."""
+
+    kind: BallotKind
+    round: U63
+    parent: RecordRef
+    slot: Slot
+    block: RecordRef
+    ballots: Annotated[tuple[SignedBallot, ...], Length(1, 4096)]
+
+    def ballot(self, signed: SignedBallot) -> Ballot:
+        """The ballot as its sender signed it."""
+        return Ballot(
+            round=self.round,
+            parent=self.parent,
+            slot=self.slot,
+            block=self.block,
+            silent=signed.silent,
+        )
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A record with the certificate of finalizes that decided it: one entry of the ledger."""
+
+    record: Record
+    certificate: Certificate

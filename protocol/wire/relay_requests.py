@@ -1,0 +1,58 @@
+"""What a member shows a relay: the announcement of an update, as its author signed it.
+
+With it the relay knows whom to fetch the update from and how long it is, and that its author wants it
+known in that swarm. Whether the author is a member only the members know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...crypto.envelope import SWARM_ID_BYTES, Envelope, EnvelopeError, open_envelope
+from ...crypto.identity import PeerId
+from .encoding import encode
+from .errors import ProtocolError
+from .manifest import SwarmId
+from .messages import Announcement, decode_message
+
+MAX_RELAY_REQUEST_BYTES = 512
+"""An announcement and the envelope around it take about 320 bytes."""
+
+_KIND = "announcement"
+
+
+@dataclass(frozen=True)
+class RelayRequest:
+    """An update that a relay may pass on."""
+
+    swarm: SwarmId
+    author: PeerId
+    announcement: Announcement
+    sealed: bytes
+    """What to send to the relay: the swarm-id and the author's envelope."""
+
+
+def relay_request(
+    swarm: SwarmId, author: PeerId, announcement: Announcement, signature: bytes
+) -> RelayRequest:
+    """The request for an announced update, out of what members keep of announcements."""
+    envelope = Envelope(
+        kind=_KIND, swarm=swarm, sender=author, body=encode(announcement), signature=signature
+    )
+    return RelayRequest(swarm, author, announcement, swarm + envelope.encode())
+
+
+def open_relay_request(data: bytes) -> RelayRequest:
+    """Check a request and decode it. Raises `ProtocolError`."""
+    swarm = SwarmId(data[:SWARM_ID_BYTES])
+    try:
+        envelope = open_envelope(
+            data[SWARM_ID_BYTES:], swarm=swarm, max_bytes=MAX_RELAY_REQUEST_BYTES
+        )
+    except EnvelopeError as error:
+        raise ProtocolError(error.reason, str(error)) from None
+    if envelope.kind != _KIND:
+        raise ProtocolError("invalid", f"a {envelope.kind} where an announcement is expected")
+    announcement = decode_message(envelope)
+    assert isinstance(announcement, Announcement)  # its kind says so
+    return RelayRequest(swarm, envelope.sender, announcement, data)

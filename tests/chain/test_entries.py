@@ -1,0 +1,102 @@
+"""Older ledger entries lie on a shelf, and nothing about the ledger tells the difference."""
+
+from __future__ import annotations
+
+import pytest
+from distro_node.protocol.chain.entries import AT_HAND, Entries, decode_decided
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.wire.encoding import encode
+from simulation.chain import Chain
+
+ROUNDS = 2 * AT_HAND + 40
+
+
+class Drawer:
+    """A shelf that can be counted."""
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+
+    def put(self, entry: bytes) -> int:
+        self.entries.append(entry)
+        return len(self.entries) - 1
+
+    def get(self, place: int) -> bytes:
+        return self.entries[place]
+
+
+@pytest.fixture(scope="module")
+def chain() -> Chain:
+    """Long enough, with a member that comes late and one that leaves early."""
+    chain = Chain(3, snapshot_interval=50)
+    for round_ in range(1, ROUNDS):
+        if round_ == 5:
+            chain.grow(admitted=[chain.admission(7)])
+        elif round_ == AT_HAND + 20:
+            chain.grow(departed=[chain.leave(1)])
+        else:
+            chain.grow(updates=[chain.update(peer) for peer in chain.membership.peers])
+    return chain
+
+
+@pytest.fixture
+def drawer() -> Drawer:
+    return Drawer()
+
+
+@pytest.fixture
+def shelved(chain: Chain, drawer: Drawer) -> Ledger:
+    ledger = Ledger(chain.manifest, shelf=drawer)
+    for round_ in range(ROUNDS):
+        ledger.append(chain.ledger[round_])
+    return ledger
+
+
+def test_older_entries_are_put_away_in_order(chain: Chain, shelved: Ledger, drawer: Drawer) -> None:
+    assert ROUNDS - 2 * AT_HAND <= len(drawer.entries) <= ROUNDS - AT_HAND
+    rounds = [decode_decided(entry).record.round for entry in drawer.entries]
+    assert rounds == list(range(len(rounds)))
+
+
+def test_they_are_read_as_they_were(chain: Chain, shelved: Ledger) -> None:
+    assert [encode(shelved[round_]) for round_ in range(ROUNDS)] == [
+        encode(chain.ledger[round_]) for round_ in range(ROUNDS)
+    ]
+
+
+@pytest.mark.parametrize("length", [0, 3, 10, AT_HAND, AT_HAND + 30, ROUNDS])
+def test_parts_are_as_without_a_shelf(
+    chain: Chain, shelved: Ledger, drawer: Drawer, length: int
+) -> None:
+    part, plain = shelved.truncated(length), chain.ledger.truncated(length)
+    assert len(part) == len(plain) == length
+    assert part.head == plain.head
+    assert part.snapshot == plain.snapshot
+    known = {peer for peer in chain.keys if part.has_been_member(peer)}
+    assert known == {peer for peer in chain.keys if plain.has_been_member(peer)}
+    assert part.weight_from(length // 2) == plain.weight_from(length // 2)
+    before = len(drawer.entries)
+    for round_ in range(length, ROUNDS):
+        part.append(chain.ledger[round_])
+    assert part.head == shelved.head
+    assert len(drawer.entries) >= before
+    assert encode(shelved[length % ROUNDS]) == encode(part[length % ROUNDS])
+
+
+def test_a_quiet_round_has_the_membership_of_the_one_before(chain: Chain) -> None:
+    """The same object: a ledger remembers the memberships of all rounds."""
+    memberships = {id(chain.ledger.membership(round_)) for round_ in range(ROUNDS)}
+    assert len(memberships) <= 5
+
+
+@pytest.mark.parametrize("round_", [-1, ROUNDS])
+def test_there_is_no_other_entry(chain: Chain, shelved: Ledger, round_: int) -> None:
+    with pytest.raises(IndexError):
+        shelved[round_]
+
+
+def test_without_a_shelf_all_is_at_hand(chain: Chain) -> None:
+    entries = Entries()
+    for round_ in range(ROUNDS):
+        entries.append(chain.ledger[round_])
+    assert entries[0] is chain.ledger[0]

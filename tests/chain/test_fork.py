@@ -1,0 +1,259 @@
+"""Fork choice: which chain is followed after a split, and who cannot bend it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.fork import better_chain
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import Decided
+from simulation.chain import Chain
+from simulation.swarm import Swarm, toy_manifest
+
+
+def split(chain: Chain, here: Sequence[PeerId], rounds: int, **first: object) -> Chain:
+    """`chain` as the members `here` carry it on, hearing nobody else."""
+    side = chain.fork()
+    for number in range(rounds):
+        gone = [peer for peer in side.membership.peers if peer not in here]
+        parts: dict = {
+            "updates": [side.update(peer) for peer in here],
+            "departed": [side.silence(peer) for peer in gone],
+        }
+        side.grow(silent=gone, signers=list(here), **(parts | first if number == 0 else parts))
+    return side
+
+
+def entries(chain: Chain, first: int = 0) -> list[Decided]:
+    return [chain.ledger[round_] for round_ in range(first, len(chain.ledger))]
+
+
+def follows(ours: Chain, theirs: Chain, first: int = 0) -> bool:
+    """Whether a node on `ours` changes to `theirs`; checks that it gets the whole of it."""
+    better = better_chain(ours.ledger, entries(theirs, first))
+    if better is not None:
+        assert better.head == theirs.ledger.head
+        assert len(better) == len(theirs.ledger)
+    return better is not None
+
+
+@pytest.fixture
+def chain() -> Chain:
+    chain = Chain(5)
+    chain.grow()
+    chain.grow()
+    return chain
+
+
+def test_the_side_with_more_members_wins(chain: Chain) -> None:
+    peers = chain.membership.peers
+    large, small = split(chain, peers[:3], 3), split(chain, peers[3:], 3)
+    assert follows(small, large)
+    assert not follows(large, small)
+
+
+def test_it_wins_however_slow_it_is(chain: Chain) -> None:
+    peers = chain.membership.peers
+    large, small = split(chain, peers[:3], 2), split(chain, peers[3:], 30)
+    assert follows(small, large)
+    assert not follows(large, small)
+
+
+def test_a_liar_gains_nothing_by_making_rounds_alone(chain: Chain) -> None:
+    """A member that calls all others silent needs nobody to make a long chain, whose rounds cost a
+    signature each: a hundred rounds against three."""
+    peers = chain.membership.peers
+    honest = split(chain, peers[1:], 3)
+    alone = split(chain, peers[:1], 100)
+    assert alone.ledger.weight_from(3).updates > honest.ledger.weight_from(3).updates
+    assert not follows(honest, alone)
+    assert follows(alone, honest)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 50])
+def test_nor_by_splitting_off_at_the_last_record(chain: Chain, rounds: int) -> None:
+    """When the chain has but one record since the fork, nothing in it shows yet who follows it."""
+    peers = chain.membership.peers
+    honest = split(chain, peers[1:], 1)
+    # The first record of the liar's chain may hold everybody's updates: they name no side.
+    everybody = [chain.update(peer) for peer in peers]
+    alone = split(chain, peers[:1], rounds, departed=[], updates=everybody)
+    while alone.ledger.head > honest.ledger.head and rounds == 1:
+        # The liar even tries until the tie is in its favour.
+        everybody.pop()
+        alone = split(chain, peers[:1], rounds, departed=[], updates=everybody)
+    assert not follows(honest, alone)
+
+
+def test_whom_liars_lead_astray_comes_back() -> None:
+    """Three liars of ten call six others silent: a certificate that accuses not the tenth binds it,
+    though it never signed. It follows them until it hears of the others."""
+    chain = Chain(10)
+    chain.grow()
+    peers = chain.membership.peers
+    liars, victim, honest = peers[:3], peers[3], peers[4:]
+    astray = chain.fork()
+    for rounds in range(1, 4):
+        astray.grow(
+            silent=[peer for peer in honest if peer in astray.membership],
+            signers=liars,
+            updates=[astray.update(peer) for peer in liars],
+            departed=[astray.silence(peer) for peer in honest if peer in astray.membership],
+        )
+        assert victim in astray.membership
+        true = split(chain, honest, 2)
+        assert follows(astray, true)
+        assert not follows(true, astray), rounds
+    # Two such victims are one too many.
+    with pytest.raises(ProtocolError):
+        chain.fork().grow(silent=honest[1:], signers=liars)
+
+
+def test_a_majority_is_followed_at_once(chain: Chain) -> None:
+    """Who split off a moment ago need not wait to have a second record of its own."""
+    peers = chain.membership.peers
+    assert follows(split(chain, peers[:1], 1), split(chain, peers[1:], 2))
+
+
+def test_a_crowd_admitted_after_the_fork_counts_nothing(chain: Chain) -> None:
+    peers = chain.membership.peers
+    honest = split(chain, peers[1:], 3)
+    crowd = split(chain, peers[:1], 1, admitted=[chain.admission(i) for i in range(20, 50)])
+    for _ in range(5):
+        crowd.grow()
+    assert len(crowd.membership) == 31
+    assert crowd.ledger.weight_from(3).followers == 1
+    assert not follows(honest, crowd)
+
+
+def test_a_member_that_works_on_both_sides_counts_on_both(chain: Chain) -> None:
+    peers = chain.membership.peers
+    left, right = split(chain, peers[:3], 3), split(chain, peers[2:], 3)
+    assert left.ledger.weight_from(3).followers == right.ledger.weight_from(3).followers == 3
+
+
+def test_between_equal_sides_work_decides_and_then_the_hash() -> None:
+    chain = Chain(4)
+    chain.grow()
+    peers = chain.membership.peers
+    left, right = split(chain, peers[:2], 3), split(chain, peers[2:], 4)
+    assert follows(left, right)
+    assert not follows(right, left)
+    right = split(chain, peers[2:], 3)
+    low, high = sorted((left, right), key=lambda side: side.ledger[2].record.id)
+    assert follows(high, low)
+    assert not follows(low, high)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_two_nodes_never_change_places(seed: int) -> None:
+    """Of two chains, and from whichever round they are compared, at most one side changes; exactly
+    one once both have gone on for two rounds."""
+    chance = random.Random(seed)
+    chain = Chain(chance.randrange(2, 7))
+    for _ in range(chance.randrange(3)):
+        chain.grow()
+    fork = len(chain.ledger)
+    peers = list(chain.membership.peers)
+    chance.shuffle(peers)
+    cut = chance.randrange(1, len(peers))
+    left = split(chain, peers[:cut], chance.randrange(1, 5))
+    right = split(chain, peers[cut:], chance.randrange(1, 5))
+    changes = [follows(left, right, chance.randrange(fork + 1)), follows(right, left)]
+    assert sum(changes) <= 1
+    if min(len(left.ledger), len(right.ledger)) - fork >= 2:
+        assert sum(changes) == 1
+
+
+def test_who_is_stranded_goes_by_the_hash_alone(chain: Chain) -> None:
+    peers = chain.membership.peers
+    fork = len(chain.ledger)
+    sides = split(chain, peers[:3], 3), split(chain, peers[3:], 2)
+    low, high = sorted(sides, key=lambda side: side.ledger[fork].record.id)
+    assert better_chain(low.ledger, entries(high), abandoned=True) is None
+    better = better_chain(high.ledger, entries(low), abandoned=True)
+    assert better is not None
+    assert better.head == low.ledger.head
+
+
+def test_a_chain_that_only_goes_on_is_no_fork(chain: Chain) -> None:
+    longer = chain.fork()
+    longer.grow()
+    for other in (longer, chain):
+        assert better_chain(chain.ledger, entries(other)) is None
+    assert better_chain(longer.ledger, entries(chain)) is None
+    assert better_chain(chain.ledger, []) is None
+    assert better_chain(chain.ledger, entries(longer, 3)) is None
+
+
+def test_runs_that_do_not_meet_our_chain(chain: Chain) -> None:
+    peers = chain.membership.peers
+    ours, theirs = split(chain, peers[:2], 4), split(chain, peers[2:], 4)
+    for run in (entries(theirs, 4), [theirs.ledger[5]], [theirs.ledger[3], theirs.ledger[5]]):
+        with pytest.raises(ProtocolError) as caught:
+            better_chain(ours.ledger, run)
+        assert caught.value.reason == "wrong_parent"
+
+
+def test_every_entry_is_checked(chain: Chain) -> None:
+    peers = chain.membership.peers
+    ours, theirs = split(chain, peers[:2], 3), split(chain, peers[2:], 3)
+    run = entries(theirs)
+    assert better_chain(ours.ledger, run) is not None
+    for place in range(3, len(run)):
+        signed = run[place - 1].certificate
+        forged = [*run[:place], Decided(run[place].record, signed), *run[place + 1 :]]
+        with pytest.raises(ProtocolError) as caught:
+            better_chain(ours.ledger, forged)
+        assert caught.value.reason == "certificate"
+    before = ours.ledger.head
+    assert len(ours.ledger) == 6
+    assert ours.ledger.head == before
+
+
+# In virtual time
+
+
+def agreed(swarm: Swarm, rounds: int) -> Callable[[], bool]:
+    """Everybody is a member of one chain, `rounds` long and more, with the same parameters."""
+
+    def done() -> bool:
+        nodes = swarm.alive
+        ledgers: list[Ledger] = [node.member.ledger for node in nodes]
+        height = min(map(len, ledgers))
+        return (
+            height > rounds
+            and len({ledger[height - 1].record.id for ledger in ledgers}) == 1
+            and all(set(node.member.members) == {n.peer for n in nodes} for node in nodes)
+            and all(node.member.at_tip for node in nodes)
+        )
+
+    return done
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("count", "cut"), [(5, 2), (6, 3), (4, 1)])
+def test_a_swarm_cut_in_two_is_one_again(count: int, cut: int, seed: int) -> None:
+    # Snapshots would mix the two sides' states; without, everybody replays from the start.
+    swarm = Swarm(toy_manifest(start_members=count, snapshot_interval=1000), seed)
+    nodes = [swarm.add(index) for index in range(count)]
+    swarm.run_until(agreed(swarm, 4), limit=60)
+    before = nodes[0].member.round
+    links = [(one, other) for one in range(cut) for other in range(cut, count)]
+    swarm.network.cut([*links, *((other, one) for one, other in links)])
+    swarm.run_until(lambda: all(node.member.round > before + 6 for node in nodes), limit=300)
+    sides = {node.member.ledger[before + 5].record.id for node in nodes}
+    assert len(sides) == 2
+    swarm.network.mend()
+    reached = max(node.member.round for node in nodes)
+    swarm.run_until(agreed(swarm, reached + 2), limit=300)
+    heights = {len(node.member.ledger) for node in nodes}
+    assert len({node.parameters for node in nodes}) <= len(heights)
+    if 2 * cut < count:
+        winner = nodes[-1].member.ledger
+        assert swarm.nodes[-1].peer in winner.membership(before + 6)
+        assert not any(nodes[0].peer == e.peer for e in winner[before + 5].record.updates)

@@ -1,0 +1,85 @@
+"""The learning rate: its shape, and that it is one float32 on every machine."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from distro_node.protocol.codec.schedule import learning_rate, nearest_float32
+from distro_node.protocol.wire.manifest import ScheduleSpec
+from hypothesis import given
+from hypothesis import strategies as st
+
+SCHEDULE = ScheduleSpec(
+    peak=2.0**-8, warmup_rounds=4, total_rounds=100, decay_rounds=10, final=0.25
+)
+
+
+def test_shape() -> None:
+    peak = SCHEDULE.peak
+    assert [learning_rate(SCHEDULE, r) / peak for r in (1, 2, 3, 4, 5)] == [0.25, 0.5, 0.75, 1, 1]
+    assert learning_rate(SCHEDULE, 90) == peak
+    assert learning_rate(SCHEDULE, 95) == nearest_float32(Fraction(peak) * Fraction(5, 8))
+    assert learning_rate(SCHEDULE, 100) == peak / 4
+    assert learning_rate(SCHEDULE, 10**12) == peak / 4
+
+
+def test_without_warm_up_and_decay_it_is_constant() -> None:
+    flat = ScheduleSpec(peak=2.0**-9, warmup_rounds=0, decay_rounds=0, total_rounds=5)
+    assert {learning_rate(flat, r) for r in (1, 5, 6, 1000)} == {2.0**-9}
+
+
+def test_warm_up_may_meet_the_decay() -> None:
+    triangle = ScheduleSpec(peak=1.0, warmup_rounds=2, decay_rounds=2, total_rounds=4, final=0.0)
+    assert [learning_rate(triangle, r) for r in range(1, 6)] == [0.5, 1.0, 0.5, 0.0, 0.0]
+
+
+def test_rounds_count_from_one() -> None:
+    with pytest.raises(ValueError, match="count from 1"):
+        learning_rate(SCHEDULE, 0)
+
+
+def test_golden_values() -> None:
+    """Frozen bits: another value here would tear a swarm apart."""
+    schedule = ScheduleSpec(peak=4e-3, warmup_rounds=7, total_rounds=60, decay_rounds=13, final=0.1)
+    bits = [
+        int(np.float32(learning_rate(schedule, r)).view(np.uint32)) for r in (1, 6, 7, 50, 53, 60)
+    ]
+    assert bits == [974506988, 996192738, 998445679, 995078879, 991510752, 970045207]
+
+
+@given(
+    st.floats(0, 1), st.integers(0, 50), st.integers(0, 50), st.floats(0, 1), st.integers(1, 200)
+)
+def test_every_rate_is_a_float32_between_zero_and_the_peak(
+    peak: float, warmup: int, decay: int, final: float, round_number: int
+) -> None:
+    schedule = ScheduleSpec(
+        peak=peak, warmup_rounds=warmup, decay_rounds=decay, total_rounds=100, final=final
+    )
+    rate = learning_rate(schedule, round_number)
+    assert float(np.float32(rate)) == rate
+    assert 0 <= rate <= float(np.nextafter(np.float32(peak), np.float32(2)))
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_a_float32_rounds_to_itself(value: float) -> None:
+    assert nearest_float32(Fraction(value)) == value
+
+
+@given(st.floats(-1e30, 1e30))
+def test_rounding_agrees_with_the_hardware(value: float) -> None:
+    assert nearest_float32(Fraction(value)) == float(np.float32(value))
+
+
+def test_one_rounding_not_two() -> None:
+    """Just above a float32 tie: by way of float64 it would become the tie, then round down."""
+    value = 1 + Fraction(1, 2**24) + Fraction(1, 2**80)
+    assert nearest_float32(value) == 1 + 2.0**-23
+    assert float(np.float32(float(value))) == 1.0
+
+
+def test_too_large() -> None:
+    with pytest.raises(OverflowError):
+        nearest_float32(Fraction(2) ** 128)

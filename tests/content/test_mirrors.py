@@ -1,0 +1,147 @@
+"""Mirrors: whatever they serve, what comes out is the blob that was asked for, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import trio
+from distro_node.crypto.hashing import ContentId, content_id, content_text
+from distro_node.crypto.identity import PeerId
+from distro_node.node.content import mirrors
+from distro_node.node.content.mirrors import MirroredFetcher, Mirrors
+from distro_node.node.storage.blob_store import BlobStore
+
+DATA = b"a chunk of the corpus" * 1000
+CID = content_id(DATA)
+
+
+class Web(ThreadingHTTPServer):
+    """A web server whose answers a test sets: status, headers, body."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                server.asked.append(self.path)
+                status, headers, body = server.answers.get(self.path, (404, {}, b"no"))
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.name = f"/{content_text(CID)}"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with Web() as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def test_a_blob_comes_from_the_web(web: Web) -> None:
+    web.answers[web.name] = (200, {}, DATA)
+    assert await Mirrors([web.url]).get(CID, len(DATA)) == DATA
+    assert await Mirrors([web.url + "/"]).get(CID, 1 << 20) == DATA
+    assert web.asked == [web.name] * 2
+
+
+async def test_a_blob_comes_from_a_folder(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs")
+    store.put(DATA)
+    assert await Mirrors([str(store.root)]).get(CID, len(DATA)) == DATA
+    assert await Mirrors([str(tmp_path / "nowhere"), str(store.root)]).get(CID, 1 << 20) == DATA
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (200, {}, DATA[::-1]),
+        (200, {}, DATA + b"more"),
+        (200, {}, b""),
+        (404, {}, DATA),
+        (500, {}, DATA),
+        (200, {"content-length": "9999999"}, DATA),
+        (302, {}, DATA),
+        (302, {"location": "file:///etc/passwd"}, b""),
+        (302, {"location": "gopher://127.0.0.1/"}, b""),
+        (302, {"location": "http://[broken"}, b""),
+    ],
+)
+async def test_nothing_else_is_taken(
+    web: Web, status: int, headers: dict[str, str], body: bytes
+) -> None:
+    web.answers[web.name] = (status, headers, body)
+    assert await Mirrors([web.url]).get(CID, len(DATA)) is None
+
+
+async def test_redirects_are_followed_a_few_times(web: Web) -> None:
+    web.answers |= {
+        web.name: (302, {"location": "/elsewhere"}, b""),
+        "/elsewhere": (200, {}, DATA),
+    }
+    assert await Mirrors([web.url]).get(CID, len(DATA)) == DATA
+    web.answers["/elsewhere"] = (302, {"location": web.name}, b"")
+    web.asked.clear()
+    assert await Mirrors([web.url]).get(CID, len(DATA)) is None
+    assert len(web.asked) <= 1 + mirrors._MAX_REDIRECTS
+
+
+async def test_a_mirror_that_fails_is_left_alone_for_a_while(web: Web) -> None:
+    places = Mirrors([web.url])
+    for _ in range(10):
+        assert await places.get(CID, len(DATA)) is None
+    assert len(web.asked) == mirrors._FAILURES
+    # And one that is not there at all.
+    assert await Mirrors(["http://127.0.0.1:1"]).get(CID, len(DATA)) is None
+
+
+class Peers:
+    """In the place of a `BlobFetcher`."""
+
+    def __init__(self) -> None:
+        self.asked: list[ContentId] = []
+
+    async def fetch(self, cid: ContentId, **_: object) -> bytes:
+        self.asked.append(cid)
+        return DATA
+
+
+@pytest.mark.parametrize("has", [True, False])
+async def test_peers_are_asked_for_what_no_mirror_has(tmp_path: Path, has: bool) -> None:
+    mirror, mine = BlobStore(tmp_path / "mirror"), BlobStore(tmp_path / "mine")
+    if has:
+        mirror.put(DATA)
+    peers: Any = Peers()
+    fetcher = MirroredFetcher(peers, mine, Mirrors([str(mirror.root)]))
+    nobody: list[PeerId] = []
+    with trio.fail_after(30):
+        data = await fetcher.fetch(
+            CID,
+            max_bytes=len(DATA),
+            providers=lambda: nobody,
+            timeout=1.0,
+            wanted=lambda: True,
+        )
+    assert data == DATA
+    assert mine.has(CID) == has
+    assert peers.asked == ([] if has else [CID])

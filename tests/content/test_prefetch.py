@@ -1,0 +1,225 @@
+"""Training data ahead of its use: what a share lies in, no more than fits, and then the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.node.content.prefetch import Feed, data_budget, upcoming_samples
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.network.exchange.blobs import FetchFailed
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
+from distro_node.protocol.wire.manifest import DataSpec, ShardSpec
+from simulation.chain import Chain
+from simulation.swarm import identity
+from trio.testing import MockClock
+
+LENGTH = 1 << 20
+# Four samples a chunk, and the last token of a chunk's last sample is in the next.
+PER_CHUNK = CHUNK_BYTES // LENGTH
+SHARDS, CHUNKS = 3, 4
+
+
+class World:
+    """A corpus that peers have, and a node's feed of it. Chunks are short here, but for their names."""
+
+    def __init__(
+        self, folder: Path, *, budget: int | None = None, scarce: set[bytes] | None = None
+    ) -> None:
+        """`scarce`: chunks that too few peers have, and keep so."""
+        self.store = BlobStore(folder / "blobs")
+        self.others: dict[ContentId, bytes] = {}
+        self.fetched: list[ContentId] = []
+        self.lists: list[BlobList] = []
+        self.wanting = {content_id(body) for body in scarce or ()}
+        self.looks = 0
+        specs = [self._shard(number) for number in range(SHARDS + 1)]
+        self.data = DataSpec(
+            sequence_length=LENGTH,
+            token_bytes=1,
+            vocabulary=256,
+            shards=tuple(specs[:-1]),
+            heldout=specs[-1],
+            tokenizer=self._other(b"tokenizer"),
+        )
+        fetcher: Any = self
+        self.feed = Feed(
+            data=self.data,
+            store=self.store,
+            provisions=fetcher,
+            fetcher=fetcher,
+            providers=list,
+            budget=budget,
+            scarce=None if scarce is None else self.scarce,
+        )
+
+    def _other(self, data: bytes) -> ContentId:
+        self.others[content_id(data)] = data
+        return content_id(data)
+
+    def _shard(self, number: int) -> ShardSpec:
+        chunks = tuple(self._other(b"%d %d" % (number, chunk)) for chunk in range(CHUNKS))
+        listed = BlobList("shard", CHUNKS * CHUNK_BYTES, chunks)
+        self.lists.append(listed)
+        return ShardSpec(blob=self._other(listed.encode()), tokens=CHUNKS * CHUNK_BYTES)
+
+    def has(self) -> set[tuple[int, int]]:
+        """The chunks on the disk, as shard and place."""
+        return {
+            (shard, place)
+            for shard, listed in enumerate(self.lists)
+            for place, chunk in enumerate(listed.chunks)
+            if self.store.has(chunk)
+        }
+
+    async def scarce(self, blob: ContentId, listed: BlobList) -> list[ContentId]:
+        self.looks += 1
+        return [chunk for chunk in reversed(listed.chunks) if chunk in self.wanting]
+
+    # In the place of provisions and of a fetcher
+
+    async def blob(self, cid: ContentId, what: str) -> bytes:
+        return await self.fetch(cid)
+
+    async def fetch(self, cid: ContentId, **options: Any) -> bytes:
+        if (here := self.store.get(cid)) is not None:
+            return here
+        await trio.sleep(0.5)
+        if cid not in self.others:
+            raise FetchFailed(cid, {})
+        self.fetched.append(cid)
+        self.store.put(self.others[cid])
+        return self.others[cid]
+
+
+async def run(world: World, samples: list[int], until: Callable[[], bool]) -> None:
+    with trio.fail_after(3600):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.feed.run, lambda rounds: samples)
+            while not until():  # noqa: ASYNC110 (files appear on a disk without an event)
+                await trio.sleep(1.0)
+            await trio.sleep(30.0)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_node_begins_with_what_everybody_needs(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    await world.feed.begin()
+    assert world.store.has(world.data.tokenizer)
+    # All of the held-out part is evaluated on here; of the rest nothing is needed yet.
+    assert world.has() == {(SHARDS, place) for place in range(CHUNKS)}
+
+
+async def test_a_share_brings_what_it_lies_in_and_no_more(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    # The first sample of the first shard, and the last of a chunk of the second.
+    per_shard = world.data.samples_in(world.data.shards[0])
+    await world.feed.ready([0, per_shard + PER_CHUNK - 1])
+    assert world.has() == {(0, 0), (1, 0), (1, 1)}
+    before = list(world.fetched)
+    await world.feed.ready([1])
+    assert world.fetched == before
+
+
+ALL = {b"%d %d" % (shard, chunk) for shard in range(SHARDS + 1) for chunk in range(CHUNKS)}
+
+
+async def test_what_comes_next_is_fetched_ahead_and_no_more(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    await run(world, [0], lambda: (0, 0) in world.has())
+    assert world.has() == {(0, 0)}
+
+
+async def test_what_too_few_have_is_kept_when_nothing_else_is_missing(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, scarce={b"0 3", b"1 0", b"2 2"})
+    await run(world, [PER_CHUNK * 2 - 2], lambda: len(world.has()) == 4)
+    assert world.has() == {(0, 1), (0, 3), (1, 0), (2, 2)}
+    assert world.others[world.fetched[1]] == b"0 1"
+    # Every shard is looked at, and then not for a minute, whatever others lack by then.
+    assert world.looks == SHARDS + 1
+    world.wanting = {content_id(b"1 3")}
+    await run(world, [PER_CHUNK * 2 - 2], lambda: (1, 3) in world.has())
+    assert world.looks >= SHARDS + 3
+
+
+async def test_of_what_is_scarce_and_gone_nothing_else_suffers(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, scarce={b"0 2", b"0 1"})
+    body = world.others.pop(content_id(b"0 2"))
+    await run(world, [0], lambda: len(world.has()) == 2)
+    assert world.has() == {(0, 0), (0, 1)}
+    # Its owner comes back.
+    world.others[content_id(b"0 2")] = body
+    await run(world, [0], lambda: (0, 2) in world.has())
+
+
+async def test_the_disk_holds_what_it_may(tmp_path: Path, autojump_clock: MockClock) -> None:
+    world = World(tmp_path, budget=8 * CHUNK_BYTES, scarce=ALL)
+    await world.feed.begin()
+    per_shard = world.data.samples_in(world.data.shards[0])
+    for sample in range(0, SHARDS * per_shard, 2):
+        await world.feed.ready([sample])
+        assert len(world.has()) <= 8
+        # What is needed is there, and what everybody needs stays.
+        assert {(SHARDS, place) for place in range(CHUNKS)} <= world.has()
+    assert len(world.has()) == 8
+    # Started anew, it goes on counting what is there.
+    again = World(tmp_path, budget=6 * CHUNK_BYTES, scarce=ALL)
+    await again.feed.begin()
+    assert len(again.has()) == 6
+    await run(again, [0], lambda: (0, 0) in again.has())
+    assert len(again.has()) == 6
+
+
+async def test_data_that_nobody_has_is_waited_for(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    lost = world.lists[0].chunks[0]
+    body = world.others.pop(lost)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.feed.ready, [0])
+        await trio.sleep(100.0)
+        assert not world.store.has(lost)
+        world.others[lost] = body
+    assert world.store.has(lost)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_comes_next_is_what_a_round_will_deal(overlap: bool) -> None:
+    """With overlap, that is the round after the one that is agreed on."""
+    chain = Chain(3, overlap=overlap)
+    me = identity(1).peer
+    ahead = upcoming_samples(chain.ledger, me, 5)
+    dealt: list[int] = []
+    for _ in range(5):
+        dealt += chain.ledger.share(chain.round + overlap, me) or ()
+        chain.grow()
+    assert ahead == dealt
+    # A newcomer reckons with itself.
+    assert upcoming_samples(chain.ledger, identity(9).peer, 3)
+
+
+def test_a_limit_on_the_disk_has_to_leave_room_to_take_part() -> None:
+    manifest = replace(Chain(1).manifest)
+    assert data_budget(None, manifest) is None
+    with pytest.raises(UserError, match="too little") as caught:
+        data_budget(100_000_000, manifest)
+    assert caught.value.code == ExitCode.DISK_FULL
+    least = float(caught.value.remedy.split()[3]) * 1e9
+    assert (data_budget(int(least) + 10_000_000, manifest) or 0) >= 16 * CHUNK_BYTES

@@ -1,0 +1,425 @@
+"""Which snapshots and updates a node keeps, and which one it starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.node.content.downloads import Provisions
+from distro_node.node.content.snapshots import Snapshots
+from distro_node.node.network.exchange.blobs import FetchFailed
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import SwarmDir
+from distro_node.node.storage.swarm_store import LocalSnapshot, Records, blob_of
+from distro_node.protocol.wire.blobs import BlobList
+from distro_node.protocol.wire.messages import SnapshotEntry
+from simulation.chain import Chain
+from simulation.swarm import identity
+
+INTERVAL = 5
+VISITOR = identity(100).peer
+
+
+class World(Chain):
+    """A chain whose snapshots exist: `others` is what other members have to give."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.others: dict[ContentId, bytes] = {}
+        super().__init__(2, snapshot_interval=INTERVAL)
+        self.store = BlobStore(tmp_path / "blobs")
+        self.records = Records(SwarmDir(tmp_path / "swarm"), self.manifest)
+        self.on_failure: Callable[[], None] = lambda: None
+        self.on_fetch: Callable[[], None] = lambda: None
+        self.start()
+
+    def start(self) -> None:
+        """As a node does at its start, knowing what is on its disk."""
+        fetcher: Any = self
+        self.chunks: Any = self.Chunks(self)
+        self.snapshots = Snapshots(
+            manifest=self.manifest,
+            store=self.store,
+            records=self.records,
+            provisions=Provisions(self.store, fetcher, self.chunks, list, lambda *_: None),
+            ledger=lambda: self.ledger,
+        )
+
+    def snapshot(self, round_: int) -> SnapshotEntry:
+        chunk = b"state after round %d" % round_ + bytes(4 * self.manifest.elements)
+        chunk = chunk[: 4 * self.manifest.elements]
+        blobs = BlobList(kind="snapshot", size=len(chunk), chunks=(content_id(chunk),)).encode()
+        self.others |= {content_id(chunk): chunk, content_id(blobs): blobs}
+        return SnapshotEntry(round_, content_id(blobs), len(chunk))
+
+    def grow_to(self, round_: int) -> None:
+        while self.round <= round_:
+            self.grow(updates=[])
+
+    def own(self, round_: int) -> SnapshotEntry:
+        """Make the snapshot of a round here, as the trainer does."""
+        entry = self.snapshot(round_)
+        for data in self.parts(entry):
+            self.store.put(data)
+        self.snapshots.keep(entry)
+        return entry
+
+    def has(self, entry: SnapshotEntry) -> bool:
+        return all(self.store.has(content_id(data)) for data in self.parts(entry))
+
+    def parts(self, entry: SnapshotEntry) -> list[bytes]:
+        listed = self.others[entry.blob]
+        return [listed, *(d for c, d in self.others.items() if c in listed)]
+
+    # In the place of a BlobFetcher
+
+    async def fetch(self, cid: ContentId, **_: object) -> bytes:
+        if (here := self.store.get(cid)) is not None:
+            return here
+        if cid not in self.others:
+            self.on_failure()
+            raise FetchFailed(cid, {})
+        await trio.lowlevel.checkpoint()
+        self.store.put(self.others[cid])
+        self.on_fetch()
+        return self.others[cid]
+
+    # In the place of a ChunkFetcher
+
+    class Chunks:
+        def __init__(self, world: World) -> None:
+            self.world = world
+
+        async def fetch(self, blob: ContentId, blobs: BlobList, **options: Any) -> bool:
+            while True:
+                try:
+                    for cid in blobs.chunks:
+                        await self.world.fetch(cid)
+                    return True
+                except FetchFailed:
+                    if not options["wanted"]():
+                        return False
+                    await trio.sleep(1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_a_certified_snapshot_that_was_fetched_is_removed_when_it_is_old(
+    world: World,
+) -> None:
+    world.grow_to(INTERVAL + 1)
+    fetched = world.ledger.snapshot
+    assert fetched is not None
+    found = await world.snapshots.best(certified_only=False)
+    assert found.round == INTERVAL
+    assert world.has(fetched)
+    for multiple in (2, 3):
+        world.grow_to(multiple * INTERVAL + 1)
+        world.own(multiple * INTERVAL)
+    assert not world.has(fetched)
+
+
+async def test_a_snapshot_that_nobody_has_any_more_is_not_waited_for(
+    world: World, autojump_clock: object
+) -> None:
+    """The swarm goes on while a newcomer fetches; members keep two snapshots."""
+    world.grow_to(INTERVAL + 1)
+    old = world.ledger.snapshot
+    assert old is not None
+    del world.others[old.blob]
+    world.on_failure = lambda: world.grow_to(2 * INTERVAL + 1)
+    with trio.fail_after(3600):
+        found = await world.snapshots.best(certified_only=True)
+    assert found.round == 2 * INTERVAL
+
+
+async def test_an_update_that_counts_again_outlives_its_first_round(world: World) -> None:
+    """Members without samples or momentum send the same bytes in every other round."""
+    world.grow_to(INTERVAL - 1)
+    body = b"the same again"
+    update = world.store.put(body)
+    peer, size = identity(0).peer, 4 * world.manifest.elements
+    world.grow(updates=[world.update(peer, update=update, size=size)])
+    world.grow_to(2 * INTERVAL)
+    world.grow(updates=[world.update(peer, update=update, size=size)])
+    world.own(INTERVAL)
+    world.own(2 * INTERVAL)
+    assert world.store.get(update) == body
+
+
+async def test_updates_that_a_snapshot_contains_are_removed_where_they_are_more(
+    world: World,
+) -> None:
+    world.grow_to(2 * INTERVAL + 1)
+    bodies = {r: world.store.put(b"%d" % r) for r in range(world.round)}
+    world.ledger = world.fork().ledger.truncated(1)
+    for round_ in range(1, 2 * INTERVAL + 2):
+        large = {"update": bodies[round_], "size": 4 * world.manifest.elements}
+        world.grow(updates=[world.update(identity(0).peer, **large)])
+    world.own(INTERVAL)
+    world.own(2 * INTERVAL)
+    assert [r for r, cid in bodies.items() if r and world.store.has(cid)] == list(
+        range(INTERVAL + 1, 2 * INTERVAL + 2)
+    )
+
+
+async def test_snapshots_of_a_chain_that_was_left_are_not_loaded(world: World) -> None:
+    world.grow_to(2 * INTERVAL)
+    left = world.own(2 * INTERVAL - 1)
+    heavier = world.ledger.truncated(INTERVAL + 2)
+    world.ledger = heavier
+    world.grow_to(3 * INTERVAL - 1)
+    world.records.keep_instead(world.ledger)
+    found = await world.snapshots.best(certified_only=False)
+    assert found.round == 2 * INTERVAL
+    assert not world.has(left)
+
+
+async def test_a_snapshot_stays_while_somebody_fetches_it(
+    world: World, autojump_clock: object
+) -> None:
+    """With snapshots more often than a download lasts, a newcomer would never have a whole one."""
+    world.grow_to(INTERVAL)
+    fetched = world.own(INTERVAL)
+    _, chunk = world.parts(fetched)
+    for multiple in range(2, 12):
+        world.snapshots.asked(VISITOR, content_id(chunk))
+        world.grow_to(multiple * INTERVAL)
+        world.own(multiple * INTERVAL)
+        assert world.has(fetched)
+    await trio.sleep(3600)
+    world.grow_to(13 * INTERVAL)
+    world.own(13 * INTERVAL)
+    assert not world.has(fetched)
+
+
+async def test_who_replays_keeps_what_it_will_need(world: World, autojump_clock: object) -> None:
+    world.grow_to(INTERVAL)
+    oldest = world.own(INTERVAL)
+    bodies = {}
+    for multiple in range(2, 5):
+        while world.round <= multiple * INTERVAL:
+            body = b"%d" % world.round
+            bodies[world.round] = world.store.put(body)
+            size = {"update": bodies[world.round], "size": 1}
+            world.grow(updates=[world.update(identity(0).peer, **size)])
+        # It asks for the updates of round after round.
+        world.snapshots.asked(VISITOR, bodies[INTERVAL + multiple])
+        world.own(multiple * INTERVAL)
+        assert world.has(oldest)
+    assert all(world.store.has(body) for body in bodies.values())
+    # Past a newer snapshot it does not need the oldest any more.
+    await trio.sleep(3600)
+    world.snapshots.asked(VISITOR, bodies[3 * INTERVAL + 1])
+    world.grow_to(5 * INTERVAL)
+    world.own(5 * INTERVAL)
+    assert not world.has(oldest)
+
+
+async def test_visitors_cannot_fill_the_disk(world: World, autojump_clock: object) -> None:
+    made = []
+    for multiple in range(1, 9):
+        world.grow_to(multiple * INTERVAL)
+        made.append(world.own(multiple * INTERVAL))
+        for number, entry in enumerate(made):
+            world.snapshots.asked(identity(100 + number).peer, entry.blob)
+    # Two for ourselves, and the two that are fetched for longest.
+    assert [world.has(entry) for entry in made] == [True, True, *[False] * 4, True, True]
+
+
+async def test_one_visitor_holds_one_snapshot(world: World, autojump_clock: object) -> None:
+    made = []
+    for multiple in range(1, 9):
+        world.grow_to(multiple * INTERVAL)
+        made.append(world.own(multiple * INTERVAL))
+        for entry in made:
+            world.snapshots.asked(VISITOR, entry.blob)
+    assert [world.has(entry) for entry in made] == [True, *[False] * 5, True, True]
+
+
+async def test_no_snapshot_is_held_for_ever(world: World, autojump_clock: object) -> None:
+    world.grow_to(INTERVAL)
+    old = world.own(INTERVAL)
+    multiple, days = 1, 0
+    while world.has(old):
+        assert days < 9
+        for _ in range(24 * 60):
+            await trio.sleep(60)
+            visitor = identity(100 + days).peer
+            world.snapshots.asked(visitor, old.blob)
+        days, multiple = days + 1, multiple + 1
+        world.grow_to(multiple * INTERVAL)
+        world.own(multiple * INTERVAL)
+    assert days >= 7
+
+
+async def test_of_a_crowd_of_visitors_the_latest_count(
+    world: World, autojump_clock: object
+) -> None:
+    world.grow_to(INTERVAL)
+    old = world.own(INTERVAL)
+    world.snapshots.asked(VISITOR, old.blob)
+    world.grow_to(2 * INTERVAL)
+    newer = world.own(2 * INTERVAL)
+    for number in range(1, 100):
+        world.snapshots.asked(identity(100 + number).peer, newer.blob)
+    world.grow_to(3 * INTERVAL)
+    world.own(3 * INTERVAL)
+    assert not world.has(old)
+
+
+async def test_nothing_is_kept_for_whom_a_newer_snapshot_serves_better(world: World) -> None:
+    world.grow_to(INTERVAL)
+    old = world.own(INTERVAL)
+    world.snapshots.asked(VISITOR, old.blob)
+    large = {"update": world.store.put(b"body"), "size": old.size + 1}
+    world.grow(updates=[world.update(identity(0).peer, **large)])
+    for multiple in (2, 3):
+        world.grow_to(multiple * INTERVAL)
+        world.own(multiple * INTERVAL)
+    assert not world.has(old)
+
+
+async def test_who_was_away_fetches_the_updates_since_unless_a_snapshot_is_less(
+    world: World,
+) -> None:
+    world.grow_to(INTERVAL)
+    own = world.own(INTERVAL)
+    world.grow_to(3 * INTERVAL + 1)
+    newest = world.snapshot(3 * INTERVAL)
+    found = await world.snapshots.best(certified_only=False)
+    assert blob_of(found) == own.blob
+    assert not world.has(newest)
+    # Not after a mismatch: then it is known to be no good.
+    assert blob_of(await world.snapshots.best(certified_only=True)) == newest.blob
+    world.records.keep_snapshots([LocalSnapshot(own.round, own.blob.hex(), own.size)])
+    world.start()
+    large = {"update": content_id(b"body"), "size": own.size + 1}
+    world.grow(updates=[world.update(identity(0).peer, **large)])
+    assert blob_of(await world.snapshots.best(certified_only=False)) == newest.blob
+
+
+def _update_of_each_round(world: World, last: int, size: int) -> dict[int, ContentId]:
+    """What counts in the rounds up to `last`, with the snapshots that fall due on the way."""
+    made = {}
+    while world.round <= last:
+        round_ = world.round
+        made[round_] = world.store.put(b"update of round %d" % round_)
+        entry = world.update(identity(0).peer, update=made[round_], size=size)
+        world.grow(updates=[entry])
+        if round_ and round_ % INTERVAL == 0:
+            world.own(round_)
+    return made
+
+
+async def test_updates_are_kept_for_who_was_away_while_they_are_less_than_a_snapshot(
+    world: World,
+) -> None:
+    """A node that was killed fetches no snapshot for want of them, however short an interval is."""
+    size = 4 * world.manifest.elements // 20
+    last = 8 * INTERVAL
+    updates = _update_of_each_round(world, last, size)
+    kept = [round_ for round_, update in updates.items() if world.store.has(update)]
+    assert kept == list(range(last - 19, last + 1))
+    # Nor are those forgotten that were kept before a restart.
+    world.start()
+    updates |= _update_of_each_round(world, last + INTERVAL, size)
+    kept = [round_ for round_, update in updates.items() if world.store.has(update)]
+    assert kept == list(range(last - 19 + INTERVAL, last + INTERVAL + 1))
+
+
+async def test_who_was_killed_before_its_first_snapshot_begins_with_the_initial_one(
+    world: World,
+) -> None:
+    world.grow_to(3 * INTERVAL + 1)
+    newest = world.snapshot(3 * INTERVAL)
+    initial = BlobList(kind="snapshot", size=newest.size, chunks=(content_id(b"chunk"),)).encode()
+    world.manifest = replace(world.manifest, initial=content_id(initial))
+    world.start()
+    world.store.put(initial)
+    world.store.put(b"chunk")
+    assert (await world.snapshots.best(certified_only=False)).round == -1
+    # A newcomer does not have it.
+    world.store.remove(content_id(b"chunk"))
+    assert blob_of(await world.snapshots.best(certified_only=False)) == newest.blob
+
+
+async def test_a_snapshot_that_grew_old_while_it_was_fetched_will_do(world: World) -> None:
+    world.grow_to(INTERVAL + 1)
+    world.on_fetch = lambda: world.grow_to(world.round + INTERVAL)
+    with trio.fail_after(60):
+        found = await world.snapshots.best(certified_only=True)
+    assert found.round == INTERVAL
+    assert world.ledger.snapshot is not None
+    assert world.ledger.snapshot.round > 2 * INTERVAL
+
+
+async def test_an_interrupted_fetch_goes_on_where_it_was(world: World) -> None:
+    world.grow_to(INTERVAL + 1)
+    begun = world.ledger.snapshot
+    assert begun is not None
+    listed, chunk = world.parts(begun)
+    world.store.put(listed)
+    with pytest.raises(trio.TooSlowError), trio.fail_after(0):
+        await world.snapshots.best(certified_only=False)
+    world.grow_to(2 * INTERVAL + 1)
+    world.start()
+    found = await world.snapshots.best(certified_only=False)
+    assert found.round == INTERVAL
+    assert world.store.has(content_id(chunk))
+    assert found in world.records.snapshots()
+
+
+async def test_what_was_fetched_of_a_snapshot_in_vain_is_removed(
+    world: World, autojump_clock: object
+) -> None:
+    """Also if the node was killed in between."""
+    world.grow_to(INTERVAL + 1)
+    old = world.ledger.snapshot
+    assert old is not None
+    listed, chunk = world.parts(old)
+    world.store.put(listed)
+    with pytest.raises(trio.TooSlowError), trio.fail_after(0):
+        await world.snapshots.best(certified_only=False)
+    for data in (listed, chunk):
+        del world.others[content_id(data)]
+    world.store.put(chunk[:100])
+    world.grow_to(2 * INTERVAL + 1)
+    world.start()
+    with trio.fail_after(3600):
+        found = await world.snapshots.best(certified_only=False)
+    assert found.round == 2 * INTERVAL
+    assert not world.store.has(old.blob)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"[" * 60_000,
+        b"{}",
+        b"[1]",
+        b'[{"round": 6, "blob": "zz", "size": 1}]',
+        b'[{"round": 6, "blob": "00", "size": 1}]',
+        b'["[]"]',
+        b'[{"round": -5, "blob": "' + b"00" * 32 + b'", "size": 1}]',
+        b'[{"round": 9e999, "blob": "' + b"00" * 32 + b'", "size": 1}]',
+        b"\xff\xfe",
+    ],
+)
+async def test_a_damaged_list_of_snapshots_costs_nothing_but_the_list(
+    world: World, damage: bytes
+) -> None:
+    world.grow_to(INTERVAL + 1)
+    world.records.keep_snapshots([LocalSnapshot(3, "00" * 32, 1)])
+    (world.records.history.parent / "snapshots.json").write_bytes(damage)
+    world.start()
+    assert (await world.snapshots.best(certified_only=False)).round == INTERVAL

@@ -1,0 +1,176 @@
+"""Hours and pauses, on a clock that is wound by hand."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from distro_node.node.control.hours import parse_hours
+from distro_node.node.control.shifts import Shifts
+from distro_node.node.control.supervisor import Desk
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.telemetry import Journal
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+MIDNIGHT = datetime(2026, 3, 1)
+
+
+def at(text: str) -> int:
+    hours, minutes = text.split(":")
+    return 60 * int(hours) + int(minutes)
+
+
+@pytest.mark.parametrize(
+    ("text", "inside", "outside"),
+    [
+        ("22:00-07:00", ["22:00", "23:59", "0:00", "6:59"], ["7:00", "12:00", "21:59"]),
+        ("9:30-17:00", ["9:30", "16:59"], ["9:29", "17:00", "0:00"]),
+        ("20:00-24:00", ["20:00", "23:59"], ["19:59", "0:00"]),
+        ("12:00-13:00, 20:00-02:00", ["12:30", "20:00", "1:59"], ["13:00", "2:00", "11:59"]),
+    ],
+)
+def test_windows_hold_what_they_say(text: str, inside: list[str], outside: list[str]) -> None:
+    hours = parse_hours(text)
+    assert all(hours.contain(at(time)) for time in inside)
+    assert not any(hours.contain(at(time)) for time in outside)
+    assert hours.text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "22-7", "22:00", "22:00-", "25:00-07:00", "22:60-07:00", "7:00-7:00"),
+        *("20:00-24:01", "00:00-24:00", "20:00-22:00,x", "night"),
+    ],
+)
+def test_what_are_no_hours_is_said(text: str) -> None:
+    with pytest.raises(UserError) as raised:
+        parse_hours(text)
+    assert raised.value.code == ExitCode.USAGE
+
+
+@given(st.lists(st.tuples(st.integers(0, 1439), st.integers(0, 1439)), min_size=1, max_size=4))
+def test_the_next_change_is_one_and_none_comes_before(windows: list[tuple[int, int]]) -> None:
+    windows = [(a, b) for a, b in windows if a != b] or [(0, 1)]
+    hours = parse_hours(
+        ",".join(f"{a // 60}:{a % 60:02}-{b // 60}:{b % 60:02}" for a, b in windows)
+    )
+    change = hours.next_change(720)
+    now = hours.contain(720)
+    if change is None:
+        assert all(hours.contain(minute) == now for minute in range(1440))
+    else:
+        assert hours.contain(change) != now
+        steps = (change - 720) % 1440
+        assert all(hours.contain((720 + step) % 1440) == now for step in range(steps))
+
+
+class Wound:
+    """A wall clock that follows trio's."""
+
+    def __init__(self, start: str) -> None:
+        self._start = MIDNIGHT + timedelta(minutes=at(start))
+
+    def __call__(self) -> datetime:
+        return self._start + timedelta(seconds=trio.current_time())
+
+
+async def test_a_node_works_at_its_hours(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    shifts = Shifts(parse_hours("22:00-07:00"), Wound("21:00"))
+    nursery.start_soon(shifts.run)
+    assert not shifts.at_work
+    assert shifts.status()["until"] == "22:00"
+    await shifts.wait(at_work=True)
+    assert 3600 <= trio.current_time() <= 3602
+    assert shifts.status()["until"] == "07:00"
+    await shifts.wait(at_work=False)
+    assert 10 * 3600 <= trio.current_time() <= 10 * 3600 + 2
+
+
+async def test_a_command_holds_until_the_hours_change(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    shifts = Shifts(parse_hours("22:00-07:00"), Wound("23:00"))
+    nursery.start_soon(shifts.run)
+    shifts.pause()
+    assert not shifts.at_work
+    assert shifts.status()["by_command"]
+    # The end of the window changes nothing, its beginning does.
+    await trio.sleep(10 * 3600)
+    assert not shifts.at_work
+    assert not shifts.status()["by_command"]
+    await trio.sleep(14 * 3600)
+    assert shifts.at_work
+
+
+async def test_without_hours_a_command_holds_until_the_next(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    shifts = Shifts(None, Wound("12:00"))
+    nursery.start_soon(shifts.run)
+    assert shifts.at_work
+    shifts.pause()
+    await trio.sleep(100 * 3600)
+    assert not shifts.at_work
+    shifts.resume()
+    assert shifts.at_work
+    assert shifts.status() == {"at_work": True, "by_command": False, "active": None, "until": None}
+
+
+class FakeStay:
+    """A stay in a swarm that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.told = trio.Event()
+
+    def status(self) -> dict[str, Any]:
+        return {"sent_bytes": 10, "received_bytes": 20, "members": ["somebody"], "name": "swarm"}
+
+    def leave(self) -> None:
+        self.told.set()
+
+
+async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) -> None:
+    journal = Journal(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
+    shifts = Shifts(None)
+    desk = Desk(
+        socket=tmp_path / "socket",
+        shifts=shifts,
+        journal=journal,
+        facts={"peer": "p"},
+        screen=False,
+    )
+    stays: list[FakeStay] = []
+
+    async def live() -> None:
+        while await desk.next_stay():
+            stays.append(FakeStay())
+            with desk.serving(stays[-1]):
+                await stays[-1].told.wait()
+
+    async with desk.open():
+        nursery.start_soon(live)
+        await wait_all_tasks_blocked()
+        assert desk.status()["sent_bytes"] == 10
+        shifts.pause()
+        await wait_all_tasks_blocked()
+        assert stays[0].told.is_set()
+        resting = desk.status()
+        assert resting["state"] == "paused"
+        assert resting["members"] == []
+        assert (resting["name"], resting["sent_bytes"]) == ("swarm", 10)
+        shifts.resume()
+        await wait_all_tasks_blocked()
+        assert len(stays) == 2
+        # All stays count.
+        assert desk.status()["received_bytes"] == 40
+        assert desk._leave() == {"ok": True}
+        await wait_all_tasks_blocked()
+        assert stays[1].told.is_set()
+        assert not await desk.next_stay()

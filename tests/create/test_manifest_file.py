@@ -1,0 +1,189 @@
+"""A founder's file: what is in it counts, and every mistake is named with file and key."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distro_node.node.create.manifest_file import ManifestFile, read_manifest_file
+from distro_node.node.create.model_config import complete_model, read_checkpoint_config
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.protocol.wire.structure import StructureError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SMALL = """
+name = "small"
+[model]
+model_type = "llama"
+hidden_size = 128
+num_attention_heads = 4
+[data]
+sequence_length = 64
+"""
+LLAMA: dict[str, Any] = tomllib.loads(SMALL)["model"]
+
+
+def read(folder: Path, text: str | bytes) -> ManifestFile:
+    file = folder / "run.toml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_manifest_file(file)
+
+
+def shipped(name: str, checkout: Path) -> ManifestFile:
+    return read_manifest_file(checkout / "node" / "manifests" / name)
+
+
+def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
+    file = read(tmp_path, SMALL)
+    assert (file.name, file.seed, file.fault_model) == ("small", 0, "byzantine")
+    assert file.model == LLAMA
+    assert file.data.tokenizer == "bytes"
+    assert file.optimizer.top_k == 8
+    assert file.admission.policy == "open"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["'name' is missing"]),
+        ("name = 'x'", ["'model' is missing"]),
+        (SMALL + "[optimiser]\ntop_k = 1", ["'optimiser'", "did you mean 'optimizer'?"]),
+        (SMALL + "[optimizer]\ntop-k = 1", ["optimizer", "'top-k'", "did you mean 'top_k'?"]),
+        (SMALL + "[optimizer]\ntop_k = '8'", ["optimizer.top_k", "a whole number", "'8'"]),
+        (SMALL + "[optimizer]\ntop_k = 8.0", ["optimizer.top_k", "a whole number"]),
+        (SMALL + "[optimizer]\nmomentum = 1.5", ["optimizer.momentum", "between 0 and 0.9999"]),
+        (SMALL + "[optimizer]\nmomentum = nan", ["optimizer.momentum", "finite"]),
+        (SMALL + "[rounds]\nsequences = 0", ["rounds.sequences", "got 0"]),
+        (SMALL + "[rounds]\nslot_min_seconds = 99", ["slot_min_seconds (99) exceeds"]),
+        (SMALL + "[schedule]\nwarmup_rounds = 9999", ["schedule", "do not fit"]),
+        (SMALL + "[admission]\npolicy = 'closed'", ["admission.policy", "'open', 'invite'"]),
+        (SMALL + "heldout_fraction = 0.9", ["data.heldout_fraction", "0.5"]),
+        (SMALL + 'mirrors = ["x"]', ["data.mirrors"]),
+        (SMALL + "include = []", ["data.include", "1 to 100 items"]),
+        (SMALL + "include = '*.txt'", ["data.include", "a list"]),
+        (SMALL.replace("64", "true"), ["data.sequence_length", "a whole number"]),
+        (SMALL.replace("64", "1"), ["data.sequence_length", "got 1"]),
+        ("data = 3\n" + SMALL.partition("[data]")[0], ["data", "expected a table"]),
+        (SMALL + "[model.x]\ny = 2020-01-01", ["model.x.y", "unexpected"]),
+        (SMALL.replace('"small"', "'" + "x" * 65 + "'"), ["name", "1 to 64"]),
+        ("name = x", ["not TOML", "line 1"]),
+        (b"\xff\xfe", ["UTF-8"]),
+        (b"a=" + b"[" * 10_000, ["is not TOML|nested too deeply"]),
+        (b"#" * ((1 << 20) + 1), ["larger than 1 MB"]),
+    ],
+)
+def test_every_mistake_is_named(tmp_path: Path, text: str | bytes, words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        read(tmp_path, text)
+    assert caught.value.code == ExitCode.MANIFEST
+    assert str(tmp_path / "run.toml") in caught.value.problem
+    for word in words:
+        assert any(one in caught.value.problem for one in word.split("|")), caught.value.problem
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.toml", tmp_path):
+        with pytest.raises(UserError) as caught:
+            read_manifest_file(path)
+        assert caught.value.code == ExitCode.MANIFEST
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.sampled_from([SMALL, "[data]", "name", "=", "\n", "1", "'a'", "[rounds]", "[", "{}"])
+        | st.text(max_size=5)
+    ).map(" ".join)
+)
+def test_any_file_is_a_run_or_the_one_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    with contextlib.suppress(UserError):
+        assert isinstance(read(tmp_path_factory.mktemp("m"), text), ManifestFile)
+
+
+# --- the files that come with the program --------------------------------------------------------
+
+
+def parameters(model: dict[str, Any]) -> int:
+    """The parameters of a Llama without biases, tied embeddings or shared heads."""
+    hidden, layers = model["hidden_size"], model["num_hidden_layers"]
+    attention = 4 * hidden * hidden
+    feed_forward = 3 * hidden * model["intermediate_size"]
+    embeddings = 2 * model.get("vocab_size", 256) * hidden
+    return layers * (attention + feed_forward + 2 * hidden) + hidden + embeddings
+
+
+def test_the_example_is_what_it_says(checkout: Path) -> None:
+    file = shipped("example.toml", checkout)
+    assert parameters(file.model) == 857_216
+    assert file.rounds.sequences == 32
+    complete_model(file.model, vocabulary=256, sequence_length=128, strict=True)
+
+
+def test_the_large_example_is_what_it_says(checkout: Path) -> None:
+    file = shipped("llama-1.2b.toml", checkout)
+    assert parameters(file.model) == pytest.approx(1.2046e9, rel=1e-3)
+    assert file.optimizer.top_k == 7
+    assert file.rounds.sequences * file.data.sequence_length == 1 << 20
+    complete_model(file.model, vocabulary=32_000, sequence_length=2048, strict=True)
+    # 25,000 steps of 4.2 million tokens, as in the report, in rounds of one million.
+    assert file.schedule.total_rounds * (1 << 20) == pytest.approx(105e9, rel=0.01)
+
+
+# --- the model's configuration -------------------------------------------------------------------
+
+
+def test_what_follows_from_the_data_is_filled_in() -> None:
+    complete = complete_model(LLAMA, vocabulary=300, sequence_length=64, strict=True)
+    assert complete == LLAMA | {"vocab_size": 300, "max_position_embeddings": 64}
+    larger = LLAMA | {"vocab_size": 320, "max_position_embeddings": 128}
+    assert complete_model(larger, vocabulary=300, sequence_length=64, strict=True) == larger
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": None}, "'model_type' is missing"),
+        ({"hiden_size": 64}, "did you mean 'hidden_size'?"),
+        ({"hidden_size": "128"}, "model.hidden_size: expected a whole number"),
+        ({"hidden_size": 0}, "model.hidden_size"),
+        ({"hidden_size": True}, "model.hidden_size"),
+        ({"hidden_size": 130}, "130 is not a multiple of num_attention_heads (4)"),
+        ({"num_key_value_heads": 3}, "4 is not a multiple of num_key_value_heads (3)"),
+        ({"tie_word_embeddings": 1}, "expected true or false"),
+        ({"rms_norm_eps": "small"}, "expected a number"),
+        ({"vocab_size": 255}, "255 is too small: the tokenizer has 256 tokens"),
+        ({"max_position_embeddings": 63}, "63 is less than data.sequence_length (64)"),
+    ],
+)
+def test_a_wrong_configuration_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(StructureError) as caught:
+        complete_model(LLAMA | changes, vocabulary=256, sequence_length=64, strict=True)
+    assert words in str(caught.value)
+
+
+def test_other_models_may_have_other_keys() -> None:
+    config = {"model_type": "gpt_neox", "rotary_pct": 0.25, "hidden_size": None}
+    complete = complete_model(config, vocabulary=256, sequence_length=64, strict=True)
+    assert complete["rotary_pct"] == 0.25
+
+
+def test_a_checkpoints_configuration_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA | {"torch_dtype": "bfloat16", "something_new": 1}))
+    config = read_checkpoint_config(tmp_path)
+    assert config == LLAMA | {"something_new": 1}
+    complete_model(config, vocabulary=256, sequence_length=64, strict=False)
+    for content in (b"[]", b"{", b"\xff", b" " * ((1 << 20) + 1)):
+        file.write_bytes(content)
+        with pytest.raises(StructureError, match="not a model's configuration"):
+            read_checkpoint_config(tmp_path)
+    file.unlink()
+    with pytest.raises(StructureError, match="cannot be read"):
+        read_checkpoint_config(tmp_path)

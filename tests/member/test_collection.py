@@ -1,0 +1,112 @@
+"""The updates of a round, and what is held of them."""
+
+from __future__ import annotations
+
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.protocol.member.collection import Collection, Holdings
+from distro_node.protocol.member.effects import FetchUpdate
+from simulation.chain import FINGERPRINT, Chain
+from simulation.swarm import identity
+
+CHAIN = Chain(4)
+PEERS = CHAIN.membership.peers
+U, V = content_id(b"u"), content_id(b"v")
+
+
+def announced(*peers: bytes, **changes: object) -> Collection:
+    collection = Collection()
+    for peer in PEERS:
+        if peer in peers:
+            said = CHAIN.announcement(peer, **changes)
+            assert collection.announce(peer, said, CHAIN.signature(peer, "announcement", said))
+    return collection
+
+
+def update(collection: Collection, peer: bytes) -> ContentId:
+    return next(said.update for who, said in collection.announcements() if who == peer)
+
+
+def test_the_first_announcement_of_a_member_counts() -> None:
+    collection = announced(PEERS[0])
+    first = update(collection, PEERS[0])
+    assert not collection.announce(PEERS[0], CHAIN.announcement(PEERS[0], update=U), bytes(64))
+    assert collection.updates == {first}
+
+
+def test_entries_are_what_is_held_and_trained_from_the_same_parameters() -> None:
+    collection = announced(*PEERS)
+    assert collection.entries(FINGERPRINT) == []
+    assert collection.last_arrival is None
+    for second, peer in enumerate((PEERS[2], PEERS[0])):
+        collection.held(update(collection, peer), 10.0 + second)
+    assert collection.entries(FINGERPRINT) == [CHAIN.update(PEERS[0]), CHAIN.update(PEERS[2])]
+    assert collection.entries(FINGERPRINT + 1) == []
+    assert collection.last_arrival == 11.0
+    assert sorted(collection.arrivals(10.5)) == [0.0, 0.5]
+
+
+def test_a_copied_update_counts_for_whom_it_was_heard_of_first() -> None:
+    author, copycat = PEERS[2], PEERS[0]
+    collection = announced(author)
+    copy = CHAIN.announcement(copycat, update=update(collection, author))
+    assert collection.announce(copycat, copy, bytes(64))
+    collection.held(copy.update, 1.0)
+    assert collection.entries(FINGERPRINT) == [CHAIN.update(author)]
+    # Nobody waits for the copy either.
+    assert collection.outstanding({author, copycat}) == set()
+
+
+def test_what_is_bad_is_not_waited_for() -> None:
+    collection = announced(PEERS[0], PEERS[1])
+    assert collection.outstanding(set(PEERS)) == set(PEERS)
+    assert collection.bad(update(collection, PEERS[0])) == {PEERS[0]}
+    collection.held(update(collection, PEERS[1]), 1.0)
+    assert collection.outstanding(set(PEERS)) == {PEERS[2], PEERS[3]}
+
+
+def test_updates_are_asked_for_once() -> None:
+    holdings = Holdings()
+    peer = identity(1).peer
+    assert holdings.fetch(3, peer, U, 10) == [FetchUpdate(3, peer, U, 10)]
+    assert holdings.fetch(3, peer, U, 10) == []
+    assert holdings.fetch(4, peer, U, 10) == [FetchUpdate(4, peer, U, 10)]
+    holdings.loaded(set(), Chain(3).ledger, -1)
+    assert holdings.fetch(3, peer, U, 10) == [FetchUpdate(3, peer, U, 10)]
+    holdings.held.add(V)
+    assert holdings.fetch(3, peer, V, 10) == []
+
+
+def test_what_a_snapshot_leaps_over_is_held_no_longer() -> None:
+    chain = Chain(3)
+    leapt, later = chain.grow().record.updates, chain.grow().record.updates
+    holdings = Holdings()
+    needed = {entry.update for entry in later} | {U}
+    holdings.held |= {entry.update for entry in leapt} | needed | {V}
+    holdings.loaded({U}, chain.ledger, applied_round=1)
+    assert holdings.held == needed
+
+
+def test_held_is_kept_until_it_is_applied_or_missed() -> None:
+    chain = Chain(3)
+    entries = chain.grow().record.updates
+    holdings = Holdings()
+    counted = {entry.update for entry in entries}
+    holdings.held |= counted | {U, V}
+    holdings.decided(counted | {U}, chain.ledger, applied_round=0)
+    assert holdings.held == counted | {V}
+    holdings.applied(counted)
+    assert holdings.held == {V}
+
+
+def test_an_update_announced_again_is_not_lost() -> None:
+    """A liar announces in round 2 what counted in round 1; whoever has not applied round 1 yet
+    must not drop it because round 2 did not count it."""
+    chain = Chain(3)
+    counted = {entry.update for entry in chain.grow().record.updates}
+    holdings = Holdings()
+    holdings.held |= counted
+    chain.grow(updates=[])
+    holdings.decided(counted, chain.ledger, applied_round=0)
+    assert holdings.held == counted
+    holdings.decided(counted, chain.ledger, applied_round=1)
+    assert holdings.held == set()

@@ -1,0 +1,93 @@
+"""When a member asks what it missed: also when news never ends, which may be old."""
+
+from __future__ import annotations
+
+import pytest
+from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.member.divergence import Lookout
+from distro_node.protocol.member.effects import AskSync, Fork
+from distro_node.protocol.wire.messages import Heartbeat
+from simulation.chain import Chain
+from simulation.keys import identity
+from simulation.node import Node
+from simulation.swarm import Swarm, toy_manifest
+
+GOSSIP_A_SECOND = 4
+
+
+@pytest.mark.parametrize(("follows", "within"), [(True, 2), (False, 10)])
+def test_news_without_end_does_not_keep_a_member_from_asking(follows: bool, within: int) -> None:
+    lookout, ledger = Lookout(0.0), Ledger(toy_manifest())
+    asked = [
+        second / 4
+        for second in range(4 * 60)
+        for effect in lookout.questions(
+            ledger, last=second / 4 - 0.1, patience=0.0, follows=follows, now=second / 4
+        )
+        if isinstance(effect, AskSync)
+    ]
+    assert len(asked) == 59 // within
+
+
+def test_a_member_that_waits_for_slow_updates_asks_seldom() -> None:
+    lookout, ledger = Lookout(0.0), Ledger(toy_manifest())
+    asked = [
+        second
+        for second in range(1000)
+        if lookout.questions(ledger, last=0.0, patience=200.0, follows=False, now=float(second))
+    ]
+    assert len(asked) == 4
+
+
+def test_a_heartbeat_of_one_who_is_counted_out_tells_of_another_chain() -> None:
+    """Where no slot can end, heartbeats are all that the other side says. Else two sides may never meet
+    again: the one that has gone on does not ask, and the one that is to be followed cannot go on."""
+    chain = Chain(4)
+    _, stays, out, _ = chain.membership.peers
+    chain.grow(departed=[chain.silence(out)])
+    for _ in range(5):
+        chain.grow()
+
+    def compares(sender: PeerId, round_: int) -> bool:
+        lookout = Lookout(0.0)
+        lookout.stray(sender, Heartbeat(round_, 1), chain.ledger)
+        effects = lookout.questions(chain.ledger, last=0.0, patience=0.0, follows=False, now=100.0)
+        return any(isinstance(effect, Fork) for effect in effects)
+
+    assert compares(out, 2)
+    assert not compares(stays, 2)
+    assert not compares(identity(60).peer, 2)
+
+
+class Remote(Node):
+    """A node whose peers pass on less gossip than there is: it hears everything, later and later."""
+
+    free = 0.0
+    quiet_until = 0.0
+
+    def publish(self, envelope: Envelope) -> None:
+        if self.swarm.now >= self.quiet_until:
+            super().publish(envelope)
+
+    def deliver(self, envelope: Envelope) -> None:
+        clock = self.swarm.clock
+        self.free = max(clock.now, self.free) + 1 / GOSSIP_A_SECOND
+        clock.at(self.free, super().deliver, envelope)
+
+
+def test_a_newcomer_that_hears_ever_older_news_catches_up() -> None:
+    """A lone member decides two or three rounds a second. What the newcomer hears of them is a chain
+    of decisions as well, slower: it must not take that for the present, or it is never admitted."""
+    swarm = Swarm(toy_manifest(min_seconds=0.3), update_bytes=20_000)
+    founder = swarm.add(0)
+    founder.training_seconds = 0.001
+    swarm.run_until(lambda: founder.member.round >= 10, 60)
+    newcomer = swarm.add(1, kind=Remote)
+    assert isinstance(newcomer, Remote)
+    newcomer.training_seconds = 0.001
+    # It is not let in at once.
+    newcomer.quiet_until = swarm.now + 20.0
+    swarm.run_until(lambda: swarm.now >= newcomer.quiet_until, 30)
+    swarm.run_until(lambda: newcomer.member.is_member, 60)

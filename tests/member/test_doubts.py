@@ -1,0 +1,61 @@
+"""A decision that calls a member silent: when it may be a liar's alone."""
+
+from __future__ import annotations
+
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.protocol.member.member import Member
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import Announcement, Decided, Heartbeat, RecordId
+from simulation.chain import Chain
+
+LEASE = 6.0
+
+
+class Doubt:
+    """A member of four, and a decision that another has signed alone, who calls all others silent."""
+
+    def __init__(self) -> None:
+        self.chain = Chain(4)
+        self.liar, me, *self.others = self.chain.membership.peers
+        self.member: Member = self.chain.member(me)
+        self.member.receive_decided(self.chain.grow(), 0.0)
+        accused = (me, *self.others)
+        record = self.chain.record(departed=[self.chain.silence(peer) for peer in accused])
+        self.decided: Decided = self.chain.decide(record, silent=accused, signers=[self.liar])
+
+    def check(self, *, followed: bool) -> None:
+        """Whether the member follows the decision, more than a lease after the one before."""
+        record = self.decided.record
+        if followed:
+            self.member.receive_decided(self.decided, LEASE + 2)
+            assert self.member.round == record.round + 1
+            return
+        with pytest.raises(ProtocolError) as caught:
+            self.member.receive_decided(self.decided, LEASE + 2)
+        assert caught.value.reason == "silences_us"
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_a_lone_signer_is_believed_only_by_who_was_cut_off(cut_off: bool) -> None:
+    doubt = Doubt()
+    chain, member = doubt.chain, doubt.member
+    for second in range(1, int(LEASE) + 3):
+        member.tick(float(second))
+        for peer in [] if cut_off else [doubt.liar, *doubt.others]:
+            beat = chain.envelope(peer, "heartbeat", Heartbeat(member.round, second))
+            member.receive(beat, float(second))
+    doubt.check(followed=cut_off)
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_those_who_went_on_speak_for_the_record_that_they_went_on_from(followed: bool) -> None:
+    """Else the last to learn of a decision would follow the liars, being alone in the round."""
+    doubt = Doubt()
+    elsewhere = RecordId(content_id(b"what the others have decided"))
+    base = doubt.decided.record.id if followed else elsewhere
+    update = content_id(b"update")
+    for peer in doubt.others:
+        said = Announcement(doubt.member.round + 1, base, update, 1, 1, 0.0, 0)
+        doubt.member.receive(doubt.chain.envelope(peer, "announcement", said), LEASE)
+    doubt.check(followed=followed)

@@ -1,0 +1,188 @@
+"""A node that lost its memory takes its own words back; a voter remembers what it voted for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pytest
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.member.effects import Effect, Publish, Recall, Remember
+from distro_node.protocol.member.member import Member
+from distro_node.protocol.member.vote_recovery import RECALL_SECONDS
+from distro_node.protocol.wire.messages import (
+    NO_BLOCK,
+    Ballot,
+    Message,
+    Proposal,
+    decode_message,
+)
+from simulation.chain import FINGERPRINT, Chain
+from simulation.swarm import Swarm, toy_manifest
+
+E = TypeVar("E")
+
+
+def of(kind: type[E], effects: Iterable[Effect]) -> list[E]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def ballots(effects: Iterable[Effect]) -> list[Message]:
+    letters = [effect.envelope for effect in of(Publish, effects)]
+    return [m for m in map(decode_message, letters) if isinstance(m, Ballot)]
+
+
+@pytest.fixture
+def chain() -> Chain:
+    """At round 2, with members 0 to 3."""
+    chain = Chain(4)
+    chain.grow()
+    return chain
+
+
+def gather(chain: Chain, member: Member, now: float = 0.0) -> list[Effect]:
+    """Everybody's updates arrive, and the leader's proposal."""
+    effects: list[Effect] = []
+    for peer in chain.membership.peers:
+        # Its own, too: said in an earlier life, and remembered by others.
+        said = chain.announcement(peer)
+        effects += member.receive(chain.envelope(peer, "announcement", said), now)
+        effects += member.update_held(said.update, now)
+    leader = member.current.agreement.leader(1)
+    if leader != member.me:
+        proposal = Proposal(1, chain.record())
+        effects += member.receive(chain.envelope(leader, "proposal", proposal), now)
+    return effects
+
+
+def follower(chain: Chain) -> PeerId:
+    return chain.membership.leaders(chain.ledger.head)[-1]
+
+
+# What it said in an earlier life
+
+
+def amnesiac(chain: Chain) -> tuple[Member, list[Effect]]:
+    """A member without memory that would vote if it were sure of itself."""
+    member = chain.member(follower(chain), recall=True, load=False)
+    effects = member.loaded(1, FINGERPRINT, None, 0.0)
+    return member, [*effects, *gather(chain, member)]
+
+
+def test_it_asks_before_it_casts_its_first_ballot(chain: Chain) -> None:
+    member, effects = amnesiac(chain)
+    assert of(Recall, effects) == [Recall(2)]
+    assert ballots(effects) == []
+    assert ballots(member.recalled(1, 0.1)) == []
+    assert ballots(member.recalled(2, 0.2)) == [chain.ballot(chain.record().id)]
+
+
+def test_it_waits_for_a_while_only(chain: Chain) -> None:
+    member, _ = amnesiac(chain)
+    assert ballots(member.tick(RECALL_SECONDS - 0.1)) == []
+    assert ballots(member.tick(RECALL_SECONDS)) == [chain.ballot(chain.record().id)]
+
+
+def test_it_does_not_contradict_what_others_remember(chain: Chain) -> None:
+    member, _ = amnesiac(chain)
+    skip = chain.envelope(member.me, "skip", chain.ballot(NO_BLOCK))
+    effects = member.receive(skip, 0.1)
+    # It is on its own disk again, too, and handed to whoever asks.
+    assert of(Remember, effects) == [Remember(skip)]
+    assert skip in member.messages(2)
+    assert member.receive(skip, 0.1) == []
+    assert ballots(member.recalled(2, 0.2)) == []
+    assert ballots(member.tick(RECALL_SECONDS + 1)) == []
+
+
+def test_in_the_next_round_no_earlier_life_has_a_say(chain: Chain) -> None:
+    member, _ = amnesiac(chain)
+    decided = chain.grow()
+    member.receive_decided(decided, 0.1)
+    member.applied(2, FINGERPRINT, None, 0.1)
+    assert ballots(gather(chain, member, 0.2)) == [chain.ballot(chain.record().id)]
+
+
+def test_a_lone_member_has_nobody_to_ask() -> None:
+    chain = Chain(1)
+    chain.grow(updates=[])
+    member = chain.member(0, recall=True, load=False)
+    effects = member.loaded(chain.round - 1, FINGERPRINT, None, 0.0)
+    assert of(Recall, effects) == []
+    own = chain.announcement(0)
+    effects += member.trained(chain.round, own.update, own.size, own.tokens, own.loss, 1.0)
+    assert [ballot.block for ballot in ballots(effects) if isinstance(ballot, Ballot)]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("seed", range(6))
+def test_members_whose_disks_are_lost_contradict_nothing(count: int, seed: int) -> None:
+    """At any instant of a round a member's disk is gone, all but its key. The others remember."""
+    swarm = Swarm(toy_manifest(start_members=count), seed)
+    nodes = [swarm.add(index) for index in range(count)]
+    swarm.run_until(lambda: all(node.member.applied_round >= 3 for node in nodes), 60)
+    swarm.run_for(2.0 * swarm.random.random())
+    victim = nodes[-1]
+    victim.stop()
+    # What it sent has arrived.
+    swarm.run_for(0.5)
+    swarm.nodes.remove(victim)
+    swarm.add(victim.index)
+    target = max(node.member.round for node in swarm.alive) + 4
+    swarm.run_until(lambda: all(node.member.applied_round >= target for node in swarm.alive), 200)
+    assert not any(note.kind == "expelled" for node in swarm.nodes for note in node.notes)
+
+
+# What it voted for
+
+
+def test_what_is_voted_for_is_on_disk_before_the_vote(chain: Chain) -> None:
+    member = chain.member(follower(chain))
+    effects = gather(chain, member)
+    (remember,) = of(Remember, [e for e in effects if not _is_announcement(e)])
+    assert decode_message(remember.envelope) == Proposal(1, chain.record())
+    (vote,) = (e for e in of(Publish, effects) if e.envelope.kind == "vote")
+    assert effects.index(remember) < effects.index(vote)
+    # The same record again, in a later slot, is not kept twice.
+    for peer in chain.membership.peers:
+        if peer != member.me:
+            skip = chain.envelope(peer, "skip", chain.ballot(NO_BLOCK))
+            effects = member.receive(skip, 1.0)
+    leader = member.current.agreement.leader(2)
+    if leader != member.me:
+        again = chain.envelope(leader, "proposal", Proposal(2, chain.record()))
+        effects = member.receive(again, 1.0)
+    assert ballots(effects)
+    assert of(Remember, effects) == []
+
+
+def _is_announcement(effect: Effect) -> bool:
+    return isinstance(effect, Remember) and effect.envelope.kind == "announcement"
+
+
+def test_a_voter_that_was_restarted_serves_and_repeats_the_record(chain: Chain) -> None:
+    """The leader and its disk are gone; all who heard the certified proposal were restarted."""
+    leaders = chain.membership.leaders(chain.ledger.head)
+    voter = leaders[1]
+    member = chain.member(voter)
+    effects = gather(chain, member)
+    said = [effect.envelope for effect in effects if isinstance(effect, (Publish, Remember))]
+    again = chain.member(voter, said=said, load=False)
+    again.loaded(1, FINGERPRINT, None, 0.0)
+    assert any(envelope.kind == "proposal" for envelope in again.messages(2))
+    record = chain.record()
+    effects = []
+    for peer in chain.membership.peers:
+        update = chain.announcement(peer).update
+        effects += again.update_held(update, 0.0)
+        if peer not in (voter, leaders[0]):
+            vote = chain.envelope(peer, "vote", chain.ballot(record.id))
+            effects += again.receive(vote, 0.0)
+    # It leads slot 2 and repeats what a quorum has voted for.
+    effects += again.tick(5.0)
+    proposals = [
+        message
+        for effect in of(Publish, effects)
+        if isinstance(message := decode_message(effect.envelope), Proposal)
+    ]
+    assert proposals == [Proposal(2, record)]

@@ -1,0 +1,83 @@
+"""Deadlines that follow what was observed, inside the manifest's limits."""
+
+from __future__ import annotations
+
+import pytest
+from distro_node.protocol.member.pacing import Pacing
+from distro_node.protocol.wire.manifest import RoundSpec
+from hypothesis import given
+from hypothesis import strategies as st
+
+LIMITS = RoundSpec(
+    collect_min_seconds=2.0,
+    collect_max_seconds=100.0,
+    slot_min_seconds=1.0,
+    slot_max_seconds=50.0,
+    lease_rounds=4,
+    lease_min_seconds=20.0,
+)
+
+
+def after(*rounds: tuple[list[float], float, float]) -> Pacing:
+    pacing = Pacing(LIMITS)
+    for arrivals, decision, total in rounds:
+        pacing.record_round(arrivals=arrivals, decision=decision, total=total)
+    return pacing
+
+
+def test_who_knows_nothing_waits_longest() -> None:
+    pacing = Pacing(LIMITS)
+    assert pacing.collect == 100.0
+    assert pacing.slot(1) == 1.0
+    assert pacing.lease == 20.0
+    assert pacing.heartbeat == 5.0
+
+
+def test_the_collect_deadline_is_a_margin_above_nearly_all_arrivals() -> None:
+    pacing = after(([float(second) for second in range(1, 101)], 0.1, 10.0))
+    assert pacing.collect == pytest.approx(96 * 1.5, rel=0.4)
+    # One straggler of a hundred does not set it.
+    quick = after(([4.0] * 99 + [90.0], 0.1, 10.0))
+    assert quick.collect == 6.0
+
+
+def test_deadlines_stay_inside_the_limits() -> None:
+    assert after(([0.01] * 4, 0.001, 0.1)).collect == 2.0
+    assert after(([900.0] * 4, 0.001, 0.1)).collect == 100.0
+    assert after(([], 1000.0, 1.0)).slot(1) == 50.0
+
+
+def test_slots_grow_from_thrice_the_typical_decision() -> None:
+    pacing = after(([], 2.0, 10.0))
+    assert [pacing.slot(slot) for slot in (1, 2, 3)] == [6.0, 9.0, 13.5]
+    assert pacing.slot(2**20) == 50.0
+
+
+def test_the_lease_is_some_typical_rounds() -> None:
+    pacing = after(([], 0.1, 30.0), ([], 0.1, 10.0), ([], 0.1, 3000.0))
+    # A single round that took forever (a closed laptop) leaves it alone.
+    assert pacing.lease == 4 * 30.0
+
+
+def test_heartbeats_come_in_time_for_the_shortest_lease() -> None:
+    """A newcomer has seen no slow round yet and would soon miss somebody who has seen many."""
+    assert 3 * after(([], 0.1, 3000.0)).heartbeat < Pacing(LIMITS).lease
+
+
+def test_only_recent_rounds_count() -> None:
+    pacing = after(*[([50.0], 5.0, 80.0)] * 100, *[([2.0], 0.5, 6.0)] * 16)
+    assert (pacing.collect, pacing.slot(1), pacing.lease) == (3.0, 1.5, 24.0)
+
+
+seconds = st.floats(0.0, 1e6)
+
+
+@given(st.lists(st.tuples(st.lists(seconds, max_size=9), seconds, seconds), max_size=40))
+def test_whatever_was_observed(rounds: list[tuple[list[float], float, float]]) -> None:
+    pacing = after(*rounds)
+    assert 2.0 <= pacing.collect <= 100.0
+    slots = [pacing.slot(slot) for slot in range(1, 100)]
+    assert slots == sorted(slots)
+    assert slots[0] >= 1.0
+    assert slots[-1] <= 50.0
+    assert pacing.lease >= 20.0

@@ -1,0 +1,70 @@
+"""When parameters that fell behind replay rounds, and when they are loaded anew."""
+
+from __future__ import annotations
+
+import pytest
+from distro_node.crypto.hashing import ContentId
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.member.collection import Holdings
+from distro_node.protocol.member.effects import Effect, FetchUpdate, Resync
+from distro_node.protocol.member.replica import Replica
+from simulation.chain import FINGERPRINT, Chain
+from simulation.swarm import identity
+
+INTERVAL = 5
+ME = PeerId(bytes(32))
+
+
+def behind(update_bytes: int) -> tuple[Replica, Chain]:
+    """Parameters of round 1 in a swarm that certified two snapshots since."""
+    chain = Chain(1, snapshot_interval=INTERVAL)
+    while chain.round <= 2 * INTERVAL + 1:
+        updates = [chain.update(identity(0).peer, size=update_bytes)] if chain.round else []
+        chain.grow(updates=updates)
+    replica = Replica(ME, INTERVAL)
+    replica.loaded(1, FINGERPRINT, None)
+    return replica, chain
+
+
+def reloads(effects: list[Effect]) -> bool:
+    return any(isinstance(effect, Resync) for effect in effects)
+
+
+@pytest.mark.parametrize(("share", "reloaded"), [(0.5, False), (2.0, True)])
+def test_what_is_replayed_is_never_more_than_a_snapshot(share: float, reloaded: bool) -> None:
+    """Otherwise a swarm whose snapshots come faster than a download would outrun every newcomer."""
+    size = 4 * Chain(1).manifest.elements
+    replica, chain = behind(int(share * size / (2 * INTERVAL - 1)))
+    effects = replica.next(chain.ledger, Holdings())
+    assert reloads(effects) == reloaded
+    assert any(isinstance(effect, FetchUpdate) for effect in effects) != reloaded
+
+
+def test_what_nobody_has_any_more_is_not_waited_for() -> None:
+    replica, chain = behind(1)
+    assert replica.next(chain.ledger, Holdings())
+    # An update of a later round can wait, one that no snapshot contains has to come.
+    assert replica.overtaken(3, chain.ledger) == []
+    assert replica.overtaken(2, chain.ledger.truncated(3)) == []
+    assert reloads(replica.overtaken(2, chain.ledger))
+    # Once: the parameters are being loaded by then.
+    assert replica.overtaken(2, chain.ledger) == []
+
+
+def test_what_is_being_applied_was_there() -> None:
+    replica, chain = behind(1)
+    held = Holdings()
+    held.held = {ContentId(entry.update) for entry in chain.ledger[2].record.updates}
+    replica.next(chain.ledger, held)
+    assert replica.awaits(2)
+    assert replica.overtaken(2, chain.ledger) == []
+
+
+def test_a_ledger_counts_the_bytes_of_its_updates() -> None:
+    _, chain = behind(7)
+    ledger = chain.ledger
+    assert ledger.update_bytes(0, len(ledger)) == 7 * (len(ledger) - 1)
+    assert ledger.update_bytes(3, 5) == 14
+    shorter = ledger.truncated(4)
+    shorter.append(ledger[4])
+    assert shorter.update_bytes(0, 5) == 28

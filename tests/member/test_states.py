@@ -1,0 +1,200 @@
+"""Members take every way in the table of states and no other; the document shows this table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from distro_node.protocol.member.member import Member
+from distro_node.protocol.member.states import (
+    MEANINGS,
+    TRANSITIONS,
+    MemberState,
+    ballot_papers,
+    diagrams,
+)
+from distro_node.protocol.wire.messages import BALLOT_KINDS
+from simulation.chain import FINGERPRINT, Chain
+from simulation.node import Node
+from simulation.swarm import Swarm, toy_manifest
+
+STRANGER = 20
+
+
+class Stage:
+    """A member of a chain in some state, and the chain to make more of it.
+
+    `unsure` ones do not know what they said before; with all updates there, they are ready at once.
+    """
+
+    def __init__(self, state: MemberState, who: int, *, unsure: bool) -> None:
+        self.chain = Chain(4)
+        self.chain.grow()
+        self.other = self.chain.fork()
+        self.who = who
+        self.steps: list[MemberState] = []
+        recall = state == "recalling" or unsure
+        self.member: Member = self.chain.member(who, recall=recall, load=False)
+        if state == "applying":
+            self.member.loaded(0, FINGERPRINT, None, 0.0)
+        elif state != "loading":
+            self.member.loaded(1, FINGERPRINT, None, 0.0)
+        if state == "agreeing" or (state == "recalling" and unsure):
+            self.gather()
+        if state in ("leaving", "left"):
+            self.member.leave(0.0)
+
+    def gather(self) -> None:
+        for peer in self.chain.membership.peers:
+            said = self.chain.announcement(peer)
+            # Its own, too: said in an earlier life, and remembered by others.
+            self.member.receive(self.chain.envelope(peer, "announcement", said), 0.0)
+            self.member.update_held(said.update, 0.0)
+
+    # What may happen
+
+    def is_loaded(self) -> None:
+        self.member.loaded(self.chain.round - 1, FINGERPRINT, None, 0.0)
+
+    def is_loaded_late(self) -> None:
+        self.member.loaded(0, FINGERPRINT, None, 0.0)
+
+    def has_applied(self) -> None:
+        for round_ in range(self.member.applied_round + 1, self.chain.round):
+            for entry in self.chain.ledger[round_].record.updates:
+                self.member.update_held(entry.update, 0.0)
+            self.member.applied(round_, FINGERPRINT, None, 0.0)
+
+    def has_recalled(self) -> None:
+        self.member.recalled(self.member.round, 0.0)
+
+    def has_gathered(self) -> None:
+        self.gather()
+
+    def is_loaded_with_all_there(self) -> None:
+        self.gather()
+        self.is_loaded()
+
+    def has_applied_with_all_there(self) -> None:
+        self.gather()
+        self.has_applied()
+
+    def decides(self, **parts: Any) -> None:
+        self.member.receive_decided(self.chain.grow(**parts), 0.0)
+        self.steps.append(self.member.state)
+
+    def counts_out(self) -> None:
+        self.decides(departed=[self.chain.leave(self.who)] if self.who != STRANGER else [])
+
+    def expels(self) -> None:
+        if self.who != STRANGER:
+            self.decides(evidence=(self.chain.evidence(self.who),))
+            return
+        # A member once, and gone before the proof was recorded.
+        self.decides(admitted=[self.chain.admission(self.who)])
+        proof = self.chain.evidence(self.who)
+        self.decides(departed=[self.chain.silence(self.who)])
+        self.has_applied()
+        self.steps.append(self.member.state)
+        self.decides(evidence=(proof,))
+
+    def leaves(self) -> None:
+        self.member.leave(0.0)
+
+    def changes_chains(self) -> None:
+        self.other.grow()
+        self.other.grow()
+        self.member.rebase(self.other.ledger, 0.0)
+
+
+EVENTS: list[Callable[[Stage], None]] = [
+    Stage.is_loaded,
+    Stage.is_loaded_late,
+    Stage.is_loaded_with_all_there,
+    Stage.has_applied_with_all_there,
+    Stage.has_applied,
+    Stage.has_recalled,
+    Stage.has_gathered,
+    Stage.decides,
+    Stage.counts_out,
+    Stage.expels,
+    Stage.leaves,
+    Stage.changes_chains,
+]
+
+
+def test_all_that_may_happen_in_every_state() -> None:
+    seen: set[tuple[MemberState, MemberState]] = set()
+    for state, who, unsure, event in itertools.product(
+        get_args(MemberState), (1, STRANGER), (False, True), EVENTS
+    ):
+        stage = Stage(state, who, unsure=unsure)
+        steps: list[MemberState] = [stage.member.state]
+        stage.steps = steps
+        event(stage)
+        steps.append(stage.member.state)
+        seen |= {(old, new) for old, new in itertools.pairwise(steps) if old != new}
+    assert seen - TRANSITIONS.keys() == set()
+    assert TRANSITIONS.keys() - seen == set()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_simulated_members_take_no_other_way(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[tuple[MemberState, MemberState]] = set()
+    states: dict[int, MemberState] = {}
+    tell = Node.tell
+
+    def watched(node: Node, *arguments: object) -> None:
+        states.setdefault(id(node), node.member.state)
+        tell(node, *arguments)  # type: ignore[arg-type]  # passed on
+        before, after = states[id(node)], node.member.state
+        if node.alive and before != after:
+            seen.add((before, after))
+            states[id(node)] = after
+
+    monkeypatch.setattr(Node, "tell", watched)
+    swarm = Swarm(toy_manifest(start_members=5), seed, loss=0.05)
+    for index in range(5):
+        swarm.add(index)
+    swarm.run_until(lambda: all(node.member.applied_round >= 2 for node in swarm.alive), 60)
+    for index in range(5, 13):
+        victim = swarm.random.choice(swarm.alive)
+        fate = swarm.random.random()
+        if len(swarm.alive) > 2 and fate < 0.3:
+            victim.stop()
+        elif fate < 0.5:
+            swarm.add(index)
+        elif fate < 0.6:
+            victim.tell(victim.member.leave)
+        elif dead := [node for node in swarm.nodes if not node.alive]:
+            chosen = swarm.random.choice(dead)
+            swarm.nodes.remove(chosen)
+            swarm.add(chosen.index, chosen.disk)
+        swarm.run_for(8.0)
+    assert len(seen) > 6
+    assert seen - TRANSITIONS.keys() == set()
+
+
+def test_states_have_meanings() -> None:
+    assert MEANINGS.keys() == set(get_args(MemberState))
+    assert {state for way in TRANSITIONS for state in way} == MEANINGS.keys()
+
+
+def test_what_may_be_cast_in_a_slot() -> None:
+    papers = ballot_papers()
+    assert set(papers) == {
+        frozenset(cast)  # type: ignore[arg-type]  # kinds of ballots
+        for cast in ([], ["vote"], ["skip"], ["finalize"], ["vote", "skip"], ["vote", "finalize"])
+    }
+    for cast, further in papers.items():
+        assert {"finalize", "skip"} - cast or not cast, "never both"
+        assert further.keys() <= set(BALLOT_KINDS) - cast
+
+
+def test_the_document_shows_the_tables(checkout: Path) -> None:
+    text = (checkout / "docs" / "protocol.md").read_text(encoding="utf-8")
+    shown = text.partition("<!-- states -->\n")[2].partition("<!-- end of states -->")[0]
+    assert shown == diagrams() + "\n", "print it anew with `make docs`"

@@ -1,0 +1,190 @@
+"""Members in the local network: what is told, and what is made of what others tell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from distro_node.crypto.identity import peer_text
+from distro_node.node.network.discovery import mdns as local
+from distro_node.node.network.discovery.introductions import Introducer, NoBootstrap
+from distro_node.node.network.discovery.mdns import (
+    SERVICE,
+    LocalDiscovery,
+    dialable,
+    own_service,
+    swarm_tag,
+)
+from distro_node.node.network.network import NetworkSettings, open_network
+from distro_node.protocol.wire.manifest import SwarmId
+from network.homes import SWARM, home
+from network.support import identity, networks, until
+from zeroconf import ServiceStateChange
+
+ME, OTHER = identity(1).peer, identity(2).peer
+
+
+def told(
+    peer: bytes = peer_text(OTHER).encode(),
+    port: int | None = 4001,
+    addresses: tuple[str, ...] = ("192.168.1.7",),
+) -> Any:
+    return SimpleNamespace(
+        properties={b"peer": peer}, port=port, parsed_addresses=lambda: list(addresses)
+    )
+
+
+def test_what_somebody_tells_becomes_addresses() -> None:
+    suffix = f"/tcp/4001/p2p/{peer_text(OTHER)}"
+    given = told(addresses=("192.168.1.7", "fe80::1%eth0", "10.0.0.1"))
+    assert dialable(given, ME) == (
+        "/ip4/192.168.1.7" + suffix,
+        "/ip6/fe80::1" + suffix,
+        "/ip4/10.0.0.1" + suffix,
+    )
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        told(peer=b""),
+        told(peer=b"\xff\xff"),
+        told(peer=b"nobody"),
+        told(peer=peer_text(ME).encode()),
+        told(port=None),
+        told(port=70000),
+        told(addresses=()),
+        told(addresses=("8.8.8.8", "127.0.0.1", "0.0.0.0")),
+        told(addresses=("nonsense",)),
+    ],
+)
+def test_nonsense_and_strangers_addresses_are_not_dialled(nonsense: Any) -> None:
+    assert dialable(nonsense, ME) == ()
+
+
+def test_a_crowd_of_addresses_is_cut() -> None:
+    assert len(dialable(told(addresses=tuple(f"10.0.0.{n}" for n in range(1, 99))), ME)) == 4
+
+
+async def test_the_name_tells_of_the_swarm_to_those_alone_who_know_it() -> None:
+    async with open_network(NetworkSettings(), identity(1)) as network:
+        own = own_service(network, swarm_tag(SWARM))
+        assert own is not None
+        assert own.name.startswith(swarm_tag(SWARM) + "-")
+        assert own.name.endswith("." + SERVICE)
+        assert own.port == network.listening_ports[0]
+        assert own.properties == {b"peer": peer_text(network.peer).encode()}
+        assert SWARM.hex() not in own.name
+    assert swarm_tag(SWARM) != swarm_tag(SwarmId(bytes(32)))
+
+
+async def test_a_node_on_loopback_tells_nothing() -> None:
+    async with networks(1) as (network,):
+        assert own_service(network, swarm_tag(SWARM)) is None
+
+
+class Neighbourhood:
+    """In the place of the library: it tells of names, but their addresses only when asked thrice."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.up = trio.Event()
+        self._asked: Counter[str] = Counter()
+        self._tell: Callable[..., None] = lambda **event: None
+        self._attempts = 0
+        monkeypatch.setattr(local, "Zeroconf", self.open)
+        monkeypatch.setattr(local, "_open", self.begin)
+        monkeypatch.setattr(local, "_FIRST_REPEAT_SECONDS", 0.01)
+        monkeypatch.setattr(local, "_LAST_REPEAT_SECONDS", 0.02)
+        monkeypatch.setattr(local, "_AGAIN_SECONDS", 0.01)
+
+    def open(self) -> Neighbourhood:
+        self._attempts += 1
+        if self._attempts == 1:
+            raise OSError("no network yet")
+        return self
+
+    def begin(self, zeroconf: Any, own: Any, changed: Callable[..., None]) -> None:
+        self._tell = changed
+        trio.from_thread.run_sync(self.up.set)
+
+    def get_service_info(self, service: str, name: str, milliseconds: int) -> Any:
+        self._asked[name] += 1
+        return told() if self._asked[name] >= 3 else None
+
+    def close(self) -> None:
+        pass
+
+    async def tell(self, name: str, change: ServiceStateChange) -> None:
+        await trio.to_thread.run_sync(self._tell, self, SERVICE, f"{name}.{SERVICE}", change)
+
+
+async def test_names_are_asked_for_until_they_are_resolved_and_forgotten_when_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[Sequence[str]] = []
+    neighbourhood = Neighbourhood(monkeypatch)
+    tag = swarm_tag(SWARM)
+    async with open_network(NetworkSettings(), identity(1)) as network, trio.open_nursery() as all_:
+        discovery = LocalDiscovery(network, SWARM, heard.append)
+        all_.start_soon(discovery.run)
+        await neighbourhood.up.wait()
+        await neighbourhood.tell("somebody-elses", ServiceStateChange.Added)
+        await neighbourhood.tell(f"{tag}-one", ServiceStateChange.Added)
+        # Again and again: whoever did not answer may do so later.
+        await until(lambda: len(heard) >= 2)
+        assert set(heard) == {dialable(told(), network.peer)}
+        assert len(discovery._followed) == 1
+        for number in range(100):
+            await neighbourhood.tell(f"{tag}-{number}", ServiceStateChange.Added)
+        await until(lambda: len(discovery._followed) == 64)
+        for name in ("one", *map(str, range(100))):
+            await neighbourhood.tell(f"{tag}-{name}", ServiceStateChange.Removed)
+        await until(lambda: not discovery._followed)
+        all_.cancel_scope.cancel()
+    # The library's thread may say something even after that.
+    await neighbourhood.tell(f"{tag}-late", ServiceStateChange.Added)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not discovery._followed
+
+
+async def test_addresses_at_which_nobody_speaks_keep_no_suggestion_waiting() -> None:
+    async def keep_quiet(stream: trio.SocketStream) -> None:
+        await trio.sleep_forever()
+
+    async with (
+        home(1, [], hidden=False) as one,
+        home(2, [], hidden=False) as other,
+        trio.open_nursery() as nursery,
+    ):
+        serve: Any = trio.serve_tcp
+        (listener,) = await nursery.start(partial(serve, keep_quiet, 0, host="127.0.0.1"))
+        port = listener.socket.getsockname()[1]
+        # Each costs five seconds.
+        for number in range(10, 17):
+            quiet = f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer_text(identity(number).peer)}"
+            other.introducer.suggest([quiet])
+        other.introducer.suggest(one.network.addresses)
+        await until(lambda: one.network.peer in other.network.connected())
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_suggestion_is_enough_to_find_a_swarm() -> None:
+    async with home(1, [], hidden=False) as one, home(2, [], hidden=False) as other:
+        for _ in range(100):
+            # Far more than are remembered; the rest is forgotten.
+            other.introducer.suggest(one.network.addresses)
+        await until(lambda: one.network.peer in other.network.connected())
+        await until(other.introducer._contact.is_set)
+
+
+async def test_a_node_waits_for_suggestions_before_it_gives_up() -> None:
+    async with networks(1) as (network,):
+        introducer = Introducer(network, identity(1), SWARM, patience=0.3)
+        with pytest.raises(NoBootstrap):
+            await introducer.first_contact(20)

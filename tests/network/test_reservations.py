@@ -1,0 +1,96 @@
+"""Nodes that nobody can dial: they hold places at relays and make one swarm all the same."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from distro_node.crypto.identity import PeerId
+from distro_node.node import bootstrap as bootstrap_module
+from distro_node.node.network.network import Network
+from distro_node.protocol.wire.manifest import SwarmId
+from network.homes import Bootstrap, Home, home
+from network.support import until
+
+
+async def test_homes_find_each_other_through_a_relay_and_survive_its_restart() -> None:
+    bootstrap = Bootstrap()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        addresses = await nursery.start(bootstrap.run)
+        homes = [await stack.enter_async_context(home(n, addresses)) for n in (1, 2, 3)]
+        # A member that can be dialled, too: to it nobody needs a relay.
+        homes.append(await stack.enter_async_context(home(4, addresses, hidden=False)))
+        await until(lambda: all(len(each.network.connected()) == 4 for each in homes), 60)
+        await until(lambda: [len(each.network.relayed()) for each in homes] == [2, 2, 2, 0], 60)
+        await bootstrap.stop()
+        await until(lambda: not any(each.network.relayed() for each in homes))
+        assert all(homes[3].network.peer in each.network.connected() for each in homes[:3])
+        await nursery.start(bootstrap.run)
+        await until(lambda: [len(each.network.relayed()) for each in homes] == [2, 2, 2, 0], 60)
+        bootstrap.scope.cancel()
+
+
+async def test_members_alone_put_each_other_through() -> None:
+    """No bootstrap peer: two that nobody can dial meet through a member that they can."""
+    async with AsyncExitStack() as stack:
+        open_to_all = await stack.enter_async_context(home(3, [], hidden=False))
+        address = open_to_all.network.addresses[0]
+        hidden = [await stack.enter_async_context(home(n, [address])) for n in (1, 2)]
+        one, other = hidden
+        await until(lambda: one.network.relayed() == {other.network.peer}, 60)
+        await until(lambda: other.network.relayed() == {one.network.peer}, 60)
+        assert open_to_all.network.carrier is not None
+        assert open_to_all.network.carrier.circuits == 1
+        assert [each.reach.status()["relays"] for each in hidden] != [[], []]
+        # Whom nobody can dial puts nobody through.
+        assert [each.network.carries for each in hidden] == [False, False]
+
+
+async def test_a_bootstrap_peer_puts_several_swarms_through_and_mixes_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = []
+    original = bootstrap_module.open_network
+
+    def remember(*arguments: Any) -> Any:
+        manager = original(*arguments)
+
+        @asynccontextmanager
+        async def opening() -> AsyncIterator[Network]:
+            async with manager as network:
+                opened.append(network)
+                yield network
+
+        return opening()
+
+    monkeypatch.setattr(bootstrap_module, "open_network", remember)
+    bootstrap = Bootstrap()
+    swarms = [SwarmId(bytes([number]) * 32) for number in range(3)]
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        addresses = await nursery.start(bootstrap.run)
+        homes: list[list[Home]] = [
+            [
+                await stack.enter_async_context(home(10 * place + n, addresses, swarm=swarm))
+                for n in (1, 2, 3)
+            ]
+            for place, swarm in enumerate(swarms)
+        ]
+
+        def others(each: Home, swarm: list[Home]) -> set[PeerId]:
+            return {other.network.peer for other in swarm} - {each.network.peer}
+
+        await until(
+            lambda: all(
+                each.network.relayed() == others(each, swarm) for swarm in homes for each in swarm
+            ),
+            90,
+        )
+        (network,) = opened
+        assert network.carrier is not None
+        assert network.carrier.places() == 9
+        # Each two of a swarm's three; two that called each other at once have two.
+        assert 9 <= network.carrier.circuits <= 18
+        bootstrap.scope.cancel()

@@ -1,0 +1,133 @@
+"""Manifests: named by their bytes, and refused when they are anything else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgpack
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import (
+    MAX_MANIFEST_BYTES,
+    MAX_MEMBERS,
+    PROTOCOL_VERSION,
+    AdmissionSpec,
+    Manifest,
+    ParameterSpec,
+    RoundSpec,
+    ScheduleSpec,
+    SwarmId,
+    decode_manifest,
+)
+from simulation.formats import ADDITIONS, MANIFEST
+
+PLAIN: dict[str, Any] = msgpack.unpackb(MANIFEST.encode())
+
+
+def refused(plain: object) -> tuple[str, str]:
+    data = bytes(msgpack.Packer().pack(plain))
+    with pytest.raises(ProtocolError) as caught:
+        decode_manifest(data, SwarmId(content_id(data)))
+    return caught.value.reason, str(caught.value)
+
+
+def test_a_manifest_is_known_by_its_hash() -> None:
+    assert decode_manifest(MANIFEST.encode(), MANIFEST.swarm) == MANIFEST
+    other = dataclasses.replace(MANIFEST, seed=1)
+    assert other.swarm != MANIFEST.swarm
+    with pytest.raises(ProtocolError) as caught:
+        decode_manifest(other.encode(), MANIFEST.swarm)
+    assert caught.value.reason == "mismatch"
+
+
+def test_what_is_too_long_is_not_even_hashed() -> None:
+    with pytest.raises(ProtocolError) as caught:
+        decode_manifest(bytes(MAX_MANIFEST_BYTES + 1), MANIFEST.swarm)
+    assert caught.value.reason == "oversized"
+
+
+@pytest.mark.parametrize("version", [0, PROTOCOL_VERSION + 1, 2**31])
+def test_another_version_is_said_to_be_one(version: int) -> None:
+    """Whatever else it holds: a later version has keys that this program does not know."""
+    assert refused(PLAIN | {"version": version})[0] == "version"
+    reason, text = refused({"version": version, "name": "x", "news": [1, 2, 3]})
+    assert reason == "version"
+    assert str(version) in text
+
+
+def test_keys_are_all_there_in_their_order() -> None:
+    assert refused(PLAIN | {"nmae": 1})[0] == "invalid"
+    assert "did you mean 'name'" in refused(PLAIN | {"nmae": 1})[1]
+    *others, _ = PLAIN
+    for key in others:
+        rest = {name: value for name, value in PLAIN.items() if name != key}
+        # A key with a default may be missing where people write, but not where bytes are hashed.
+        assert refused(rest)[0] in ("invalid", "malformed")
+        assert refused({**rest, key: PLAIN[key]})[0] == "malformed"
+    assert refused([])[0] == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: ScheduleSpec(warmup_rounds=6, decay_rounds=5, total_rounds=10),
+            "do not fit",
+        ),
+        (lambda: RoundSpec(collect_min_seconds=9.0, collect_max_seconds=8.0), "exceeds"),
+        (lambda: RoundSpec(slot_min_seconds=90.0, slot_max_seconds=80.0), "exceeds"),
+        (lambda: AdmissionSpec(policy="invite"), "issuer"),
+        (lambda: AdmissionSpec(issuer=MANIFEST.founder), "issuer"),
+        (
+            lambda: dataclasses.replace(
+                MANIFEST,
+                rounds=RoundSpec(start_members=9),
+                admission=AdmissionSpec(max_members=8),
+            ),
+            "never begin",
+        ),
+        (
+            lambda: dataclasses.replace(MANIFEST.data, sequence_length=1 << 20),
+            "no shard holds a whole sample",
+        ),
+    ],
+)
+def test_what_does_not_go_together(make: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_members_are_as_many_as_a_proposal_can_name() -> None:
+    too_many = PLAIN["admission"] | {"max_members": MAX_MEMBERS + 1}
+    assert refused(PLAIN | {"admission": too_many})[0] == "invalid"
+
+
+def test_what_was_added_is_not_there_unless_it_is_used() -> None:
+    """So manifests from before it was added keep their bytes, and their swarms their ids."""
+    assert "overlap" not in PLAIN["rounds"]
+    assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": False}})[0] == "malformed"
+    assert msgpack.unpackb(ADDITIONS.encode())["rounds"]["overlap"] is True
+    assert ADDITIONS.swarm != MANIFEST.swarm
+    assert decode_manifest(ADDITIONS.encode(), ADDITIONS.swarm).rounds.overlap
+    assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": 1}})[0] == "invalid"
+
+
+def test_sizes() -> None:
+    assert MANIFEST.elements == 256 * 64 + 64 + 1
+    assert ParameterSpec(name="scalar", shape=()).elements == 1
+    data = MANIFEST.data
+    # The last token of a shard is only ever a target.
+    assert [data.samples_in(shard) for shard in data.shards] == [781, 781]
+    assert data.samples == 1562
+
+
+def test_a_large_model_fits() -> None:
+    parameters = tuple(
+        ParameterSpec(name=f"model.layers.{i}.self_attn.weight", shape=(8192, 8192))
+        for i in range(20_000)
+    )
+    data = dataclasses.replace(MANIFEST, parameters=parameters).encode()
+    assert len(data) < MAX_MANIFEST_BYTES
+    assert isinstance(decode_manifest(data, SwarmId(content_id(data))), Manifest)
