@@ -45,7 +45,7 @@ soak: $(INSTALLED) ## the long fuzz runs, and 10,000 seeds of the simulator
 	$(BIN)/python benchmarks/simulate.py --summarise $(VENV)/soak.jsonl
 
 docs: $(INSTALLED) ## print the tables and diagrams in docs/ anew
-	{ sed '/^| metric /,$$d' docs/metrics.md && $(BIN)/python -m distro_node.node.telemetry.metrics; } \
+	{ sed '/^| metric /,$$d' docs/metrics.md && $(BIN)/python -m distro_node.node.telemetry.metrics_reference; } \
 		> $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
 	{ sed '/^<!-- states -->/q' docs/protocol.md && $(BIN)/python -c \

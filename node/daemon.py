@@ -23,14 +23,14 @@ from ..crypto.identity import Identity, PeerId, peer_text
 from ..protocol.chain.ledger import Ledger
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.swarm_id import swarm_text
-from .content.downloads import Provisions
+from .content.downloads import Downloads
 from .content.manifest_search import Search, read_manifest
 from .content.mirrors import MirroredFetcher, Mirrors
-from .content.prefetch import Feed, data_budget, upcoming_samples
-from .content.replication import Copies
+from .content.prefetch import Prefetch, data_budget, upcoming_samples
+from .content.replication import Replication
 from .content.snapshots import HELD, Snapshots
 from .control.shifts import Shifts
-from .control.supervisor import Desk
+from .control.supervisor import Supervisor
 from .errors import ExitCode, UserError
 from .network.addresses import parse_dial
 from .network.circuit_relay import MEMBER_CIRCUITS
@@ -49,12 +49,12 @@ from .runner import Runner
 from .settings import DaemonSettings
 from .storage.blob_store import BlobStore
 from .storage.data_dir import DataDir, open_identity
-from .storage.swarm_store import Records
+from .storage.swarm_store import SwarmStore
 from .sync import catch_up
 from .telemetry.metrics import Follower, Metrics
-from .telemetry.telemetry import Journal
+from .telemetry.telemetry import Telemetry
 from .trainer.client import TrainerSpec
-from .trainer.trainer_supervisor import Workshop
+from .trainer.trainer_supervisor import TrainerSupervisor
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ async def run_daemon(settings: DaemonSettings) -> None:
     with data.lock():
         identity = open_identity(data, settings.passphrase)
         metrics = Metrics(version=__version__)
-        journal = Journal(identity.peer, metrics)
+        telemetry = Telemetry(identity.peer, metrics)
         page = metrics.serve(settings.metrics_address) if settings.metrics_address else None
         facts = {
             "version": __version__,
@@ -86,19 +86,21 @@ async def run_daemon(settings: DaemonSettings) -> None:
             "metrics": page.url if page is not None else None,
             "until_round": settings.until_round,
         }
-        desk = Desk(
+        supervisor = Supervisor(
             socket=data.socket,
             shifts=Shifts(settings.active),
-            journal=journal,
+            telemetry=telemetry,
             facts=facts,
             screen=settings.screen,
         )
         try:
-            async with desk.open():
-                while await desk.next_stay():
+            async with supervisor.open():
+                while await supervisor.next_stay():
                     async with _network(settings, identity) as network:
-                        daemon = _Daemon(settings, data, identity, network, metrics, journal, facts)
-                        with desk.serving(daemon):
+                        daemon = _Daemon(
+                            settings, data, identity, network, metrics, telemetry, facts
+                        )
+                        with supervisor.serving(daemon):
                             await daemon.run()
                     if not daemon.told_to_leave:
                         break
@@ -134,7 +136,7 @@ class _Daemon:
         identity: Identity,
         network: Network,
         metrics: Metrics,
-        journal: Journal,
+        telemetry: Telemetry,
         facts: Mapping[str, Any],
     ) -> None:
         self._settings = settings
@@ -147,7 +149,7 @@ class _Daemon:
         self._store = BlobStore(data.blobs)
         self._relays = Relays(network)
         self._fetcher = BlobFetcher(network, self._store, self._relays)
-        self._journal = journal
+        self._telemetry = telemetry
         self._facts = facts
         self._manifest: Manifest | None = None
         self._runner: Runner | None = None
@@ -181,24 +183,24 @@ class _Daemon:
                 nursery.start_soon(self._introducer.run)
                 self._reach = Reach(self._network, self._introducer, upnp=self._settings.upnp)
                 nursery.start_soon(self._reach.run)
-                runner, workshop = await self._join(self._introducer)
+                runner, trainer_supervisor = await self._join(self._introducer)
                 self._runner = runner
             # Told to leave at the last instant of joining, nobody has said goodbye yet.
             if self._runner is not None and not self._leaving.is_set():
-                await self._runner.run(workshop, until_round=self._settings.until_round)
+                await self._runner.run(trainer_supervisor, until_round=self._settings.until_round)
                 self._check_standing(self._runner.member.ledger)
             nursery.cancel_scope.cancel()
 
     # Joining
 
-    async def _join(self, introducer: Introducer) -> tuple[Runner, Workshop]:
+    async def _join(self, introducer: Introducer) -> tuple[Runner, TrainerSupervisor]:
         """Everything up to the point where the member can run."""
-        journal, network = self._journal, self._network
-        journal.enter("connecting")
+        telemetry, network = self._telemetry, self._network
+        telemetry.enter("connecting")
         manifest = await self._get_manifest(introducer)
         self._manifest = manifest
-        records = Records(self._directory, manifest)
-        await trio.to_thread.run_sync(journal.keep_history, records.history)
+        swarm_store = SwarmStore(self._directory, manifest)
+        await trio.to_thread.run_sync(telemetry.keep_history, swarm_store.history)
         update_ids: dict[ContentId, None] = {}
         serve_blobs(
             network,
@@ -208,12 +210,12 @@ class _Daemon:
             relays=self._relays,
         )
         serve_chunks(network, self._store)
-        journal.enter("syncing")
-        ledger = await trio.to_thread.run_sync(records.load_ledger)
-        await self._catch_up(ledger, records, introducer)
+        telemetry.enter("syncing")
+        ledger = await trio.to_thread.run_sync(swarm_store.load_ledger)
+        await self._catch_up(ledger, swarm_store, introducer)
         self._check_standing(ledger)
-        feed = self._feed(manifest)
-        await feed.begin()
+        prefetch = self._feed(manifest)
+        await prefetch.begin()
         runner = Runner(
             manifest=manifest,
             identity=self._identity,
@@ -221,9 +223,9 @@ class _Daemon:
             store=self._store,
             fetcher=self._fetcher,
             relays=self._relays,
-            records=records,
+            swarm_store=swarm_store,
             ledger=ledger,
-            journal=journal,
+            telemetry=telemetry,
             session=int(time.time()),
             ticket=self._ticket,
             update_ids=update_ids,
@@ -231,8 +233,8 @@ class _Daemon:
         self._snapshots = Snapshots(
             manifest=manifest,
             store=self._store,
-            records=records,
-            provisions=self._provisions(self._fetcher),
+            swarm_store=swarm_store,
+            downloads=self._downloads(self._fetcher),
             ledger=lambda: runner.member.ledger,
             # Whoever counts bytes has none for others' snapshots.
             held=HELD if self._settings.max_disk is None else 0,
@@ -248,41 +250,43 @@ class _Daemon:
         def upcoming(rounds: int) -> list[int]:
             return upcoming_samples(runner.member.ledger, self._identity.peer, rounds)
 
-        network.spawn(feed.run, upcoming)
-        workshop = Workshop(
+        network.spawn(prefetch.run, upcoming)
+        trainer_supervisor = TrainerSupervisor(
             manifest=manifest,
             spec=spec,
             store=self._store,
             snapshots=self._snapshots,
-            momentum=records.momentum,
-            journal=journal,
+            momentum=swarm_store.momentum,
+            telemetry=telemetry,
             evaluate_every=self._settings.evaluate_every or _EVALUATE_ROUNDS,
             last_round=self._settings.until_round,
-            data_ready=feed.ready,
+            data_ready=prefetch.ready,
         )
-        return runner, workshop
+        return runner, trainer_supervisor
 
     @property
     def _looks_around(self) -> bool:
         """Whether to look for members in the local network; on loopback there are none."""
         return self._settings.mdns and bool(self._network.listening_ports)
 
-    def _provisions(self, fetcher: Fetcher) -> Provisions:
+    def _downloads(self, fetcher: Fetcher) -> Downloads:
         chunks = ChunkFetcher(self._network, self._store, fetcher)
-        return Provisions(self._store, fetcher, chunks, self._connected, self._journal.report)
+        return Downloads(self._store, fetcher, chunks, self._connected, self._telemetry.report)
 
-    def _feed(self, manifest: Manifest) -> Feed:
+    def _feed(self, manifest: Manifest) -> Prefetch:
         mirrors = (*self._settings.mirrors, *manifest.data.mirrors)
         fetcher = MirroredFetcher(self._fetcher, self._store, Mirrors(mirrors))
-        return Feed(
+        return Prefetch(
             data=manifest.data,
             store=self._store,
-            provisions=self._provisions(fetcher),
+            downloads=self._downloads(fetcher),
             fetcher=fetcher,
             providers=self._connected,
             budget=data_budget(self._settings.max_disk, manifest),
             # Else whoever leaves could take the last copy of something along.
-            scarce=None if manifest.data.mirrors else Copies(self._network, self._connected).scarce,
+            scarce=None
+            if manifest.data.mirrors
+            else Replication(self._network, self._connected).scarce,
         )
 
     def _connected(self) -> list[PeerId]:
@@ -293,13 +297,15 @@ class _Daemon:
         swarm = self._settings.swarm
         data = self._store.get(ContentId(swarm))
         if data is None:
-            search = Search(self._network, introducer, self._fetcher, self._journal.report)
+            search = Search(self._network, introducer, self._fetcher, self._telemetry.report)
             data = await search.manifest(swarm, wait=self._settings.wait)
         manifest = read_manifest(data, swarm)
         self._directory.manifest.write_bytes(data)
         return manifest
 
-    async def _catch_up(self, ledger: Ledger, records: Records, introducer: Introducer) -> None:
+    async def _catch_up(
+        self, ledger: Ledger, swarm_store: SwarmStore, introducer: Introducer
+    ) -> None:
         """Bring the ledger up to what the others have, as far as anybody answers.
 
         Without anybody there, a node with nothing but the manifest waits, unless it is the founder,
@@ -314,12 +320,12 @@ class _Daemon:
             self._network,
             manifest,
             ledger,
-            keep=records.keep,
-            report=lambda done, total: self._journal.report("fetching the ledger", done, total),
+            keep=swarm_store.keep,
+            report=lambda done, total: self._telemetry.report("fetching the ledger", done, total),
         ):
             if begun:
                 return
-            self._journal.report("waiting for a member of the swarm", 0, 0)
+            self._telemetry.report("waiting for a member of the swarm", 0, 0)
             await trio.sleep(1.0)
 
     def _check_standing(self, ledger: Ledger) -> None:
@@ -351,10 +357,10 @@ class _Daemon:
 
     def status(self) -> dict[str, Any]:
         """What `distro-node status` shows."""
-        network, runner, journal = self._network, self._runner, self._journal
+        network, runner, telemetry = self._network, self._runner, self._telemetry
         connected = network.connected()
         sent, received = network.wire_bytes()
-        status = journal.status() | {
+        status = telemetry.status() | {
             **self._facts,
             "name": self._manifest.name if self._manifest is not None else None,
             "members": self._members(connected),

@@ -19,7 +19,7 @@ from .errors import ExitCode, UserError
 from .settings import Exported, ExportSettings
 from .storage.blob_store import BlobStore
 from .storage.data_dir import DataDir
-from .storage.swarm_store import LocalSnapshot, Records, blob_of
+from .storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from .trainer.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from .trainer.explain import explain_trainer
 
@@ -33,9 +33,9 @@ async def export_swarm(settings: ExportSettings) -> Exported:
     except (OSError, ProtocolError) as error:
         raise _nothing(f"its manifest cannot be read: {error}") from None
     store = BlobStore(data.blobs)
-    records = Records(directory, manifest)
-    ledger = await trio.to_thread.run_sync(lambda: records.load_ledger(mend=False))
-    start = _newest_at_hand(manifest, store, records, ledger)
+    swarm_store = SwarmStore(directory, manifest)
+    ledger = await trio.to_thread.run_sync(lambda: swarm_store.load_ledger(mend=False))
+    start = _newest_at_hand(manifest, store, swarm_store, ledger)
     if start is None:
         raise _nothing("its parameters have not been fetched yet")
     _check_target(settings.to)
@@ -50,10 +50,10 @@ async def export_swarm(settings: ExportSettings) -> Exported:
 
 
 def _newest_at_hand(
-    manifest: Manifest, store: BlobStore, records: Records, ledger: Ledger
+    manifest: Manifest, store: BlobStore, swarm_store: SwarmStore, ledger: Ledger
 ) -> LocalSnapshot | None:
     size = 4 * manifest.elements
-    candidates = [LocalSnapshot(-1, manifest.initial.hex(), size), *records.snapshots()]
+    candidates = [LocalSnapshot(-1, manifest.initial.hex(), size), *swarm_store.snapshots()]
     if ledger.snapshot is not None:
         certified = ledger.snapshot
         candidates.append(LocalSnapshot(certified.round, certified.blob.hex(), certified.size))

@@ -1,7 +1,8 @@
 """The member at work: carries out what the protocol's state machine asks for.
 
-One task owns the state machine; every input goes through `_feed` and every effect through `_perform`,
-so nothing here races. Gossip, downloads and the trainer run in tasks of their own and report back.
+One task owns the state machine; every input goes through `_dispatch` and every effect through
+`_perform`, so nothing here races. Gossip, downloads and the trainer run in tasks of their own and
+report back.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from .network.exchange.blobs import BlobFetcher
 from .network.exchange.relays import Relays
 from .network.network import Network
 from .storage.blob_store import BlobStore
-from .storage.swarm_store import Records
+from .storage.swarm_store import SwarmStore
 from .sync import Synchronizer, ask_peer
-from .telemetry.telemetry import Journal
-from .trainer.trainer_supervisor import Workshop
+from .telemetry.telemetry import Telemetry
+from .trainer.trainer_supervisor import TrainerSupervisor
 from .updates import Updates
 
 _log = logging.getLogger(__name__)
@@ -67,20 +68,20 @@ class Runner:
         store: BlobStore,
         fetcher: BlobFetcher,
         relays: Relays,
-        records: Records,
+        swarm_store: SwarmStore,
         ledger: Ledger,
-        journal: Journal,
+        telemetry: Telemetry,
         session: int,
         ticket: bytes,
         update_ids: dict[ContentId, None],
     ) -> None:
         """`update_ids` is kept filled with the ids of recent updates, for counting their bytes."""
-        self.journal = journal
+        self.telemetry = telemetry
         self._manifest = manifest
         self._identity = identity
         self._network = network
         self._store = store
-        self._records = records
+        self._swarm_store = swarm_store
         self.member = Member(
             manifest=manifest,
             me=identity.peer,
@@ -94,7 +95,7 @@ class Runner:
         )
         self._signed: dict[int, list[bytes]] = {}
         self._signed_bytes = 0
-        signed = records.signed()
+        signed = swarm_store.signed()
         self.member.restore(signed, trio.current_time())
         self._topic = f"distro/{manifest.swarm.hex()}"
         self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
@@ -105,9 +106,9 @@ class Runner:
             store=store,
             fetcher=fetcher,
             relays=relays,
-            journal=journal,
+            telemetry=telemetry,
             ids=update_ids,
-            tell=self._feed,
+            tell=self._dispatch,
         )
         self._sync = Synchronizer(network, manifest, self.member)
         self._syncing = False
@@ -115,13 +116,15 @@ class Runner:
         self._leave_by = float("inf")
         self._until_round: int | None = None
         self._nursery: trio.Nursery | None = None
-        self.workshop: Workshop | None = None
+        self.trainer_supervisor: TrainerSupervisor | None = None
         self.finished = trio.Event()
         """Set once a polite leave is complete, or its patience ended."""
 
-    async def run(self, workshop: Workshop, *, until_round: int | None = None) -> None:
-        """Take part until `finished`. The workshop must not have been opened yet."""
-        self.workshop = workshop
+    async def run(
+        self, trainer_supervisor: TrainerSupervisor, *, until_round: int | None = None
+    ) -> None:
+        """Take part until `finished`. The supervisor must not have been opened yet."""
+        self.trainer_supervisor = trainer_supervisor
         self._until_round = until_round
         received = await self._network.subscribe(self._topic, self._validate)
         async with trio.open_nursery() as nursery:
@@ -129,7 +132,7 @@ class Runner:
             nursery.start_soon(self._publish)
             nursery.start_soon(self._watch_peers)
             nursery.start_soon(self._tick)
-            nursery.start_soon(workshop.run, self)
+            nursery.start_soon(trainer_supervisor.run, self)
             nursery.start_soon(self._receive, received)
             await self.finished.wait()
             nursery.cancel_scope.cancel()
@@ -143,23 +146,23 @@ class Runner:
         """Say goodbye and finish when the others have taken note, at most `patience` seconds on."""
         if self.leaving:
             return
-        self.journal.enter("leaving")
+        self.telemetry.enter("leaving")
         self._leave_by = trio.current_time() + patience
-        self._feed(lambda now: self.member.leave(now))
+        self._dispatch(lambda now: self.member.leave(now))
 
-    # What the workshop reports
+    # What the trainer_supervisor reports
 
     def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
         """The trainer holds the parameters after `round`."""
-        self._feed(lambda now: self.member.loaded(round, fingerprint, snapshot, now))
+        self._dispatch(lambda now: self.member.loaded(round, fingerprint, snapshot, now))
         self._say_state()
 
     def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
         """Our update for `round` is ready. Raises `DiskFull`."""
         update = self._store.put(body)
         self._updates.keep(round, update)
-        self.journal.round_times(round).trained = trio.current_time()
-        self._feed(lambda now: self.member.trained(round, update, len(body), tokens, loss, now))
+        self.telemetry.round_times(round).trained = trio.current_time()
+        self._dispatch(lambda now: self.member.trained(round, update, len(body), tokens, loss, now))
 
     def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
@@ -172,8 +175,8 @@ class Runner:
         record = self.member.ledger[record_round].record
         if record.updates or record_round == 0:
             members = len(self.member.ledger.membership(record_round))
-            self.journal.applied(record, members, fingerprint, seconds, now)
-        self._feed(lambda now: self.member.applied(record_round, fingerprint, snapshot, now))
+            self.telemetry.applied(record, members, fingerprint, seconds, now)
+        self._dispatch(lambda now: self.member.applied(record_round, fingerprint, snapshot, now))
         self._updates.sweep(record_round)
         self._say_state()
         if self._until_round is not None and record_round >= self._until_round:
@@ -181,7 +184,7 @@ class Runner:
 
     # Inputs
 
-    def _feed(self, act: Callable[[float], list[Effect]]) -> None:
+    def _dispatch(self, act: Callable[[float], list[Effect]]) -> None:
         """Tell the state machine something and do what it asks for."""
         self._perform(act(trio.current_time()))
 
@@ -201,7 +204,7 @@ class Runner:
             try:
                 # The validator checked the signature a moment ago: these are the same bytes.
                 envelope = open_envelope(data, swarm=self._manifest.swarm)
-                self._feed(lambda now, envelope=envelope: self.member.receive(envelope, now))
+                self._dispatch(lambda now, envelope=envelope: self.member.receive(envelope, now))
             except (EnvelopeError, ProtocolError) as error:
                 self._reject(sender, error.reason, str(error))
 
@@ -213,11 +216,11 @@ class Runner:
         async for event in self._network.peer_events():
             up = isinstance(event, PeerUp)
             tell = self.member.peer_up if up else self.member.peer_down
-            self._feed(lambda now, tell=tell, peer=event.peer: tell(peer, now))
+            self._dispatch(lambda now, tell=tell, peer=event.peer: tell(peer, now))
 
     async def _tick(self) -> None:
         while True:
-            self._feed(self.member.tick)
+            self._dispatch(self.member.tick)
             self._note_collected()
             now = trio.current_time()
             if self.member.is_expelled:
@@ -244,7 +247,7 @@ class Runner:
                 if durable:
                     self._remember(envelope)
                 if envelope.kind == "announcement":
-                    times = self.journal.round_times(self.member.round)
+                    times = self.telemetry.round_times(self.member.round)
                     times.announced = trio.current_time()
                 try:
                     self._outgoing.send_nowait(envelope)
@@ -258,27 +261,27 @@ class Runner:
             case FetchUpdate():
                 self._spawn(self._updates.fetch, effect)
             case Train(round_, _, samples):
-                self.journal.round_times(round_).began = trio.current_time()
-                self._workshop.train(round_, samples)
+                self.telemetry.round_times(round_).began = trio.current_time()
+                self._trainer_supervisor.train(round_, samples)
             case Apply():
-                self._workshop.apply(effect)
+                self._trainer_supervisor.apply(effect)
             case Keep(decided):
                 round_ = decided.record.round
-                times = self.journal.round_times(round_)
+                times = self.telemetry.round_times(round_)
                 times.collected, times.decided = self.member.last_ready, trio.current_time()
-                self._records.keep(decided)
+                self._swarm_store.keep(decided)
                 if round_ % _FORGET_ROUNDS == 0 or self._signed_bytes > _FORGET_BYTES:
                     self._signed = {r: said for r, said in self._signed.items() if r >= round_}
                     kept = [raw for said in self._signed.values() for raw in said]
                     self._signed_bytes = sum(map(len, kept))
-                    self._records.forget_signed(kept)
+                    self._swarm_store.forget_signed(kept)
             case AskSync():
                 if not self._syncing:
                     self._syncing = True
                     self._spawn(self._ask)
             case Resync(reason):
-                self.journal.event("resync", self.member.round, None, reason)
-                self._workshop.reload()
+                self.telemetry.event("resync", self.member.round, None, reason)
+                self._trainer_supervisor.reload()
             case Fork(round_):
                 # Each entry of an answer may be one that differs.
                 if not self._settling:
@@ -287,12 +290,12 @@ class Runner:
                     self._spawn(self._settle)
             case Note(kind, round_, peer, text):
                 if kind != "decided":
-                    self.journal.event(kind, round_, peer, text)
+                    self.telemetry.event(kind, round_, peer, text)
 
     @property
-    def _workshop(self) -> Workshop:
-        assert self.workshop is not None  # `run` sets it before anything can happen
-        return self.workshop
+    def _trainer_supervisor(self) -> TrainerSupervisor:
+        assert self.trainer_supervisor is not None  # `run` sets it before anything can happen
+        return self.trainer_supervisor
 
     def _spawn(self, function: Callable[..., object], *arguments: object) -> None:
         assert self._nursery is not None  # likewise
@@ -305,7 +308,7 @@ class Runner:
         raw = envelope.encode()
         self._signed.setdefault(self.member.round, []).append(raw)
         self._signed_bytes += len(raw)
-        self._records.sign(raw)
+        self._swarm_store.sign(raw)
 
     async def _publish(self) -> None:
         async for envelope in self._to_publish:
@@ -328,11 +331,11 @@ class Runner:
     def _take_in(self, answer: SyncResponse) -> None:
         """Tell the state machine what somebody knows. Raises `ProtocolError` for a bad entry."""
         for decided in answer.decided():
-            self._feed(lambda now, d=decided: self.member.receive_decided(d, now))
+            self._dispatch(lambda now, d=decided: self.member.receive_decided(d, now))
         for raw in answer.envelopes:
             try:
                 envelope = open_envelope(raw, swarm=self._manifest.swarm)
-                self._feed(lambda now, e=envelope: self.member.receive(e, now))
+                self._dispatch(lambda now, e=envelope: self.member.receive(e, now))
             except (EnvelopeError, ProtocolError) as error:
                 self._network.traffic.reject(error.reason)
 
@@ -353,7 +356,7 @@ class Runner:
             except ProtocolError as error:
                 self._network.traffic.reject(error.reason)
             if answered == others:
-                self._feed(lambda now: self.member.recalled(round, now))
+                self._dispatch(lambda now: self.member.recalled(round, now))
 
         asked: set[PeerId] = set()
         with trio.move_on_after(RECALL_SECONDS):
@@ -370,28 +373,28 @@ class Runner:
             abandoned = self.member.is_abandoned(trio.current_time())
             better = await self._sync.better_chain(self.member.ledger, abandoned=abandoned)
             if better is not None:
-                self._records.keep_instead(better)
-                self._feed(lambda now: self.member.rebase(better, now))
+                self._swarm_store.keep_instead(better)
+                self._dispatch(lambda now: self.member.rebase(better, now))
         finally:
             self._settling = False
 
     def _note_collected(self) -> None:
         ready = self.member.current.ready_since
         if ready is not None:
-            self.journal.round_times(self.member.round).collected = ready
+            self.telemetry.round_times(self.member.round).collected = ready
 
     def _say_state(self) -> None:
         match self.member.state:
             case "loading" | "applying":
-                self.journal.report(
+                self.telemetry.report(
                     "replaying rounds", self.member.applied_round + 1, self.member.round
                 )
-                self.journal.enter("syncing")
+                self.telemetry.enter("syncing")
             case "asking":
-                self.journal.enter("joining")
+                self.telemetry.enter("joining")
             case "recalling" | "collecting" | "agreeing":
-                self.journal.progress = None
-                self.journal.enter("waiting" if self.member.round == 0 else "training")
+                self.telemetry.progress = None
+                self.telemetry.enter("waiting" if self.member.round == 0 else "training")
             case "leaving" | "left" | "expelled":
                 # Said when it was told to leave, or by the daemon.
                 pass

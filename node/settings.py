@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..protocol.wire.manifest import SwarmId
-from .control.hours import Hours
 from .errors import ExitCode, UserError
+from .hours import Hours
 
 DEFAULT_METRICS_ADDRESS = ("127.0.0.1", 9464)
 

@@ -26,7 +26,7 @@ from .network.exchange.blobs import BlobFetcher, FetchFailed
 from .network.exchange.relays import Relays
 from .network.network import Network
 from .storage.blob_store import BlobStore
-from .telemetry.telemetry import Journal
+from .telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Updates:
         store: BlobStore,
         fetcher: BlobFetcher,
         relays: Relays,
-        journal: Journal,
+        telemetry: Telemetry,
         ids: dict[ContentId, None],
         tell: Callable[[Callable[[float], list[Effect]]], None],
     ) -> None:
@@ -60,7 +60,7 @@ class Updates:
         self._store = store
         self._fetcher = fetcher
         self._relays = relays
-        self._journal = journal
+        self._telemetry = telemetry
         self._ids = ids
         self._tell = tell
         self._layout = update_layout(
@@ -83,7 +83,7 @@ class Updates:
                 body = await self._get(wanted)
                 if body is not None:
                     if new:
-                        self._journal.received(wanted.round, len(body))
+                        self._telemetry.received(wanted.round, len(body))
                     await self._check(wanted, body, new)
                     return
         finally:

@@ -1,4 +1,4 @@
-"""The member at work, with a network and a workshop made of lists: what peers cannot make it do."""
+"""The member at work, with a network and a trainer made of lists: what peers cannot make it do."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from distro_node.node.network.traffic import Traffic
 from distro_node.node.runner import Runner
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
-from distro_node.node.storage.swarm_store import Records
+from distro_node.node.storage.swarm_store import SwarmStore
 from distro_node.node.telemetry.metrics import Metrics
-from distro_node.node.telemetry.telemetry import Journal
+from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.chain.sync import compose_response
 from distro_node.protocol.codec.update import encode_update, update_layout
 from distro_node.protocol.member.effects import Apply, Publish
@@ -45,18 +45,18 @@ class World:
         self.answer: Callable[[], bytes] = lambda: encode(compose_response(0, [], []))
         self.others: dict[ContentId, bytes] = {}
         self.applies: list[Apply] = []
-        self.journal = Journal(identity(ME).peer, Metrics(version="test"))
+        self.telemetry = Telemetry(identity(ME).peer, Metrics(version="test"))
         self.reloads = self.missed = 0
         self.offered: list[RelayRequest] = []
         self.store = BlobStore(tmp_path / "blobs")
-        self.records = Records(SwarmDir(tmp_path / "swarm"), self.chain.manifest)
+        self.swarm_store = SwarmStore(SwarmDir(tmp_path / "swarm"), self.chain.manifest)
         self._to_runner, self._gossip = trio.open_memory_channel[tuple[PeerId, bytes]](100)
 
     def start(self) -> None:
         """Make the runner, at the end of the chain."""
         for round_ in range(len(self.chain.ledger)):
-            self.records.keep(self.chain.ledger[round_])
-        self.journal.keep_history(self.records.history)
+            self.swarm_store.keep(self.chain.ledger[round_])
+        self.telemetry.keep_history(self.swarm_store.history)
         world: Any = self
         self.runner = Runner(
             manifest=self.chain.manifest,
@@ -65,9 +65,9 @@ class World:
             store=self.store,
             fetcher=world,
             relays=world,
-            records=self.records,
-            ledger=self.records.load_ledger(),
-            journal=self.journal,
+            swarm_store=self.swarm_store,
+            ledger=self.swarm_store.load_ledger(),
+            telemetry=self.telemetry,
             session=1,
             ticket=b"",
             update_ids={},
@@ -106,9 +106,9 @@ class World:
 
     def tell(self, decided: Decided) -> None:
         """Let a ledger entry arrive at the runner."""
-        self.runner._feed(lambda now: self.runner.member.receive_decided(decided, now))
+        self.runner._dispatch(lambda now: self.runner.member.receive_decided(decided, now))
 
-    # In the place of the network, of the fetcher and of the workshop
+    # In the place of the network, of the fetcher and of the trainer_supervisor
 
     def serve(self, *_: object, **__: object) -> None:
         pass
@@ -247,11 +247,13 @@ async def test_what_the_trainer_applied_of_a_chain_that_was_left_is_passed_over(
         other.grow(updates=[])
         other.grow(updates=[])
         round_ = world.applies[-1].record.round
-        world.runner._feed(lambda now: world.runner.member.rebase(other.ledger.truncated(1), now))
+        world.runner._dispatch(
+            lambda now: world.runner.member.rebase(other.ledger.truncated(1), now)
+        )
         world.runner.applied(round_, FINGERPRINT, 0.0, None)
         assert world.reloads == 1
         assert not world.runner.member.at_tip
-        assert not world.records.history.exists()
+        assert not world.swarm_store.history.exists()
 
 
 async def test_many_signs_of_a_fork_make_one_comparison(world: World) -> None:
@@ -299,7 +301,7 @@ async def test_a_node_that_was_started_asks_what_it_said_before_it_votes(world: 
     world.answer = lambda: encode(compose_response(height, [], [skip.encode()]))
     async with running(world):
         await until(lambda: skip in world.runner.member.messages(height))
-        assert skip in world.records.signed()
+        assert skip in world.swarm_store.signed()
 
 
 async def test_a_relay_hears_of_our_update_from_us(world: World) -> None:

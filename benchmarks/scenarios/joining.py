@@ -29,14 +29,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests"))
 
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.node.content.downloads import Provisions
+from distro_node.node.content.downloads import Downloads
 from distro_node.node.content.snapshots import Snapshots
 from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.exchange.chunks import ChunkFetcher, serve_chunks
 from distro_node.node.network.network import NetworkSettings, open_network
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
-from distro_node.node.storage.swarm_store import Records, blob_of
+from distro_node.node.storage.swarm_store import SwarmStore, blob_of
 from distro_node.node.sync import catch_up, serve_sync
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
@@ -138,13 +138,13 @@ async def _fetch(folder: Path, address: str, members: Sequence[str]) -> None:
             _say(done=done, total=total, seconds=time.monotonic() - begun)
 
         chunks = ChunkFetcher(network, store, fetcher)
-        records = Records(SwarmDir(folder / "newcomer-swarm"), manifest)
-        provisions = Provisions(store, fetcher, chunks, providers, report)
+        swarm_store = SwarmStore(SwarmDir(folder / "newcomer-swarm"), manifest)
+        downloads = Downloads(store, fetcher, chunks, providers, report)
         snapshots = Snapshots(
             manifest=manifest,
             store=store,
-            records=records,
-            provisions=provisions,
+            swarm_store=swarm_store,
+            downloads=downloads,
             ledger=lambda: ledger,
         )
         found_state = await snapshots.best(certified_only=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ..control.hours import parse_hours
+from ..hours import parse_hours
 from ..settings import (
     DaemonSettings,
     parse_device,

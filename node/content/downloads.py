@@ -31,7 +31,7 @@ Report = Callable[[str, int, int], None]
 """(what, done, total)"""
 
 
-class Provisions:
+class Downloads:
     """Fetches what is missing, and keeps fetching until it is there."""
 
     def __init__(

@@ -26,7 +26,7 @@ from ..errors import ExitCode, UserError
 from ..network.exchange.blobs import FetchFailed
 from ..network.exchange.chunks import Fetcher
 from ..storage.blob_store import BlobStore, DiskFull
-from .downloads import Provisions
+from .downloads import Downloads
 
 _log = logging.getLogger(__name__)
 
@@ -47,15 +47,15 @@ SNAPSHOTS = 3
 _OTHER_BYTES = 256 << 20
 # A round's share and the next.
 _LEAST_BYTES = 16 * CHUNK_BYTES
-# What an evaluation reads of the held-out part (`Workshop`).
+# What an evaluation reads of the held-out part (`TrainerSupervisor`).
 _HELDOUT_SAMPLES = 128
 
 
 Scarce = Callable[[ContentId, BlobList], Awaitable[Sequence[ContentId]]]
-"""Which chunks of a list too few peers have, the scarcest first (`Copies.scarce`)."""
+"""Which chunks of a list too few peers have, the scarcest first (`Replication.scarce`)."""
 
 
-class Feed:
+class Prefetch:
     """The training data of one swarm on this node's disk."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Feed:
         *,
         data: DataSpec,
         store: BlobStore,
-        provisions: Provisions,
+        downloads: Downloads,
         fetcher: Fetcher,
         providers: Callable[[], Sequence[PeerId]],
         budget: int | None,
@@ -73,7 +73,7 @@ class Feed:
         out what others have too few copies of, and is None where that is no matter."""
         self._data = data
         self._store = store
-        self._provisions = provisions
+        self._downloads = downloads
         self._fetcher = fetcher
         self._providers = providers
         self._budget = budget
@@ -95,7 +95,7 @@ class Feed:
 
     async def begin(self) -> None:
         """Fetch what any member needs: the tokenizer, and what it evaluates on. Raises `DiskFull`."""
-        await self._provisions.blob(self._data.tokenizer, "the tokenizer")
+        await self._downloads.blob(self._data.tokenizer, "the tokenizer")
         heldout = self._data.heldout
         samples = range(min(_HELDOUT_SAMPLES, self._data.samples_in(heldout)))
         listed = await self._list(heldout)
@@ -154,7 +154,7 @@ class Feed:
 
     async def _list(self, shard: ShardSpec) -> BlobList:
         if shard.blob not in self._lists:
-            data = await self._provisions.blob(shard.blob, "a list of training data")
+            data = await self._downloads.blob(shard.blob, "a list of training data")
             size = shard.tokens * self._data.token_bytes
             self._lists[shard.blob] = decode_blob_list(data, "shard", size)
         return self._lists[shard.blob]

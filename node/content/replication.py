@@ -22,7 +22,7 @@ WANTED = 3
 _AT_ONCE = 8
 
 
-class Copies:
+class Replication:
     """What the connected peers have of lists of chunks."""
 
     def __init__(self, network: Network, peers: Callable[[], Sequence[PeerId]]) -> None:

@@ -20,9 +20,9 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import SnapshotEntry
 from ..storage.blob_store import BlobStore
-from ..storage.swarm_store import LocalSnapshot, Records, blob_of
-from .downloads import Provisions, blob_list_at
-from .snapshot_leases import Visits
+from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
+from .downloads import Downloads, blob_list_at
+from .retention import Retention
 
 _KEPT = 2
 HELD = 2
@@ -40,24 +40,24 @@ class Snapshots:
         *,
         manifest: Manifest,
         store: BlobStore,
-        records: Records,
-        provisions: Provisions,
+        swarm_store: SwarmStore,
+        downloads: Downloads,
         ledger: Callable[[], Ledger],
         held: int = HELD,
     ) -> None:
         """`held` is how many older ones may stay for newcomers that are fetching them."""
         self._store = store
-        self._records = records
-        self._provisions = provisions
+        self._swarm_store = swarm_store
+        self._downloads = downloads
         self._ledger = ledger
         self._held = held
         self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
-        listed = records.snapshots()
+        listed = swarm_store.snapshots()
         self._kept = [each for each in listed if each.whole]
         self._partial = next((each for each in listed if not each.whole), None)
         # The last round whose updates were removed; None: to be found out.
         self._swept: int | None = None
-        self._visits = Visits()
+        self._retention = Retention()
 
     async def best(self, *, certified_only: bool) -> LocalSnapshot:
         """A recent snapshot that fits our ledger, brought to this disk if need be.
@@ -95,7 +95,7 @@ class Snapshots:
         def newest() -> bool:
             return self._certified(self._ledger()) == snapshot
 
-        blobs = await self._provisions.listed(
+        blobs = await self._downloads.listed(
             "snapshot", blob_of(snapshot), snapshot.size, name, wanted=newest
         )
         certified = self._is_certified(snapshot, self._ledger())
@@ -108,7 +108,7 @@ class Snapshots:
 
     def asked(self, peer: PeerId, blob: ContentId) -> None:
         """A peer asks for this blob: if it is of a snapshot or an update, that is still needed."""
-        self._visits.note(peer, blob, self._kept, self._ledger(), self._listed)
+        self._retention.note(peer, blob, self._kept, self._ledger(), self._listed)
 
     def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
         """The chunks of a snapshot that `best` returned."""
@@ -134,18 +134,18 @@ class Snapshots:
         older = [old for old in self._kept if old.round < new.round]
         spare, recent = older[: 1 - _KEPT], older[1 - _KEPT :]
         # The oldest first: whoever fetches it is the nearest to its end.
-        held = [old for old in spare if self._is_visited(old)][: self._held]
+        held = [old for old in spare if self._is_retained(old)][: self._held]
         if self._partial is not None and self._partial.round == new.round:
             self._partial = None
         self._replace([*held, *recent, new])
         if len(self._kept) >= _KEPT:
             self._sweep_updates(self._swept)
 
-    def _is_visited(self, snapshot: LocalSnapshot) -> bool:
+    def _is_retained(self, snapshot: LocalSnapshot) -> bool:
         """Whether somebody is fetching it, or the updates since, and is better off with it."""
         # Beyond that a newer snapshot is the shorter way, and members take it (`protocol.replica`).
         # It bounds what we keep for others; a line that cannot follow the updates never arrives.
-        return self._visits.holds(snapshot) and self._replay_bytes(snapshot) <= snapshot.size
+        return self._retention.holds(snapshot) and self._replay_bytes(snapshot) <= snapshot.size
 
     def _replay_bytes(self, snapshot: LocalSnapshot) -> int:
         """What the updates since a snapshot come to."""
@@ -185,13 +185,13 @@ class Snapshots:
 
     def _save(self) -> None:
         partial = [self._partial] if self._partial is not None else []
-        self._records.keep_snapshots([*self._kept, *partial])
+        self._swarm_store.keep_snapshots([*self._kept, *partial])
 
     def _forget_left_chain(self) -> None:
         """The list on disk is emptied with a change to another chain."""
-        listed = self._records.snapshots()
+        listed = self._swarm_store.snapshots()
         if any(own not in listed for own in self._kept):
-            self._visits = Visits()
+            self._retention = Retention()
         self._replace([own for own in self._kept if own in listed])
 
     def _certified(self, ledger: Ledger) -> LocalSnapshot:
@@ -248,7 +248,7 @@ class Snapshots:
                 if entry.update not in needed:
                     self._store.remove(entry.update)
         self._swept = before
-        self._visits.forget(before, self._kept)
+        self._retention.forget(before, self._kept)
 
     def _dispensable(self, height: int) -> int:
         """The last round whose updates need not be kept once so many rounds are decided."""

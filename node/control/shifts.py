@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from .hours import Hours
+from ..hours import Hours
 
 _LOOK_SECONDS = 1.0
 

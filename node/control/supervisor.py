@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import trio
 
 from ..errors import ExitCode
-from ..telemetry.telemetry import Journal
+from ..telemetry.telemetry import Telemetry
 from .command_socket import serve_control
 from .shifts import Shifts
 
@@ -37,7 +37,7 @@ class Stay(Protocol):
         ...
 
 
-class Desk:
+class Supervisor:
     """Answers the owner, and tells the stay to end when the owner or the hours say so."""
 
     def __init__(
@@ -45,14 +45,14 @@ class Desk:
         *,
         socket: Path,
         shifts: Shifts,
-        journal: Journal,
+        telemetry: Telemetry,
         facts: Mapping[str, Any],
         screen: bool,
     ) -> None:
         """`facts` are those of the status that are known before the first stay."""
         self._socket = socket
         self._shifts = shifts
-        self._journal = journal
+        self._telemetry = telemetry
         self._facts = dict(facts)
         self._screen = screen
         self._stay: Stay | None = None
@@ -84,7 +84,7 @@ class Desk:
     async def next_stay(self) -> bool:
         """Wait until it is time to be in the swarm; False once the owner wants the program to end."""
         if not self._shifts.at_work and not self._leaving.is_set():
-            self._journal.enter("paused")
+            self._telemetry.enter("paused")
         async with trio.open_nursery() as nursery:
 
             async def either(wait: Any, *arguments: Any) -> None:
@@ -115,7 +115,7 @@ class Desk:
     def status(self) -> dict[str, Any]:
         """What `distro-node status` shows."""
         if self._stay is None:
-            status = self._facts | self._journal.status() | self._carried
+            status = self._facts | self._telemetry.status() | self._carried
         else:
             status = self._stay.status()
             for name, carried in self._carried.items():

@@ -91,7 +91,7 @@ def through_relay(text: str) -> bool:
 
 
 def circuit_through(relay: str, peer: PeerId) -> str:
-    """The address of a peer that the relay at an address holds a place for."""
+    """The address of a peer that the relay at an address holds a reservation for."""
     return f"{relay}{_CIRCUIT}{peer_text(peer)}"
 
 

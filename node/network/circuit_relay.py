@@ -1,7 +1,7 @@
-"""The relay's side of circuits: it holds places for peers that nobody can dial and joins streams.
+"""The relay's side of circuits: it holds reservations for peers that nobody can dial and joins streams.
 
-Everything is bounded: places, also those of one address, circuits, also those of one peer, the bytes
-and the time of each, and the bytes a second of all. A circuit that ends touches no other.
+Everything is bounded: reservations, also those of one address, circuits, also those of one peer, the
+bytes and the time of each, and the bytes a second of all. A circuit that ends touches no other.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _IDLE_SECONDS = 60.0
 class CircuitLimits:
     """What a relay gives at most. A swarm of 32 members without a reachable one has 496 circuits."""
 
-    places: int = 256
-    places_per_address: int = 64
+    reservations: int = 256
+    reservations_per_address: int = 64
     """Of one IP address: a flat full of nodes, but not all there are."""
-    place_seconds: float = 600.0
+    reservation_seconds: float = 600.0
     circuits: int = 512
     circuits_per_peer: int = 64
     """As many as a node keeps connections; counted at both ends."""
@@ -50,7 +50,11 @@ class CircuitLimits:
 
 
 MEMBER_CIRCUITS = CircuitLimits(
-    places=32, places_per_address=16, circuits=64, circuits_per_peer=16, circuits_per_address=32
+    reservations=32,
+    reservations_per_address=16,
+    circuits=64,
+    circuits_per_peer=16,
+    circuits_per_address=32,
 )
 """What a member that can be dialled gives: enough to hold a small swarm together without a bootstrap
 peer, within its own `--max-upload`."""
@@ -76,7 +80,7 @@ class CircuitRelay:
         self._willing = willing
         self._rate = rate
         # By peer: until when on trio's clock, and the address it came from.
-        self._places: dict[PeerId, tuple[float, str]] = {}
+        self._reservations: dict[PeerId, tuple[float, str]] = {}
         self._ends: Counter[PeerId] = Counter()
         self._callers: Counter[str] = Counter()
         self.circuits = 0
@@ -87,10 +91,10 @@ class CircuitRelay:
         """Requests refused, by reason."""
         host.set_stream_handler(HOP, self._serve)
 
-    def places(self) -> int:
-        """How many peers hold a place."""
+    def reservations(self) -> int:
+        """How many peers hold a reservation."""
         self._expire()
-        return len(self._places)
+        return len(self._reservations)
 
     async def _serve(self, stream: Any) -> None:
         peer = peer_of(stream.muxed_conn.peer_id)
@@ -121,14 +125,17 @@ class CircuitRelay:
     def _reserve(self, peer: PeerId, address: str) -> HopMessage:
         self._expire()
         limits = self._limits
-        others = [where for other, (_, where) in self._places.items() if other != peer]
+        others = [where for other, (_, where) in self._reservations.items() if other != peer]
         if not self._willing():
             return self._refusal(Status.PERMISSION_DENIED, "unwilling")
-        if len(others) >= limits.places or others.count(address) >= limits.places_per_address:
-            return self._refusal(Status.RESERVATION_REFUSED, "places")
-        self._places[peer] = (trio.current_time() + limits.place_seconds, address)
+        if (
+            len(others) >= limits.reservations
+            or others.count(address) >= limits.reservations_per_address
+        ):
+            return self._refusal(Status.RESERVATION_REFUSED, "reservations")
+        self._reservations[peer] = (trio.current_time() + limits.reservation_seconds, address)
         answer = HopMessage(type=HopMessage.STATUS, status=Status.OK)
-        answer.reservation.expire = int(time.time() + limits.place_seconds)
+        answer.reservation.expire = int(time.time() + limits.reservation_seconds)
         answer.reservation.addrs.extend(each.to_bytes() for each in self._host.get_addrs())
         answer.limit.duration = int(limits.circuit_seconds)
         answer.limit.data = limits.circuit_bytes
@@ -141,8 +148,8 @@ class CircuitRelay:
         callee = peer_of(ID(data))
         if callee is None or callee == caller:
             return self._refusal(Status.MALFORMED_MESSAGE, "malformed")
-        if callee not in self._places:
-            return self._refusal(Status.NO_RESERVATION, "no_place")
+        if callee not in self._reservations:
+            return self._refusal(Status.NO_RESERVATION, "no_reservation")
         if (
             self.circuits >= limits.circuits
             or self._callers[address] >= limits.circuits_per_address
@@ -212,8 +219,8 @@ class CircuitRelay:
 
     def _expire(self) -> None:
         now = trio.current_time()
-        for peer in [peer for peer, (until, _) in self._places.items() if until <= now]:
-            del self._places[peer]
+        for peer in [peer for peer, (until, _) in self._reservations.items() if until <= now]:
+            del self._reservations[peer]
 
 
 class _Budget:

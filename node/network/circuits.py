@@ -59,7 +59,7 @@ _STALL_SECONDS = 30.0
 _POLL_SECONDS = 0.01
 
 _REFUSALS = {
-    Status.NO_RESERVATION: "the relay does not hold a place for it",
+    Status.NO_RESERVATION: "the relay does not hold a reservation for it",
     Status.RESOURCE_LIMIT_EXCEEDED: "the relay is full",
     Status.RESERVATION_REFUSED: "the relay is full",
     Status.PERMISSION_DENIED: "the relay refuses",
@@ -69,7 +69,7 @@ _REFUSALS = {
 
 @dataclass(frozen=True)
 class Reservation:
-    """A place at a relay, under which others can call us."""
+    """A reservation at a relay, under which others can call us."""
 
     expires: float
     """On trio's clock."""
@@ -78,7 +78,7 @@ class Reservation:
 
 
 class Circuits:
-    """The circuits of one node: places at relays, calls through them, calls taken."""
+    """The circuits of one node: reservations at relays, calls through them, calls taken."""
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class Circuits:
         self._swarm = swarm
         self._open_stream = open_stream
         self._refuses = refuses
-        self._places: dict[PeerId, Reservation] = {}
+        self._reservations: dict[PeerId, Reservation] = {}
         host.set_stream_handler(STOP, self._called)
 
     async def reserve(self, relay: PeerId) -> Reservation:
-        """Ask a connected peer for a place, or to renew it. Raises `DialError`."""
-        self._places.pop(relay, None)
+        """Ask a connected peer for a reservation, or to renew it. Raises `DialError`."""
+        self._reservations.pop(relay, None)
         request = HopMessage(type=HopMessage.RESERVE)
         stream, answer = await self._ask(relay, request)
         await reset(stream)
@@ -104,12 +104,12 @@ class Circuits:
             raise DialError(str(id_of(relay)), "the relay's answer makes no sense")
         # Its clock may differ from ours; what it says of the time left is bounded by what is sane.
         left = min(max(answer.reservation.expire - time.time(), 60.0), 3600.0)
-        place = Reservation(
+        reservation = Reservation(
             expires=trio.current_time() + left,
             addresses=tuple(_addresses(answer.reservation.addrs, relay)),
         )
-        self._places[relay] = place
-        return place
+        self._reservations[relay] = reservation
+        return reservation
 
     async def dial(self, relay: PeerId, peer: PeerId) -> None:
         """Connect to a peer through a relay that is connected. Raises `DialError`."""
@@ -157,7 +157,7 @@ class Circuits:
                 if message.type != StopMessage.CONNECT or caller is None:
                     status = Status.MALFORMED_MESSAGE
                 # From those alone whom we asked to: anybody else can call us directly.
-                elif relay is None or relay not in self._places or self._refuses(relay):
+                elif relay is None or relay not in self._reservations or self._refuses(relay):
                     status = Status.PERMISSION_DENIED
                 answer = StopMessage(type=StopMessage.STATUS, status=status)
                 await write_delimited_msg(stream, answer)

@@ -41,7 +41,7 @@ from .streams import (
     write_frame,
 )
 from .traffic import Traffic
-from .upload_priority import Lane, Lanes
+from .upload_priority import Priority, UploadPriorities
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Requests:
         self._traffic = traffic
         self._refuses = refuses
         self._penalise = penalise
-        self._lanes = Lanes(traffic.upload)
+        self._priorities = UploadPriorities(traffic.upload)
 
     def serve(
         self,
@@ -208,21 +208,21 @@ class Requests:
         self, stream: Any, status: Status, response: bytes | Flow, kind: str = "other"
     ) -> None:
         with trio.fail_after(_REPLY_SECONDS + _size(response) / _SLOWEST_BYTES_PER_SECOND):
-            with self._lane(kind, stream) as lane:
+            with self._priority(kind, stream) as priority:
                 if isinstance(response, bytes):
-                    await write_frame(stream, response, bytes([status]), lane)
+                    await write_frame(stream, response, bytes([status]), priority)
                 else:
-                    await write_flow(stream, response, bytes([status]), lane)
+                    await write_flow(stream, response, bytes([status]), priority)
             # Outside, for it may wait for the other end: the line is free meanwhile.
             await stream.close()
 
-    def _lane(self, kind: str, stream: Any) -> AbstractContextManager[Lane | Rate]:
+    def _priority(self, kind: str, stream: Any) -> AbstractContextManager[Priority | Rate]:
         if kind in _URGENT:
-            return self._lanes.urgent(stream.muxed_conn)
+            return self._priorities.urgent(stream.muxed_conn)
         # Ledgers and records are small, and somebody may wait for them.
         if kind != "blob":
             return nullcontext(self._traffic.upload)
-        return nullcontext(self._lanes.patient(stream.muxed_conn))
+        return nullcontext(self._priorities.patient(stream.muxed_conn))
 
     async def open_stream(self, peer: PeerId, protocol: str) -> Any:
         """Open a stream to a connected peer. Raises `RequestError`.

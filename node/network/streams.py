@@ -17,7 +17,7 @@ import trio
 from .rates import Rate
 from .scopes import shielded
 from .short_cuts import BATCH_BYTES, FRAME_BYTES
-from .upload_priority import Lane
+from .upload_priority import Priority
 
 _READ_BYTES = 1 << 18
 _RESET_SECONDS = 1.0
@@ -134,7 +134,7 @@ async def read_reply(
 
 
 async def write_frame(
-    stream: Any, data: bytes, prefix: bytes = b"", rate: Rate | Lane = _UNLIMITED
+    stream: Any, data: bytes, prefix: bytes = b"", rate: Rate | Priority = _UNLIMITED
 ) -> None:
     """Write `prefix`, a length and the bytes at `rate`, in pieces that other streams can overtake."""
     view = memoryview(data)
@@ -148,7 +148,7 @@ async def write_frame(
 
 
 async def write_flow(
-    stream: Any, flow: Flow, prefix: bytes, rate: Rate | Lane = _UNLIMITED
+    stream: Any, flow: Flow, prefix: bytes, rate: Rate | Priority = _UNLIMITED
 ) -> None:
     """Write `prefix`, a length and the bytes of `flow` at `rate`, as they come.
 

@@ -1,4 +1,4 @@
-"""Two lanes on one upload line: what a round waits for, and what can wait.
+"""Two priorities on one upload line: what a round waits for, and what can wait.
 
 While a member sends its update, newcomers get a fiftieth of what goes up; in between they get all of it,
 but keep the line's queue short (see `ledbat`), so that the next update does not wait long behind them.
@@ -39,28 +39,28 @@ _LOOKS = 8
 _LOOK_SECONDS = (0.002, 0.01)
 
 
-class Lanes:
-    """The lanes of one line whose limit, if any, is `rate`."""
+class UploadPriorities:
+    """The priorities of one line whose limit, if any, is `rate`."""
 
     def __init__(self, rate: Rate) -> None:
         self._rate = rate
         self._urgent = 0
         self._last = float("-inf")
-        # What the patient lane may send beside the urgent one.
+        # What the patient priority may send beside the urgent one.
         self._saved = 0.0
         self._moved = trio.Event()
         self._patient: WeakKeyDictionary[Any, _Patient] = WeakKeyDictionary()
         self._tails: list[_Tail] = []
 
-    def patient(self, connection: Any) -> Lane:
-        """The lane of what can wait and goes over `connection`, a muxer."""
+    def patient(self, connection: Any) -> Priority:
+        """The priority of what can wait and goes over `connection`, a muxer."""
         if connection not in self._patient:
             self._patient[connection] = _Patient(self, gauge(connection))
         return self._patient[connection]
 
     @contextmanager
-    def urgent(self, connection: Any) -> Iterator[Lane]:
-        """A lane for one transfer of what a round waits for, over a muxer."""
+    def urgent(self, connection: Any) -> Iterator[Priority]:
+        """A priority for one transfer of what a round waits for, over a muxer."""
         self._urgent += 1
         began = self._last = trio.current_time()
         try:
@@ -101,58 +101,58 @@ class _Tail:
         return sample is not None and sample.acknowledged < self._end and sample.now < self._until
 
 
-class Lane:
+class Priority:
     """What a transfer asks for leave to send; like a `Rate`, which it obeys."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, priorities: UploadPriorities) -> None:
+        self._priorities = priorities
 
     def piece(self, most: int) -> int:
         """How many bytes, `most` at most, should be sent at once."""
-        return self._lanes._rate.piece(most)
+        return self._priorities._rate.piece(most)
 
     async def spend(self, size: int) -> None:
         """Wait until so many bytes may be sent."""
-        await self._lanes._rate.spend(size)
+        await self._priorities._rate.spend(size)
 
 
-class _Urgent(Lane):
+class _Urgent(Priority):
     async def spend(self, size: int) -> None:
-        lanes = self._lanes
+        priorities = self._priorities
         await super().spend(size)
-        lanes._last = trio.current_time()
-        lanes._saved = min(_MOST_SAVED_BYTES, lanes._saved + size * _SHARE / (1 - _SHARE))
-        lanes._move()
+        priorities._last = trio.current_time()
+        priorities._saved = min(_MOST_SAVED_BYTES, priorities._saved + size * _SHARE / (1 - _SHARE))
+        priorities._move()
 
 
-class _Patient(Lane):
-    def __init__(self, lanes: Lanes, read: Gauge) -> None:
-        super().__init__(lanes)
+class _Patient(Priority):
+    def __init__(self, priorities: UploadPriorities, read: Gauge) -> None:
+        super().__init__(priorities)
         self._read = read
         self._window = Window()
 
     def piece(self, most: int) -> int:
-        if self._lanes._is_busy():
+        if self._priorities._is_busy():
             most = min(most, _PATIENT_PIECE_BYTES)
         elif self._read() is not None:
             most = min(most, self._window.piece)
         return super().piece(most)
 
     async def spend(self, size: int) -> None:
-        lanes = self._lanes
+        priorities = self._priorities
         with trio.move_on_after(_LONGEST_WAIT_SECONDS):
             while (wait := self._wait(size)) is not None:
                 await wait()
         # What was sent for patience's sake is owed.
-        lanes._saved = lanes._saved - size if lanes._is_busy() else 0.0
+        priorities._saved = priorities._saved - size if priorities._is_busy() else 0.0
         await super().spend(size)
 
     def _wait(self, size: int) -> Callable[[], Awaitable[Any]] | None:
         """What to wait for before so many bytes may go; None: nothing."""
-        lanes = self._lanes
-        if lanes._is_busy():
+        priorities = self._priorities
+        if priorities._is_busy():
             self._window.rest()
-            return None if lanes._saved >= size else self._standstill
+            return None if priorities._saved >= size else self._standstill
         sample = self._read()
         if sample is None or self._window.admits(size, sample):
             return None
@@ -162,6 +162,6 @@ class _Patient(Lane):
 
     async def _standstill(self) -> None:
         # Nobody says when what is left of a transfer has arrived.
-        seconds = _STANDSTILL_SECONDS if self._lanes._urgent else _LOOK_SECONDS[1]
+        seconds = _STANDSTILL_SECONDS if self._priorities._urgent else _LOOK_SECONDS[1]
         with trio.move_on_after(seconds):
-            await self._lanes._moved.wait()
+            await self._priorities._moved.wait()

@@ -23,7 +23,7 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import Decided
 from .data_dir import SwarmDir
-from .spill_file import FileShelf
+from .spill_file import SpillFile
 
 _LENGTH_BYTES = 4
 
@@ -113,7 +113,7 @@ class LocalSnapshot:
     """Whether all of it is there; else it was being fetched."""
 
 
-class Records:
+class SwarmStore:
     """The remembered state of one swarm."""
 
     def __init__(self, directory: SwarmDir, manifest: Manifest) -> None:
@@ -132,7 +132,7 @@ class Records:
         `mend`: drop what follows it. Not beside a running node.
         """
         # Who only looks may not be allowed to write here.
-        ledger = Ledger(self._manifest, shelf=FileShelf(self._root) if mend else None)
+        ledger = Ledger(self._manifest, spill=SpillFile(self._root) if mend else None)
         entries: list[bytes] = []
         damaged = False
         for entry in self._ledger.read(mend=mend):

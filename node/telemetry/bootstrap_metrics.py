@@ -14,9 +14,9 @@ from ..network.network import Network
 from .metrics import Family, Follower, new_registry
 
 Refusal = Literal[
-    "places",
+    "reservations",
     "circuits",
-    "no_place",
+    "no_reservation",
     "unwilling",
     "unreachable",
     "refused_peer",
@@ -32,7 +32,7 @@ class BootstrapMetrics:
         self.registry = new_registry(version)
         self._peers = self._gauge("peers_connected", "Peers with an open connection.")
         self._swarms = self._gauge("swarms", "Swarms whose peers have introduced themselves.")
-        self._places = self._gauge("places", "Peers that hold a place, to be called through here.")
+        self._reservations = self._gauge("reservations", "Peers that can be called through here.")
         self._circuits = self._gauge("circuits", "Connections between peers that go through here.")
         self._relayed = Counter(
             "distro_bootstrap_relayed_bytes_total",
@@ -54,7 +54,7 @@ class BootstrapMetrics:
         self._swarms.set(introduced.swarms())
         carrier = network.carrier
         if carrier is not None:
-            self._places.set(carrier.places())
+            self._reservations.set(carrier.reservations())
             self._circuits.set(carrier.circuits)
             self._relayed.inc(carrier.relayed_bytes - self._relayed_so_far)
             self._relayed_so_far = carrier.relayed_bytes

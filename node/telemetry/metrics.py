@@ -1,7 +1,7 @@
 """What a node tells Prometheus: every metric, its meaning and the page that serves them.
 
 Label values come out of fixed sets, so the number of series does not grow with the swarm, its age
-or the imagination of its peers. `docs/metrics.md` holds the table that this module prints.
+or the imagination of its peers. `docs/metrics.md` holds them as a table.
 """
 
 from __future__ import annotations
@@ -309,42 +309,5 @@ def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> Metrics
     )
 
 
-def reference() -> str:
-    """The tables of `docs/metrics.md`: name, type, label values and meaning of every metric."""
-    # Only here: it is made of parts of this module.
-    from .bootstrap_metrics import BootstrapMetrics
-
-    return (
-        _table(Metrics(version="").registry)
-        + "\nA bootstrap peer with `--metrics-addr` serves these and no others:\n\n"
-        + _table(BootstrapMetrics(version="").registry)
-    )
-
-
-def _table(registry: CollectorRegistry) -> str:
-    lines = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
-    for family in registry.collect():
-        if not family.name.startswith("distro_"):
-            continue
-        name = family.name + {"counter": "_total", "info": "_info"}.get(family.type, "")
-        values: dict[str, list[str]] = {}
-        for sample in family.samples:
-            for label, value in sample.labels.items():
-                if label != "le" and value not in values.setdefault(label, []):
-                    values[label].append(value)
-        labels = "; ".join(
-            f"`{label}`" if family.type == "info" else f"`{label}`: {', '.join(of)}"
-            for label, of in values.items()
-        )
-        # Prometheus' text format, which the page speaks, knows no info type and calls it a gauge.
-        shown = "gauge" if family.type == "info" else family.type
-        lines.append(f"| `{name}` | {shown} | {labels} | {family.documentation} |")
-    return "\n".join(lines) + "\n"
-
-
 def _resident_bytes() -> float:
     return psutil.Process().memory_info().rss
-
-
-if __name__ == "__main__":
-    print(reference(), end="")

@@ -1,6 +1,6 @@
 """What a node tells people about itself: status, events, history, metrics.
 
-Everything that happens is told to the journal once; from there it goes to the screen, to
+Everything that happens is told to the telemetry once; from there it goes to the screen, to
 `distro-node status`, to Prometheus and to `history.jsonl`. Nothing here influences the protocol.
 """
 
@@ -84,7 +84,7 @@ class _Totals:
     """Seconds that the trainer had nothing to do."""
 
 
-class Journal:
+class Telemetry:
     """The account of one node in one swarm."""
 
     def __init__(self, me: PeerId, metrics: Metrics) -> None:
@@ -237,7 +237,7 @@ class Journal:
     # What people ask
 
     def status(self) -> dict[str, Any]:
-        """The journal's part of the status."""
+        """The telemetry's part of the status."""
         totals = self._totals
         return {
             "state": self.state,

@@ -50,7 +50,7 @@ def apply_step(
     if not updates:
         return
     decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
-    positions_UC, signs_UC = _ballots(updates, layout, parameters[0].device)
+    positions_UC, signs_UC = _signed_positions(updates, layout, parameters[0].device)
     done = 0
     for parameter, tensor in zip(parameters, layout.tensors, strict=True):
         in_float32 = exact_in_float32(
@@ -122,7 +122,7 @@ def check_exactness(device: torch.device) -> None:
             )
 
 
-def _ballots(
+def _signed_positions(
     updates: Sequence[DecodedUpdate], layout: UpdateLayout, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """All updates' positions (int16) and signs (int8), each (members, coefficients), on the device.

@@ -1,4 +1,4 @@
-"""The workshop: the trainer process, the work queued for it, and its restart.
+"""The trainer_supervisor: the trainer process, the work queued for it, and its restart.
 
 Jobs are done one at a time in the order they came. A trainer that dies is started again, loaded with the
 newest snapshot at hand and caught up by replaying rounds; the node stays in the swarm meanwhile, and
@@ -23,7 +23,7 @@ from ...protocol.wire.messages import SnapshotEntry
 from ..content.snapshots import Snapshots
 from ..errors import ExitCode, UserError
 from ..storage.blob_store import BlobStore
-from ..telemetry.telemetry import Journal, OwnUpdate
+from ..telemetry.telemetry import OwnUpdate, Telemetry
 from .client import (
     TrainerClient,
     TrainerDied,
@@ -77,7 +77,7 @@ class _Reload(Exception):
     """The parameters are to be loaded again."""
 
 
-class Workshop:
+class TrainerSupervisor:
     """Owns the trainer of one swarm."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Workshop:
         store: BlobStore,
         snapshots: Snapshots,
         momentum: Path,
-        journal: Journal,
+        telemetry: Telemetry,
         evaluate_every: int,
         last_round: int | None = None,
         data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
@@ -99,7 +99,7 @@ class Workshop:
         self._store = store
         self._snapshots = snapshots
         self._momentum = momentum
-        self._journal = journal
+        self._telemetry = telemetry
         self._evaluate_every = evaluate_every
         self._last_round = last_round
         self._data_ready = data_ready
@@ -135,8 +135,8 @@ class Workshop:
             reason = ""
             try:
                 async with open_trainer(self._spec) as trainer:
-                    self._journal.device = trainer.info.device
-                    self._journal.parameters = trainer.info.parameters
+                    self._telemetry.device = trainer.info.device
+                    self._telemetry.parameters = trainer.info.parameters
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:
                 reason = str(death)
@@ -155,7 +155,7 @@ class Workshop:
                     f"the trainer failed {false_starts} times in a row: {reason}",
                     "see the log in the data directory; what the node had is safe",
                 )
-            self._journal.event("trainer", self._journal.round, None, reason)
+            self._telemetry.event("trainer", self._telemetry.round, None, reason)
             await trio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -188,16 +188,16 @@ class Workshop:
                     self._put_back(job)
                     return
                 trained = await trainer.train(round_, samples)
-                times = self._journal.round_times(round_)
+                times = self._telemetry.round_times(round_)
                 times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
                 update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens)
-                self._journal.trained(round_, update)
+                self._telemetry.trained(round_, update)
                 reports.trained(round_, trained.body, trained.tokens, trained.loss)
             case Apply():
                 await self._apply(trainer, reports, job)
             case _Evaluate():
                 # Of whatever the parameters are by now: several rounds may have been queued.
-                self._journal.evaluated(self._applied, await trainer.evaluate(_HELDOUT_SEQUENCES))
+                self._telemetry.evaluated(self._applied, await trainer.evaluate(_HELDOUT_SEQUENCES))
         self._worked = True
 
     async def _have_data(self, samples: tuple[int, ...]) -> bool:
@@ -221,7 +221,7 @@ class Workshop:
             nursery.start_soon(fetch)
             await self._overtaken.wait()
             nursery.cancel_scope.cancel()
-        self._journal.idle(trio.current_time() - began)
+        self._telemetry.idle(trio.current_time() - began)
         return complete
 
     def _put_back(self, job: _Train) -> None:
@@ -241,7 +241,7 @@ class Workshop:
         rate = learning_rate(self._manifest.schedule, max(1, record.round))
         applied = await trainer.apply(record.round, present, rate, job.own_counted)
         self._applied = record.round
-        self._journal.metrics.updates_left_out.inc(applied.left_out)
+        self._telemetry.metrics.updates_left_out.inc(applied.left_out)
         snapshot = None
         if job.snapshot_due:
             snapshot = await self._take_snapshot(trainer, record.round)
@@ -264,8 +264,8 @@ class Workshop:
 
     async def _measure_memory(self, trainer: TrainerClient) -> None:
         memory = await trainer.memory()
-        self._journal.metrics.memory["trainer"].set(memory["process_bytes"])
-        self._journal.metrics.memory["device"].set(memory["device_bytes"])
+        self._telemetry.metrics.memory["trainer"].set(memory["process_bytes"])
+        self._telemetry.metrics.memory["device"].set(memory["device_bytes"])
 
     def _put(self, job: _Train | Apply | _Evaluate) -> None:
         self._jobs.append(job)
@@ -280,4 +280,4 @@ class Workshop:
             self._wake = trio.Event()
             began = trio.current_time()
             await self._wake.wait()
-            self._journal.idle(trio.current_time() - began)
+            self._telemetry.idle(trio.current_time() - began)

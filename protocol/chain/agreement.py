@@ -42,7 +42,7 @@ the member hears, and is for the round to judge (`Round.binds`).
 
 *Why a restart changes nothing.* Rules 3 and 5 are about all that a member ever signed, so each ballot
 is on its disk before it is sent, with the proposal that it votes for. A node that lost this memory asks
-the others first (`recollection`); if nobody within reach remembers, it may contradict itself, and then
+the others first (`vote_recovery`); if nobody within reach remembers, it may contradict itself, and then
 counts among the liars of the premise.
 
 *What becomes of who contradicts itself.* Two ballots of one slot that rules 3 and 5 forbid together

@@ -31,7 +31,7 @@ from ..wire.messages import (
     SnapshotEntry,
 )
 from .certificates import Verify, check_certificate
-from .entries import Entries, Shelf
+from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
 
 
@@ -55,14 +55,14 @@ class Ledger:
         manifest: Manifest,
         *,
         verify: Verify = verify_detached,
-        shelf: Shelf | None = None,
+        spill: Spill | None = None,
     ) -> None:
-        """`shelf` takes the older entries; without one all are kept in memory."""
+        """`spill` takes the older entries; without one all are kept in memory."""
         self.swarm = manifest.swarm
         self.manifest = manifest
         self.order = order_of(manifest)
         self.verify = verify
-        self._entries = Entries(shelf)
+        self._entries = Entries(spill)
         self._ids: list[RecordId] = []
         self._memberships: list[Membership] = [founding(manifest.founder)]
         # What each round from 1 on deals: four bytes a lane for a round that lost samples, shared by

@@ -11,7 +11,7 @@ _REPEAT_SECONDS = 2.0
 _BEHIND_SECONDS = 10.0
 
 
-class Petition:
+class AdmissionRequest:
     """When to ask. Times are in seconds."""
 
     def __init__(self, ticket: bytes, now: float) -> None:

@@ -23,7 +23,7 @@ _TIP_SECONDS = 10.0
 _COMPARE_SECONDS = 10.0
 
 
-class Lookout:
+class Divergence:
     """What one member noticed of others being further, or elsewhere. Times are in seconds."""
 
     def __init__(self, now: float) -> None:

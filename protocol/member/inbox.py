@@ -13,7 +13,7 @@ from ..chain.ledger import Ledger, invited
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import Evidence, JoinRequest, Message, decode_message, round_of
-from .divergence import Lookout
+from .divergence import Divergence
 from .mailbox import FUTURE_ROUNDS, Mailbox
 from .presence import Presence
 from .proposing import Accusations, JoinRequests
@@ -30,7 +30,7 @@ class Inbox:
         self._own: dict[Envelope, None] = {}
         self.joins = JoinRequests()
         self.accusations = Accusations()
-        self.lookout = Lookout(now)
+        self.divergence = Divergence(now)
         self._manifest = manifest
         self._presence = presence
 
@@ -45,7 +45,7 @@ class Inbox:
             if round_of(message) > len(ledger) + FUTURE_ROUNDS:
                 # We are far behind, but so much is certain: it lives.
                 self._presence.heard(sender, now)
-            self.lookout.screen(sender, message, ledger, self.joins.has(sender))
+            self.divergence.screen(sender, message, ledger, self.joins.has(sender))
         return message
 
     def stand_by(self, envelope: Envelope, me: PeerId) -> None:
@@ -76,7 +76,7 @@ class Inbox:
         if sender not in current and sender not in ledger.membership(max(0, len(ledger) - 1)):
             raise ProtocolError("not_member", "an accusation by somebody who is no member")
         if evidence.round > len(ledger):
-            self.lookout.behind()
+            self.divergence.behind()
             raise ProtocolError("other_round", f"evidence of {evidence.round} at {len(ledger)}")
         # One proof is enough, and to check one takes time.
         if self.accusations.wants(evidence.peer) and evidence.peer not in current.expelled:

@@ -33,7 +33,7 @@ from ..wire.messages import (
     parent_of,
     round_of,
 )
-from .admission import Petition
+from .admission import AdmissionRequest
 from .collection import Holdings
 from .effects import Effect, Fork, Keep, Note, Publish, Remember
 from .inbox import Inbox
@@ -44,7 +44,7 @@ from .replica import Replica
 from .round import Round, Standing
 from .states import MemberState
 from .training import Made, Training
-from .vote_recovery import Recollection
+from .vote_recovery import VoteRecovery
 
 Sign = Callable[[str, bytes], Envelope]
 """(kind, body) → the signed envelope of this member."""
@@ -80,9 +80,9 @@ class Member:
         self.presence = Presence(me, now)
         self._manifest = manifest
         self._sign = sign
-        self._petition = Petition(ticket, now)
+        self._admission = AdmissionRequest(ticket, now)
         self._inbox = Inbox(manifest, self.presence, now)
-        self._recollection = Recollection(needed=recall)
+        self._vote_recovery = VoteRecovery(needed=recall)
         self._holdings = Holdings()
         self._training = Training(me, overlap=manifest.rounds.overlap)
         self._leaving = False
@@ -144,7 +144,7 @@ class Member:
             return "loading" if self.fingerprint is None else "applying"
         if not self.is_member:
             return "asking"
-        if not self._recollection.complete:
+        if not self._vote_recovery.complete:
             return "recalling"
         return "collecting" if self.current.ready_since is None else "agreeing"
 
@@ -218,7 +218,7 @@ class Member:
 
     def recalled(self, round: int, now: float) -> list[Effect]:
         """Every other member was asked what it knows of `round`, and has answered."""
-        self._recollection.answered(round)
+        self._vote_recovery.answered(round)
         return self._step(now)
 
     def receive_decided(self, decided: Decided, now: float) -> list[Effect]:
@@ -228,7 +228,7 @@ class Member:
             known = self.ledger[record.round].record.id == record.id
             return [] if known else [Fork(record.round)]
         if record.round > self.round:
-            self._inbox.lookout.behind()
+            self._inbox.divergence.behind()
             return []
         if record.parent != self.ledger.head and self.round > 0:
             return [Fork(self.round - 1)]
@@ -297,16 +297,16 @@ class Member:
             if now - self._last_said > self.pacing.heartbeat:
                 self._count += 1
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
-        elif self._wants_in and (request := self._petition.renew(self.round, self.at_tip, now)):
+        elif self._wants_in and (request := self._admission.renew(self.round, self.at_tip, now)):
             effects += self._say("join", request, now)
         if self.is_abandoned(now):
-            self._inbox.lookout.parted()
+            self._inbox.divergence.parted()
         # Who has just come back asks at once: much may have been said before.
         seen = self._last_decision > float("-inf")
         waiting = seen and self.is_member and self.current.ready_since is None
         patience = self.pacing.lease / 4 if waiting else 0.0
         follows, last = not self.is_member or not self.at_tip, self._last_decision
-        effects += self._inbox.lookout.questions(
+        effects += self._inbox.divergence.questions(
             self.ledger, last=last, patience=patience, follows=follows, now=now
         )
         return effects + self._step(now)
@@ -322,7 +322,7 @@ class Member:
         self.current.meet(envelope.sender, message, now)
         if isinstance(message, Heartbeat):
             if message.round > self.round:
-                self._inbox.lookout.behind()
+                self._inbox.divergence.behind()
             self.presence.beat(envelope.sender, message.count, now)
             return []
         if isinstance(message, JoinRequest):
@@ -350,7 +350,7 @@ class Member:
         known = envelope.sender == self.me or envelope.sender in self.current.membership
         self._inbox.mailbox.put(round_, envelope, MEMBER_BYTES if known else NEWCOMER_BYTES)
         if round_ > self.round:
-            self._inbox.lookout.behind()
+            self._inbox.divergence.behind()
         return effects
 
     def _take_back(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
@@ -364,8 +364,8 @@ class Member:
     def _handle(self, envelope: Envelope, message: Message, now: float) -> list[Effect]:
         """Take in a message of the current round, or a leave said in the one before."""
         if parent_of(message) not in (None, self.ledger.parent(round_of(message))):
-            self._inbox.lookout.behind()
-            self._inbox.lookout.stray(envelope.sender, message, self.ledger)
+            self._inbox.divergence.behind()
+            self._inbox.divergence.stray(envelope.sender, message, self.ledger)
             raise ProtocolError("wrong_parent", "a message that builds on another chain")
         return self.current.take(envelope, message, self._holdings, now)
 
@@ -429,11 +429,11 @@ class Member:
 
     def _agree(self, now: float) -> list[Effect]:
         """Say whatever the current round asks for."""
-        if not self._recollection.complete:
+        if not self._vote_recovery.complete:
             members = len(self.current.membership)
             asks = self.at_tip and self.is_member
-            question = self._recollection.ask(self.round, members, now) if asks else []
-            if not self._recollection.complete:
+            question = self._vote_recovery.ask(self.round, members, now) if asks else []
+            if not self._vote_recovery.complete:
                 return question
         fingerprint = self.fingerprint if self.at_tip else None
         standing = Standing(fingerprint, self.replica.snapshot, self._holdings.held)

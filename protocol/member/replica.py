@@ -14,7 +14,7 @@ from ..wire.messages import SnapshotEntry
 from .collection import Collection, Holdings
 from .effects import Apply, Effect, Note, Resync
 
-# How many records a newcomer may lack that asks to be admitted (`petition`).
+# How many records a newcomer may lack that asks to be admitted (`admission`).
 _NEAR_ROUNDS = 4
 
 

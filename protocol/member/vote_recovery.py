@@ -18,7 +18,7 @@ RECALL_SECONDS = 3.0
 trip; who does not connect in this time is probably gone."""
 
 
-class Recollection:
+class VoteRecovery:
     """The one question, its answer, and the time that it may take."""
 
     def __init__(self, *, needed: bool) -> None:

@@ -1,4 +1,4 @@
-"""Older ledger entries lie on a shelf, and nothing about the ledger tells the difference."""
+"""Older ledger entries lie on a spill, and nothing about the ledger tells the difference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROUNDS = 2 * AT_HAND + 40
 
 
 class Drawer:
-    """A shelf that can be counted."""
+    """A spill that can be counted."""
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []
@@ -45,30 +45,30 @@ def drawer() -> Drawer:
 
 
 @pytest.fixture
-def shelved(chain: Chain, drawer: Drawer) -> Ledger:
-    ledger = Ledger(chain.manifest, shelf=drawer)
+def spilled(chain: Chain, drawer: Drawer) -> Ledger:
+    ledger = Ledger(chain.manifest, spill=drawer)
     for round_ in range(ROUNDS):
         ledger.append(chain.ledger[round_])
     return ledger
 
 
-def test_older_entries_are_put_away_in_order(chain: Chain, shelved: Ledger, drawer: Drawer) -> None:
+def test_older_entries_are_put_away_in_order(chain: Chain, spilled: Ledger, drawer: Drawer) -> None:
     assert ROUNDS - 2 * AT_HAND <= len(drawer.entries) <= ROUNDS - AT_HAND
     rounds = [decode_decided(entry).record.round for entry in drawer.entries]
     assert rounds == list(range(len(rounds)))
 
 
-def test_they_are_read_as_they_were(chain: Chain, shelved: Ledger) -> None:
-    assert [encode(shelved[round_]) for round_ in range(ROUNDS)] == [
+def test_they_are_read_as_they_were(chain: Chain, spilled: Ledger) -> None:
+    assert [encode(spilled[round_]) for round_ in range(ROUNDS)] == [
         encode(chain.ledger[round_]) for round_ in range(ROUNDS)
     ]
 
 
 @pytest.mark.parametrize("length", [0, 3, 10, AT_HAND, AT_HAND + 30, ROUNDS])
-def test_parts_are_as_without_a_shelf(
-    chain: Chain, shelved: Ledger, drawer: Drawer, length: int
+def test_parts_are_as_without_a_spill_file(
+    chain: Chain, spilled: Ledger, drawer: Drawer, length: int
 ) -> None:
-    part, plain = shelved.truncated(length), chain.ledger.truncated(length)
+    part, plain = spilled.truncated(length), chain.ledger.truncated(length)
     assert len(part) == len(plain) == length
     assert part.head == plain.head
     assert part.snapshot == plain.snapshot
@@ -78,9 +78,9 @@ def test_parts_are_as_without_a_shelf(
     before = len(drawer.entries)
     for round_ in range(length, ROUNDS):
         part.append(chain.ledger[round_])
-    assert part.head == shelved.head
+    assert part.head == spilled.head
     assert len(drawer.entries) >= before
-    assert encode(shelved[length % ROUNDS]) == encode(part[length % ROUNDS])
+    assert encode(spilled[length % ROUNDS]) == encode(part[length % ROUNDS])
 
 
 def test_a_quiet_round_has_the_membership_of_the_one_before(chain: Chain) -> None:
@@ -90,12 +90,12 @@ def test_a_quiet_round_has_the_membership_of_the_one_before(chain: Chain) -> Non
 
 
 @pytest.mark.parametrize("round_", [-1, ROUNDS])
-def test_there_is_no_other_entry(chain: Chain, shelved: Ledger, round_: int) -> None:
+def test_there_is_no_other_entry(chain: Chain, spilled: Ledger, round_: int) -> None:
     with pytest.raises(IndexError):
-        shelved[round_]
+        spilled[round_]
 
 
-def test_without_a_shelf_all_is_at_hand(chain: Chain) -> None:
+def test_without_a_spill_file_all_is_at_hand(chain: Chain) -> None:
     entries = Entries()
     for round_ in range(ROUNDS):
         entries.append(chain.ledger[round_])

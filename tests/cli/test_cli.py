@@ -23,8 +23,8 @@ from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import create_identity
 from distro_node.node.cli.main import COMMANDS
 from distro_node.node.config import command_options
-from distro_node.node.control.hours import parse_hours
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.hours import parse_hours
 from distro_node.node.settings import DaemonSettings, ExportSettings, RelayLimits
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.wire.manifest import SwarmId

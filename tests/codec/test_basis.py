@@ -15,7 +15,7 @@ from distro_node.protocol.codec.basis import (
     scaled_basis,
 )
 
-GOLDEN = Path(__file__).parent / "golden" / "update_basis_sha256.txt"
+GOLDEN = Path(__file__).parents[1] / "golden" / "update_basis_sha256.txt"
 SIDES = range(1, MAX_SIDE + 1)
 
 

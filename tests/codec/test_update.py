@@ -19,7 +19,7 @@ from distro_node.protocol.wire.manifest import ParameterSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-GOLDEN = Path(__file__).parent / "golden" / "update_2.bin"
+GOLDEN = Path(__file__).parents[1] / "golden" / "update_2.bin"
 
 SHAPES = st.lists(
     st.one_of(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.node.content.prefetch import Feed, data_budget, upcoming_samples
+from distro_node.node.content.prefetch import Prefetch, data_budget, upcoming_samples
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.storage.blob_store import BlobStore
@@ -27,7 +27,7 @@ SHARDS, CHUNKS = 3, 4
 
 
 class World:
-    """A corpus that peers have, and a node's feed of it. Chunks are short here, but for their names."""
+    """A corpus that peers have, and a node that prefetches it. Chunks are short, but for their names."""
 
     def __init__(
         self, folder: Path, *, budget: int | None = None, scarce: set[bytes] | None = None
@@ -49,10 +49,10 @@ class World:
             tokenizer=self._other(b"tokenizer"),
         )
         fetcher: Any = self
-        self.feed = Feed(
+        self.prefetch = Prefetch(
             data=self.data,
             store=self.store,
-            provisions=fetcher,
+            downloads=fetcher,
             fetcher=fetcher,
             providers=list,
             budget=budget,
@@ -82,7 +82,7 @@ class World:
         self.looks += 1
         return [chunk for chunk in reversed(listed.chunks) if chunk in self.wanting]
 
-    # In the place of provisions and of a fetcher
+    # In the place of downloads and of a fetcher
 
     async def blob(self, cid: ContentId, what: str) -> bytes:
         return await self.fetch(cid)
@@ -101,7 +101,7 @@ class World:
 async def run(world: World, samples: list[int], until: Callable[[], bool]) -> None:
     with trio.fail_after(3600):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.feed.run, lambda rounds: samples)
+            nursery.start_soon(world.prefetch.run, lambda rounds: samples)
             while not until():  # noqa: ASYNC110 (files appear on a disk without an event)
                 await trio.sleep(1.0)
             await trio.sleep(30.0)
@@ -112,7 +112,7 @@ async def test_a_node_begins_with_what_everybody_needs(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     world = World(tmp_path)
-    await world.feed.begin()
+    await world.prefetch.begin()
     assert world.store.has(world.data.tokenizer)
     # All of the held-out part is evaluated on here; of the rest nothing is needed yet.
     assert world.has() == {(SHARDS, place) for place in range(CHUNKS)}
@@ -124,10 +124,10 @@ async def test_a_share_brings_what_it_lies_in_and_no_more(
     world = World(tmp_path)
     # The first sample of the first shard, and the last of a chunk of the second.
     per_shard = world.data.samples_in(world.data.shards[0])
-    await world.feed.ready([0, per_shard + PER_CHUNK - 1])
+    await world.prefetch.ready([0, per_shard + PER_CHUNK - 1])
     assert world.has() == {(0, 0), (1, 0), (1, 1)}
     before = list(world.fetched)
-    await world.feed.ready([1])
+    await world.prefetch.ready([1])
     assert world.fetched == before
 
 
@@ -170,17 +170,17 @@ async def test_of_what_is_scarce_and_gone_nothing_else_suffers(
 
 async def test_the_disk_holds_what_it_may(tmp_path: Path, autojump_clock: MockClock) -> None:
     world = World(tmp_path, budget=8 * CHUNK_BYTES, scarce=ALL)
-    await world.feed.begin()
+    await world.prefetch.begin()
     per_shard = world.data.samples_in(world.data.shards[0])
     for sample in range(0, SHARDS * per_shard, 2):
-        await world.feed.ready([sample])
+        await world.prefetch.ready([sample])
         assert len(world.has()) <= 8
         # What is needed is there, and what everybody needs stays.
         assert {(SHARDS, place) for place in range(CHUNKS)} <= world.has()
     assert len(world.has()) == 8
     # Started anew, it goes on counting what is there.
     again = World(tmp_path, budget=6 * CHUNK_BYTES, scarce=ALL)
-    await again.feed.begin()
+    await again.prefetch.begin()
     assert len(again.has()) == 6
     await run(again, [0], lambda: (0, 0) in again.has())
     assert len(again.has()) == 6
@@ -193,7 +193,7 @@ async def test_data_that_nobody_has_is_waited_for(
     lost = world.lists[0].chunks[0]
     body = world.others.pop(lost)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(world.feed.ready, [0])
+        nursery.start_soon(world.prefetch.ready, [0])
         await trio.sleep(100.0)
         assert not world.store.has(lost)
         world.others[lost] = body

@@ -7,7 +7,7 @@ from typing import Any
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.content.replication import WANTED, Copies
+from distro_node.node.content.replication import WANTED, Replication
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.chunks import serve_chunks
 from distro_node.node.storage.blob_store import BlobStore
@@ -30,8 +30,8 @@ async def test_copies_are_counted_among_peers(tmp_path: Path) -> None:
                     store.put(bytes([number]))
             serve_chunks(other, store)
         peers = [other.peer for other in others]
-        few = await Copies(a, lambda: peers).scarce(BLOB, LISTED)
-        # Chunks 0 to 2 have no, one and two copies, the others three.
+        few = await Replication(a, lambda: peers).scarce(BLOB, LISTED)
+        # Chunks 0 to 2 have no, one and two replication, the others three.
         assert few == list(CHUNKS[:WANTED])
 
 
@@ -52,19 +52,19 @@ class Scripted:
             raise RequestError("timeout", "gone")
         return answer
 
-    def copies(self) -> Copies:
+    def replication(self) -> Replication:
         network: Any = self
-        return Copies(network, lambda: list(self.says))
+        return Replication(network, lambda: list(self.says))
 
 
 async def test_silence_and_nonsense_count_as_nothing() -> None:
     network = Scripted(b"x", a=b"\xff", b=b"\xff\xff\xff", c=None, d=b"\x80", e=b"\x80")
-    few = await network.copies().scarce(BLOB, LISTED)
+    few = await network.replication().scarce(BLOB, LISTED)
     assert set(few) == set(CHUNKS[1:])
     assert network.offences == ["malformed"]
 
 
 async def test_members_who_look_at_the_same_time_keep_different_chunks() -> None:
-    orders = {tuple(await Scripted(own).copies().scarce(BLOB, LISTED)) for own in (b"x", b"y")}
+    orders = {tuple(await Scripted(own).replication().scarce(BLOB, LISTED)) for own in (b"x", b"y")}
     assert len(orders) == 2
     assert {frozenset(order) for order in orders} == {frozenset(CHUNKS)}

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.node.content.downloads import Provisions
+from distro_node.node.content.downloads import Downloads
 from distro_node.node.content.snapshots import Snapshots
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import SwarmDir
-from distro_node.node.storage.swarm_store import LocalSnapshot, Records, blob_of
+from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from distro_node.protocol.wire.blobs import BlobList
 from distro_node.protocol.wire.messages import SnapshotEntry
 from simulation.chain import Chain
@@ -32,7 +32,7 @@ class World(Chain):
         self.others: dict[ContentId, bytes] = {}
         super().__init__(2, snapshot_interval=INTERVAL)
         self.store = BlobStore(tmp_path / "blobs")
-        self.records = Records(SwarmDir(tmp_path / "swarm"), self.manifest)
+        self.swarm_store = SwarmStore(SwarmDir(tmp_path / "swarm"), self.manifest)
         self.on_failure: Callable[[], None] = lambda: None
         self.on_fetch: Callable[[], None] = lambda: None
         self.start()
@@ -44,8 +44,8 @@ class World(Chain):
         self.snapshots = Snapshots(
             manifest=self.manifest,
             store=self.store,
-            records=self.records,
-            provisions=Provisions(self.store, fetcher, self.chunks, list, lambda *_: None),
+            swarm_store=self.swarm_store,
+            downloads=Downloads(self.store, fetcher, self.chunks, list, lambda *_: None),
             ledger=lambda: self.ledger,
         )
 
@@ -176,7 +176,7 @@ async def test_snapshots_of_a_chain_that_was_left_are_not_loaded(world: World) -
     heavier = world.ledger.truncated(INTERVAL + 2)
     world.ledger = heavier
     world.grow_to(3 * INTERVAL - 1)
-    world.records.keep_instead(world.ledger)
+    world.swarm_store.keep_instead(world.ledger)
     found = await world.snapshots.best(certified_only=False)
     assert found.round == 2 * INTERVAL
     assert not world.has(left)
@@ -223,7 +223,7 @@ async def test_who_replays_keeps_what_it_will_need(world: World, autojump_clock:
     assert not world.has(oldest)
 
 
-async def test_visitors_cannot_fill_the_disk(world: World, autojump_clock: object) -> None:
+async def test_readers_cannot_fill_the_disk(world: World, autojump_clock: object) -> None:
     made = []
     for multiple in range(1, 9):
         world.grow_to(multiple * INTERVAL)
@@ -234,7 +234,7 @@ async def test_visitors_cannot_fill_the_disk(world: World, autojump_clock: objec
     assert [world.has(entry) for entry in made] == [True, True, *[False] * 4, True, True]
 
 
-async def test_one_visitor_holds_one_snapshot(world: World, autojump_clock: object) -> None:
+async def test_one_reader_holds_one_snapshot(world: World, autojump_clock: object) -> None:
     made = []
     for multiple in range(1, 9):
         world.grow_to(multiple * INTERVAL)
@@ -252,17 +252,15 @@ async def test_no_snapshot_is_held_for_ever(world: World, autojump_clock: object
         assert days < 9
         for _ in range(24 * 60):
             await trio.sleep(60)
-            visitor = identity(100 + days).peer
-            world.snapshots.asked(visitor, old.blob)
+            reader = identity(100 + days).peer
+            world.snapshots.asked(reader, old.blob)
         days, multiple = days + 1, multiple + 1
         world.grow_to(multiple * INTERVAL)
         world.own(multiple * INTERVAL)
     assert days >= 7
 
 
-async def test_of_a_crowd_of_visitors_the_latest_count(
-    world: World, autojump_clock: object
-) -> None:
+async def test_of_a_crowd_of_readers_the_latest_count(world: World, autojump_clock: object) -> None:
     world.grow_to(INTERVAL)
     old = world.own(INTERVAL)
     world.snapshots.asked(VISITOR, old.blob)
@@ -299,7 +297,7 @@ async def test_who_was_away_fetches_the_updates_since_unless_a_snapshot_is_less(
     assert not world.has(newest)
     # Not after a mismatch: then it is known to be no good.
     assert blob_of(await world.snapshots.best(certified_only=True)) == newest.blob
-    world.records.keep_snapshots([LocalSnapshot(own.round, own.blob.hex(), own.size)])
+    world.swarm_store.keep_snapshots([LocalSnapshot(own.round, own.blob.hex(), own.size)])
     world.start()
     large = {"update": content_id(b"body"), "size": own.size + 1}
     world.grow(updates=[world.update(identity(0).peer, **large)])
@@ -374,7 +372,7 @@ async def test_an_interrupted_fetch_goes_on_where_it_was(world: World) -> None:
     found = await world.snapshots.best(certified_only=False)
     assert found.round == INTERVAL
     assert world.store.has(content_id(chunk))
-    assert found in world.records.snapshots()
+    assert found in world.swarm_store.snapshots()
 
 
 async def test_what_was_fetched_of_a_snapshot_in_vain_is_removed(
@@ -419,7 +417,7 @@ async def test_a_damaged_list_of_snapshots_costs_nothing_but_the_list(
     world: World, damage: bytes
 ) -> None:
     world.grow_to(INTERVAL + 1)
-    world.records.keep_snapshots([LocalSnapshot(3, "00" * 32, 1)])
-    (world.records.history.parent / "snapshots.json").write_bytes(damage)
+    world.swarm_store.keep_snapshots([LocalSnapshot(3, "00" * 32, 1)])
+    (world.swarm_store.history.parent / "snapshots.json").write_bytes(damage)
     world.start()
     assert (await world.snapshots.best(certified_only=False)).round == INTERVAL

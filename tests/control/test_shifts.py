@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import trio
-from distro_node.node.control.hours import parse_hours
 from distro_node.node.control.shifts import Shifts
-from distro_node.node.control.supervisor import Desk
+from distro_node.node.control.supervisor import Supervisor
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.hours import parse_hours
 from distro_node.node.telemetry.metrics import Metrics
-from distro_node.node.telemetry.telemetry import Journal
+from distro_node.node.telemetry.telemetry import Telemetry
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -137,31 +137,31 @@ class FakeStay:
 
 
 async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) -> None:
-    journal = Journal(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
+    telemetry = Telemetry(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
     shifts = Shifts(None)
-    desk = Desk(
+    supervisor = Supervisor(
         socket=tmp_path / "socket",
         shifts=shifts,
-        journal=journal,
+        telemetry=telemetry,
         facts={"peer": "p"},
         screen=False,
     )
     stays: list[FakeStay] = []
 
     async def live() -> None:
-        while await desk.next_stay():
+        while await supervisor.next_stay():
             stays.append(FakeStay())
-            with desk.serving(stays[-1]):
+            with supervisor.serving(stays[-1]):
                 await stays[-1].told.wait()
 
-    async with desk.open():
+    async with supervisor.open():
         nursery.start_soon(live)
         await wait_all_tasks_blocked()
-        assert desk.status()["sent_bytes"] == 10
+        assert supervisor.status()["sent_bytes"] == 10
         shifts.pause()
         await wait_all_tasks_blocked()
         assert stays[0].told.is_set()
-        resting = desk.status()
+        resting = supervisor.status()
         assert resting["state"] == "paused"
         assert resting["members"] == []
         assert (resting["name"], resting["sent_bytes"]) == ("swarm", 10)
@@ -169,8 +169,8 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
         await wait_all_tasks_blocked()
         assert len(stays) == 2
         # All stays count.
-        assert desk.status()["received_bytes"] == 40
-        assert desk._leave() == {"ok": True}
+        assert supervisor.status()["received_bytes"] == 40
+        assert supervisor._leave() == {"ok": True}
         await wait_all_tasks_blocked()
         assert stays[1].told.is_set()
-        assert not await desk.next_stay()
+        assert not await supervisor.next_stay()

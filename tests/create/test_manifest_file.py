@@ -35,7 +35,7 @@ def read(folder: Path, text: str | bytes) -> ManifestFile:
 
 
 def shipped(name: str, checkout: Path) -> ManifestFile:
-    return read_manifest_file(checkout / "node" / "manifests" / name)
+    return read_manifest_file(checkout / "node" / "create" / "manifests" / name)
 
 
 def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:

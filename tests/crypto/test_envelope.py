@@ -19,7 +19,7 @@ from distro_node.crypto.identity import Identity, PeerId
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-GOLDEN = Path(__file__).parent / "golden" / "envelope.hex"
+GOLDEN = Path(__file__).parents[1] / "golden" / "envelope.hex"
 REASONS = {"oversized", "malformed", "wrong_swarm", "bad_signature"}
 
 ALICE = Identity.from_seed(bytes(range(32)))

@@ -22,7 +22,7 @@ from libp2p.crypto.ed25519 import Ed25519PublicKey as LibraryKey
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.peer.id import ID
 
-RFC8032 = Path(__file__).parent / "golden" / "rfc8032.txt"
+RFC8032 = Path(__file__).parents[1] / "golden" / "rfc8032.txt"
 GROUP_ORDER = 2**252 + 27742317777372353535851937790883648493
 
 seeds = st.binary(min_size=32, max_size=32)

@@ -33,7 +33,7 @@ from distro_node.crypto.keystore import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 GOLDEN_PASSPHRASE = "correct horse"
 GOLDEN_IDENTITY = Identity.from_seed(bytes(range(32)))
 

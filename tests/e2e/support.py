@@ -20,7 +20,7 @@ from distro_node.node.control.command_socket import ask
 from distro_node.node.errors import UserError
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, SwarmDir
-from distro_node.node.storage.swarm_store import EntryFile, Records
+from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.manifest import Manifest, decode_manifest
 from distro_node.protocol.wire.swarm_id import parse_invite
@@ -196,7 +196,7 @@ class Node:
 
     def ledger(self) -> Ledger:
         """Its ledger, read from disk."""
-        return Records(self.directory, self.swarm.manifest).load_ledger(mend=False)
+        return SwarmStore(self.directory, self.swarm.manifest).load_ledger(mend=False)
 
     def received(self) -> dict[str, float]:
         """The bytes that it has received since its start, by kind."""

@@ -6,7 +6,7 @@ import pytest
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.member.divergence import Lookout
+from distro_node.protocol.member.divergence import Divergence
 from distro_node.protocol.member.effects import AskSync, Fork
 from distro_node.protocol.wire.messages import Heartbeat
 from simulation.chain import Chain
@@ -19,11 +19,11 @@ GOSSIP_A_SECOND = 4
 
 @pytest.mark.parametrize(("follows", "within"), [(True, 2), (False, 10)])
 def test_news_without_end_does_not_keep_a_member_from_asking(follows: bool, within: int) -> None:
-    lookout, ledger = Lookout(0.0), Ledger(toy_manifest())
+    divergence, ledger = Divergence(0.0), Ledger(toy_manifest())
     asked = [
         second / 4
         for second in range(4 * 60)
-        for effect in lookout.questions(
+        for effect in divergence.questions(
             ledger, last=second / 4 - 0.1, patience=0.0, follows=follows, now=second / 4
         )
         if isinstance(effect, AskSync)
@@ -32,11 +32,11 @@ def test_news_without_end_does_not_keep_a_member_from_asking(follows: bool, with
 
 
 def test_a_member_that_waits_for_slow_updates_asks_seldom() -> None:
-    lookout, ledger = Lookout(0.0), Ledger(toy_manifest())
+    divergence, ledger = Divergence(0.0), Ledger(toy_manifest())
     asked = [
         second
         for second in range(1000)
-        if lookout.questions(ledger, last=0.0, patience=200.0, follows=False, now=float(second))
+        if divergence.questions(ledger, last=0.0, patience=200.0, follows=False, now=float(second))
     ]
     assert len(asked) == 4
 
@@ -51,9 +51,11 @@ def test_a_heartbeat_of_one_who_is_counted_out_tells_of_another_chain() -> None:
         chain.grow()
 
     def compares(sender: PeerId, round_: int) -> bool:
-        lookout = Lookout(0.0)
-        lookout.stray(sender, Heartbeat(round_, 1), chain.ledger)
-        effects = lookout.questions(chain.ledger, last=0.0, patience=0.0, follows=False, now=100.0)
+        divergence = Divergence(0.0)
+        divergence.stray(sender, Heartbeat(round_, 1), chain.ledger)
+        effects = divergence.questions(
+            chain.ledger, last=0.0, patience=0.0, follows=False, now=100.0
+        )
         return any(isinstance(effect, Fork) for effect in effects)
 
     assert compares(out, 2)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from distro_node.protocol.chain import agreement, entries, evidence, sync
-from distro_node.protocol.member import divergence as lookout
+from distro_node.protocol.member import divergence as divergence
 from distro_node.protocol.member import mailbox, pacing, presence, proposing
-from distro_node.protocol.member import vote_recovery as recollection
+from distro_node.protocol.member import vote_recovery as vote_recovery
 from distro_node.protocol.wire import encoding as wire
 from distro_node.protocol.wire import membership, messages
 from distro_node.protocol.wire.manifest import MAX_MEMBERS, RoundSpec
@@ -69,7 +69,7 @@ def test_every_kind_of_message(sections: dict[str, str]) -> None:
         ("asks for admission | {} KiB |", mailbox.NEWCOMER_BYTES >> 10),
         ("| slots ahead of ours | {} |", agreement.SLOT_WINDOW),
         ("| masks kept of a ballot | {} |", agreement._MAX_MASKS),
-        ("or after {:.0f} seconds: a swarm that", recollection.RECALL_SECONDS),
+        ("or after {:.0f} seconds: a swarm that", vote_recovery.RECALL_SECONDS),
         ("members accused whom no record has expelled yet | {} |", proposing._MAX_ACCUSED),
         ("| expelled identities remembered | {} |", membership.MAX_EXPELLED),
         ("each an `Evidence`; at most {} |", messages.MAX_EVIDENCE),
@@ -80,7 +80,7 @@ def test_every_kind_of_message(sections: dict[str, str]) -> None:
         ("at most {} a record", proposing._MAX_ADMISSIONS),
         ("observed in the last {} rounds", pacing._WINDOW_ROUNDS),
         ("is {} times the {:.0f}th percentile", (pacing._MARGIN, 100 * pacing._QUANTILE)),
-        ("at most every {} seconds", {10.0: "ten"}[lookout._COMPARE_SECONDS]),
+        ("at most every {} seconds", {10.0: "ten"}[divergence._COMPARE_SECONDS]),
         ("as many as fit into {} MiB", sync.MAX_SYNC_RESPONSE_BYTES >> 20),
         ("nothing ran for {} seconds", {5.0: "five"}[presence._OWN_ABSENCE_SECONDS]),
         ("disconnected for more than {} seconds", {2.0: "two"}[presence._RECONNECT_SECONDS]),

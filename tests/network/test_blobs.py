@@ -11,7 +11,7 @@ import trio.testing
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange import blobs
-from distro_node.node.network.exchange import quarantine as avoidance
+from distro_node.node.network.exchange import quarantine as quarantine
 from distro_node.node.network.exchange.blobs import PROTOCOL, BlobFetcher, FetchFailed, serve_blobs
 from distro_node.node.network.network import Network
 from distro_node.node.network.scopes import open_scope
@@ -142,7 +142,7 @@ async def test_liars_frozen_and_dead_providers_are_overcome(
 async def test_who_takes_questions_and_answers_none_is_left_alone_and_counted(
     monkeypatch: pytest.MonkeyPatch, store: BlobStore, seeded: BlobStore
 ) -> None:
-    monkeypatch.setattr(avoidance, "_PATIENCE_SECONDS", 2.0)
+    monkeypatch.setattr(quarantine, "_PATIENCE_SECONDS", 2.0)
     cids = [seeded.put(bytes([number]) * 1000) for number in range(40)]
     asked = 0
 
@@ -177,7 +177,7 @@ def test_patience_grows_with_every_time_and_ends_with_a_sign_of_life() -> None:
     clock = trio.testing.MockClock()
 
     async def check() -> None:
-        peer, left_alone = PeerId(bytes(32)), avoidance.Avoidance()
+        peer, left_alone = PeerId(bytes(32)), quarantine.Quarantine()
         assert not left_alone.waited(peer, 6.0)
         for pause in (30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0):
             assert left_alone.waited(peer, 10.0)
@@ -192,7 +192,7 @@ def test_patience_grows_with_every_time_and_ends_with_a_sign_of_life() -> None:
         for number in range(3000):
             left_alone.add(PeerId(number.to_bytes(32, "big")))
             left_alone.waited(PeerId(number.to_bytes(32, "big")), 1.0)
-        assert len(left_alone._avoided) == len(left_alone._waited) == 1024
+        assert len(left_alone._quarantine) == len(left_alone._waited) == 1024
 
     trio.run(check, clock=clock)
 

@@ -23,7 +23,7 @@ from network.support import star
 SMALL = 1000
 
 
-class Shelf:
+class Spill:
     """A list of chunks that somebody has, or some of it."""
 
     def __init__(self, folder: Path, count: int) -> None:
@@ -53,12 +53,12 @@ class Served:
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path, 40)
+def spill(tmp_path: Path) -> Spill:
+    return Spill(tmp_path, 40)
 
 
 async def fetch(
-    network: Network, shelf: Shelf, store: BlobStore, *peers: PeerId, **options: Any
+    network: Network, spill: Spill, store: BlobStore, *peers: PeerId, **options: Any
 ) -> bool:
     settings: dict[str, Any] = {
         "providers": lambda: peers,
@@ -68,44 +68,44 @@ async def fetch(
     }
     fetcher = ChunkFetcher(network, store, BlobFetcher(network, store))
     with trio.fail_after(60):
-        return await fetcher.fetch(shelf.blob, shelf.blobs, **(settings | options))
+        return await fetcher.fetch(spill.blob, spill.blobs, **(settings | options))
 
 
-async def test_every_chunk_comes_once_and_from_several_peers(shelf: Shelf) -> None:
-    mine = BlobStore(shelf.folder / "mine")
+async def test_every_chunk_comes_once_and_from_several_peers(spill: Spill) -> None:
+    mine = BlobStore(spill.folder / "mine")
     steps: list[tuple[int, int]] = []
     async with star(4) as (a, *others):
-        served = [Served(other, shelf.store(f"{n}")) for n, other in enumerate(others)]
+        served = [Served(other, spill.store(f"{n}")) for n, other in enumerate(others)]
         peers = [other.peer for other in others]
-        assert await fetch(a, shelf, mine, *peers, progress=lambda *step: steps.append(step))
-        assert all(mine.get(cid) == data for cid, data in zip(shelf.cids, shelf.data, strict=True))
+        assert await fetch(a, spill, mine, *peers, progress=lambda *step: steps.append(step))
+        assert all(mine.get(cid) == data for cid, data in zip(spill.cids, spill.data, strict=True))
         assert steps == [(number + 1, 40) for number in range(40)]
-        assert sorted(cid for each in served for cid in each.asked) == sorted(shelf.cids)
+        assert sorted(cid for each in served for cid in each.asked) == sorted(spill.cids)
         assert all(each.asked for each in served)
 
 
-async def test_what_is_on_the_disk_is_not_fetched_again(shelf: Shelf) -> None:
-    mine = shelf.store("mine", range(30))
+async def test_what_is_on_the_disk_is_not_fetched_again(spill: Spill) -> None:
+    mine = spill.store("mine", range(30))
     # One has rotted since.
-    mine.path(shelf.cids[7]).write_bytes(b"rot")
+    mine.path(spill.cids[7]).write_bytes(b"rot")
     async with star(2) as (a, b):
-        served = Served(b, shelf.store("theirs"))
-        assert await fetch(a, shelf, mine, b.peer)
-        assert sorted(served.asked) == sorted([shelf.cids[7], *shelf.cids[30:]])
+        served = Served(b, spill.store("theirs"))
+        assert await fetch(a, spill, mine, b.peer)
+        assert sorted(served.asked) == sorted([spill.cids[7], *spill.cids[30:]])
         assert a.traffic.received["blob"] == 11 * (SMALL + 1)
 
 
 class Scripted:
     """A network and a fetcher in one: what each peer says it has, and what it was asked for."""
 
-    def __init__(self, shelf: Shelf, **says: bytes) -> None:
+    def __init__(self, spill: Spill, **says: bytes) -> None:
         self.peer = PeerId(bytes(32))
         self.says = {PeerId(name.encode() * 32): bits for name, bits in says.items()}
         self.heard: set[PeerId] = set()
         self.offences: list[str] = []
         self.fetched: list[tuple[ContentId, set[PeerId]]] = []
         self.lost: set[ContentId] = set()
-        self.shelf = shelf
+        self.spill = spill
 
     def connected(self) -> frozenset[PeerId]:
         return frozenset(self.says)
@@ -123,7 +123,7 @@ class Scripted:
         await trio.sleep(2 * chunks._PAUSE_SECONDS if len(self.fetched) <= 2 else 0.1)
         if cid in self.lost:
             raise FetchFailed(cid, dict.fromkeys(self.says, "not found"))
-        return self.shelf.data[self.shelf.cids.index(cid)]
+        return self.spill.data[self.spill.cids.index(cid)]
 
     async def run(self, **options: Any) -> bool:
         network: Any = self
@@ -133,9 +133,9 @@ class Scripted:
             "waiting": lambda failure: None,
             "wanted": lambda: True,
         }
-        store = BlobStore(self.shelf.folder / "scripted")
+        store = BlobStore(self.spill.folder / "scripted")
         return await ChunkFetcher(network, store, network).fetch(
-            self.shelf.blob, self.shelf.blobs, **(settings | options)
+            self.spill.blob, self.spill.blobs, **(settings | options)
         )
 
 
@@ -143,14 +143,14 @@ WHOLE, FIRST_HALF, NOTHING = b"\xff" * 5, b"\xff\xff\xf0\x00\x00", b""
 
 
 async def test_what_few_have_comes_first_and_from_them(
-    shelf: Shelf, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    spill: Spill, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunks, "MAX_UNDER_WAY", 2)
-    world = Scripted(shelf, a=WHOLE, b=FIRST_HALF, c=NOTHING)
+    world = Scripted(spill, a=WHOLE, b=FIRST_HALF, c=NOTHING)
     whole, half, _ = world.says
     assert await world.run()
     # Two were under way before anybody had said what it has.
-    numbers = [(shelf.cids.index(cid), peers) for cid, peers in world.fetched[2:]]
+    numbers = [(spill.cids.index(cid), peers) for cid, peers in world.fetched[2:]]
     rare = sum(number >= 20 for number, _ in numbers)
     assert [number >= 20 for number, _ in numbers] == [True] * rare + [False] * (38 - rare)
     assert all(peers == ({whole} if number >= 20 else {whole, half}) for number, peers in numbers)
@@ -158,9 +158,9 @@ async def test_what_few_have_comes_first_and_from_them(
 
 
 async def test_what_somebody_says_it_has_is_no_more_than_a_hint(
-    shelf: Shelf, autojump_clock: object
+    spill: Spill, autojump_clock: object
 ) -> None:
-    world = Scripted(shelf, a=NOTHING, b=b"\xff", c=b"\xff" * 6)
+    world = Scripted(spill, a=NOTHING, b=b"\xff", c=b"\xff" * 6)
     assert await world.run()
     assert world.offences
     assert set(world.offences) == {"malformed"}
@@ -173,15 +173,15 @@ async def test_what_somebody_says_it_has_is_no_more_than_a_hint(
 
 
 async def test_a_chunk_that_nobody_has_is_waited_for_as_long_as_it_is_wanted(
-    shelf: Shelf, autojump_clock: object
+    spill: Spill, autojump_clock: object
 ) -> None:
-    world = Scripted(shelf, a=WHOLE)
-    world.lost = {shelf.cids[3]}
+    world = Scripted(spill, a=WHOLE)
+    world.lost = {spill.cids[3]}
     said: list[FetchFailed] = []
     assert not await world.run(waiting=said.append, wanted=lambda: len(said) < 3)
     assert len(said) == 3
     # The others came in the meantime.
-    assert {cid for cid, _ in world.fetched} == set(shelf.cids)
+    assert {cid for cid, _ in world.fetched} == set(spill.cids)
 
     world.fetched.clear()
     world.lost.clear()
@@ -189,10 +189,10 @@ async def test_a_chunk_that_nobody_has_is_waited_for_as_long_as_it_is_wanted(
 
 
 async def test_a_slow_line_has_few_chunks_under_way(
-    shelf: Shelf, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    spill: Spill, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chunk that takes minutes loses minutes when the line breaks."""
-    world = Scripted(shelf, a=WHOLE)
+    world = Scripted(spill, a=WHOLE)
     under_way: list[int] = []
     busy = 0
 
@@ -210,8 +210,8 @@ async def test_a_slow_line_has_few_chunks_under_way(
     assert max(under_way[10:]) == chunks._FEWEST_UNDER_WAY
 
 
-async def test_a_question_is_a_content_id_and_lists_alone_have_chunks(shelf: Shelf) -> None:
-    store = shelf.store("theirs", range(9))
+async def test_a_question_is_a_content_id_and_lists_alone_have_chunks(spill: Spill) -> None:
+    store = spill.store("theirs", range(9))
     other = store.put(b"no list")
     async with star(2) as (a, b):
         serve_chunks(b, store)
@@ -219,7 +219,7 @@ async def test_a_question_is_a_content_id_and_lists_alone_have_chunks(shelf: She
         async def ask(question: bytes) -> bytes:
             return await a.request(b.peer, chunks.PROTOCOL, question, max_response=100, timeout=20)
 
-        assert await ask(shelf.blob) == b"\xff\x80\0\0\0"
+        assert await ask(spill.blob) == b"\xff\x80\0\0\0"
         assert await ask(other) == await ask(bytes(32)) == b""
         with pytest.raises(Exception, match="refuses: malformed"):
             await ask(b"short")

@@ -26,8 +26,8 @@ async def ask(asker: Network, peer: Network, request: bytes = b"hello") -> bytes
 async def test_two_peers_talk_through_a_relay() -> None:
     async with relay_and(2) as (relay, (a, b)):
         assert relay.carrier is not None
-        place = await b.circuits.reserve(relay.peer)
-        assert place.addresses == tuple(relay.own_addresses)
+        reservation = await b.circuits.reserve(relay.peer)
+        assert reservation.addresses == tuple(relay.own_addresses)
         assert await a.connect(through(relay, b)) == b.peer
         await until(lambda: a.peer in b.connected())
         assert a.relayed() == {b.peer}
@@ -59,7 +59,7 @@ async def test_the_end_of_one_circuit_leaves_the_others_alone() -> None:
 async def test_calls_that_cannot_be_put_through() -> None:
     limits = CircuitLimits(circuits_per_peer=1)
     async with relay_and(4, limits) as (relay, (a, b, c, stranger)):
-        with pytest.raises(DialError, match="does not hold a place"):
+        with pytest.raises(DialError, match="does not hold a reservation"):
             await a.connect(through(relay, b))
         await b.circuits.reserve(relay.peer)
         await c.circuits.reserve(relay.peer)
@@ -71,27 +71,27 @@ async def test_calls_that_cannot_be_put_through() -> None:
             await c.connect(through(relay, b))
         # Whoever has never asked this relay for anything takes no calls from it.
         assert relay.carrier is not None
-        relay.carrier._places[stranger.peer] = (trio.current_time() + 60, "")
+        relay.carrier._reservations[stranger.peer] = (trio.current_time() + 60, "")
         with pytest.raises(DialError, match="cannot reach it"):
             await c.connect(through(relay, stranger))
         # Nor does a peer that is no relay put anything through.
         with pytest.raises(DialError, match="it is no relay"):
             await c.connect(circuit_through(a.own_addresses[0], stranger.peer))
-        assert dict(relay.carrier.refused) == {"no_place": 1, "circuits": 2, "unreachable": 1}
+        assert dict(relay.carrier.refused) == {"no_reservation": 1, "circuits": 2, "unreachable": 1}
 
 
-async def test_places_are_bounded_and_lapse() -> None:
-    limits = CircuitLimits(places=3, places_per_address=2, place_seconds=100)
+async def test_reservations_are_bounded_and_lapse() -> None:
+    limits = CircuitLimits(reservations=3, reservations_per_address=2, reservation_seconds=100)
     async with relay_and(3, limits) as (relay, (a, b, c)):
         assert relay.carrier is not None
         for each in (a, b, a):
             await each.circuits.reserve(relay.peer)
         with pytest.raises(DialError, match="the relay is full"):
             await c.circuits.reserve(relay.peer)
-        assert relay.carrier.places() == 2
-        relay.carrier._places[b.peer] = (trio.current_time(), "127.0.0.1")
+        assert relay.carrier.reservations() == 2
+        relay.carrier._reservations[b.peer] = (trio.current_time(), "127.0.0.1")
         await c.circuits.reserve(relay.peer)
-        with pytest.raises(DialError, match="does not hold a place"):
+        with pytest.raises(DialError, match="does not hold a reservation"):
             await a.connect(through(relay, b))
         relay.carries = False
         with pytest.raises(DialError, match="the relay refuses"):

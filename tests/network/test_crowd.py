@@ -76,7 +76,7 @@ async def test_a_bootstrap_peer_tells_how_busy_it_is() -> None:
     metrics = BootstrapMetrics(version="1")
     async with relayed_pair() as (relay, *_):
         assert relay.carrier is not None
-        relay.carrier.refused["places"] += 2
+        relay.carrier.refused["reservations"] += 2
         carried = relay.carrier.relayed_bytes
         for _ in range(2):
             metrics.update(relay, Registry())
@@ -84,9 +84,9 @@ async def test_a_bootstrap_peer_tells_how_busy_it_is() -> None:
         assert carried > 0
         for line in (
             "distro_bootstrap_peers_connected 2.0",
-            "distro_bootstrap_places 1.0",
+            "distro_bootstrap_reservations 1.0",
             "distro_bootstrap_circuits 1.0",
-            'distro_bootstrap_refused_total{reason="places"} 2.0',
+            'distro_bootstrap_refused_total{reason="reservations"} 2.0',
         ):
             assert line in page
         # Twice brought up to date, counted once; nothing can have come in between.

@@ -30,8 +30,8 @@ from network.support import (
 )
 
 LIMITS = CircuitLimits(
-    places=6,
-    places_per_address=3,
+    reservations=6,
+    reservations_per_address=3,
     circuits=7,
     circuits_per_peer=2,
     circuits_per_address=4,
@@ -52,9 +52,9 @@ class Ledger:
 
     def reserve(self, peer: PeerId, address: str) -> HopMessage:
         answer = self._reserve(peer, address)
-        of_one = Counter(where for _, where in self._relay._places.values())
-        self._note("places", len(self._relay._places))
-        self._note("places_per_address", max(of_one.values(), default=0))
+        of_one = Counter(where for _, where in self._relay._reservations.values())
+        self._note("reservations", len(self._relay._reservations))
+        self._note("reservations_per_address", max(of_one.values(), default=0))
         return answer
 
     async def join(self, stream: Any, caller: PeerId, callee: PeerId) -> HopMessage | None:
@@ -68,7 +68,7 @@ class Ledger:
 
 
 async def flood(attacker: Network, relay: Network, others: list[PeerId]) -> None:
-    """Ask for places and for circuits to everybody, say nothing, talk nonsense; never hang up."""
+    """Ask for reservations and for circuits to everybody, say nothing, talk nonsense; never hang up."""
     chance = random.Random(attacker.peer)
     for _ in range(6):
         for message in (
@@ -133,8 +133,13 @@ async def test_a_crowd_gets_no_more_than_the_bounds_and_breaks_no_honest_circuit
         for name, most in ledger.most.items():
             assert most <= getattr(LIMITS, name), name
         # The bounds were tried, and what there is was given.
-        assert ledger.most["places"] == LIMITS.places
-        assert relay.carrier.refused.keys() >= {"places", "circuits", "no_place", "malformed"}
+        assert ledger.most["reservations"] == LIMITS.reservations
+        assert relay.carrier.refused.keys() >= {
+            "reservations",
+            "circuits",
+            "no_reservation",
+            "malformed",
+        }
         assert (muxers(a), muxers(b)) == before
         # What the crowd held it loses with its connections, and others get it.
         for each in crowd:

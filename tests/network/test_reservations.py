@@ -1,4 +1,4 @@
-"""Nodes that nobody can dial: they hold places at relays and make one swarm all the same."""
+"""Nodes that nobody can dial: they hold reservations at relays and make one swarm all the same."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_bootstrap_peer_puts_several_swarms_through_and_mixes_none(
         )
         (network,) = opened
         assert network.carrier is not None
-        assert network.carrier.places() == 9
+        assert network.carrier.reservations() == 9
         # Each two of a swarm's three; two that called each other at once have two.
         assert 9 <= network.carrier.circuits <= 18
         bootstrap.scope.cancel()

@@ -6,19 +6,19 @@ import pytest
 import trio
 from distro_node.node.network.ledbat import FEWEST_BYTES, Sample
 from distro_node.node.network.rates import Rate
-from distro_node.node.network.upload_priority import Lane, Lanes
+from distro_node.node.network.upload_priority import Priority, UploadPriorities
 from trio.testing import MockClock
 
 PIECE = 65_507
 SPEED = 1_000_000.0
 
 
-async def send(lane: Lane, size: int) -> float:
+async def send(priority: Priority, size: int) -> float:
     """Send so many bytes as a transfer does; the seconds that it took."""
     begun = trio.current_time()
     while size > 0:
-        piece = min(size, lane.piece(PIECE))
-        await lane.spend(piece)
+        piece = min(size, priority.piece(PIECE))
+        await priority.spend(piece)
         size -= piece
     return trio.current_time() - begun
 
@@ -39,12 +39,12 @@ class Wire(Rate):
 async def test_a_round_loses_a_fiftieth_to_newcomers_and_no_more(
     rate: Rate, autojump_clock: MockClock
 ) -> None:
-    lanes = Lanes(rate)
+    priorities = UploadPriorities(rate)
     size, got = 8_000_000, 0
 
     async def newcomers() -> None:
         nonlocal got
-        patient = lanes.patient(Connection())
+        patient = priorities.patient(Connection())
         while True:
             piece = patient.piece(PIECE)
             await patient.spend(piece)
@@ -57,8 +57,8 @@ async def test_a_round_loses_a_fiftieth_to_newcomers_and_no_more(
         # Nobody else sends: all of the line.
         assert got == pytest.approx(2.0 * SPEED, rel=0.15)
         got = 0
-        with lanes.urgent(Connection()) as lane:
-            seconds = await send(lane, size)
+        with priorities.urgent(Connection()) as priority:
+            seconds = await send(priority, size)
         # What was under way when the update began goes out before it.
         assert seconds <= (size / 0.98 + 5 * PIECE) / SPEED
         assert 0.015 * size < got < 0.025 * size + 5 * PIECE
@@ -70,15 +70,15 @@ async def test_a_round_loses_a_fiftieth_to_newcomers_and_no_more(
 
 
 async def test_several_updates_share_what_is_left(autojump_clock: MockClock) -> None:
-    lanes = Lanes(Rate(SPEED))
+    priorities = UploadPriorities(Rate(SPEED))
     ends: list[float] = []
 
     async def update() -> None:
-        with lanes.urgent(Connection()) as lane:
-            ends.append(await send(lane, 2_000_000))
+        with priorities.urgent(Connection()) as priority:
+            ends.append(await send(priority, 2_000_000))
 
     async def newcomer() -> None:
-        await send(lanes.patient(Connection()), 100_000_000)
+        await send(priorities.patient(Connection()), 100_000_000)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(newcomer)
@@ -90,26 +90,26 @@ async def test_several_updates_share_what_is_left(autojump_clock: MockClock) -> 
 
 
 async def test_an_update_to_somebody_frozen_stops_no_newcomer(autojump_clock: MockClock) -> None:
-    lanes = Lanes(Rate(SPEED))
-    with lanes.urgent(Connection()) as lane:
-        await lane.spend(1000)
+    priorities = UploadPriorities(Rate(SPEED))
+    with priorities.urgent(Connection()) as priority:
+        await priority.spend(1000)
         begun = trio.current_time()
-        await send(lanes.patient(Connection()), 1_000_000)
+        await send(priorities.patient(Connection()), 1_000_000)
         assert trio.current_time() - begun < 3.0
 
 
 async def test_a_newcomer_is_never_left_without_a_word(autojump_clock: MockClock) -> None:
     """The other end takes ten seconds of silence for an end."""
-    lanes = Lanes(Rate(1000.0))
+    priorities = UploadPriorities(Rate(1000.0))
 
     async def updates() -> None:
-        with lanes.urgent(Connection()) as lane:
-            await send(lane, 10_000_000)
+        with priorities.urgent(Connection()) as priority:
+            await send(priority, 10_000_000)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(updates)
         await trio.sleep(1.0)
-        patient = lanes.patient(Connection())
+        patient = priorities.patient(Connection())
         for _ in range(5):
             begun = trio.current_time()
             await patient.spend(patient.piece(PIECE))
@@ -149,13 +149,13 @@ async def test_newcomers_wait_until_the_end_of_an_update_has_arrived(
     autojump_clock: MockClock,
 ) -> None:
     """Not only until the kernel has taken it: that end is a tenth of it or more."""
-    lanes, member, newcomer = Lanes(Rate()), Socket(), Socket()
-    with lanes.urgent(member) as lane:
-        await lane.spend(300_000)
+    priorities, member, newcomer = UploadPriorities(Rate()), Socket(), Socket()
+    with priorities.urgent(member) as priority:
+        await priority.spend(300_000)
         member.handed = 300_000
         await trio.sleep(1.0)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lanes.patient(newcomer).spend, PIECE)
+        nursery.start_soon(priorities.patient(newcomer).spend, PIECE)
         for arrived in (100_000, 200_000, 299_999):
             member.arrived = arrived
             await trio.sleep(0.1)
@@ -171,32 +171,32 @@ async def test_an_update_to_a_slow_reader_holds_up_newcomers_no_longer_than_a_li
     took: float, waited: float, autojump_clock: MockClock
 ) -> None:
     """Where rounds are short and the other end reads slowly, some end is always on its way."""
-    lanes, member, newcomer = Lanes(Rate()), Socket(), Socket()
-    with lanes.urgent(member) as lane:
-        await lane.spend(3_000)
+    priorities, member, newcomer = UploadPriorities(Rate()), Socket(), Socket()
+    with priorities.urgent(member) as priority:
+        await priority.spend(3_000)
         member.handed = 3_000
         await trio.sleep(took)
     begun = trio.current_time()
-    await lanes.patient(newcomer).spend(PIECE)
+    await priorities.patient(newcomer).spend(PIECE)
     assert trio.current_time() - begun == pytest.approx(waited, abs=0.03)
 
 
 @pytest.mark.usefixtures("sockets")
 async def test_newcomers_wait_for_room_on_their_line(autojump_clock: MockClock) -> None:
-    lanes, newcomer = Lanes(Rate()), Socket()
-    lane = lanes.patient(newcomer)
+    priorities, newcomer = UploadPriorities(Rate()), Socket()
+    priority = priorities.patient(newcomer)
     # All transfers of one connection share what it may have under way.
-    assert lanes.patient(newcomer) is lane
-    piece = lane.piece(PIECE)
+    assert priorities.patient(newcomer) is priority
+    piece = priority.piece(PIECE)
     assert piece <= FEWEST_BYTES
-    await lane.spend(piece)
+    await priority.spend(piece)
     newcomer.handed = FEWEST_BYTES
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lane.spend, piece)
+        nursery.start_soon(priority.spend, piece)
         await trio.sleep(1.0)
         assert nursery.child_tasks
         newcomer.arrived = FEWEST_BYTES
     # However long nothing arrives, the other end hears something before it gives up.
     newcomer.handed += FEWEST_BYTES
     with trio.fail_after(5.0):
-        await lane.spend(piece)
+        await priority.spend(piece)

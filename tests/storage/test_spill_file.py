@@ -1,4 +1,4 @@
-"""The shelf on disk."""
+"""The spill on disk."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from distro_node.node.storage.spill_file import FileShelf
+from distro_node.node.storage.spill_file import SpillFile
 
 
 def test_entries_come_back_and_leave_nothing_to_be_seen(tmp_path: Path) -> None:
-    shelf = FileShelf(tmp_path)
+    spill = SpillFile(tmp_path)
     entries = [b"", b"one", bytes(5000)]
-    places = [shelf.put(entry) for entry in entries]
-    assert [shelf.get(place) for place in places] == entries
+    places = [spill.put(entry) for entry in entries]
+    assert [spill.get(place) for place in places] == entries
     assert list(tmp_path.iterdir()) == []
 
 
@@ -22,8 +22,8 @@ def test_entries_come_back_and_leave_nothing_to_be_seen(tmp_path: Path) -> None:
 def test_what_a_full_disk_does_not_take_stays_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int | None
 ) -> None:
-    shelf = FileShelf(tmp_path)
-    first = shelf.put(b"first")
+    spill = SpillFile(tmp_path)
+    first = spill.put(b"first")
     whole_write = os.pwrite
 
     def full(file: int, data: bytes, place: int) -> int:
@@ -33,9 +33,9 @@ def test_what_a_full_disk_does_not_take_stays_in_memory(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        kept: Sequence[int] = [shelf.put(b"second"), shelf.put(b"third")]
-    last = shelf.put(b"last")
-    assert [shelf.get(place) for place in (first, *kept, last)] == [
+        kept: Sequence[int] = [spill.put(b"second"), spill.put(b"third")]
+    last = spill.put(b"last")
+    assert [spill.get(place) for place in (first, *kept, last)] == [
         b"first",
         b"second",
         b"third",

@@ -14,7 +14,8 @@ import pytest
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.traffic import KINDS
 from distro_node.node.telemetry.bootstrap_metrics import BootstrapMetrics, Refusal
-from distro_node.node.telemetry.metrics import Follower, Kind, Metrics, Reason, reference
+from distro_node.node.telemetry.metrics import Follower, Kind, Metrics, Reason
+from distro_node.node.telemetry.metrics_reference import reference
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -96,7 +97,7 @@ def test_label_values_are_those_that_the_code_uses(checkout: Path) -> None:
 
 
 def test_reasons_of_a_relay_are_those_that_the_code_uses(checkout: Path) -> None:
-    source = (checkout / "node" / "network" / "relaying.py").read_text(encoding="utf-8")
+    source = (checkout / "node" / "network" / "circuit_relay.py").read_text(encoding="utf-8")
     reasons = {
         node.args[1].value
         for node in ast.walk(ast.parse(source))

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 from distro_node.node.telemetry.metrics import Metrics
-from distro_node.node.telemetry.telemetry import Journal
+from distro_node.node.telemetry.telemetry import Telemetry
 from simulation.chain import Chain
 from simulation.swarm import identity
 
 ME = identity(0).peer
 
 
-def new_journal(history: Path) -> Journal:
-    journal = Journal(ME, Metrics(version="test"))
-    journal.keep_history(history)
-    return journal
+def new_telemetry(history: Path) -> Telemetry:
+    telemetry = Telemetry(ME, Metrics(version="test"))
+    telemetry.keep_history(history)
+    return telemetry
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def history(tmp_path: Path) -> Path:
     return tmp_path / "history.jsonl"
 
 
-def apply_rounds(journal: Journal, chain: Chain, *rounds: int, fingerprint: int = 9) -> None:
+def apply_rounds(telemetry: Telemetry, chain: Chain, *rounds: int, fingerprint: int = 9) -> None:
     for round_ in rounds:
-        journal.applied(chain.ledger[round_].record, 2, fingerprint + round_, 0.1, float(round_))
+        telemetry.applied(chain.ledger[round_].record, 2, fingerprint + round_, 0.1, float(round_))
 
 
 @pytest.fixture
@@ -43,12 +43,12 @@ def told(history: Path) -> list[int]:
 
 
 def test_replayed_rounds_are_counted_once(history: Path, chain: Chain) -> None:
-    journal = new_journal(history)
-    apply_rounds(journal, chain, 1, 2, 3)
-    before = journal.status()
+    telemetry = new_telemetry(history)
+    apply_rounds(telemetry, chain, 1, 2, 3)
+    before = telemetry.status()
     # A new trainer begins at a snapshot.
-    apply_rounds(journal, chain, 2, 3, 4)
-    after = journal.status()
+    apply_rounds(telemetry, chain, 2, 3, 4)
+    after = telemetry.status()
     assert told(history) == [1, 2, 3, 4]
     assert after["rounds_contributed"] == before["rounds_contributed"] + 1 == 4
     assert after["tokens"] == 4 * 2 * 500
@@ -56,29 +56,29 @@ def test_replayed_rounds_are_counted_once(history: Path, chain: Chain) -> None:
 
 
 def test_a_restart_goes_on_where_the_history_ends(history: Path, chain: Chain) -> None:
-    apply_rounds(new_journal(history), chain, 1, 2, 3)
+    apply_rounds(new_telemetry(history), chain, 1, 2, 3)
     with history.open("a") as file:
         file.write('{"round": 3, "heldout": 2.5}\nno line\n[]\n{"round": "x", "finger')
-    apply_rounds(new_journal(history), chain, 2, 3, 4)
+    apply_rounds(new_telemetry(history), chain, 2, 3, 4)
     rounds = [line for line in history.read_text().splitlines() if '"counted"' in line]
     assert [json.loads(line)["round"] for line in rounds] == [1, 2, 3, 4]
     assert '"finger{' not in history.read_text()
 
 
 def test_rounds_of_another_chain_are_told_again(history: Path, chain: Chain) -> None:
-    journal = new_journal(history)
-    apply_rounds(journal, chain, 1, 2, 3)
-    apply_rounds(journal, chain, 2, 3, fingerprint=70)
+    telemetry = new_telemetry(history)
+    apply_rounds(telemetry, chain, 1, 2, 3)
+    apply_rounds(telemetry, chain, 2, 3, fingerprint=70)
     assert told(history) == [1, 2, 3, 2, 3]
 
 
 def test_the_trainer_s_waiting_is_told_by_round_and_as_a_share(history: Path, chain: Chain) -> None:
-    journal = new_journal(history)
-    assert journal.status()["trainer_idle"] is None
+    telemetry = new_telemetry(history)
+    assert telemetry.status()["trainer_idle"] is None
     for round_ in (1, 2, 3):
-        journal.idle(0.25)
-        apply_rounds(journal, chain, round_)
+        telemetry.idle(0.25)
+        apply_rounds(telemetry, chain, round_)
     lines = [json.loads(line) for line in history.read_text().splitlines()]
     assert [line["idle_seconds"] for line in lines] == [0.25, 0.25, 0.25]
     # A round a second.
-    assert journal.status()["trainer_idle"] == 0.25
+    assert telemetry.status()["trainer_idle"] == 0.25

@@ -1,4 +1,4 @@
-"""The workshop with a trainer made of notes: what is done in which order, whatever dies when."""
+"""The supervisor, with a trainer made of notes: what is done in which order, whatever dies when."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import trio
 from distro_node.crypto.hashing import content_id
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.metrics import Metrics
-from distro_node.node.telemetry.telemetry import Journal
-from distro_node.node.trainer import trainer_supervisor as workshop_module
+from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.node.trainer import trainer_supervisor as module
 from distro_node.node.trainer.client import Applied, Trained, TrainerDied, TrainerSpec
-from distro_node.node.trainer.trainer_supervisor import Workshop
+from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
 from distro_node.protocol.member.effects import Apply
 from distro_node.protocol.wire.messages import Record, RecordId
 from simulation.swarm import identity, toy_manifest
@@ -34,7 +34,7 @@ class FakeTrainer:
 
     info = SimpleNamespace(device="fake", parameters=1)
 
-    def __init__(self, shop: FakeShop) -> None:
+    def __init__(self, shop: FakeSupervisor) -> None:
         self._shop = shop
         self.parameters = -1
 
@@ -62,24 +62,24 @@ class FakeTrainer:
         return {"process_bytes": 0, "device_bytes": 0}
 
 
-class FakeShop:
-    """A workshop with such trainers, and the member it reports to: it wants the next round applied."""
+class FakeSupervisor:
+    """A supervisor with such trainers, and the member it reports to: it wants the next round applied."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.deaths = 0
         self.applied_rounds: list[int] = []
-        self.journal = Journal(identity(0).peer, Metrics(version="test"))
+        self.telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
         self.trained_on: dict[int, int] = {}
         self.before_load: Callable[[], Any] = trio.lowlevel.checkpoint
         # Of the snapshots and of the member no more is used than has the same names here.
         snapshots: Any = self
-        self.workshop = Workshop(
+        self.trainer_supervisor = TrainerSupervisor(
             manifest=toy_manifest(),
             spec=TrainerSpec(manifest=b"", blobs=tmp_path),
             store=BlobStore(tmp_path / "blobs"),
             snapshots=snapshots,
             momentum=tmp_path / "momentum",
-            journal=self.journal,
+            telemetry=self.telemetry,
             evaluate_every=1000,
             data_ready=lambda samples: self.data_ready(samples),
         )
@@ -98,7 +98,7 @@ class FakeShop:
         return None
 
     def loaded(self, round: int, fingerprint: int, snapshot: object) -> None:
-        self.workshop.apply(apply_effect(round + 1))
+        self.trainer_supervisor.apply(apply_effect(round + 1))
 
     def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
         assert round in self.trained_on
@@ -106,24 +106,24 @@ class FakeShop:
     def applied(self, record_round: int, fingerprint: int, seconds: float, _: object) -> None:
         self.applied_rounds.append(record_round)
         if record_round < LOADED_ROUND + 5:
-            self.workshop.apply(apply_effect(record_round + 1))
+            self.trainer_supervisor.apply(apply_effect(record_round + 1))
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeShop:
-    made = FakeShop(tmp_path)
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSupervisor:
+    made = FakeSupervisor(tmp_path)
 
     @asynccontextmanager
     async def open_fake(spec: TrainerSpec) -> AsyncIterator[FakeTrainer]:
         yield FakeTrainer(made)
 
-    monkeypatch.setattr(workshop_module, "open_trainer", open_fake)
+    monkeypatch.setattr(module, "open_trainer", open_fake)
     return made
 
 
-async def run_until(shop: FakeShop, done: Callable[[], bool]) -> None:
+async def run_until(shop: FakeSupervisor, done: Callable[[], bool]) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(shop.workshop.run, shop)
+        nursery.start_soon(shop.trainer_supervisor.run, shop)
         with trio.fail_after(100):
             while not done():  # noqa: ASYNC110 - whatever ends the wait has no event
                 await trio.sleep(0.01)
@@ -131,14 +131,14 @@ async def run_until(shop: FakeShop, done: Callable[[], bool]) -> None:
 
 
 async def test_what_was_queued_for_a_dead_trainer_is_not_done_by_the_next(
-    shop: FakeShop, autojump_clock: trio.abc.Clock
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
 ) -> None:
     """A round may be decided while no trainer runs; its turn comes after the replay."""
     shop.deaths = 1
 
     async def decide_meanwhile() -> None:
         if shop.deaths == 0:
-            shop.workshop.apply(apply_effect(LOADED_ROUND + 4))
+            shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 4))
 
     shop.before_load = decide_meanwhile
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
@@ -146,7 +146,7 @@ async def test_what_was_queued_for_a_dead_trainer_is_not_done_by_the_next(
 
 
 async def test_a_reload_drops_what_was_queued_for_the_old_parameters(
-    shop: FakeShop, autojump_clock: trio.abc.Clock
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
 ) -> None:
     loads = 0
 
@@ -155,8 +155,8 @@ async def test_a_reload_drops_what_was_queued_for_the_old_parameters(
         loads += 1
         if loads == 1:
             # As when a mismatch is found while the first load is still under way.
-            shop.workshop.reload()
-            shop.workshop.apply(apply_effect(LOADED_ROUND + 4))
+            shop.trainer_supervisor.reload()
+            shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 4))
 
     shop.before_load = count
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
@@ -164,7 +164,7 @@ async def test_a_reload_drops_what_was_queued_for_the_old_parameters(
 
 
 async def test_training_ahead_is_done_on_the_parameters_that_there_are(
-    shop: FakeShop, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With overlap, a record that is decided meanwhile waits for the end of it."""
     at_work = trio.Event()
@@ -173,17 +173,19 @@ async def test_training_ahead_is_done_on_the_parameters_that_there_are(
         at_work.set()
 
     monkeypatch.setattr(shop, "data_ready", has_data)
-    monkeypatch.setattr(shop, "loaded", lambda round, *_: shop.workshop.train(round + 2, (1,)))
+    monkeypatch.setattr(
+        shop, "loaded", lambda round, *_: shop.trainer_supervisor.train(round + 2, (1,))
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_until, shop, lambda: shop.applied_rounds)
         await at_work.wait()
         await trio.sleep(1.0)
-        shop.workshop.apply(apply_effect(LOADED_ROUND + 1))
+        shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 1))
     assert shop.trained_on == {LOADED_ROUND + 2: LOADED_ROUND}
 
 
 async def test_training_ahead_whose_data_is_late_lets_the_record_pass(
-    shop: FakeShop, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrived = trio.Event()
 
@@ -192,8 +194,8 @@ async def test_training_ahead_whose_data_is_late_lets_the_record_pass(
 
     def loaded(round: int, *_: object) -> None:
         # What is asked for a round that is decided before its data comes is dropped.
-        shop.workshop.train(round + 1, (1,))
-        shop.workshop.train(round + 2, (1,))
+        shop.trainer_supervisor.train(round + 1, (1,))
+        shop.trainer_supervisor.train(round + 2, (1,))
 
     def applied(round: int, *_: object) -> None:
         shop.applied_rounds.append(round)
@@ -204,7 +206,7 @@ async def test_training_ahead_whose_data_is_late_lets_the_record_pass(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_until, shop, lambda: LOADED_ROUND + 2 in shop.trained_on)
         await trio.sleep(10.0)
-        shop.workshop.apply(apply_effect(LOADED_ROUND + 1))
+        shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 1))
         await trio.sleep(10.0)
         assert shop.applied_rounds == [LOADED_ROUND + 1]
         arrived.set()
@@ -212,14 +214,14 @@ async def test_training_ahead_whose_data_is_late_lets_the_record_pass(
 
 
 async def test_waiting_is_counted(
-    shop: FakeShop, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shop, "loaded", lambda *_: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_until, shop, lambda: shop.applied_rounds)
         await trio.sleep(7.0)
-        shop.workshop.apply(apply_effect(LOADED_ROUND + 1))
-    registry = shop.journal.metrics.registry
+        shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 1))
+    registry = shop.telemetry.metrics.registry
     assert registry.get_sample_value("distro_trainer_idle_seconds_total") == pytest.approx(
         7.0, abs=0.1
     )

@@ -48,7 +48,7 @@ PROTOCOL = "/distro/introduce/1"
 
 # A swarm of this many is connected each to each; in larger ones gossip hops.
 MAX_CONNECTED = 64
-# Records heard of and not (yet) connected to.
+# SwarmStore heard of and not (yet) connected to.
 _MAX_HEARD = 512
 _HEARD_SECONDS = 600.0
 _MAX_REMEMBERED = 64
@@ -297,7 +297,7 @@ class Introducer:
             record = known[0]
         self._heard[record.peer] = (record, trio.current_time())
         if known is None or known[0].addresses != record.addresses:
-            # A place at a relay is an address, too: worth a try before the next turn.
+            # A reservation at a relay is an address, too: worth a try before the next turn.
             self._next_dial.pop(record.peer, None)
             self._tell_news()
         if len(self._heard) > _MAX_HEARD:

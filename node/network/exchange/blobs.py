@@ -23,7 +23,7 @@ from ...storage.blob_store import BlobStore
 from ..errors import RequestError
 from ..network import Network
 from ..scopes import open_scope
-from .quarantine import Avoidance
+from .quarantine import Quarantine
 from .relays import PROTOCOL as RELAY
 from .relays import Relays
 from .speeds import Speeds
@@ -131,7 +131,7 @@ class BlobFetcher:
         self._latency = 0.25
         self._rate = 1e6
         self._speeds = Speeds()
-        self._frozen = Avoidance()
+        self._frozen = Quarantine()
         self._watching = False
 
     async def fetch(

@@ -17,23 +17,23 @@ _LONGEST_SECONDS = 600.0
 _MAX_PEERS = 1024
 
 
-class Avoidance:
+class Quarantine:
     """The peers that are left alone at present, by trio's clock."""
 
     def __init__(self) -> None:
         # By peer: until when, and for how long the next time.
-        self._avoided: dict[PeerId, tuple[float, float]] = {}
+        self._quarantine: dict[PeerId, tuple[float, float]] = {}
         self._waited: dict[PeerId, float] = {}
 
     def __contains__(self, peer: PeerId) -> bool:
-        return self._avoided.get(peer, (0.0, 0.0))[0] > trio.current_time()
+        return self._quarantine.get(peer, (0.0, 0.0))[0] > trio.current_time()
 
     def add(self, peer: PeerId) -> None:
         """Leave a peer alone from now on."""
-        _, pause = self._avoided.pop(peer, (0.0, _FIRST_SECONDS))
-        self._avoided[peer] = (trio.current_time() + pause, min(2 * pause, _LONGEST_SECONDS))
-        if len(self._avoided) > _MAX_PEERS:
-            del self._avoided[next(iter(self._avoided))]
+        _, pause = self._quarantine.pop(peer, (0.0, _FIRST_SECONDS))
+        self._quarantine[peer] = (trio.current_time() + pause, min(2 * pause, _LONGEST_SECONDS))
+        if len(self._quarantine) > _MAX_PEERS:
+            del self._quarantine[next(iter(self._quarantine))]
 
     def waited(self, peer: PeerId, seconds: float) -> bool:
         """A peer was waited for in vain; whether it has been for so long that it is left alone now."""
@@ -48,5 +48,5 @@ class Avoidance:
 
     def forgive(self, peer: PeerId) -> None:
         """Forget all about a peer."""
-        self._avoided.pop(peer, None)
+        self._quarantine.pop(peer, None)
         self._waited.pop(peer, None)

@@ -15,7 +15,7 @@ from ....crypto.identity import PeerId
 from ....protocol.wire.relay_requests import RelayRequest
 from ..errors import RequestError
 from ..network import Network, PeerUp
-from .quarantine import Avoidance
+from .quarantine import Quarantine
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Relays:
         self._network = network
         self._relays: set[PeerId] = set()
         # Whoever was overtaken by a home line is no help.
-        self._slow = Avoidance()
+        self._slow = Quarantine()
 
     async def run(self) -> None:
         """Ask every new connection, for ever."""

@@ -14,7 +14,7 @@ from .dial_back import DialBack
 from .port_mapping import Mapping
 from .punching import Punching
 from .reachability import Reachability
-from .reservations import Places
+from .reservations import Reservations
 from .upgrades import Upgrades
 
 _CHECK_SECONDS = 1.0
@@ -27,7 +27,7 @@ class Reach:
         """`upnp`: ask the router to open a port, if others cannot dial us."""
         self._network = network
         self._reachability = Reachability(network, introducer)
-        self._places = Places(network, introducer, self._needs_relay)
+        self._reservations = Reservations(network, introducer, self._needs_relay)
         self._mapping = Mapping(network, lambda: self._reachability.verdict == "unreachable")
         punching = Punching(network, lambda: self._reachability.observed)
         self._upgrades = Upgrades(network, introducer, punching)
@@ -35,10 +35,10 @@ class Reach:
         DialBack(network)
 
     async def run(self) -> None:
-        """Learn who can dial us, hold places at relays, replace circuits; for ever."""
+        """Learn who can dial us, hold reservations at relays, replace circuits; for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._reachability.run)
-            nursery.start_soon(self._places.run)
+            nursery.start_soon(self._reservations.run)
             nursery.start_soon(self._upgrades.run)
             if self._upnp:
                 nursery.start_soon(self._mapping.run)
@@ -62,7 +62,7 @@ class Reach:
             "observed": reachability.observed,
             "port": reachability.port,
             "mapped": self._mapping.address,
-            "relays": [peer_text(relay) for relay in self._places.relays],
+            "relays": [peer_text(relay) for relay in self._reservations.relays],
             "ways": {
                 peer_text(peer): "relayed" if peer in relayed else "direct"
                 for peer in self._network.connected()
@@ -79,7 +79,7 @@ class Reach:
             return "reachable in this network; nobody outside it has tried"
         if verdict == "unreachable":
             carried = "or nothing: a relay carries you"
-            if not self._places.relays:
+            if not self._reservations.relays:
                 carried = "or name a bootstrap peer that relays with --bootstrap"
             return f"not reachable from outside: open TCP {port}, {carried}"
         return "not known yet: nobody has called back"

@@ -2,7 +2,7 @@
 
 The verdict comes from peers that call back (`dial_back`), bootstrap peers first, and is renewed now
 and then, and whenever our addresses change. One peer's word is enough: whoever lies about it costs
-us a place at a relay that we did not need, or nothing.
+us a reservation at a relay that we did not need, or nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Places at relays: how a node that nobody can dial is reached all the same.
+"""Reservations at relays: how a node that nobody can dial is reached all the same.
 
-As long as it is wanted, a node holds places at up to two relays: bootstrap peers, else members that it
-could dial itself and that are willing. It tells the addresses that come with them, and looks for
-another relay when one goes.
+As long as it is wanted, a node holds reservations at up to two relays: bootstrap peers, else members
+that it could dial itself and that are willing. It tells the addresses that come with them, and looks
+for another relay when one goes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _FIRST_RETRY_SECONDS = 2.0
 _LAST_RETRY_SECONDS = 30.0
 
 
-class Places:
-    """The places of one node. `run` does the work, for ever."""
+class Reservations:
+    """The reservations of one node. `run` does the work, for ever."""
 
     def __init__(
         self, network: Network, introducer: Introducer, wanted: Callable[[], bool] = lambda: True
@@ -50,11 +50,11 @@ class Places:
 
     @property
     def relays(self) -> list[PeerId]:
-        """The relays that hold a place for us."""
+        """The relays that hold a reservation for us."""
         return list(self._held)
 
     async def run(self) -> None:
-        """Hold places, for ever."""
+        """Hold reservations, for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch)
             while True:
@@ -79,8 +79,8 @@ class Places:
         if not self._wanted():
             self._held.clear()
         else:
-            for relay, place in list(self._held.items()):
-                if place.expires - now < _RENEW_SECONDS:
+            for relay, reservation in list(self._held.items()):
+                if reservation.expires - now < _RENEW_SECONDS:
                     await self._reserve(relay)
             for relay in self._candidates(now):
                 if len(self._held) >= PLACES:
@@ -104,9 +104,9 @@ class Places:
 
     async def _reserve(self, relay: PeerId) -> None:
         try:
-            place = await self._network.circuits.reserve(relay)
+            reservation = await self._network.circuits.reserve(relay)
         except DialError as error:
-            log.debug("no place at %s: %s", short_peer(relay), error.reason)
+            log.debug("no reservation at %s: %s", short_peer(relay), error.reason)
             self._held.pop(relay, None)
             delay = self._turns.get(relay, (0.0, _FIRST_RETRY_SECONDS))[1]
             self._turns[relay] = (trio.current_time() + delay, min(2 * delay, _LAST_RETRY_SECONDS))
@@ -114,7 +114,7 @@ class Places:
         self._turns.pop(relay, None)
         # It may have gone while it answered.
         if relay in self._network.connected():
-            self._held[relay] = place
+            self._held[relay] = reservation
 
     def _addresses(self, relay: PeerId) -> list[str]:
         ways = list(self._held[relay].addresses)

@@ -1,7 +1,7 @@
 """Who fetches which snapshot from us, or the updates that follow it: what has to stay for a while.
 
-Anybody may ask for anything, so what visitors can hold is bounded: each holds one snapshot at a time, of
-many visitors the latest count, and no snapshot is held for ever, however often somebody asks.
+Anybody may ask for anything, so what readers can hold is bounded: each holds one snapshot at a time, of
+many readers the latest count, and no snapshot is held for ever, however often somebody asks.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from ...protocol.chain.ledger import Ledger
 from ..storage.swarm_store import LocalSnapshot
 
 # A chunk of 4 MiB takes 35 s at 1 Mbit/s; who has not asked for so long has gone.
-_VISIT_SECONDS = 120.0
+_READ_SECONDS = 120.0
 # The 280 GB of a large model take five days at 5 Mbit/s; who takes longer does not want to arrive.
 _LONGEST_SECONDS = 7 * 86_400.0
-_MAX_VISITORS = 64
+_MAX_READERS = 64
 
 
-class Visits:
+class Retention:
     """When each peer last asked for a part of each snapshot, or for an update that follows it."""
 
     def __init__(self) -> None:
-        # The visitor that came last is the last; times by snapshot, on trio's clock.
-        self._visitors: dict[PeerId, dict[LocalSnapshot, float]] = {}
+        # The reader that came last is the last; times by snapshot, on trio's clock.
+        self._readers: dict[PeerId, dict[LocalSnapshot, float]] = {}
         # When anybody first asked.
         self._since: dict[LocalSnapshot, float] = {}
         self._owners: dict[ContentId, LocalSnapshot] = {}
@@ -61,15 +61,15 @@ class Visits:
             before = [each for each in kept if each.round < self._rounds[blob]]
             snapshot = before[-1] if before else None
         if snapshot is not None:
-            self._visit(peer, snapshot)
+            self._note_read(peer, snapshot)
 
     def holds(self, snapshot: LocalSnapshot) -> bool:
         """Whether somebody is fetching this snapshot, or the updates since."""
         now = trio.current_time()
         if now - self._since.get(snapshot, now) > _LONGEST_SECONDS:
             return False
-        for visits in self._visitors.values():
-            current = [each for each, last in visits.items() if now - last <= _VISIT_SECONDS]
+        for reads in self._readers.values():
+            current = [each for each, last in reads.items() if now - last <= _READ_SECONDS]
             # One at a time: who replays past a newer one may still wait for something older.
             if current and min(current, key=lambda each: each.round) == snapshot:
                 return True
@@ -80,15 +80,15 @@ class Visits:
         self._rounds = {blob: round_ for blob, round_ in self._rounds.items() if round_ > before}
         self._owned &= set(kept)
         self._owners = {blob: each for blob, each in self._owners.items() if each in self._owned}
-        for times in (self._since, *self._visitors.values()):
+        for times in (self._since, *self._readers.values()):
             for gone in times.keys() - self._owned:
                 del times[gone]
 
-    def _visit(self, peer: PeerId, snapshot: LocalSnapshot) -> None:
+    def _note_read(self, peer: PeerId, snapshot: LocalSnapshot) -> None:
         now = trio.current_time()
-        visits = self._visitors.pop(peer, {})
-        visits[snapshot] = now
+        reads = self._readers.pop(peer, {})
+        reads[snapshot] = now
         self._since.setdefault(snapshot, now)
-        self._visitors[peer] = visits
-        if len(self._visitors) > _MAX_VISITORS:
-            del self._visitors[next(iter(self._visitors))]
+        self._readers[peer] = reads
+        if len(self._readers) > _MAX_READERS:
+            del self._readers[next(iter(self._readers))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..errors import ExitCode, UserError
+from .errors import ExitCode, UserError
 
 _MINUTES_A_DAY = 24 * 60
 _WINDOW = re.compile(r"(\d{1,2}):(\d\d)-(\d{1,2}):(\d\d)")
