@@ -245,6 +245,8 @@ class _Daemon:
             device=self._settings.device,
             threads=self._settings.threads,
             micro_batch=self._settings.micro_batch,
+            writable=(swarm_store.momentum.parent,),
+            confined=self._settings.sandbox,
         )
 
         def upcoming(rounds: int) -> list[int]:

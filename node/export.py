@@ -39,7 +39,9 @@ async def export_swarm(settings: ExportSettings) -> Exported:
     if start is None:
         raise _nothing("its parameters have not been fetched yet")
     _check_target(settings.to)
-    spec = TrainerSpec(manifest=manifest.encode(), blobs=data.blobs, device="cpu")
+    spec = TrainerSpec(
+        manifest=manifest.encode(), blobs=data.blobs, device="cpu", writable=(settings.to,)
+    )
     try:
         async with open_trainer(spec) as trainer:
             round_ = await _replay(trainer, manifest, store, ledger, start)

@@ -79,6 +79,8 @@ class DaemonSettings:
     """CPU threads of the trainer; None: the library's own choice."""
     micro_batch: int | None = None
     """Sequences per forward pass; None: found by trying."""
+    sandbox: bool = True
+    """The trainer gives up the network and all files but its own, where the system can do that."""
     evaluate_every: int | None = None
     """Rounds between evaluations on the held-out part; None: the daemon's own choice."""
     passphrase: str | None = None

@@ -92,7 +92,16 @@ ROOMS = ("crypto", "protocol", "node")
 # What the trainer's side of the pipe is made of. Everything else under node/ belongs to the node
 # process, the trainer's supervisor and client, its errors and the frames of the pipe included.
 NODE_SIDE_OF_TRAINER = {
-    *("__init__", "client", "errors", "explain", "frames", "trainer_supervisor"),
+    *(
+        "__init__",
+        "architectures",
+        "client",
+        "errors",
+        "explain",
+        "frames",
+        "sandbox",
+        "trainer_supervisor",
+    ),
 }
 TRAINER_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors"}
 MAX_LINES = 500

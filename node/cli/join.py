@@ -72,6 +72,13 @@ def join(
             help="Sequences computed at once. [default: what fits the device]",
         ),
     ] = None,
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox/--no-sandbox",
+            help="Keep the trainer process from the network and from files that are not its own.",
+        ),
+    ] = True,
     evaluate_every: Annotated[
         int | None,
         typer.Option(
@@ -177,6 +184,7 @@ def join(
         metrics_address=parse_metrics_address(metrics_addr),
         threads=threads,
         micro_batch=micro_batch,
+        sandbox=sandbox,
         evaluate_every=evaluate_every,
         passphrase=find_passphrase(data, passphrase_file),
         # Lines for people would spoil a stream of JSON.

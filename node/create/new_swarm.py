@@ -138,10 +138,7 @@ def _model(file: ManifestFile, path: Path, vocabulary: int) -> tuple[dict[str, A
             config = read_checkpoint_config(checkpoint)
         return (
             complete_model(
-                config,
-                vocabulary=vocabulary,
-                sequence_length=file.data.sequence_length,
-                strict=checkpoint is None,
+                config, vocabulary=vocabulary, sequence_length=file.data.sequence_length
             ),
             checkpoint,
         )

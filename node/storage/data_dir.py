@@ -39,7 +39,7 @@ class SwarmDir:
         self.manifest = root / "manifest"
         self.ledger = root / "ledger"
         self.votes = root / "votes"
-        self.momentum = root / "momentum"
+        self.momentum = root / "trainer" / "momentum"
         self.history = root / "history.jsonl"
 
 

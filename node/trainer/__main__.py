@@ -13,9 +13,11 @@ import queue
 import signal
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from .frames import FrameDecoder, FrameError, encode_frame
+from .sandbox import confine
 
 _READ_BYTES = 1 << 20
 
@@ -25,11 +27,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m distro_node.node.trainer")
     parser.add_argument("--requests", type=int, required=True, help="file descriptor to read")
     parser.add_argument("--answers", type=int, required=True, help="file descriptor to write")
+    parser.add_argument("--readable", type=Path, action="append", default=[], metavar="PATH")
+    parser.add_argument("--writable", type=Path, action="append", default=[], metavar="PATH")
+    parser.add_argument("--unconfined", action="store_true", help="give up nothing (`sandbox`)")
     arguments = parser.parse_args()
     # Ctrl-C in a terminal reaches every process there; only the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, format="trainer: %(levelname)s %(message)s")
 
+    # Before any thread begins, which would keep its rights, and before any library is loaded.
+    if not arguments.unconfined:
+        confine(arguments.readable, arguments.writable)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     # Before torch is imported, which takes seconds in which the parent may die, too.
     threading.Thread(target=_read, args=(arguments.requests, requests), daemon=True).start()

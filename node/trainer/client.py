@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import trio
@@ -41,6 +42,8 @@ _READ_BYTES = 1 << 20
 
 # How long a trainer may take to finish what it is at when it is asked to leave.
 _EXIT_SECONDS = 5.0
+# And to die once it is killed; one that is stuck in a driver does not.
+_DEATH_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,10 @@ class TrainerSpec:
     threads: int | None = None
     micro_batch: int | None = None
     """Sequences at once; by default as many as fit. Halved when memory runs out."""
+    writable: tuple[Path, ...] = ()
+    """Folders that it writes to beside `blobs`; made if they are not there."""
+    confined: bool = True
+    """Whether it gives up the network and all other files, where the system can do that."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,8 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
 
     Errors: `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …), `TrainerDied`.
     """
-    async with _trainer_process(spec.threads) as client:
+    writable = (spec.blobs, *spec.writable)
+    async with _trainer_process(spec.threads, writable, confined=spec.confined) as client:
         answer = await client._call(
             "open",
             manifest=spec.manifest,
@@ -138,7 +146,8 @@ async def initialise_model(
 
     Raises `TrainerFailed` and `TrainerDied`.
     """
-    async with _trainer_process(None) as client:
+    readable = () if checkpoint is None else (checkpoint,)
+    async with _trainer_process(None, (blobs,), readable) as client:
         answer = await client._call(
             "initialise",
             config=config,
@@ -321,8 +330,7 @@ class TrainerClient:
             await self._process.wait()
         if self._process.returncode is None:
             self._process.kill()
-        # Bounded, too: a process stuck in a driver does not die even of this.
-        with trio.move_on_after(_EXIT_SECONDS) as patience:
+        with trio.move_on_after(_DEATH_SECONDS) as patience:
             patience.shield = True
             await self._process.wait()
         # The descriptors' numbers will soon be others'.
@@ -333,7 +341,28 @@ class TrainerClient:
 
 
 @asynccontextmanager
-async def _trainer_process(threads: int | None) -> AsyncIterator[TrainerClient]:
+async def _trainer_process(
+    threads: int | None,
+    writable: Sequence[Path],
+    readable: Sequence[Path] = (),
+    *,
+    confined: bool = True,
+) -> AsyncIterator[TrainerClient]:
+    for folder in writable:
+        folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="distro-trainer-", ignore_cleanup_errors=True) as scratch:
+        places = [f"--writable={folder.resolve()}" for folder in (*writable, Path(scratch))]
+        places += [f"--readable={place.resolve()}" for place in readable]
+        if not confined:
+            places.append("--unconfined")
+        async with _spawned(places, _environment(threads, scratch)) as client:
+            yield client
+
+
+@asynccontextmanager
+async def _spawned(
+    arguments: Sequence[str], environment: dict[str, str]
+) -> AsyncIterator[TrainerClient]:
     requests_out, requests_in = os.pipe()
     answers_out, answers_in = os.pipe()
     try:
@@ -346,13 +375,14 @@ async def _trainer_process(threads: int | None) -> AsyncIterator[TrainerClient]:
                 "distro_node.node.trainer",
                 f"--requests={requests_out}",
                 f"--answers={answers_in}",
+                *arguments,
             ],
             stdin=subprocess.DEVNULL,
             stdout=2,
             pass_fds=(requests_out, answers_in),
             # Ctrl-C in a terminal goes to the foreground group: the daemon alone.
             start_new_session=True,
-            env=_environment(threads),
+            env=environment,
         )
     except BaseException:
         os.close(requests_in)
@@ -370,7 +400,7 @@ async def _trainer_process(threads: int | None) -> AsyncIterator[TrainerClient]:
         await client._shut_down()
 
 
-def _environment(threads: int | None) -> dict[str, str]:
+def _environment(threads: int | None, scratch: str) -> dict[str, str]:
     # A passphrase of the keystore may stand in the environment; the trainer has no use for it.
     environment = {k: v for k, v in os.environ.items() if "PASSPHRASE" not in k.upper()}
     environment |= {
@@ -380,6 +410,12 @@ def _environment(threads: int | None) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_VERBOSITY": "error",
+        # Nor written to the user's own caches.
+        "TMPDIR": scratch,
+        "XDG_CACHE_HOME": scratch,
+        "HF_HOME": scratch,
+        "CUDA_CACHE_PATH": scratch,
+        "TRITON_CACHE_DIR": scratch,
     }
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)

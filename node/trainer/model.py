@@ -1,23 +1,30 @@
 """The model, built from the manifest's configuration and held against its parameter table.
 
-The configuration is a stranger's: it may choose among the architectures that the installed
-transformers knows, and nothing else. It cannot name code to download, kernels, or a quantisation.
+The configuration is a stranger's: it may choose among `architectures`, with the keys and within the
+bounds that are written there. It cannot name code to download, kernels, or a quantisation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from ...protocol.wire.manifest import ParameterSpec
+from ...protocol.wire.structure import StructureError
+from .architectures import check_configuration
 from .errors import TrainerFailed
 
-_REFUSED = frozenset({"auto_map", "custom_pipelines", "quantization_config", "trust_remote_code"})
-# These say how somebody else ran the model. All of ours run in float32 with torch's own attention.
-_IGNORED = frozenset({"architectures", "dtype", "torch_dtype", "transformers_version"})
+# Tables that are no parameters, such as causal masks and rotary frequencies, are at most as large as
+# the parameters; small models get this much.
+_BUFFER_BYTES = 64 << 20
+# Laying out the largest published models without memory takes some seconds.
+_BUILD_SECONDS = 120.0
 
 
 def model_config(config: dict[str, Any]) -> PretrainedConfig:
@@ -25,12 +32,13 @@ def model_config(config: dict[str, Any]) -> PretrainedConfig:
 
     Raises `TrainerFailed` with the kind `bad_model`.
     """
-    cleaned = _cleaned(config)
-    model_type = cleaned.pop("model_type", None)
-    if not isinstance(model_type, str):
-        raise _bad("the configuration has no model_type")
     try:
-        return AutoConfig.for_model(model_type, **cleaned)
+        known = check_configuration(config)
+    except StructureError as error:
+        raise _bad(str(error)) from None
+    model_type = known.pop("model_type")
+    try:
+        return AutoConfig.for_model(model_type, **known)
     # Architectures check their keys in ways of their own.
     except Exception as error:
         raise _bad(f"the configuration of a {model_type!r} is refused: {error}") from None
@@ -62,11 +70,16 @@ def build_model(
     It is first built without memory, so that a configuration that does not match its table costs
     nothing. Raises as `new_model` does.
     """
-    layers = [config.get(key) for key in ("num_hidden_layers", "n_layer", "num_layers")]
+    layers = [config.get(key) for key in ("num_hidden_layers", "n_layer")]
     if any(type(count) is int and count > len(table) for count in layers):
         raise _bad("it has more layers than parameter tensors")
-    built = model_config(config)
-    ordered_parameters(new_model(built, torch.device("meta")), table)
+    with _within(_BUILD_SECONDS):
+        built = model_config(config)
+        skeleton = new_model(built, torch.device("meta"))
+    parameters = ordered_parameters(skeleton, table)
+    buffers = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
+    if buffers > max(_BUFFER_BYTES, 4 * sum(each.numel() for each in parameters)):
+        raise _bad(f"it wants {buffers >> 20} MiB beside its parameters")
     return new_model(built, device)
 
 
@@ -110,15 +123,23 @@ def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) 
         raise _bad(f"sequences of {sequence_length} tokens, the model takes {longest}")
 
 
-def _cleaned(config: dict[str, Any]) -> dict[str, Any]:
-    cleaned = {}
-    for key, value in config.items():
-        if key in _REFUSED and value:
-            raise _bad(f"the configuration key {key!r} is not allowed")
-        if key in _REFUSED | _IGNORED or key.startswith("_") or key.endswith("implementation"):
-            continue
-        cleaned[key] = _cleaned(value) if isinstance(value, dict) else value
-    return cleaned
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raise `TrainerFailed` in here after so long. In a thread, where no signal comes, it waits."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _bad(f"it cannot be laid out within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _bad(problem: str) -> TrainerFailed:

@@ -154,7 +154,7 @@ def test_an_invitation_is_the_founders_to_give(command, initialised, run: Path, 
 
 def test_a_checkpoint_brings_its_configuration(command, initialised, run: Path, home: Path) -> None:
     (home / "base").mkdir()
-    config = {"model_type": "llama", "hidden_size": 8, "vocab_size": 300, "some_new_key": [1]}
+    config = {"model_type": "llama", "hidden_size": 8, "vocab_size": 300, "rope_theta": 5e5}
     (home / "base" / "config.json").write_text(json.dumps(config))
     text = re.sub(r"\[model\].*\[data\]", '[model]\ncheckpoint = "base"\n[data]', RUN, flags=re.S)
     run.write_text(text)

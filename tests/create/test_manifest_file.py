@@ -123,7 +123,7 @@ def test_the_example_is_what_it_says(checkout: Path) -> None:
     file = shipped("example.toml", checkout)
     assert parameters(file.model) == 857_216
     assert file.rounds.sequences == 32
-    complete_model(file.model, vocabulary=256, sequence_length=128, strict=True)
+    complete_model(file.model, vocabulary=256, sequence_length=128)
 
 
 def test_the_large_example_is_what_it_says(checkout: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_large_example_is_what_it_says(checkout: Path) -> None:
     assert parameters(file.model) == pytest.approx(1.2046e9, rel=1e-3)
     assert file.optimizer.top_k == 7
     assert file.rounds.sequences * file.data.sequence_length == 1 << 20
-    complete_model(file.model, vocabulary=32_000, sequence_length=2048, strict=True)
+    complete_model(file.model, vocabulary=32_000, sequence_length=2048)
     # 25,000 steps of 4.2 million tokens, as in the report, in rounds of one million.
     assert file.schedule.total_rounds * (1 << 20) == pytest.approx(105e9, rel=0.01)
 
@@ -140,10 +140,10 @@ def test_the_large_example_is_what_it_says(checkout: Path) -> None:
 
 
 def test_what_follows_from_the_data_is_filled_in() -> None:
-    complete = complete_model(LLAMA, vocabulary=300, sequence_length=64, strict=True)
+    complete = complete_model(LLAMA, vocabulary=300, sequence_length=64)
     assert complete == LLAMA | {"vocab_size": 300, "max_position_embeddings": 64}
     larger = LLAMA | {"vocab_size": 320, "max_position_embeddings": 128}
-    assert complete_model(larger, vocabulary=300, sequence_length=64, strict=True) == larger
+    assert complete_model(larger, vocabulary=300, sequence_length=64) == larger
 
 
 @pytest.mark.parametrize(
@@ -164,22 +164,26 @@ def test_what_follows_from_the_data_is_filled_in() -> None:
 )
 def test_a_wrong_configuration_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(StructureError) as caught:
-        complete_model(LLAMA | changes, vocabulary=256, sequence_length=64, strict=True)
+        complete_model(LLAMA | changes, vocabulary=256, sequence_length=64)
     assert words in str(caught.value)
 
 
-def test_other_models_may_have_other_keys() -> None:
+def test_other_models_have_other_keys() -> None:
     config = {"model_type": "gpt_neox", "rotary_pct": 0.25, "hidden_size": None}
-    complete = complete_model(config, vocabulary=256, sequence_length=64, strict=True)
-    assert complete["rotary_pct"] == 0.25
+    assert complete_model(config, vocabulary=256, sequence_length=64)["rotary_pct"] == 0.25
+    gpt2 = {"model_type": "gpt2", "n_positions": 32}
+    with pytest.raises(StructureError, match="32 is less than"):
+        complete_model(gpt2, vocabulary=256, sequence_length=64)
 
 
 def test_a_checkpoints_configuration_is_read(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    file.write_text(json.dumps(LLAMA | {"torch_dtype": "bfloat16", "something_new": 1}))
-    config = read_checkpoint_config(tmp_path)
-    assert config == LLAMA | {"something_new": 1}
-    complete_model(config, vocabulary=256, sequence_length=64, strict=False)
+    file.write_text(json.dumps(LLAMA | {"torch_dtype": "bfloat16", "_name_or_path": "x"}))
+    config = complete_model(read_checkpoint_config(tmp_path), vocabulary=256, sequence_length=64)
+    assert config == LLAMA | {"vocab_size": 256, "max_position_embeddings": 64}
+    file.write_text(json.dumps(LLAMA | {"something_new": 1}))
+    with pytest.raises(StructureError, match="llama has no key 'something_new'"):
+        complete_model(read_checkpoint_config(tmp_path), vocabulary=256, sequence_length=64)
     for content in (b"[]", b"{", b"\xff", b" " * ((1 << 20) + 1)):
         file.write_bytes(content)
         with pytest.raises(StructureError, match="not a model's configuration"):

@@ -34,7 +34,14 @@ pytestmark = pytest.mark.slow
 
 
 def spec_of(root: Path, manifest: Manifest, device: str = "cpu") -> TrainerSpec:
-    return TrainerSpec(manifest=manifest.encode(), blobs=root, device=device, threads=1)
+    """What the trainer writes beside blobs goes to `out`, next to them."""
+    return TrainerSpec(
+        manifest=manifest.encode(),
+        blobs=root,
+        device=device,
+        threads=1,
+        writable=(root.parent / "out",),
+    )
 
 
 def ended(pid: int) -> bool:
@@ -90,12 +97,13 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert twin.load(blobs.chunks) == applied.fingerprint
         assert snapshot.size == 4 * manifest.elements
 
-        await trainer.save_momentum(tmp_path / "momentum")
-        assert await trainer.load_momentum(tmp_path / "momentum")
-        assert not await trainer.load_momentum(tmp_path / "nothing")
+        out = tmp_path / "out"
+        await trainer.save_momentum(out / "momentum")
+        assert await trainer.load_momentum(out / "momentum")
+        assert not await trainer.load_momentum(out / "nothing")
 
-        await trainer.export(tmp_path / "model")
-        assert (tmp_path / "model" / "model.safetensors").stat().st_size > snapshot.size
+        await trainer.export(out / "model")
+        assert (out / "model" / "model.safetensors").stat().st_size > snapshot.size
 
         memory = await trainer.memory()
         assert memory["process_bytes"] > 50_000_000

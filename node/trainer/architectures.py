@@ -1,0 +1,286 @@
+"""Which models a swarm may train: architectures, their configuration keys, and a bound for each value.
+
+A configuration comes from a stranger's manifest and goes to a library that believes it: a number of
+labels or of layers makes it allocate for minutes before anything is compared with the parameter table.
+So a configuration is held against this table first. Every key is named here and every number bounded;
+what is not named is refused. Both processes use it, so nothing here imports torch or transformers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ...protocol.wire.structure import StructureError
+
+# The largest published models have 126 layers, 16,384 wide; a vocabulary of 262,144; contexts of 10
+# million tokens. Layers are also held against the number of parameter tensors.
+_MOST_LAYERS = 1024
+_WIDEST = 1 << 18
+_MOST_HEADS = 4096
+_LARGEST_VOCABULARY = 1 << 22
+_LONGEST = 1 << 24
+# Learned positions cost a causal mask of positions² bytes a layer in some implementations.
+_MOST_LEARNED_POSITIONS = 1 << 13
+_ACTIVATIONS = frozenset(
+    {"gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "mish", "quick_gelu", "relu", "relu2"}
+    | {"sigmoid", "silu", "swish", "tanh"}
+)
+_LAYER_KINDS = frozenset({"full_attention", "sliding_attention"})
+_ROPE_KINDS = frozenset({"default", "linear", "dynamic", "yarn", "longrope", "llama3"})
+
+Check = Callable[[Any], str | None]
+"""What is wrong with a value, in words after the key, or None. `None` as a value means the library's
+own default and is not asked about."""
+
+
+def _whole(low: int, high: int) -> Check:
+    def check(value: Any) -> str | None:
+        if type(value) is not int:
+            return f"expected a whole number, got {_shown(value)}"
+        if not low <= value <= high:
+            return f"expected a whole number from {low} to {high}, got {_shown(value)}"
+        return None
+
+    return check
+
+
+def _number(value: Any) -> str | None:
+    # Booleans are numbers to Python, and infinities are to JSON's reader.
+    if type(value) not in (int, float) or not math.isfinite(value) or abs(value) > 1e12:
+        return f"expected a number, got {_shown(value)}"
+    return None
+
+
+def _switch(value: Any) -> str | None:
+    return None if type(value) is bool else f"expected true or false, got {_shown(value)}"
+
+
+def _off(value: Any) -> str | None:
+    return None if value is False else f"expected false, got {_shown(value)}"
+
+
+def _one_of(words: frozenset[str]) -> Check:
+    def check(value: Any) -> str | None:
+        known = isinstance(value, str) and value in words
+        return None if known else f"expected one of {', '.join(sorted(words))}, got {_shown(value)}"
+
+    return check
+
+
+def _list_of(each: Check, most: int) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, list) or len(value) > most:
+            return f"expected a list of at most {most}, got {_shown(value)}"
+        return next((problem for item in value if (problem := each(item))), None)
+
+    return check
+
+
+_token = _whole(-1, _LARGEST_VOCABULARY)
+
+
+def _tokens(value: Any) -> str | None:
+    return _list_of(_token, 64)(value) if isinstance(value, list) else _token(value)
+
+
+_ROPE: dict[str, Check] = {
+    "rope_type": _one_of(_ROPE_KINDS),
+    "type": _one_of(_ROPE_KINDS),
+    "truncate": _switch,
+    "original_max_position_embeddings": _whole(1, _LONGEST),
+    "short_factor": _list_of(_number, 4096),
+    "long_factor": _list_of(_number, 4096),
+} | dict.fromkeys(
+    (
+        *("rope_theta", "factor", "attention_factor", "partial_rotary_factor", "beta_fast"),
+        *("beta_slow", "low_freq_factor", "high_freq_factor", "mscale", "mscale_all_dim"),
+    ),
+    _number,
+)
+
+
+def _rope(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return f"expected a table, got {_shown(value)}"
+    for key, item in value.items():
+        if key not in _ROPE:
+            return f"{_shown(key)} is not known here"
+        problem = None if item is None else _ROPE[key](item)
+        if problem:
+            return f"{key}: {problem}"
+    return None
+
+
+_width, _heads, _positions = _whole(1, _WIDEST), _whole(1, _MOST_HEADS), _whole(1, _LONGEST)
+_layers = _whole(1, _MOST_LAYERS)
+_activation = _one_of(_ACTIVATIONS)
+
+_COMMON: dict[str, Check] = {
+    "vocab_size": _whole(1, _LARGEST_VOCABULARY),
+    "initializer_range": _number,
+    "attention_dropout": _number,
+    "tie_word_embeddings": _switch,
+    "bos_token_id": _tokens,
+    "eos_token_id": _tokens,
+    "pad_token_id": _tokens,
+    "use_cache": _switch,
+}
+_DECODER: dict[str, Check] = _COMMON | {
+    "hidden_size": _width,
+    "intermediate_size": _width,
+    "num_hidden_layers": _layers,
+    "num_attention_heads": _heads,
+    "max_position_embeddings": _positions,
+    "hidden_act": _activation,
+    "rope_theta": _number,
+    "rope_scaling": _rope,
+    "rope_parameters": _rope,
+}
+_GROUPED = _DECODER | {"num_key_value_heads": _heads}
+_RMS = _GROUPED | {"rms_norm_eps": _number, "head_dim": _width}
+_SLIDING = {
+    "sliding_window": _positions,
+    "use_sliding_window": _switch,
+    "max_window_layers": _whole(0, _MOST_LAYERS),
+    "layer_types": _list_of(_one_of(_LAYER_KINDS), _MOST_LAYERS),
+}
+_BIAS: dict[str, Check] = {"attention_bias": _switch}
+_LAYER_NORM: dict[str, Check] = {
+    "layer_norm_eps": _number,
+    "partial_rotary_factor": _number,
+    "hidden_dropout": _number,
+    "use_parallel_residual": _switch,
+}
+
+ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
+    "llama": _RMS | _BIAS | {"mlp_bias": _switch, "pretraining_tp": _whole(1, 1)},
+    "mistral": _RMS | {"sliding_window": _positions},
+    "qwen2": _RMS | _SLIDING,
+    "qwen3": _RMS | _SLIDING | _BIAS,
+    "smollm3": _RMS
+    | _SLIDING
+    | _BIAS
+    | {
+        "mlp_bias": _switch,
+        "pretraining_tp": _whole(1, 1),
+        "no_rope_layers": _list_of(_whole(0, 1), _MOST_LAYERS),
+        "no_rope_layer_interval": _layers,
+    },
+    "gemma": _RMS | _BIAS | {"hidden_activation": _activation, "use_bidirectional_attention": _off},
+    "gemma2": _RMS
+    | _BIAS
+    | {
+        "hidden_activation": _activation,
+        "use_bidirectional_attention": _off,
+        "sliding_window": _positions,
+        "layer_types": _SLIDING["layer_types"],
+        "query_pre_attn_scalar": _number,
+        "attn_logit_softcapping": _number,
+        "final_logit_softcapping": _number,
+        "cache_implementation": _one_of(frozenset({"hybrid"})),
+    },
+    "olmo": _GROUPED | _BIAS | {"clip_qkv": _number},
+    "olmo2": _RMS | _BIAS,
+    "granite": _RMS
+    | _BIAS
+    | {"mlp_bias": _switch}
+    | dict.fromkeys(
+        (
+            *("attention_multiplier", "embedding_multiplier"),
+            *("residual_multiplier", "logits_scaling"),
+        ),
+        _number,
+    ),
+    "phi": _GROUPED
+    | _LAYER_NORM
+    | {"qk_layernorm": _switch, "embd_pdrop": _number, "resid_pdrop": _number},
+    "phi3": _RMS
+    | {
+        "sliding_window": _positions,
+        "original_max_position_embeddings": _positions,
+        "partial_rotary_factor": _number,
+        "embd_pdrop": _number,
+        "resid_pdrop": _number,
+    },
+    "stablelm": _GROUPED | _LAYER_NORM | {"qk_layernorm": _switch, "use_qkv_bias": _switch},
+    "gpt_neox": _DECODER
+    | _LAYER_NORM
+    | _BIAS
+    | {"rotary_pct": _number, "rotary_emb_base": _number, "classifier_dropout": _number},
+    "gpt2": _COMMON
+    | {
+        "n_embd": _width,
+        "n_inner": _width,
+        "n_layer": _layers,
+        "n_head": _heads,
+        "n_positions": _whole(1, _MOST_LEARNED_POSITIONS),
+        "n_ctx": _whole(1, _MOST_LEARNED_POSITIONS),
+        "activation_function": _activation,
+        "layer_norm_epsilon": _number,
+        "attn_pdrop": _number,
+        "embd_pdrop": _number,
+        "resid_pdrop": _number,
+        "scale_attn_weights": _switch,
+        "scale_attn_by_inverse_layer_idx": _switch,
+        "reorder_and_upcast_attn": _switch,
+    },
+}
+"""By model type of Hugging Face transformers: every key that may stand in a configuration."""
+
+# How somebody else ran, saved or classified with the model: nothing of it changes its training.
+INERT_KEYS = frozenset(
+    {"architectures", "dtype", "torch_dtype", "transformers_version", "attn_implementation"}
+    | {"id2label", "label2id", "problem_type", "is_encoder_decoder", "chunk_size_feed_forward"}
+    | {"output_attentions", "output_hidden_states", "return_dict", "task_specific_params"}
+    | {"summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
+    | {"summary_use_proj", "add_cross_attention", "is_decoder", "torchscript", "model_max_length"}
+)
+
+
+def is_inert(key: str) -> bool:
+    """Whether a key says nothing about the model that is trained."""
+    return key in INERT_KEYS or key.startswith("_")
+
+
+def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a configuration that shape the model, each known and within its bounds.
+
+    Raises `StructureError`, whose place is the key in `model` and whose text says what is wrong.
+    """
+    model_type = config.get("model_type")
+    if model_type is None:
+        raise StructureError("model", "the key 'model_type' is missing (for example \"llama\")")
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+        raise StructureError(
+            "model.model_type",
+            f"{_shown(model_type)} cannot be trained here; these can: {', '.join(ARCHITECTURES)}",
+        )
+    checks = ARCHITECTURES[model_type]
+    kept: dict[str, Any] = {"model_type": model_type}
+    for key, value in config.items():
+        if key == "model_type" or is_inert(key):
+            continue
+        if key not in checks:
+            near = difflib.get_close_matches(key[:100], checks, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise StructureError("model", f"{model_type} has no key {_shown(key)}{hint}")
+        problem = None if value is None else checks[key](value)
+        if problem:
+            raise StructureError(f"model.{key}", problem)
+        kept[key] = value
+    return kept
+
+
+def _shown(value: Any) -> str:
+    """A value for an error message, never longer than a line."""
+    # Numbers of a million digits and lists of a million items are told by their kind.
+    if isinstance(value, (str, float, bool)) or (type(value) is int and abs(value) < 10**20):
+        text = repr(value[:60] if isinstance(value, str) else value)
+    else:
+        text = {dict: "a table", list: "a list", int: "a huge number"}.get(
+            type(value), type(value).__name__
+        )
+    return text

@@ -1,0 +1,129 @@
+"""Configurations that are made to keep a trainer busy or to fill its memory: refused before they can."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer import model as model_module
+from distro_node.node.trainer.architectures import ARCHITECTURES, check_configuration
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.initial import initialise
+from distro_node.node.trainer.model import build_model, model_config, new_model
+from distro_node.protocol.wire.manifest import ParameterSpec
+from distro_node.protocol.wire.structure import StructureError
+from trainer.support import CPU, TINY_LLAMA
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+TABLE = (ParameterSpec(name="model.embed_tokens.weight", shape=(256, 32)),)
+SIZES = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "vocab_size": 256,
+    "max_position_embeddings": 32,
+}
+
+
+def tiny(model_type: str) -> dict[str, Any]:
+    if model_type == "gpt2":
+        sizes: dict[str, Any] = {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 32}
+        return {"model_type": "gpt2", "vocab_size": 256, **sizes}
+    return {"model_type": model_type, "pad_token_id": 0} | SIZES
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_labels": 30_000_000},
+        {"id2label": None, "num_hidden_layers": 3_000_000},
+        {"model_type": "bart", "decoder_layers": 3_000_000},
+        {"model_type": "mpt", "max_seq_len": 2_000_000_000},
+        {"model_type": "mixtral", "num_local_experts": 2**31 - 1},
+        {"model_type": "reformer", "axial_pos_shape": [65_536, 65_536]},
+        {"model_type": "gpt2", "n_positions": 50_000},
+        {"attribute_map": {"zz": "_attn_implementation"}, "zz": "flash_attention_2"},
+        {"auto_map": {"AutoModelForCausalLM": "evil/repo--modeling.Evil"}},
+        {"rope_parameters": {"rope_type": "yarn", "factor": float("inf")}},
+        {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0] * 5000}},
+        {"rope_scaling": {"rope_type": "default", "more": {"nested": 1}}},
+        {"eos_token_id": [0] * 100},
+        {"hidden_act": "somebody/kernel"},
+        {"to_dict": "boom"},
+        {"vocab_size": 10**30},
+        {"initializer_range": float("nan")},
+        {"rms_norm_eps": True},
+    ],
+)
+def test_it_is_refused_before_a_library_sees_it(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    def loaded(*_: object, **__: object) -> None:
+        pytest.fail("the library was asked")
+
+    monkeypatch.setattr(model_module.AutoConfig, "for_model", loaded)
+    with pytest.raises(TrainerFailed) as caught:
+        build_model(TINY_LLAMA | changes, TABLE, CPU)
+    assert caught.value.kind == "bad_model"
+    assert len(str(caught.value)) < 400
+
+
+def test_what_is_said_of_a_huge_value_is_short() -> None:
+    for value in ("x" * 10**6, 10**5000, [1] * 10**6, {"a": "b" * 10**6}):
+        with pytest.raises(StructureError) as caught:
+            check_configuration(TINY_LLAMA | {"hidden_size": value})
+        assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("model_type", sorted(ARCHITECTURES))
+def test_every_architecture_can_be_built_and_started_from(tmp_path: Path, model_type: str) -> None:
+    config = tiny(model_type)
+    made = initialise(config, 0, None, BlobStore(tmp_path), CPU)
+    model = build_model(config, made.table, CPU)
+    assert sum(spec.elements for spec in made.table) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("model_type", sorted(ARCHITECTURES))
+def test_a_checkpoints_own_configuration_is_known(model_type: str) -> None:
+    """All keys that transformers writes, but for those without a say in the model."""
+    written = CONFIG_MAPPING[model_type](**tiny(model_type)).to_dict()
+    kept = check_configuration(written)
+    again = new_model(model_config(kept), torch.device("meta"))
+    assert again.config.to_dict() | {"dtype": None} == written | {"dtype": None}
+
+
+def test_tables_beside_the_parameters_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = initialise(TINY_LLAMA, 0, None, BlobStore(tmp_path), CPU)
+    build_model(TINY_LLAMA, made.table, CPU)
+    real = model_module.new_model
+
+    def with_a_mask(config: Any, device: torch.device) -> Any:
+        assert device.type == "meta", "it was built before it was measured"
+        model = real(config, device)
+        model.register_buffer("mask", torch.empty(1 << 27, dtype=torch.uint8, device=device))
+        return model
+
+    monkeypatch.setattr(model_module, "new_model", with_a_mask)
+    with pytest.raises(TrainerFailed, match="128 MiB beside its parameters"):
+        build_model(TINY_LLAMA, made.table, CPU)
+
+
+def test_laying_out_a_model_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*_: object) -> None:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(model_module, "_BUILD_SECONDS", 0.05)
+    monkeypatch.setattr(model_module, "new_model", endless)
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(TrainerFailed, match="cannot be laid out"):
+        build_model(TINY_LLAMA, TABLE * 2, CPU)
+    assert signal.getsignal(signal.SIGALRM) is before
