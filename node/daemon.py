@@ -276,8 +276,8 @@ class _Daemon:
         return Downloads(self._store, fetcher, chunks, self._connected, self._telemetry.report)
 
     def _feed(self, manifest: Manifest) -> Prefetch:
-        mirrors = (*self._settings.mirrors, *manifest.data.mirrors)
-        fetcher = MirroredFetcher(self._fetcher, self._store, Mirrors(mirrors))
+        mirrors = Mirrors(self._settings.mirrors, manifest.data.mirrors)
+        fetcher = MirroredFetcher(self._fetcher, self._store, mirrors)
         return Prefetch(
             data=manifest.data,
             store=self._store,

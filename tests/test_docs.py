@@ -288,7 +288,7 @@ def test_every_file_of_the_data_directory_is_explained(texts: dict[str, str]) ->
             assert f"`{path.name}" in text, path
     for path in vars(swarm).values():
         if path != swarm.root:
-            assert f"`swarms/…/{path.name}`" in text, path
+            assert f"`swarms/…/{path.relative_to(swarm.root).as_posix()}`" in text, path
 
 
 def test_changelog_fragments_are_named_for_their_kind(

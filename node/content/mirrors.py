@@ -7,7 +7,9 @@ while, and what no mirror has the peers have.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,10 +37,18 @@ _MOVED = frozenset({301, 302, 303, 307, 308})
 
 
 class Mirrors:
-    """Mirrors in the order of preference: URLs that begin with http:// or https://, and paths."""
+    """Mirrors in the order of preference: the owner's, then those that the swarm's founder names.
 
-    def __init__(self, places: Sequence[str]) -> None:
-        self._places = [_Web(place) if is_url(place) else _Folder(Path(place)) for place in places]
+    The owner's are URLs that begin with http:// or https://, and paths. The founder's are URLs, and
+    lead to the public internet alone, also by their redirects: a stranger must not make a thousand
+    nodes ask somebody's router or printer.
+    """
+
+    def __init__(self, own: Sequence[str], founders: Sequence[str] = ()) -> None:
+        self._places: list[_Place] = [
+            _Web(place, public=False) if is_url(place) else _Folder(Path(place)) for place in own
+        ]
+        self._places += [_Web(place, public=True) for place in founders]
 
     def __bool__(self) -> bool:
         return bool(self._places)
@@ -123,43 +133,113 @@ class _Folder(_Place):
 
 
 class _Web(_Place):
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, public: bool) -> None:
         self._url = url.rstrip("/") + "/"
-        self._client: Any = None
+        self._public = public
+        self._pool: Any = None
 
     def __str__(self) -> str:
         return self._url
 
     async def read(self, name: str, max_bytes: int) -> bytes | None:
         # Only where there is a mirror on the web: it takes a third of a second to load.
-        import httpx
+        import httpcore
 
-        if self._client is None:
-            timeout = httpx.Timeout(_IDLE_SECONDS, connect=_CONNECT_SECONDS)
-            # As it is: what is compressed could grow without bound.
-            headers = {"accept-encoding": "identity"}
-            self._client = httpx.AsyncClient(timeout=timeout, headers=headers)
+        if self._pool is None:
+            self._pool = _new_pool(self._public)
         url = urljoin(self._url, name)
         try:
             for _ in range(_MAX_REDIRECTS + 1):
-                async with self._client.stream("GET", url) as answer:
-                    if answer.status_code == 200:
+                async with self._pool.stream("GET", url, **_REQUEST) as answer:
+                    if answer.status == 200:
                         return await _body(answer, max_bytes)
-                    if answer.status_code not in _MOVED or "location" not in answer.headers:
+                    location = dict(answer.headers).get(b"location")
+                    if answer.status not in _MOVED or location is None:
                         return None
-                    target = urljoin(url, answer.headers["location"])
+                    target = urljoin(url, location.decode("ascii"))
                 # Never from the encrypted to the open web, nor to anything that is no web.
                 if not target.startswith("https://" if url.startswith("https://") else "http"):
                     return None
                 url = target
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (*_failures(httpcore), OSError, ValueError) as error:
             _log.info("the mirror %s: %s", self._url, error or type(error).__name__)
         return None
 
 
+# As it is: what is compressed could grow without bound.
+_REQUEST: dict[str, Any] = {
+    "headers": {"accept-encoding": "identity", "user-agent": "distro-node"},
+    "extensions": {
+        "timeout": {
+            "connect": _CONNECT_SECONDS,
+            "pool": _CONNECT_SECONDS,
+            "read": _IDLE_SECONDS,
+            "write": _IDLE_SECONDS,
+        }
+    },
+}
+
+
+def _new_pool(public: bool) -> Any:
+    import certifi
+    import httpcore
+
+    backend: Any = httpcore.TrioBackend()
+    return httpcore.AsyncConnectionPool(
+        ssl_context=ssl.create_default_context(cafile=certifi.where()),
+        network_backend=_public_only(httpcore, backend) if public else backend,
+        max_connections=4,
+    )
+
+
+def _public_only(httpcore: Any, inner: Any) -> Any:
+    """A backend that connects to addresses of the public internet alone.
+
+    It resolves names itself and connects to what it has looked at: a name that is public when it is
+    asked for and private when it is dialled gains nothing.
+    """
+
+    class PublicBackend(httpcore.AsyncNetworkBackend):
+        async def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
+            found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+            for address in dict.fromkeys(str(entry[4][0]) for entry in found):
+                if is_public(address):
+                    return await inner.connect_tcp(address, port, **options)
+            raise httpcore.ConnectError(f"{host} is not on the public internet")
+
+    return PublicBackend()
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the public internet's, also where it carries another in itself."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        # Mapped, 6to4 and Teredo addresses lead wherever the one inside leads.
+        inside = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if inside is not None and not is_public(str(inside)):
+            return False
+        # NAT64's prefix, RFC 6052.
+        if ip in ipaddress.ip_network("64:ff9b::/96"):
+            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+    return ip.is_global and not ip.is_multicast
+
+
+def _failures(httpcore: Any) -> tuple[type[Exception], ...]:
+    return (
+        httpcore.NetworkError,
+        httpcore.ProtocolError,
+        httpcore.ProxyError,
+        httpcore.TimeoutException,
+        httpcore.UnsupportedProtocol,
+    )
+
+
 async def _body(answer: Any, max_bytes: int) -> bytes | None:
     data = bytearray()
-    async for piece in answer.aiter_raw():
+    async for piece in answer.aiter_stream():
         data += piece
         if len(data) > max_bytes:
             return None

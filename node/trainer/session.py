@@ -112,7 +112,7 @@ class TrainingSession:
         loss = 0.0
         finite = False
         if samples:
-            loss = self._gradient(self._corpus.training(samples))
+            loss = self._gradient(samples)
             finite = math.isfinite(loss) and all(
                 bool(torch.isfinite(p.grad).all()) for p in self.parameters if p.grad is not None
             )
@@ -174,34 +174,41 @@ class TrainingSession:
         count = min(sequences, self._corpus.heldout_samples)
         if count < 1:
             raise TrainerFailed("bad_data", "there is no held-out sample to evaluate on")
-        tokens = self._corpus.heldout(range(count))
 
         def whole() -> float:
             self.model.eval()
             with torch.no_grad():
-                return sum(float(loss) for loss in self._losses(tokens))
+                losses = self._losses(range(count), self._corpus.heldout)
+                return sum(float(loss) for loss in losses)
 
         return self._within_memory(whole)
 
-    def _gradient(self, tokens: np.ndarray) -> float:
+    def _gradient(self, samples: Sequence[int]) -> float:
         """Leave the mean gradient over all samples in `.grad`; return the mean loss."""
 
         def whole() -> float:
             self.model.train()
             self._clear_gradients()
             total = torch.zeros((), device=self.device)
-            for loss in self._losses(tokens):
+            for loss in self._losses(samples, self._corpus.training):
                 loss.backward()
                 total += loss.detach()
             return float(total)
 
         return self._within_memory(whole)
 
-    def _losses(self, tokens: np.ndarray) -> Iterator[torch.Tensor]:
-        """The loss of each micro-batch; together they add up to the mean over all tokens."""
-        count = tokens.shape[0] * (tokens.shape[1] - 1)
-        for start in range(0, len(tokens), self.micro_batch):
-            batch = torch.from_numpy(tokens[start : start + self.micro_batch]).to(self.device)
+    def _losses(
+        self, samples: Sequence[int], read: Callable[[Sequence[int]], np.ndarray]
+    ) -> Iterator[torch.Tensor]:
+        """The loss of each micro-batch; together they add up to the mean over all tokens.
+
+        No more than a micro-batch is in memory: a manifest may make shares of 65,536 sequences of a
+        million tokens each out of one chunk that it names again and again.
+        """
+        count = len(samples) * self.manifest.data.sequence_length
+        size = self.micro_batch
+        for start in range(0, len(samples), size):
+            batch = torch.from_numpy(read(samples[start : start + size])).to(self.device)
             with self._autocast():
                 logits = self.model(input_ids=batch[:, :-1], use_cache=False).logits
             flat = logits.float().reshape(-1, logits.shape[-1])

@@ -115,6 +115,52 @@ async def test_a_mirror_that_fails_is_left_alone_for_a_while(web: Web) -> None:
     assert await Mirrors(["http://127.0.0.1:1"]).get(CID, len(DATA)) is None
 
 
+async def test_a_founders_mirror_leads_to_no_private_address(web: Web) -> None:
+    web.answers[web.name] = (200, {}, DATA)
+    assert await Mirrors([], [web.url]).get(CID, len(DATA)) is None
+    assert await Mirrors([], [web.url.replace("127.0.0.1", "localhost")]).get(CID, 1 << 20) is None
+    assert web.asked == []
+    assert await Mirrors([web.url], [web.url]).get(CID, len(DATA)) == DATA
+
+
+async def test_nor_does_its_redirect(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror itself counts as public here; where it sends us does not."""
+    real = mirrors.is_public
+    first = iter([True])
+    monkeypatch.setattr(mirrors, "is_public", lambda address: next(first, False) or real(address))
+    target = web.url.replace("127.0.0.1", "127.0.0.2") + "/inside"
+    web.answers |= {web.name: (302, {"location": target}, b""), "/inside": (200, {}, DATA)}
+    assert await Mirrors([], [web.url]).get(CID, len(DATA)) is None
+    assert web.asked == [web.name]
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True),
+        ("2606:2800:220:1:248:1893:25c8:1946", True),
+        ("127.0.0.1", False),
+        ("10.1.2.3", False),
+        ("192.168.1.1", False),
+        ("172.16.0.1", False),
+        ("169.254.169.254", False),
+        ("100.64.0.1", False),
+        ("0.0.0.0", False),
+        ("224.0.0.1", False),
+        ("::1", False),
+        ("fe80::1%eth0", False),
+        ("fd00::1", False),
+        ("::ffff:192.168.1.1", False),
+        ("2002:c0a8:0101::1", False),
+        ("64:ff9b::7f00:1", False),
+        ("64:ff9b::5db8:d822", True),
+        ("not an address", False),
+    ],
+)
+def test_what_is_public(address: str, public: bool) -> None:
+    assert mirrors.is_public(address) == public
+
+
 class Peers:
     """In the place of a `BlobFetcher`."""
 

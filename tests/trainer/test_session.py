@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.data import Corpus
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
@@ -285,3 +288,22 @@ def test_held_out_data_shorter_than_a_sample(tmp_path: Path) -> None:
     session.load(chunks)
     with pytest.raises(TrainerFailed, match="held-out"):
         session.evaluate(5)
+
+
+def test_a_share_is_never_in_memory_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A corpus that names one chunk again and again makes shares far larger than itself."""
+    manifest, chunks = make_manifest(tmp_path)
+    session = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=2)
+    session.load(chunks)
+    read: list[int] = []
+    real = Corpus.training
+
+    def training(corpus: Corpus, samples: Sequence[int]) -> np.ndarray:
+        read.append(len(samples))
+        return real(corpus, samples)
+
+    monkeypatch.setattr(Corpus, "training", training)
+    session.train(1, [0, 1, 2, 3, 4])
+    assert read == [2, 2, 1]
