@@ -183,6 +183,7 @@ class Sweep:
             "corpus": ", ".join(path.name for path in options.corpus or []) or "stdlib",
             # The standard library differs from one version of Python to the next.
             "text_sha256": hashlib.sha256(text.tobytes()).hexdigest()[:16],
+            "heldout_sha256": hashlib.sha256(heldout.tobytes()).hexdigest()[:16],
         }
         known = _plain(known_settings(variant, trouble, setting) | about)
         name = run_name(variant, trouble)
