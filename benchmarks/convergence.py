@@ -14,14 +14,15 @@ For each of the troubles of the fourth line every variant is trained once more, 
 absent members twice: for as many rounds, and for as many tokens. The table shows the mean over the
 seeds and its standard error; what a trouble costs is compared seed by seed.
 
---rates trains every variant at each of these peak learning rates with the first seed, and with the other
-seeds at the rate that came out best. The table has a line for each variant at its best rate, and below
-it all rates that were tried.
+--rates trains every variant at each of these peak learning rates with the first seed. The rate with the
+lowest mean then gets its next seed, until the one with the lowest mean has them all: so a rate that was
+lucky with its first seeds is passed again by the next one. The table has a line for each variant at its
+best rate, and below it all rates that were tried.
 
 --runs appends each run to a file as soon as it is finished, and takes from it those that are there: the
 same command goes on with a sweep that was killed, and further commands with the same file add to it.
-The table shows all that is in it. --earlier adds the runs of other JSON files; behind either without
---variants nothing is run.
+The table shows all that is in it. --earlier adds the runs of other JSON files, but for those that were
+run again. Behind either without --variants nothing is run.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def main() -> None:
         for trouble in chosen_troubles(options):
             if trouble.concerns(variant.optimizer):
                 sweep.train(variant, trouble)
-    runs += sweep.runs
+    runs = without_repeats([*runs, *sweep.runs])
     if options.json:
         document = {"runs": [asdict(run) for run in runs]}
         options.json.write_text(json.dumps(document, indent=1) + "\n")
@@ -164,13 +165,19 @@ class Sweep:
         self._texts: tuple[np.ndarray, np.ndarray] | None = None
 
     def train(self, variant: Variant, trouble: Trouble) -> None:
-        """With the first seed at every rate, and with the others at the best one."""
-        first, *others = self._options.seeds
-        rates = self._options.rates or [variant.rate]
-        tried = [self._run(replace(variant, rate=rate), trouble, first) for rate in rates]
-        best = rates[_best([run.heldout_loss for run in tried])]
-        for seed in others:
-            self._run(replace(variant, rate=best), trouble, seed)
+        """At every rate with the first seed, and with more of them where the lowest mean is."""
+        options = self._options
+        losses: dict[float, list[float]] = {rate: [] for rate in options.rates or [variant.rate]}
+
+        def add_seed(rate: float) -> None:
+            seed = options.seeds[len(losses[rate])]
+            run = self._run(replace(variant, rate=rate), trouble, seed)
+            losses[rate].append(run.heldout_loss)
+
+        for rate in losses:
+            add_seed(rate)
+        while len(losses[best := best_rate(losses)]) < len(options.seeds):
+            add_seed(best)
 
     def _run(self, variant: Variant, trouble: Trouble, seed: int) -> Run:
         options = self._options
@@ -233,9 +240,15 @@ def _append(file: Path, run: Run) -> None:
         os.fsync(stream.fileno())
 
 
-def _best(losses: Sequence[float]) -> int:
-    """Which of them is the lowest; a run that came apart, so that its loss is no number, is not."""
-    return min(range(len(losses)), key=lambda i: (math.isnan(losses[i]), losses[i]))
+def best_rate(losses: dict[float, list[float]]) -> float:
+    """The rate with the lowest mean; one of a run that came apart, so that it has no loss, never."""
+    means = {rate: statistics.fmean(values) for rate, values in losses.items()}
+    return min(means, key=lambda rate: (math.isnan(means[rate]), means[rate]))
+
+
+def without_repeats(runs: Sequence[Run]) -> list[Run]:
+    """Of runs that share name, setting, rate and seed the last one."""
+    return list({(run.name, _setting(run), *_key(run)): run for run in runs}.values())
 
 
 def print_summary(runs: Sequence[Run]) -> None:
@@ -249,7 +262,8 @@ def print_summary(runs: Sequence[Run]) -> None:
         clean = {_key(run): run.heldout_loss for run in group if " [" not in run.name}
         for name, variant in grouped(group, lambda run: run.name):
             rates = by_rate(variant)
-            rate, same = best_rate(rates)
+            rate = best_rate(_losses(rates))
+            same = rates[rate]
             losses = [run.heldout_loss for run in same]
             received = statistics.fmean(run.received_bytes_per_round for run in same)
             reduction = statistics.fmean(run.reduction for run in same)
@@ -266,31 +280,18 @@ def by_rate(runs: Sequence[Run]) -> dict[float, list[Run]]:
     return dict(sorted(grouped(runs, lambda run: run.settings["rate"])))
 
 
-def best_rate(rates: dict[float, list[Run]]) -> tuple[float, list[Run]]:
-    """The rate with the lowest mean loss over the seeds that all rates have, and its runs."""
-    shared = _shared_seeds(rates)
-    means = [_mean_loss(runs, shared) for runs in rates.values()]
-    return list(rates.items())[_best(means)]
-
-
-def _shared_seeds(rates: dict[float, list[Run]]) -> set[int]:
-    """The seeds that were run at all rates; where there is none, all."""
-    seeds = [{run.settings["seed"] for run in runs} for runs in rates.values()]
-    return set.intersection(*seeds) or set.union(*seeds)
-
-
-def _mean_loss(runs: Sequence[Run], seeds: set[int]) -> float:
-    return statistics.fmean(run.heldout_loss for run in runs if run.settings["seed"] in seeds)
+def _losses(rates: dict[float, list[Run]]) -> dict[float, list[float]]:
+    return {rate: [run.heldout_loss for run in runs] for rate, runs in rates.items()}
 
 
 def _tried(rates: dict[float, list[Run]], best: float) -> str:
-    """All rates with their losses, and whether one beyond them might be better still."""
-    shared = _shared_seeds(rates)
-    losses = ", ".join(f"{rate:g}: {_mean_loss(runs, shared):.3f}" for rate, runs in rates.items())
-    seeds = ", ".join(str(seed) for seed in sorted(shared))
-    edge = "; the best is the " + ("lowest" if best == min(rates) else "highest") + " tried"
-    inside = min(rates) < best < max(rates)
-    return f"rates tried, seed {seeds}: {losses}{'' if inside else edge}"
+    """All rates with their losses and seeds, and whether one beyond them might be better still."""
+    words = ", ".join(
+        f"{rate:g}: {statistics.fmean(values):.3f} ({len(values)})"
+        for rate, values in _losses(rates).items()
+    )
+    edge = "; the best is the " + ("lowest" if best == min(rates) else "highest")
+    return f"rates tried (seeds): {words}{'' if min(rates) < best < max(rates) else edge}"
 
 
 def grouped(runs: Sequence[Run], key: Any) -> list[tuple[Any, list[Run]]]:
@@ -349,7 +350,7 @@ def _audited(runs: Sequence[Run]) -> str:
 def plot(path: Path, runs: Sequence[Run]) -> None:
     """The largest setting: loss against tokens and bytes received, at each best rate, and against rate.
 
-    Means over the seeds; against the rate, over those that all rates have.
+    Means over the seeds.
     """
     import matplotlib
 
@@ -360,7 +361,8 @@ def plot(path: Path, runs: Sequence[Run]) -> None:
     _, largest = max(grouped(runs, _setting), key=lambda group: group[1][0].settings["parameters"])
     for name, variant in grouped(largest, lambda run: run.name):
         rates = by_rate(variant)
-        rate, group = best_rate(rates)
+        rate = best_rate(_losses(rates))
+        group = rates[rate]
         setting = group[0].settings
         tokens = setting["workers"] * setting["sequences"] * SEQUENCE
         steps = [step for step, _ in group[0].curve]
@@ -372,8 +374,7 @@ def plot(path: Path, runs: Sequence[Run]) -> None:
         label = f"{name}, {rate:g}"
         by_tokens.plot([step * tokens for step in steps], losses, label=label)
         by_bytes.plot([step * received for step in steps[1:]], losses[1:], label=label)
-        shared = _shared_seeds(rates)
-        ends = [_mean_loss(tried, shared) for tried in rates.values()]
+        ends = [statistics.fmean(losses) for losses in _losses(rates).values()]
         rates_axes.plot(list(rates), ends, marker="o", label=name)
     lowest = min(run.heldout_loss for run in largest)
     # What lies above 4 nats is the first few rounds, alike for all.

@@ -33,11 +33,15 @@ def sweep(
     def train(variant: Any, trouble: Any, trial: Any, progress: Any) -> Any:
         seed = trial.seed
         trained.append((variant.name, variant.rate, seed))
-        octaves = abs(np.log2(variant.rate / BEST[variant.name.partition(", decay")[0]]))
+        name = variant.name.partition(", decay")[0]
+        octaves = abs(np.log2(variant.rate / BEST[name]))
         known = benchmark.known_settings(variant, trouble, trial)
-        name = benchmark.run_name(variant, trouble)
         settings = {"parameters": 139_584, **known}
-        return benchmark.Run(name, 2 + octaves + seed / 8, 100.0, 1.0, settings, [(0, 5.5)])
+        # The first seed flatters the rate above the best one.
+        luck = 1.25 if seed == 0 and variant.rate == 2 * BEST[name] else 0.0
+        loss = 2 + octaves + seed / 8 - luck
+        called = benchmark.run_name(variant, trouble)
+        return benchmark.Run(called, loss, 100.0, 1.0, settings, [(0, 5.5)])
 
     monkeypatch.setattr(benchmark, "train", train)
     monkeypatch.setattr(benchmark, "Trial", lambda setting, text, heldout: setting)
@@ -54,18 +58,17 @@ def sweep(
     return run
 
 
-def test_all_rates_are_tried_once_and_further_seeds_at_the_best(sweep: Any) -> None:
-    done = sweep("--variants", "adamw", "muon", "--rates", *RATES, "--seeds", "0", "1", "2")
-    tried = [("AdamW, dense", float(rate), 0) for rate in RATES]
-    assert done[:4] == tried
-    assert done[4:6] == [("AdamW, dense", 2e-3, 1), ("AdamW, dense", 2e-3, 2)]
-    assert done[10:] == [("Muon, dense", 8e-3, 1), ("Muon, dense", 8e-3, 2)]
+def test_all_rates_are_tried_and_a_lucky_one_is_passed_again(sweep: Any) -> None:
+    done = sweep("--variants", "adamw", "--rates", *RATES, "--seeds", "0", "1", "2")
+    assert done[:4] == [("AdamW, dense", float(rate), 0) for rate in RATES]
+    # 4e-3 has 1.75 with the first seed and 3.125 with the next; 2e-3 has 2.0 with its first one.
+    assert done[4:] == [("AdamW, dense", *run) for run in ((4e-3, 1), (2e-3, 1), (2e-3, 2))]
 
 
 def test_a_killed_sweep_goes_on_where_it_was(sweep: Any, tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     words = ("--variants", "adamw", "--rates", *RATES, "--seeds", "0", "1", "--runs", str(file))
-    assert len(sweep(*words)) == 5
+    assert len(sweep(*words)) == 6
     whole = file.read_bytes()
     assert sweep(*words) == []
     assert file.read_bytes() == whole
@@ -92,15 +95,25 @@ def test_the_table_shows_the_best_rate_and_all_that_were_tried(
     table = capsys.readouterr().out.partition("variant ")[2].splitlines()[1:]
     assert table[0].split()[:6] == ["AdamW,", "dense", "0.002", "2", "2.062", "±"]
     assert table[1].strip() == (
-        "rates tried, seed 0: 0.001: 3.000, 0.002: 2.000, 0.004: 3.000, 0.008: 4.000"
+        "rates tried (seeds): 0.001: 3.000 (1), 0.002: 2.062 (2), 0.004: 2.438 (2), 0.008: 4.000 (1)"
     )
     assert table[2].split()[:5] == ["Muon,", "dense", "0.008", "2", "2.062"]
-    assert table[3].endswith("; the best is the highest tried")
+    assert table[3].endswith("; the best is the highest")
 
 
-def test_a_run_without_a_loss_is_never_the_best(benchmark: Any) -> None:
-    assert benchmark._best([float("nan"), 3.0, 2.0]) == 2
-    assert benchmark._best([2.0, float("nan")]) == 0
+def test_what_was_run_again_is_not_counted_twice(
+    sweep: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier = tmp_path / "earlier.json"
+    words = ("--variants", "adamw", "--seeds", "0", "1")
+    assert len(sweep(*words, "--json", str(earlier))) == 2
+    assert len(sweep(*words, "--earlier", str(earlier))) == 2
+    assert capsys.readouterr().out.splitlines()[-1].split()[:4] == ["AdamW,", "dense", "0.002", "2"]
+
+
+def test_a_rate_without_a_loss_is_never_the_best(benchmark: Any) -> None:
+    assert benchmark.best_rate({1.0: [float("nan"), 1.0], 2.0: [3.0], 4.0: [2.0]}) == 4.0
+    assert benchmark.best_rate({1.0: [2.0], 2.0: [float("nan")]}) == 1.0
 
 
 def evenness(matrix: torch.Tensor) -> float:
