@@ -1,10 +1,10 @@
-"""Learning at equal tokens: AdamW with dense averaging beside DisTrO variants, and the bytes of each.
+"""Learning at equal tokens: AdamW and Muon with dense averaging beside DisTrO, and the bytes of each.
 
     python benchmarks/convergence.py [--workers 8] [--sequences 2] [--steps 400] [--seeds 0 …]
         [--hidden 128] [--layers 4] [--corpus PATH…] [--heldout PATH…] [--variants …]
-        [--rate RATE] [--second-moment BETA] [--weight-decay DECAY]
+        [--rates RATE…] [--second-moment BETA] [--weight-decay DECAY]
         [--overlap] [--flipped SHARE] [--late SHARE] [--absent SHARE] [--troubled-only]
-        [--device cpu] [--json FILE] [--plot FILE] [--earlier FILE…]
+        [--device cpu] [--runs FILE] [--json FILE] [--plot FILE] [--earlier FILE…]
 
 How members are simulated stands in training.py. Bytes are counted as the DisTrO report counts them: a
 bf16 all-reduce receives 2 bytes × parameters × (members - 1) a round, ours one update of each other
@@ -12,15 +12,26 @@ member. The held-out text is never trained on.
 
 For each of the troubles of the fourth line every variant is trained once more, beside without; with
 absent members twice: for as many rounds, and for as many tokens. The table shows the mean over the
-seeds and its standard error; what a trouble costs is compared seed by seed. --earlier adds the runs of
-other JSON files to the table, the JSON and the plot; without --variants behind it nothing is run.
+seeds and its standard error; what a trouble costs is compared seed by seed.
+
+--rates trains every variant at each of these peak learning rates with the first seed. The rate with the
+lowest mean then gets its next seed, until the one with the lowest mean has them all: so a rate that was
+lucky with its first seeds is passed again by the next one. The table has a line for each variant at its
+best rate, and below it all rates that were tried.
+
+--runs appends each run to a file as soon as it is finished, and takes from it those that are there: the
+same command goes on with a sweep that was killed, and further commands with the same file add to it.
+The table shows all that is in it. --earlier adds the runs of other JSON files, but for those that were
+run again. Behind either without --variants nothing is run.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
+import os
 import statistics
 import sysconfig
 import time
@@ -29,22 +40,27 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from training import (
     SEQUENCE,
     AdamW,
+    Muon,
     Run,
     Setting,
     Trial,
     Trouble,
     Variant,
+    known_settings,
     read_corpus,
+    run_name,
     train,
 )
 
 VARIANTS = {
     "adamw": Variant(name="AdamW, dense", rate=2e-3, optimizer=AdamW()),
+    "muon": Variant(name="Muon, dense", rate=2e-3, optimizer=Muon()),
     "demo": Variant(
         name="DeMo / Psyche: k 8, β 0.999, not preconditioned",
         rate=4e-3,
@@ -60,6 +76,7 @@ VARIANTS = {
     ),
     "damped": Variant(name="ours, damped", rate=4e-3, optimizer=OptimizerSpec(damping=0.5)),
     "ours": Variant(name="ours: k 8, β 0.95, orthogonal", rate=4e-3),
+    "ours-32": Variant(name="ours with k 32", rate=4e-3, optimizer=OptimizerSpec(top_k=32)),
     "ours-7": Variant(name="ours with k 7", rate=4e-3, optimizer=OptimizerSpec(top_k=7)),
     "ours-6": Variant(name="ours with k 6", rate=4e-3, optimizer=OptimizerSpec(top_k=6)),
     "unaudited": Variant(
@@ -69,13 +86,13 @@ VARIANTS = {
 
 
 def chosen_variants(options: argparse.Namespace) -> Iterator[Variant]:
-    """The variants of the command line, with what it says of their rates and of AdamW."""
+    """The variants of the command line, with what it says of AdamW."""
     names = options.variants
-    for name in ([] if options.earlier else list(VARIANTS)) if names is None else names:
+    if names is None:
+        names = [] if options.earlier or options.runs else list(VARIANTS)
+    for name in names:
         variant = VARIANTS[name]
         words = []
-        if options.rate is not None:
-            variant = replace(variant, rate=options.rate)
         if isinstance(variant.optimizer, AdamW):
             optimizer = variant.optimizer
             if options.second_moment is not None:
@@ -106,7 +123,9 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, nargs="+", help="files or directories of text")
     parser.add_argument("--heldout", type=Path, nargs="+", help="the same, never trained on")
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS))
-    parser.add_argument("--rate", type=float, help="the peak learning rate of all variants")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", help="peak learning rates, the same for all variants"
+    )
     parser.add_argument("--second-moment", type=float, help="AdamW's β₂")
     parser.add_argument("--weight-decay", type=float, help="AdamW's")
     parser.add_argument("--overlap", action="store_true", help="gradients a round late")
@@ -114,6 +133,7 @@ def main() -> None:
     parser.add_argument("--late", type=float, default=0.0, help="share that misses each round")
     parser.add_argument("--absent", type=float, default=0.0, help="share away in each round")
     parser.add_argument("--troubled-only", action="store_true", help="no run without a trouble")
+    parser.add_argument("--runs", type=Path, metavar="FILE", help="finished runs, one a line")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
     parser.add_argument("--earlier", type=Path, nargs="+", default=[], metavar="FILE")
@@ -121,45 +141,118 @@ def main() -> None:
     if options.device == "cpu":
         torch.set_num_threads(1)
     runs = [Run(**run) for file in options.earlier for run in json.loads(file.read_text())["runs"]]
-    corpus = options.corpus or [Path(sysconfig.get_paths()["stdlib"])]
-    about = {"corpus": ", ".join(path.name for path in options.corpus or []) or "stdlib"}
-    variants = list(chosen_variants(options))
-    text, heldout = read_corpus(corpus, options.heldout or []) if variants else (None, None)
-    for seed in options.seeds:
-        for variant in variants:
-            for trouble in filter(
-                lambda trouble: trouble.concerns(variant.optimizer), chosen_troubles(options)
-            ):
-                began = time.monotonic()
-                assert text is not None
-                assert heldout is not None
-                run = train(
-                    variant,
-                    trouble,
-                    Trial(Setting.of(options, seed), text, heldout),
-                    lambda number, loss: print(
-                        f"  round {number}, held-out {loss:.3f}", flush=True
-                    ),
-                )
-                run.settings |= about
-                print(f"{run.name}, seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
-                runs.append(run)
-                if options.json:
-                    # After each run, so that a long comparison that is cut short is not lost.
-                    options.json.write_text(_document(runs))
+    sweep = Sweep(options)
+    for variant in chosen_variants(options):
+        for trouble in chosen_troubles(options):
+            if trouble.concerns(variant.optimizer):
+                sweep.train(variant, trouble)
+    runs = without_repeats([*runs, *sweep.runs])
     if options.json:
-        options.json.write_text(_document(runs))
+        document = {"runs": [asdict(run) for run in runs]}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
     print_summary(runs)
     if options.plot:
         plot(options.plot, runs)
 
 
-def _document(runs: Sequence[Run]) -> str:
-    return json.dumps({"runs": [asdict(run) for run in runs]}, indent=1) + "\n"
+class Sweep:
+    """Runs over rates and seeds, none of which is done twice."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self.runs = _finished(options.runs) if options.runs else []
+        """Those of the file, and those that came to it."""
+        self._texts: tuple[np.ndarray, np.ndarray] | None = None
+
+    def train(self, variant: Variant, trouble: Trouble) -> None:
+        """At every rate with the first seed, and with more of them where the lowest mean is."""
+        options = self._options
+        losses: dict[float, list[float]] = {rate: [] for rate in options.rates or [variant.rate]}
+
+        def add_seed(rate: float) -> None:
+            seed = options.seeds[len(losses[rate])]
+            run = self._run(replace(variant, rate=rate), trouble, seed)
+            losses[rate].append(run.heldout_loss)
+
+        for rate in losses:
+            add_seed(rate)
+        while len(losses[best := best_rate(losses)]) < len(options.seeds):
+            add_seed(best)
+
+    def _run(self, variant: Variant, trouble: Trouble, seed: int) -> Run:
+        options = self._options
+        setting = Setting.of(options, seed)
+        if self._texts is None:
+            corpus = options.corpus or [Path(sysconfig.get_paths()["stdlib"])]
+            self._texts = read_corpus(corpus, options.heldout or [])
+        text, heldout = self._texts
+        about = {
+            "corpus": ", ".join(path.name for path in options.corpus or []) or "stdlib",
+            # The standard library differs from one version of Python to the next.
+            "text_sha256": hashlib.sha256(text.tobytes()).hexdigest()[:16],
+            "heldout_sha256": hashlib.sha256(heldout.tobytes()).hexdigest()[:16],
+        }
+        known = _plain(known_settings(variant, trouble, setting) | about)
+        name = run_name(variant, trouble)
+        for run in self.runs:
+            if run.name == name and known.items() <= run.settings.items():
+                return run
+        began = time.monotonic()
+        run = train(
+            variant,
+            trouble,
+            Trial(setting, text, heldout),
+            lambda number, loss: print(f"  round {number}, held-out {loss:.3f}", flush=True),
+        )
+        run.settings |= about
+        seconds = time.monotonic() - began
+        print(
+            f"{name}, {variant.rate:g}, seed {seed}: {run.heldout_loss:.3f} ({seconds:.0f} s)",
+            flush=True,
+        )
+        run = Run(**_plain(asdict(run)))
+        self.runs.append(run)
+        if options.runs:
+            _append(options.runs, run)
+        return run
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """As it comes back from a file."""
+    return json.loads(json.dumps(value))
+
+
+def _finished(file: Path) -> list[Run]:
+    """The runs in a file of one run a line. What was cut off in the middle of a line is taken away."""
+    if not file.exists():
+        return []
+    content = file.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        os.truncate(file, len(whole))
+    return [Run(**json.loads(line)) for line in whole.splitlines()]
+
+
+def _append(file: Path, run: Run) -> None:
+    with file.open("a") as stream:
+        stream.write(json.dumps(asdict(run)) + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def best_rate(losses: dict[float, list[float]]) -> float:
+    """The rate with the lowest mean; one of a run that came apart, so that it has no loss, never."""
+    means = {rate: statistics.fmean(values) for rate, values in losses.items()}
+    return min(means, key=lambda rate: (math.isnan(means[rate]), means[rate]))
+
+
+def without_repeats(runs: Sequence[Run]) -> list[Run]:
+    """Of runs that share name, setting, rate and seed the last one."""
+    return list({(run.name, _setting(run), *_key(run)): run for run in runs}.values())
 
 
 def print_summary(runs: Sequence[Run]) -> None:
-    """A table for each setting: means over the seeds, and what each trouble cost."""
+    """A table for each setting: means over the seeds, the rates tried, what each trouble cost."""
     for heading, group in grouped(runs, _setting):
         print(f"\n{heading}")
         print(
@@ -167,7 +260,10 @@ def print_summary(runs: Sequence[Run]) -> None:
             f"{'reduction':>10}"
         )
         clean = {_key(run): run.heldout_loss for run in group if " [" not in run.name}
-        for (name, rate), same in grouped(group, lambda run: (run.name, run.settings["rate"])):
+        for name, variant in grouped(group, lambda run: run.name):
+            rates = by_rate(variant)
+            rate = best_rate(_losses(rates))
+            same = rates[rate]
             losses = [run.heldout_loss for run in same]
             received = statistics.fmean(run.received_bytes_per_round for run in same)
             reduction = statistics.fmean(run.reduction for run in same)
@@ -175,6 +271,27 @@ def print_summary(runs: Sequence[Run]) -> None:
                 f"{name:64} {rate:6g} {len(same):5} {_with_error(losses, '.3f'):>17} "
                 f"{received:13,.0f} B {reduction:9.0f}×{_cost(same, clean)}{_audited(same)}"
             )
+            if len(rates) > 1:
+                print(f"    {_tried(rates, rate)}")
+
+
+def by_rate(runs: Sequence[Run]) -> dict[float, list[Run]]:
+    """A variant's runs, by ascending rate."""
+    return dict(sorted(grouped(runs, lambda run: run.settings["rate"])))
+
+
+def _losses(rates: dict[float, list[Run]]) -> dict[float, list[float]]:
+    return {rate: [run.heldout_loss for run in runs] for rate, runs in rates.items()}
+
+
+def _tried(rates: dict[float, list[Run]], best: float) -> str:
+    """All rates with their losses and seeds, and whether one beyond them might be better still."""
+    words = ", ".join(
+        f"{rate:g}: {statistics.fmean(values):.3f} ({len(values)})"
+        for rate, values in _losses(rates).items()
+    )
+    edge = "; the best is the " + ("lowest" if best == min(rates) else "highest")
+    return f"rates tried (seeds): {words}{'' if min(rates) < best < max(rates) else edge}"
 
 
 def grouped(runs: Sequence[Run], key: Any) -> list[tuple[Any, list[Run]]]:
@@ -231,15 +348,21 @@ def _audited(runs: Sequence[Run]) -> str:
 
 
 def plot(path: Path, runs: Sequence[Run]) -> None:
-    """Loss against tokens, and against bytes received, in the largest setting; means over seeds."""
+    """The largest setting: loss against tokens and bytes received, at each best rate, and against rate.
+
+    Means over the seeds.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (by_tokens, by_bytes) = pyplot.subplots(1, 2, figsize=(14, 6), sharey=True)
+    figure, (by_tokens, by_bytes, rates_axes) = pyplot.subplots(1, 3, figsize=(20, 6), sharey=True)
     _, largest = max(grouped(runs, _setting), key=lambda group: group[1][0].settings["parameters"])
-    for (name, rate), group in grouped(largest, lambda run: (run.name, run.settings["rate"])):
+    for name, variant in grouped(largest, lambda run: run.name):
+        rates = by_rate(variant)
+        rate = best_rate(_losses(rates))
+        group = rates[rate]
         setting = group[0].settings
         tokens = setting["workers"] * setting["sequences"] * SEQUENCE
         steps = [step for step, _ in group[0].curve]
@@ -251,8 +374,13 @@ def plot(path: Path, runs: Sequence[Run]) -> None:
         label = f"{name}, {rate:g}"
         by_tokens.plot([step * tokens for step in steps], losses, label=label)
         by_bytes.plot([step * received for step in steps[1:]], losses[1:], label=label)
-    by_tokens.set(xlabel="tokens", ylabel="held-out loss (nats per byte)")
+        ends = [statistics.fmean(losses) for losses in _losses(rates).values()]
+        rates_axes.plot(list(rates), ends, marker="o", label=name)
+    lowest = min(run.heldout_loss for run in largest)
+    # What lies above 4 nats is the first few rounds, alike for all.
+    by_tokens.set(xlabel="tokens", ylabel="held-out loss (nats per byte)", ylim=(lowest - 0.1, 4.0))
     by_bytes.set(xlabel="bytes received by a member", xscale="log")
+    rates_axes.set(xlabel="peak learning rate", xscale="log")
     by_tokens.legend()
     figure.tight_layout()
     figure.savefig(path)

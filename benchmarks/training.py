@@ -40,12 +40,30 @@ class AdamW:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Muon:
+    """The settings of Muon with dense averaging (Keller Jordan et al., 2024), beside its learning rate.
+
+    The momentum of every hidden matrix is made orthogonal as a whole, with Nesterov's look ahead and
+    five rounds of the quintic, and scaled so that the root mean square of a step would be the
+    learning rate if all singular values came out as 1. (The quintic leaves them around 0.9.)
+    Embedding, head and norms take Adam's step with the same learning rate.
+    """
+
+    momentum: float = 0.95
+    second_moment: float = 0.95
+    """Of Adam's part."""
+
+
+Optimizer = OptimizerSpec | AdamW | Muon
+
+
+@dataclass(frozen=True, kw_only=True)
 class Variant:
     """One way to train."""
 
     name: str
     rate: float
-    optimizer: OptimizerSpec | AdamW = field(default_factory=OptimizerSpec)
+    optimizer: Optimizer = field(default_factory=OptimizerSpec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +82,9 @@ class Trouble:
     """The absent members' sequences are dealt again, as the program does: there are more rounds, until
     as many tokens have been trained on, in the same order, as without."""
 
-    def concerns(self, optimizer: OptimizerSpec | AdamW) -> bool:
+    def concerns(self, optimizer: Optimizer) -> bool:
         """Whether it makes sense for this optimizer: dense averaging has only members to miss."""
-        dense = isinstance(optimizer, AdamW)
+        dense = not isinstance(optimizer, OptimizerSpec)
         return not (dense and (self.overlap or self.flipped or self.late))
 
 
@@ -207,10 +225,10 @@ def train(
         decay_rounds=rounds // 2,
         final=0.1,
     )
-    if isinstance(variant.optimizer, AdamW):
-        step = _dense_step(variant.optimizer, trouble, trial)
-    else:
+    if isinstance(variant.optimizer, OptimizerSpec):
         step = _distro_step(variant.optimizer, trouble, trial)
+    else:
+        step = _dense_step(variant.optimizer, trouble, trial)
     tally = Tally()
     curve = [(0, trial.evaluate())]
     for number in range(1, rounds + 1):
@@ -221,33 +239,74 @@ def train(
     dense = 2.0 * trial.elements * (setting.workers - 1)
     mean = tally.received / rounds
     described = {
-        "rate": variant.rate,
         "parameters": trial.elements,
         "schedule": asdict(schedule),
-        **asdict(setting),
-        "optimizer": asdict(variant.optimizer),
-        "trouble": asdict(trouble),
+        **known_settings(variant, trouble, setting),
         "audit": {name: value for name, value in asdict(tally).items() if name != "received"},
     }
-    name = f"{variant.name}{_in_words(trouble)}"
+    name = run_name(variant, trouble)
     return Run(name, curve[-1][1], mean, dense / mean if mean else 1.0, described, curve)
 
 
-def _dense_step(spec: AdamW, trouble: Trouble, trial: Trial) -> Step:
-    count = trial.setting.workers
-    optimizer = torch.optim.AdamW(
-        trial.parameters, lr=0.0, betas=(0.9, spec.second_moment), weight_decay=spec.weight_decay
+def run_name(variant: Variant, trouble: Trouble) -> str:
+    """What a run is called: its variant, and in brackets what goes wrong."""
+    return f"{variant.name}{_in_words(trouble)}"
+
+
+def known_settings(variant: Variant, trouble: Trouble, setting: Setting) -> dict[str, Any]:
+    """Those of a run's settings that are known before it begins."""
+    return {
+        "rate": variant.rate,
+        **asdict(setting),
+        "optimizer": asdict(variant.optimizer),
+        "trouble": asdict(trouble),
+    }
+
+
+def _dense_optimizers(
+    spec: AdamW | Muon, trial: Trial
+) -> list[tuple[torch.optim.Optimizer, float]]:
+    """torch's optimizers, each with the factor between the run's learning rate and its own."""
+    if isinstance(spec, AdamW):
+        adam = torch.optim.AdamW(
+            trial.parameters,
+            lr=0.0,
+            betas=(0.9, spec.second_moment),
+            weight_decay=spec.weight_decay,
+        )
+        return [(adam, 1.0)]
+    hidden, others = [], []
+    for described, parameter in zip(trial.table, trial.parameters, strict=True):
+        matrix = ".layers." in described.name and parameter.dim() == 2
+        (hidden if matrix else others).append(parameter)
+    muon = torch.optim.Muon(
+        hidden,
+        lr=0.0,
+        weight_decay=0.0,
+        momentum=spec.momentum,
+        nesterov=True,
+        ns_steps=5,
+        # The step's root mean square is 0.2 × this optimizer's rate.
+        adjust_lr_fn="match_rms_adamw",
     )
+    adam = torch.optim.AdamW(others, lr=0.0, betas=(0.9, spec.second_moment), weight_decay=0.0)
+    return [(muon, 5.0), (adam, 1.0)]
+
+
+def _dense_step(spec: AdamW | Muon, trouble: Trouble, trial: Trial) -> Step:
+    count = trial.setting.workers
+    optimizers = _dense_optimizers(spec, trial)
     chance = np.random.default_rng(trial.setting.seed + 1)
 
     def step(rate: float, number: int) -> Tally:
-        optimizer.param_groups[0]["lr"] = rate
         shares = _shares(trial, trouble, chance)
         # The mean over all present is the gradient of all their sequences at once.
         gradients = trial.gradients(np.concatenate(list(shares.values())))
         for parameter, gradient in zip(trial.parameters, gradients, strict=True):
             parameter.grad = gradient
-        optimizer.step()
+        for optimizer, factor in optimizers:
+            optimizer.param_groups[0]["lr"] = factor * rate
+            optimizer.step()
         return Tally(received=2.0 * trial.elements * (count - 1))
 
     return step
