@@ -150,7 +150,7 @@ class Runner:
         self._leave_by = trio.current_time() + patience
         self._dispatch(lambda now: self.member.leave(now))
 
-    # What the trainer_supervisor reports
+    # What the trainer's supervisor reports
 
     def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
         """The trainer holds the parameters after `round`."""

@@ -18,12 +18,12 @@ import trio
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.peer.id import ID
-from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.tools.anyio_service import background_trio_service
 
 from ...crypto.identity import PeerId
 from .addresses import peer_of
+from .gossip_router import Router
 from .traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ _BURST = 40.0
 _BUFFERED_MESSAGES = 1024
 # A peer needs the swarms it is in, one topic each.
 _MAX_TOPICS_PER_PEER = 16
+# In one message: each starts three tasks in the library.
+_MAX_SUBSCRIPTIONS = 32
 _PROTOCOL = TProtocol("/meshsub/1.1.0")
 
 Validator = Callable[[PeerId, bytes], "str | None"]
@@ -61,7 +63,7 @@ class Gossip:
         self._refused = refused
         self._rejected = rejected
         self._paces: dict[str, _Pace] = {}
-        self.router = GossipSub(
+        self.router = Router(
             protocols=[_PROTOCOL],
             degree=6,
             degree_low=4,
@@ -77,9 +79,14 @@ class Gossip:
         times: Any = defaultdict(lambda: deque(maxlen=0))
         self.router.recent_message_deliveries = times
         self.pubsub = _CountingPubsub(
-            host, self.router, strict_signing=True, max_subscriptions_per_peer=_MAX_TOPICS_PER_PEER
+            host,
+            self.router,
+            strict_signing=True,
+            max_subscriptions_per_rpc=_MAX_SUBSCRIPTIONS,
+            max_subscriptions_per_peer=_MAX_TOPICS_PER_PEER,
         )
         self.pubsub.traffic = traffic
+        self.pubsub.forged = self._forged
         # The library begins at the seconds since 1970 and counts up; after a restart the numbers
         # would repeat and the messages vanish as duplicates.
         self.pubsub.counter = time.time_ns()
@@ -101,7 +108,18 @@ class Gossip:
         if len(data) > MAX_MESSAGE_BYTES:
             raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes, not {len(data)}")
         await self._paces.setdefault(topic, _Pace()).wait()
-        await self.pubsub.publish(topic, data)
+        try:
+            await self.pubsub.publish(topic, data)
+        except Exception:
+            # Whatever goes wrong in the library, it is one message that gossip loses.
+            log.exception("publishing in %s failed", topic)
+            self._traffic.fail(topic)
+
+    def _forged(self, forwarder: ID) -> None:
+        via = peer_of(forwarder)
+        self._traffic.reject("bad_signature")
+        if via is not None:
+            self._rejected(via, "bad_signature")
 
     def _validator(self, topic: str, validate: Validator) -> Callable[[ID, Any], bool]:
         def check(forwarder: ID, message: Any) -> bool:
@@ -148,9 +166,28 @@ async def open_gossip(gossip: Gossip) -> AsyncIterator[None]:
 
 
 class _CountingPubsub(Pubsub):
-    """Pubsub that counts its bytes."""
+    """Pubsub that counts its bytes, and tells who passes forgeries on."""
 
     traffic: Traffic
+    forged: Callable[[ID], None]
+
+    async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
+        try:
+            await super().push_msg(msg_forwarder, msg)
+        except Exception as error:
+            if msg_forwarder == self.my_id:
+                raise
+            # A key that does not parse, for instance.
+            log.info("a gossip message was dropped: %r", error)
+        # The library drops a message with a bad signature without a word. Neither passed on nor
+        # judged, and not held back for its forwarder's score: nothing else is left.
+        router: Any = self.router
+        if (
+            not self._is_msg_seen(msg)
+            and self.validation_cache.get(self.get_message_id(msg)) is None
+            and router.scorer.allow_publish(msg_forwarder, list(msg.topicIDs))
+        ):
+            self.forged(msg_forwarder)
 
     async def write_msg(self, stream: Any, rpc_msg: Any) -> bool:
         sent = await super().write_msg(stream, rpc_msg)

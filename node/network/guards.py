@@ -11,6 +11,7 @@ fault but costs processor time is in `queues` and `short_cuts`, and put in place
 # ruff: noqa: E402  (the version is checked before importing names that another version may lack)
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import logging
 from typing import Any
@@ -35,19 +36,22 @@ from libp2p.host.basic_host import BasicHost
 from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.pubsub.rpc_queue import RpcQueue
 from libp2p.stream_muxer.yamux.yamux import MAX_MESSAGE_SIZE, MAX_WINDOW_SIZE, Yamux, YamuxStream
+from libp2p.tools.anyio_service.exceptions import TooManyChildrenException
+from libp2p.tools.anyio_service.trio_manager import TrioManager
 
+from .gossip_router import SendQueue
 from .queues import grant_credit, read_gathered
 from .scopes import shielded
 from .short_cuts import (
     FreeLock,
     NoiseWire,
-    consume_record,
     read_body,
     read_stream,
     write_frame,
@@ -64,9 +68,6 @@ _WRITE_STALL_BYTES = 1 << 16
 MAX_STREAMS_PER_CONNECTION = 256
 # Topics are an identifier and a few letters; longer ones only fill our memory.
 MAX_TOPIC_CHARACTERS = 128
-# Gossip waiting to be sent to one peer: the votes of a swarm of hundreds come all at once. Of bursts
-# of 100 messages 32 % arrive over two hops with the library's 32, all of them with this.
-MAX_QUEUED_MESSAGES = 512
 
 # One stream's unread bytes: the largest window, and a frame in flight when it closed.
 _MAX_UNREAD = MAX_WINDOW_SIZE + MAX_MESSAGE_SIZE
@@ -95,7 +96,7 @@ def install() -> None:
     _replace(Yamux, "__init__", _yamux_init)
     _replace(YamuxStream, "reset", _reset)
     _replace(BasicHost, "_swarm_stream_handler", _stream_handler)
-    _replace(Pubsub, "push_msg", _push_message)
+    _replace(TrioManager, "run_task", _run_task)
     _replace(Pubsub, "continuously_read_stream", _read_pubsub_stream)
     _replace(Pubsub, "handle_subscription", _handle_subscription)
     _replace(Pubsub, "_handle_dead_peer", _handle_dead_peer)
@@ -121,7 +122,7 @@ def install() -> None:
     ):
         _replace(module, "read_exactly", read_exactly)
     for module in (libp2p.pubsub.gossipsub, libp2p.pubsub.pubsub):
-        _replace(module, "maybe_consume_signed_record", consume_record)
+        _replace(module, "maybe_consume_signed_record", _ignore_record)
     _quieten()
 
 
@@ -231,12 +232,28 @@ async def _stream_handler(self: BasicHost, stream: Any) -> None:
             await stream.reset()
 
 
-async def _push_message(self: Pubsub, forwarder: Any, message: Any) -> None:
-    # A key that does not parse, and whatever a validator raises, ends pubsub.
+def _run_task(self: TrioManager, function: Any, *arguments: Any, **options: Any) -> None:
+    # What a task of a service raises ends the service, and with it the node: a key that does not
+    # parse, a validator, a muxer. Here it ends the task, and the connection if it was one's.
+    if options.get("daemon") or options.get("_internal"):
+        ORIGINALS["TrioManager.run_task"](self, function, *arguments, **options)
+        return
+
+    async def run() -> None:
+        try:
+            await function(*arguments)
+        except Exception as error:
+            log.info("a task of the library failed: %r", error)
+            owner: Any = getattr(function, "__self__", None)
+            if isinstance(owner, Yamux | SwarmConn):
+                with shielded(2), contextlib.suppress(Exception):
+                    await owner.close()
+
+    name = options.get("name") or getattr(function, "__qualname__", None)
     try:
-        await ORIGINALS["Pubsub.push_msg"](self, forwarder, message)
-    except Exception as error:
-        log.info("a gossip message was dropped: %r", error)
+        ORIGINALS["TrioManager.run_task"](self, run, name=name)
+    except TooManyChildrenException:
+        log.info("a task of the library found no place: %s", name)
 
 
 async def _read_pubsub_stream(self: Pubsub, stream: Any) -> None:
@@ -256,18 +273,29 @@ def _handle_subscription(self: Pubsub, origin: Any, message: Any) -> None:
         ORIGINALS["Pubsub.handle_subscription"](self, origin, message)
 
 
+def _ignore_record(message: Any, host: Any, peer: Any) -> bool:
+    # Checked and written down with every message, twice. One of 100,000 addresses takes seconds, and
+    # one with an older time than the last has its message dropped: whose clock was once ahead is not
+    # heard again. The connection says who it is, and `introductions` where.
+    return True
+
+
 def _rpc_queue_init(self: RpcQueue, *arguments: Any, **options: Any) -> None:
     # 32 messages wait for a peer and further ones are dropped: fewer than one round of votes.
     ORIGINALS["RpcQueue.__init__"](self, *arguments, **options)
-    self._queue.max_size = MAX_QUEUED_MESSAGES
+    self._queue = SendQueue()
 
 
 def _handle_dead_peer(self: Pubsub, peer: Any) -> None:
     # When our gossip stream to a peer breaks while another connection to it holds, the library
     # opens a new one but forgets what the peer has subscribed to; the peer, whose own stream is in
-    # order, does not say it again, and never gets another message from us.
+    # order, does not say it again, and never gets another message from us. What it raises would end
+    # the task that waits for the end of connections.
     topics = [topic for topic, peers in self.peer_topics.items() if peer in peers]
-    ORIGINALS["Pubsub._handle_dead_peer"](self, peer)
+    try:
+        ORIGINALS["Pubsub._handle_dead_peer"](self, peer)
+    except Exception as error:
+        log.info("a peer of gossip did not go: %r", error)
     if self._peer_is_connected(peer):
         for topic in topics:
             self.peer_topics.setdefault(topic, set()).add(peer)

@@ -24,7 +24,8 @@ from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
 from ...crypto.identity import Identity
-from .addresses import advertised
+from .addresses import advertised, id_of
+from .peer_store import OwnKeys
 
 # Both directions dialling each other at once makes two; a third can be a reconnection that
 # overtakes the notice that the old one broke.
@@ -54,6 +55,7 @@ def build_host(
     )
     host = new_host(
         key_pair=key_pair,
+        peerstore_opt=OwnKeys(id_of(identity.peer)),
         # Noise alone. By default a host also takes connections without any encryption, where a
         # public key is all it takes to pass for its owner.
         sec_opt={TProtocol(NOISE): Noise(key_pair, create_noise_key_pair().private_key)},
@@ -65,6 +67,11 @@ def build_host(
     assert isinstance(host, BasicHost)
     swarm = host.get_network()
     assert isinstance(swarm, Swarm)
+    # It would ask everybody what they speak and where they are, and believe what they push at it; we
+    # have introductions for the one and know the other. Nobody of us asks for an echo either.
+    host.multiselect.handlers.clear()
+    identifier: Any = host
+    identifier._schedule_identify = lambda peer_id, *, reason: None
     # One attempt a dial: who dials here decides itself when to try again.
     swarm.retry_config = RetryConfig(max_retries=0)
     # Its rate limits and circuit breaker lock out honest peers that reconnect often; connections

@@ -16,7 +16,6 @@ from typing import Any
 
 import trio
 from libp2p.host.basic_host import BasicHost
-from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
@@ -41,8 +40,9 @@ from .dialling import answers, dial_from, dial_reason, resolve
 from .errors import BadAddress, DialError, RequestError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, Receiver, Validator, open_gossip
+from .hearsay import Hearsay, Scope, Word, scope_of
 from .host import MAX_CONNECTIONS_PER_PEER, build_host
-from .queues import UNSENT_BYTES, shorten
+from .queues import UNSENT_BYTES, ends_here, shorten
 from .rates import Rate
 from .requests import Handler, Kind, Requests
 from .scopes import shielded
@@ -52,6 +52,8 @@ from .traffic import Traffic
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 2.0
+# Far more than a node keeps connections.
+_MAX_SCOPES = 2048
 # Rejections that no honest peer causes by being late or early.
 _OFFENCES = frozenset({"malformed", "oversized", "invalid", "bad_signature", "wrong_swarm"})
 
@@ -152,7 +154,10 @@ class Network:
         self._announced: dict[str, tuple[str, ...]] = {}
         self._max_per_address = settings.max_connections_per_address
         self._scores = Scores()
+        self._hearsay = Hearsay()
         self._connections: dict[PeerId, set[Any]] = {}
+        # How near the peers are, or were when they were last connected.
+        self._scopes: dict[PeerId, Scope] = {}
         self._listeners: list[Events] = []
         self._closing = False
         swarm.register_notifee(Notices(self._arrived, self._departed))
@@ -223,6 +228,10 @@ class Network:
                     found = Remote(host=str(address[0]), port=int(address[1]), dialled=dialled)
         return found
 
+    def word_of(self, peer: PeerId) -> Word:
+        """What a peer's word about where others are is worth: as much as it was near when last here."""
+        return Word(peer, self._scopes.get(peer, Scope.WORLD))
+
     def connected(self) -> frozenset[PeerId]:
         """The peers with a connection at present."""
         return frozenset(self._connections)
@@ -247,12 +256,15 @@ class Network:
             self.traffic.wire_received + sum(wire.received for wire in wires),
         )
 
-    async def connect(self, address: str, timeout: float = 5.0, *, direct: bool = False) -> PeerId:
+    async def connect(
+        self, address: str, timeout: float = 5.0, *, direct: bool = False, word: Word | None = None
+    ) -> PeerId:
         """Dial one multiaddress that ends in `/p2p/<peer>` and return the peer.
 
         Returns at once if that peer is connected already, with `direct` only if not through relays
-        alone. An address through a relay also connects to the relay. Raises `DialError`, and
-        `BadAddress` if the text is no address.
+        alone. An address through a relay also connects to the relay. On somebody else's `word` it
+        dials only what `hearsay` allows. Raises `DialError`, and `BadAddress` if the text is no
+        address.
         """
         circuit = split_circuit(address)
         target, peer = parse_dial(address) if circuit is None else (None, circuit[1])
@@ -266,22 +278,37 @@ class Network:
         try:
             with trio.fail_after(timeout):
                 if circuit is not None:
-                    await self.circuits.dial(await self.connect(circuit[0], timeout), peer)
+                    relay = await self.connect(circuit[0], timeout, word=word)
+                    await self.circuits.dial(relay, peer)
                     return peer
                 assert target is not None
                 for candidate in await resolve(target):
+                    host, now = endpoint(candidate)[0], trio.current_time()
+                    reason = self._hearsay.refusal(word, host, now) if word is not None else None
+                    if reason is not None:
+                        failure = DialError(address, reason)
+                        continue
                     try:
                         await self._swarm.dial_addr(candidate, id_of(peer))
-                        return peer
-                    except SwarmException as error:
+                    except Exception as error:
+                        # Most are a `SwarmException`; whatever else the library raises is no more.
                         failure = error
+                    else:
+                        if word is not None:
+                            self._hearsay.refund(word, host, now)
+                        return peer
         except trio.TooSlowError:
             raise DialError(address, f"no answer within {timeout:g} s") from None
         except socket.gaierror as error:
             raise DialError(address, f"the name does not resolve ({error.strerror})") from None
-        except SwarmException as error:
+        except DialError:
+            raise
+        except Exception as error:
             failure = error
-        assert failure is not None
+        if isinstance(failure, DialError):
+            raise failure
+        if failure is None:
+            raise DialError(address, "the name has no address")
         raise DialError(address, dial_reason(failure)) from failure
 
     async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool:
@@ -419,6 +446,7 @@ class Network:
             return
         shorten(connection.muxed_conn, self.unsent_bytes)
         self._connections.setdefault(peer, known).add(connection)
+        self._locate(peer, connection, first=len(known) == 1)
         if len(known) == 1:
             self._tell(PeerUp(peer))
 
@@ -431,6 +459,19 @@ class Network:
             return False
         group = (each for group in self._connections.values() for each in group)
         return sum(_host(each) == host for each in group) >= self._max_per_address
+
+    def _locate(self, peer: PeerId, connection: Any, first: bool) -> None:
+        before = self._scopes.pop(peer, Scope.WORLD)
+        host = None if is_relayed(connection) else _host(connection)
+        if host is None:
+            scope = Scope.WORLD
+        elif ends_here(connection.muxed_conn):
+            scope = Scope.MACHINE
+        else:
+            scope = scope_of(host)
+        self._scopes[peer] = scope if first else min(before, scope)
+        if len(self._scopes) > _MAX_SCOPES:
+            del self._scopes[next(iter(self._scopes))]
 
     def _departed(self, connection: Any) -> None:
         peer = peer_of(connection.muxed_conn.peer_id)
@@ -456,12 +497,12 @@ class Network:
         with shielded(_CLOSE_SECONDS):
             async with trio.open_nursery() as nursery:
                 for listener in list(self._swarm.listeners.values()):
-                    nursery.start_soon(listener.close)
+                    nursery.start_soon(_close_quietly, listener)
                 for group in self._connections.values():
                     nursery.start_soon(_close_all, group)
         with shielded(_CLOSE_SECONDS):
             for muxer in list(self._muxers()):
-                await muxer.secured_conn.close()
+                await _close_quietly(muxer.secured_conn)
 
 
 def _host(connection: Any) -> str | None:
@@ -473,7 +514,15 @@ def _host(connection: Any) -> str | None:
 async def _close_all(connections: Iterable[Any]) -> None:
     async with trio.open_nursery() as nursery:
         for connection in list(connections):
-            nursery.start_soon(connection.close)
+            nursery.start_soon(_close_quietly, connection)
+
+
+async def _close_quietly(closable: Any) -> None:
+    # What breaks while it is being closed is closed.
+    try:
+        await closable.close()
+    except Exception as error:
+        log.info("a connection did not close: %r", error)
 
 
 def _check_listening(swarm: Swarm, listen: list[Multiaddr]) -> None:

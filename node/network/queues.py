@@ -66,6 +66,16 @@ def shorten(muxer: Any, unsent: int = UNSENT_BYTES) -> bool:
     return True
 
 
+def ends_here(muxer: Any) -> bool:
+    """Whether both ends of a connection have one address, which is this machine's."""
+    below = _socket(muxer)
+    try:
+        kernel = getattr(below, "socket", None)
+        return kernel is not None and kernel.getsockname()[0] == kernel.getpeername()[0]
+    except (OSError, trio.ClosedResourceError):
+        return False
+
+
 def gauge(muxer: Any) -> Gauge:
     """What tells how a connection is doing.
 

@@ -13,11 +13,8 @@ from types import TracebackType
 from typing import Any
 
 import trio
-from libp2p.abc import IHost
 from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
 from libp2p.io.trio import TrioTCPStream
-from libp2p.peer.id import ID
-from libp2p.pubsub.utils import maybe_consume_signed_record
 from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH, NoiseTransportReadWriter
 from libp2p.security.secure_session import SecureSession
 from libp2p.stream_muxer.exceptions import MuxedStreamError
@@ -34,7 +31,6 @@ from .queues import grant_credit, read_ready
 # The library's own, for what is left to them.
 _READ_BODY = Yamux._read_data_body
 _READ_STREAM = YamuxStream.read
-_CONSUME_RECORD = maybe_consume_signed_record
 FRAME_BYTES = MAX_PLAINTEXT_LENGTH - HEADER_SIZE
 """What a frame carries that makes, with its header, exactly one message of the encryption."""
 
@@ -47,9 +43,6 @@ _LENGTH_BYTES = 2
 # its sender pleases, on hundreds of connections.
 _AHEAD_BYTES = 4 * (_LENGTH_BYTES + 65_535)
 _NOTHING = memoryview(b"")
-# The library forgets a record two hours after it was last told.
-_RECORD_SECONDS = 600.0
-_MAX_RECORDS = 1024
 # As in the library: a sender that gets no credit for so long gives up.
 _CREDIT_SECONDS = 5.0
 _CREDIT_POLL_SECONDS = 0.01
@@ -206,25 +199,6 @@ async def read_stream(self: YamuxStream, n: int | None = -1) -> bytes:
             conn.stream_events[number] = event = trio.Event()
         await event.wait()
     return await _READ_STREAM(self, n)
-
-
-def consume_record(msg: Any, host: IHost, peer_id: ID) -> bool:
-    """In place of `maybe_consume_signed_record`: who says with every message where it is, in the same
-    words, is not checked and written down every time, twice a message."""
-    record = bytes(msg.senderRecord)
-    checked: dict[ID, tuple[bytes, float]] = vars(host).setdefault("_checked_records", {})
-    known, then = checked.get(peer_id, (b"", 0.0))
-    if record and record == known and trio.current_time() - then < _RECORD_SECONDS:
-        return True
-    if not _CONSUME_RECORD(msg, host, peer_id):
-        return False
-    if not record:
-        return True
-    checked.pop(peer_id, None)
-    checked[peer_id] = (record, trio.current_time())
-    if len(checked) > _MAX_RECORDS:
-        del checked[next(iter(checked))]
-    return True
 
 
 async def _wait_for_credit(stream: YamuxStream) -> None:

@@ -1,4 +1,4 @@
-"""The trainer_supervisor: the trainer process, the work queued for it, and its restart.
+"""The supervisor of the trainer process: the work queued for it, and its restart.
 
 Jobs are done one at a time in the order they came. A trainer that dies is started again, loaded with the
 newest snapshot at hand and caught up by replaying rounds; the node stays in the swarm meanwhile, and

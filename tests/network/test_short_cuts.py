@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -245,43 +244,6 @@ async def test_a_writer_notices_the_end(end: str, autojump_clock: trio.testing.M
         setattr(stream, end, True)
         stream.send_window = 1
     assert not stream.sent
-
-
-# --- gossip --------------------------------------------------------------------------------------
-
-
-async def test_a_record_is_checked_when_it_is_new_and_again_before_it_is_forgotten(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checks: list[tuple[bytes, str]] = []
-
-    def check(msg: Any, host: Any, peer: Any) -> bool:
-        checks.append((msg.senderRecord, peer))
-        return not msg.senderRecord.startswith(b"forged")
-
-    monkeypatch.setattr(short_cuts, "_CONSUME_RECORD", check)
-    host: Any = SimpleNamespace()
-
-    def accepted(record: bytes, peer: Any = "a") -> bool:
-        message: Any = SimpleNamespace(senderRecord=record)
-        return short_cuts.consume_record(message, host, peer)
-
-    assert accepted(b"one")
-    assert accepted(b"one")
-    assert checks == [(b"one", "a")]
-    # Another's words are checked for each who says them, other words always.
-    assert accepted(b"one", "b")
-    assert accepted(b"two")
-    assert len(checks) == 3
-    assert not accepted(b"forged")
-    assert not accepted(b"forged")
-    assert len(checks) == 5
-    assert accepted(b"two")
-    assert accepted(b"")
-    assert len(checks) == 6
-    await trio.sleep(1000)
-    assert accepted(b"two")
-    assert len(checks) == 7
 
 
 async def test_a_read_that_is_cancelled_loses_nothing() -> None:

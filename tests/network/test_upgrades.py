@@ -11,6 +11,7 @@ import pytest
 import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.errors import DialError
+from distro_node.node.network.hearsay import Scope, Word
 from distro_node.node.network.nat import upgrades
 from distro_node.node.network.nat.upgrades import Upgrades
 from distro_node.node.network.network import Network
@@ -30,8 +31,12 @@ class Attempts:
         target: Any = network
         target.connect = self.connect
 
-    async def connect(self, address: str, timeout: float, *, direct: bool) -> None:
+    def word_about(self, peer: PeerId) -> Word:
+        return Word(peer, Scope.WORLD)
+
+    async def connect(self, address: str, timeout: float, *, direct: bool, word: Word) -> None:
         assert direct
+        assert word.scope is Scope.WORLD
         self.dialled.append(address)
         raise DialError(address, "nobody is there")
 

@@ -16,6 +16,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,10 @@ from ....protocol.wire.introductions import (
     seal_record,
 )
 from ....protocol.wire.manifest import SwarmId
-from ..addresses import parse_dial, through_relay
+from ..addresses import endpoint, parse_dial, split_circuit, through_relay
 from ..errors import BadAddress, DialError, RequestError
 from ..events import PeerDown
+from ..hearsay import Scope, Word, scope_of
 from ..network import Network
 
 log = logging.getLogger(__name__)
@@ -48,7 +50,7 @@ PROTOCOL = "/distro/introduce/1"
 
 # A swarm of this many is connected each to each; in larger ones gossip hops.
 MAX_CONNECTED = 64
-# SwarmStore heard of and not (yet) connected to.
+# Records heard of and not (yet) connected to.
 _MAX_HEARD = 512
 _HEARD_SECONDS = 600.0
 _MAX_REMEMBERED = 64
@@ -71,6 +73,8 @@ _NEXT_ADDRESS_SECONDS = 0.25
 # Of two that hear of each other at once, the one with the larger id waits for the other's call.
 _POLITE_SECONDS = 1.0
 _POLL_SECONDS = 0.25
+# Suggestions come from the local network, by whoever is in it; `local` takes only addresses in it.
+_LOCAL_WORD = Word(None, Scope.MACHINE)
 
 
 class NoBootstrap(Exception):
@@ -143,7 +147,7 @@ class Introducer:
             registry = Registry()
             IntroductionService(network, registry, {swarm})
         self._registry = registry
-        self._heard: dict[PeerId, tuple[PeerRecord, float]] = {}
+        self._heard: dict[PeerId, _Heard] = {}
         self._members: set[PeerId] = set()
         self._outcomes: dict[str, str] = {}
         self._attempts: dict[str, int] = {}
@@ -157,11 +161,22 @@ class Introducer:
     @property
     def records(self) -> dict[PeerId, PeerRecord]:
         """What is known of the other peers of the swarm: the newest record of each."""
-        result = {peer: record for peer, (record, _) in self._heard.items()}
+        result = {peer: heard.record for peer, heard in self._heard.items()}
         for record in self._registry.records(self._swarm, trio.current_time()):
             result[record.peer] = record
         result.pop(self._network.peer, None)
         return result
+
+    def word_about(self, peer: PeerId) -> Word | None:
+        """On whose word we would dial a peer; None if we have met it, and it is our own."""
+        heard, told = self._heard.get(peer), None
+        for record in self._registry.records(self._swarm, trio.current_time()):
+            if record.peer == peer:
+                told = _Heard(record, 0.0, self._network.word_of(peer))
+        if told is None:
+            return heard.word if heard is not None else None
+        same = heard is not None and heard.record.addresses == told.record.addresses
+        return _nearer(told.word, heard.word) if heard is not None and same else told.word
 
     @property
     def bootstrap_peers(self) -> frozenset[PeerId]:
@@ -247,7 +262,7 @@ class Introducer:
         self, peer: PeerId, addresses: Sequence[str], slots: trio.Semaphore
     ) -> None:
         try:
-            await self._race(addresses)
+            await self._race(addresses, _LOCAL_WORD)
             if peer in self._network.connected():
                 await self._introduce(peer, addresses[0])
         finally:
@@ -277,7 +292,7 @@ class Introducer:
                 )
             )
             for sealed in response.records:
-                self._hear(open_record(sealed, self._swarm))
+                self._hear(open_record(sealed, self._swarm), self._network.word_of(peer))
         except RequestError as error:
             self._note(address, f"connected, but it introduces nobody ({error.reason})")
             return False
@@ -289,14 +304,18 @@ class Introducer:
         self._contact.set()
         return True
 
-    def _hear(self, record: PeerRecord) -> None:
+    def _hear(self, record: PeerRecord, word: Word) -> None:
         if record.peer == self._network.peer:
             return
+        kept: Word | None = word
         known = self._heard.pop(record.peer, None)
-        if known is not None and known[0].time > record.time:
-            record = known[0]
-        self._heard[record.peer] = (record, trio.current_time())
-        if known is None or known[0].addresses != record.addresses:
+        if known is not None and known.record.time > record.time:
+            record, kept = known.record, known.word
+        elif known is not None and known.record.addresses == record.addresses:
+            # From somebody who is nearer: then it may be dialled where that one is.
+            kept = _nearer(known.word, word)
+        self._heard[record.peer] = _Heard(record, trio.current_time(), kept)
+        if known is None or known.record.addresses != record.addresses:
             # A reservation at a relay is an address, too: worth a try before the next turn.
             self._next_dial.pop(record.peer, None)
             self._tell_news()
@@ -309,7 +328,7 @@ class Introducer:
 
     async def _dial_missing(self, nursery: trio.Nursery) -> None:
         for record in self._remembered:
-            self._heard[record.peer] = (record, trio.current_time())
+            self._heard[record.peer] = _Heard(record, trio.current_time(), None)
         announced = self._network.announcements
         while True:
             now = trio.current_time()
@@ -342,7 +361,7 @@ class Introducer:
         return sorted(self.records.items(), key=lambda item: turn.get(item[0], 0.0))
 
     def _forget(self, now: float, connected: Collection[PeerId]) -> None:
-        for peer in [p for p, (_, then) in self._heard.items() if then + _HEARD_SECONDS < now]:
+        for peer in [p for p, heard in self._heard.items() if heard.then + _HEARD_SECONDS < now]:
             if peer not in connected:
                 del self._heard[peer]
         for peer in [p for p in self._next_dial if p in connected or p not in self.records]:
@@ -352,7 +371,8 @@ class Introducer:
         peer = record.peer
         try:
             # Through relays last: they cost somebody else.
-            await self._race(sorted(record.addresses, key=through_relay))
+            addresses = sorted(record.addresses, key=through_relay)
+            await self._race(addresses, self.word_about(peer))
             if peer in self._network.connected():
                 await self._introduce(peer)
         finally:
@@ -363,24 +383,26 @@ class Introducer:
                 min(2 * delay, _LAST_RETRY_SECONDS),
             )
 
-    async def _race(self, addresses: Sequence[str]) -> None:
+    async def _race(self, addresses: Sequence[str], word: Word | None) -> None:
         """Try the addresses of a peer, one soon after the other, until one answers."""
         async with trio.open_nursery() as nursery:
             for address in addresses:
                 ended = trio.Event()
-                nursery.start_soon(self._dial_one, address, ended, nursery)
+                nursery.start_soon(self._dial_one, address, word, ended, nursery)
                 with trio.move_on_after(_NEXT_ADDRESS_SECONDS):
                     await ended.wait()
 
-    async def _dial_one(self, address: str, ended: trio.Event, nursery: trio.Nursery) -> None:
-        if await self._dial(address):
+    async def _dial_one(
+        self, address: str, word: Word | None, ended: trio.Event, nursery: trio.Nursery
+    ) -> None:
+        if await self._dial(address, word):
             nursery.cancel_scope.cancel()
         ended.set()
 
-    async def _dial(self, address: str) -> bool:
+    async def _dial(self, address: str, word: Word | None = None) -> bool:
         limit = _CIRCUIT_SECONDS if through_relay(address) else _DIAL_SECONDS
         try:
-            await self._network.connect(address, timeout=limit)
+            await self._network.connect(address, timeout=limit, word=word)
         except DialError as error:
             self._note(address, error.reason)
             return False
@@ -409,7 +431,8 @@ class Introducer:
         if self._known is None:
             return
         connected = self._network.connected()
-        records = sorted(self.records.values(), key=lambda record: record.peer not in connected)
+        known = [record for record in self.records.values() if self._may_remember(record)]
+        records = sorted(known, key=lambda record: record.peer not in connected)
         kept = [base64.b64encode(record.sealed).decode() for record in records[:_MAX_REMEMBERED]]
         data = json.dumps({"version": 1, "records": kept}).encode()
         # Nobody heard of yet is no reason to forget those of last time.
@@ -423,6 +446,13 @@ class Introducer:
         except OSError as error:
             temporary.unlink(missing_ok=True)
             log.warning("cannot remember the peers in %s: %s", self._known, error)
+
+    def _may_remember(self, record: PeerRecord) -> bool:
+        # After a restart it is on nobody's word but ours, and would be dialled wherever it leads.
+        word = self.word_about(record.peer)
+        if word is None or record.peer in self._network.connected():
+            return True
+        return all(_scope(address) >= word.scope for address in record.addresses)
 
     def _load(self) -> list[PeerRecord]:
         """The remembered peers; a file that is damaged in any way only costs what is damaged."""
@@ -446,6 +476,31 @@ class Introducer:
         except (ValueError, TypeError, KeyError, RecursionError, ProtocolError) as error:
             log.warning("the remembered peers in %s are damaged: %s", self._known, error)
         return [record for record in records if record.peer != self._network.peer]
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """A record, when we heard it, and from whom; None: it was on our own disk."""
+
+    record: PeerRecord
+    then: float
+    word: Word | None
+
+
+def _nearer(one: Word | None, other: Word | None) -> Word | None:
+    """Of two words that say the same, the one that counts for more."""
+    if one is None or other is None:
+        return None
+    return min(one, other, key=lambda word: word.scope)
+
+
+def _scope(address: str) -> Scope:
+    """How near an address may lead: a name leads wherever its owner likes."""
+    try:
+        direct = address if (circuit := split_circuit(address)) is None else circuit[0]
+        return scope_of(endpoint(parse_dial(direct)[0])[0])
+    except ValueError:
+        return Scope.MACHINE
 
 
 class _Pause:

@@ -9,7 +9,7 @@ circuit is closed.
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +19,7 @@ from ....crypto.identity import PeerId
 from ..addresses import through_relay
 from ..discovery.introductions import Introducer
 from ..errors import BadAddress, DialError
+from ..hearsay import Word
 from ..network import Network
 from .punching import Punching
 
@@ -101,7 +102,7 @@ class Upgrades:
             if way == "punch":
                 await self._punching.punch(peer)
             else:
-                await self._dial_all(self._addresses(peer))
+                await self._dial_all(peer)
         finally:
             self._trying.discard((peer, way))
             due = began + turn.delay * random.uniform(0.7, 1.0)
@@ -109,14 +110,15 @@ class Upgrades:
                 max(due, trio.current_time()), min(2 * turn.delay, _LAST_RETRY_SECONDS), turn.known
             )
 
-    async def _dial_all(self, addresses: Sequence[str]) -> None:
+    async def _dial_all(self, peer: PeerId) -> None:
+        word = self._introducer.word_about(peer)
         async with trio.open_nursery() as nursery:
-            for address in addresses:
-                nursery.start_soon(self._dial, address, nursery.cancel_scope)
+            for address in self._addresses(peer):
+                nursery.start_soon(self._dial, address, word, nursery.cancel_scope)
 
-    async def _dial(self, address: str, others: trio.CancelScope) -> None:
+    async def _dial(self, address: str, word: Word | None, others: trio.CancelScope) -> None:
         try:
-            await self._network.connect(address, _DIAL_SECONDS, direct=True)
+            await self._network.connect(address, _DIAL_SECONDS, direct=True, word=word)
         except (DialError, BadAddress):
             # As expected of most; the next turn comes.
             return

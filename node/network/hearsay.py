@@ -1,0 +1,113 @@
+"""What we dial because somebody told us to: within what range, and how often in vain.
+
+Whoever introduces peers can invent any number of them, at addresses of its choice. So whoever tells us
+where a peer is has a budget of calls that came to nothing, and so has whoever is called; a call that
+finds the peer costs nothing. Addresses of one machine, or of one house, are called only if whoever told
+us of them is there itself: nobody far away sends us knocking at our own router.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from ...crypto.identity import PeerId
+
+
+class Scope(IntEnum):
+    """How far away somebody is."""
+
+    MACHINE = 0
+    """At a loopback address, or at one of our own."""
+    HOUSE = 1
+    """At an address that means something in its own network alone: private, link-local, shared."""
+    WORLD = 2
+
+
+@dataclass(frozen=True)
+class Word:
+    """On whose word we dial, and how far away that one is."""
+
+    teller: PeerId | None
+    """None: somebody in our local network, who has not proved any key."""
+    scope: Scope
+
+
+@dataclass(frozen=True)
+class _Allowance:
+    """So many calls in vain at once, and so many more a second."""
+
+    at_once: float
+    per_second: float
+
+
+# An answer names up to 64 peers with up to 8 addresses each. An honest one is about peers that were
+# there two minutes ago, and few of them have more than three addresses.
+_TELLER = _Allowance(256.0, 1.0)
+# A house with a dozen members that all went at once; a third party that has nothing to do with us gets
+# six calls a minute after that, from however many liars.
+_TARGET = _Allowance(16.0, 0.1)
+# A swarm on one machine, or in one house: hundreds of members at one address.
+_NEAR_TARGET = _Allowance(64.0, 4.0)
+_MAX_ENTRIES = 4096
+
+
+class Hearsay:
+    """The budgets of one node. Times are on any steady clock."""
+
+    def __init__(self) -> None:
+        # By teller or target: what is left, as of when. The longest unused come first.
+        self._left: dict[Hashable, tuple[float, float]] = {}
+
+    def refusal(self, word: Word, host: str, now: float) -> str | None:
+        """Why not to dial an IP address on this word; None if it may be dialled, which is charged."""
+        scope = scope_of(host)
+        if scope < word.scope:
+            return "an address of a nearby network, told by somebody who is not there"
+        charged = _charged(word, host, scope)
+        if any(self._balance(key, allowance, now) < 1.0 for key, allowance in charged):
+            return "too many calls in vain on such a word"
+        for key, allowance in charged:
+            self._set(key, self._balance(key, allowance, now) - 1.0, now)
+        return None
+
+    def refund(self, word: Word, host: str, now: float) -> None:
+        """The call found its peer."""
+        for key, allowance in _charged(word, host, scope_of(host)):
+            balance = self._balance(key, allowance, now) + 1.0
+            self._set(key, min(balance, allowance.at_once), now)
+
+    def _balance(self, key: Hashable, allowance: _Allowance, now: float) -> float:
+        left, then = self._left.get(key, (allowance.at_once, now))
+        return min(allowance.at_once, left + (now - then) * allowance.per_second)
+
+    def _set(self, key: Hashable, left: float, now: float) -> None:
+        self._left.pop(key, None)
+        self._left[key] = (left, now)
+        if len(self._left) > _MAX_ENTRIES:
+            del self._left[next(iter(self._left))]
+
+
+def scope_of(host: str) -> Scope:
+    """How far away an IP address is. Raises `ValueError` for what is none."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address.is_loopback or address.is_unspecified:
+        return Scope.MACHINE
+    return Scope.WORLD if address.is_global else Scope.HOUSE
+
+
+def _charged(word: Word, host: str, scope: Scope) -> list[tuple[Hashable, _Allowance]]:
+    target = _TARGET if scope is Scope.WORLD else _NEAR_TARGET
+    return [(word.teller, _TELLER), (_place(host), target)]
+
+
+def _place(host: str) -> str:
+    """What counts as one target: an address, or the network that a home gets in IPv6."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if address.version == 6:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)

@@ -1,0 +1,75 @@
+"""A peer that says what no honest one would, in the library's own words."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from distro_node.crypto.identity import Identity
+from distro_node.node.network.addresses import id_of
+from distro_node.node.network.network import Network, open_network
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.peer.envelope import seal_record
+from libp2p.peer.id import ID
+from libp2p.peer.peer_record import PeerRecord
+from libp2p.pubsub.pb import rpc_pb2
+from libp2p.utils.varint import encode_uvarint
+from multiaddr import Multiaddr
+from network.support import LOOPBACK, until
+
+GOSSIP = TProtocol("/meshsub/1.1.0")
+
+
+class Hostile:
+    """One that is connected to a victim, with a gossip stream of its own making."""
+
+    def __init__(self, network: Network, victim: Network, stream: Any) -> None:
+        self.network = network
+        self.victim = victim
+        self.id = id_of(network.peer)
+        self._stream = stream
+
+    async def say(self, rpc: rpc_pb2.RPC) -> None:
+        """Send one gossip message, whatever it is."""
+        data = rpc.SerializeToString()
+        await self._stream.write(encode_uvarint(len(data)) + data)
+
+    async def subscribe(self, topic: str) -> None:
+        """Say that it is in a topic, and wait until the victim has heard it."""
+        rpc = rpc_pb2.RPC()
+        rpc.subscriptions.add(subscribe=True, topicid=topic)
+        await self.say(rpc)
+        await self.heard()
+
+    async def heard(self) -> None:
+        """Wait until the victim has read all that was said."""
+        mark = f"mark-{secrets.token_hex(4)}"
+        for subscribe in (True, False):
+            rpc = rpc_pb2.RPC()
+            rpc.subscriptions.add(subscribe=subscribe, topicid=mark)
+            await self.say(rpc)
+            await until(lambda subscribe=subscribe: self._knows(mark) is subscribe)
+
+    def _knows(self, topic: str) -> bool:
+        return topic in self.victim.gossip.pubsub.peer_topics
+
+
+@asynccontextmanager
+async def hostile(victim: Network) -> AsyncIterator[Hostile]:
+    """Open a hostile peer that is connected to a victim."""
+    async with open_network(LOOPBACK, Identity.generate()) as network:
+        await network.connect(victim.addresses[0])
+        await until(lambda: network.peer in victim.connected())
+        stream = await network._host.new_stream(id_of(victim.peer), [GOSSIP])
+        yield Hostile(network, victim, stream)
+
+
+def invented(port: int) -> tuple[ID, bytes]:
+    """Somebody who is nobody, and its signed word that it is at a port of this machine."""
+    keys = create_new_key_pair(secrets.token_bytes(32))
+    peer = ID.from_pubkey(keys.public_key)
+    record = PeerRecord(peer, [Multiaddr(f"/ip4/127.0.0.1/tcp/{port}")])
+    return peer, seal_record(record, keys.private_key).marshal_envelope()
