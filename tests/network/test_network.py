@@ -12,6 +12,7 @@ import trio
 from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.network import liveness, requests
 from distro_node.node.network.addresses import id_of
+from distro_node.node.network.dialling import dial_from
 from distro_node.node.network.errors import BadAddress, DialError, PortInUse, RequestError
 from distro_node.node.network.events import PeerDown, PeerUp
 from distro_node.node.network.network import Network, NetworkSettings, open_network
@@ -183,6 +184,24 @@ async def test_dialling_what_is_no_peer() -> None:
             port = listeners[0].socket.getsockname()[1]
             with pytest.raises(DialError, match=reason):
                 await a.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{stranger}", timeout=timeout)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("answering", [True, False])
+async def test_who_hangs_up_in_the_handshake_is_not_reached(answering: bool) -> None:
+    async def hang_up(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"\x13/multistream/1.0.0\n\x07/noise\n")
+        await stream.receive_some()
+
+    serve: Any = trio.serve_tcp
+    async with networks(1) as (a,), trio.open_nursery() as nursery:
+        listeners = await nursery.start(functools.partial(serve, hang_up, 0, host="127.0.0.1"))
+        port = listeners[0].socket.getsockname()[1]
+        peer = identity(9).peer
+        there, here = ("127.0.0.1", port), ("127.0.0.1", 0)
+        assert not await dial_from(a._swarm, id_of(peer), there, here, 5.0, answering)
+        with pytest.raises(DialError):
+            await a.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer_text(peer)}")
         nursery.cancel_scope.cancel()
 
 
