@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 from distro_node.crypto.identity import PeerId
-from distro_node.node.network import guards, streams
+from distro_node.node.network import guards, requests, streams
 from distro_node.node.network.addresses import id_of, parse_dial, peer_of
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.network import Network
@@ -19,7 +19,7 @@ from network.support import ECHO, echo, muxers, requests_open, star, until
 
 
 async def ask(asker: Network, peer: PeerId) -> bytes:
-    return await asker.request(peer, ECHO, b"x", max_response=100, timeout=60, idle_timeout=60)
+    return await asker.request(peer, ECHO, b"x", max_response=100, timeout=1000, idle_timeout=1000)
 
 
 def quiet(*opened: Network) -> bool:
@@ -27,6 +27,12 @@ def quiet(*opened: Network) -> bool:
     return not any(map(requests_open, opened)) and all(
         len(muxer.streams) == 2 for each in opened for muxer in muxers(each)
     )
+
+
+@pytest.fixture(autouse=True)
+def patient_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the handlers' own patience must not be what ends them."""
+    monkeypatch.setattr(requests, "_HANDLER_SECONDS", 1000.0)
 
 
 class Frozen:
