@@ -112,7 +112,10 @@ class Circuits:
         return reservation
 
     async def dial(self, relay: PeerId, peer: PeerId) -> None:
-        """Connect to a peer through a relay that is connected. Raises `DialError`."""
+        """Connect to a peer through a relay that is connected.
+
+        Raises `DialError`, and `SwarmException` if the handshake with the peer fails.
+        """
         request = HopMessage(type=HopMessage.CONNECT)
         request.peer.id = id_of(peer).to_bytes()
         stream, _ = await self._ask(relay, request)
@@ -121,6 +124,11 @@ class Circuits:
             connection = _raw(stream, True, relay, peer)
             await self._swarm.upgrade_outbound_raw_conn(connection, id_of(peer))
             taken = True
+        except SwarmException:
+            raise
+        except Exception as error:
+            # The library expects no connection to end in the middle of a handshake; circuits do.
+            raise SwarmException("the circuit ended in the handshake") from error
         finally:
             if not taken:
                 await reset(stream)

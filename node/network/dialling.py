@@ -100,6 +100,7 @@ async def dial_from(
     try:
         with trio.fail_after(timeout):
             await dial(address, peer, source)
-    except (SwarmException, trio.TooSlowError):
+    except Exception:
+        # Of the answering part the library turns few failures into its own kind; see `answers`.
         return False
     return True

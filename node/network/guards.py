@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import logging
+import struct
 from typing import Any
 
 import trio
@@ -42,7 +43,13 @@ from libp2p.network.stream.net_stream import NetStream
 from libp2p.network.swarm import Swarm
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.pubsub.rpc_queue import RpcQueue
-from libp2p.stream_muxer.yamux.yamux import MAX_MESSAGE_SIZE, MAX_WINDOW_SIZE, Yamux, YamuxStream
+from libp2p.stream_muxer.yamux.yamux import (
+    FLAG_RST,
+    TYPE_WINDOW_UPDATE,
+    YAMUX_HEADER_FORMAT,
+    Yamux,
+    YamuxStream,
+)
 from libp2p.tools.anyio_service.exceptions import TooManyChildrenException
 from libp2p.tools.anyio_service.trio_manager import TrioManager
 
@@ -57,6 +64,7 @@ from .short_cuts import (
     write_frame,
     write_stream,
 )
+from .streams import finish
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +72,11 @@ log = logging.getLogger(__name__)
 # better see a broken connection.
 WRITE_STALL_SECONDS = 10.0
 _WRITE_STALL_BYTES = 1 << 16
-# Far more than a member needs at once (a dozen), far less than would hurt.
-MAX_STREAMS_PER_CONNECTION = 256
+# Streams that one peer may have open towards us, over all its connections. A member needs a dozen, and
+# a relay that puts 64 circuits through to us twice as many; each may hold a window of unread bytes.
+MAX_STREAMS_PER_PEER = 128
 # Topics are an identifier and a few letters; longer ones only fill our memory.
 MAX_TOPIC_CHARACTERS = 128
-
-# One stream's unread bytes: the largest window, and a frame in flight when it closed.
-_MAX_UNREAD = MAX_WINDOW_SIZE + MAX_MESSAGE_SIZE
 
 # These report as an error what a peer does wrong or a line does by itself; their callers hear of it
 # by an exception and judge better what is worth a line in the log.
@@ -168,24 +174,38 @@ class GuardedConnection:
         self.sent += len(data)
 
 
+class _WindowIgnored(trio.TooSlowError):
+    """The one kind of error that ends the connection wherever the muxer meets it."""
+
+
 class _Unread(bytearray):
     """A stream's receive buffer. The library notices a peer that ignores its window, and goes on
-    buffering; here that ends the stream."""
+    buffering; here that ends the connection."""
+
+    def __init__(self, stream: YamuxStream) -> None:
+        super().__init__()
+        self._stream = stream
 
     def extend(self, data: Any) -> None:
-        if len(self) + len(data) > _MAX_UNREAD:
-            raise ValueError("the peer ignores its send window")
+        # The caller takes it from the window afterwards.
+        if len(data) > self._stream.recv_window:
+            raise _WindowIgnored
         super().extend(data)
 
 
 class _UnreadByStream(dict[int, bytearray]):
+    def __init__(self, streams: dict[int, YamuxStream]) -> None:
+        super().__init__()
+        self._streams = streams
+
     def __setitem__(self, stream: int, buffer: bytearray) -> None:
-        super().__setitem__(stream, _Unread(buffer))
+        # The library puts the stream into its book first, and the buffer is a new one.
+        super().__setitem__(stream, _Unread(self._streams[stream]))
 
 
 def _yamux_init(self: Yamux, secured_conn: Any, *arguments: Any, **options: Any) -> None:
     ORIGINALS["Yamux.__init__"](self, GuardedConnection(secured_conn), *arguments, **options)
-    self.stream_buffers = _UnreadByStream()
+    self.stream_buffers = _UnreadByStream(self.streams)
     _free(self, "streams_lock", "_write_lock")
 
 
@@ -210,26 +230,50 @@ def _free(owner: Any, *locks: str) -> None:
 
 
 async def _reset(self: YamuxStream) -> None:
-    # What a stream that we gave up had received would lie in memory for another minute or more.
+    # The library waits until the line is free, and if the caller is cancelled meanwhile, the other side
+    # never hears of the reset and keeps its end open. Here the caller does not wait, and the word goes
+    # out in a task of the muxer's. What a stream that we gave up had received would lie in memory for
+    # another minute or more.
+    muxer = self.conn
+    if not self.closed and not muxer.event_shutting_down.is_set() and muxer._nursery is not None:
+        muxer._nursery.start_soon(_say_reset, muxer, self.stream_id)
+    self.closed = self.send_closed = self.recv_closed = self.reset_received = True
+    if self.stream_id in muxer.stream_events:
+        muxer.stream_events[self.stream_id].set()
+    muxer._finalize_stream_locked(self, fully_closed=True)
+    for table in (muxer.streams, muxer.stream_buffers, muxer.stream_events):
+        table.pop(self.stream_id, None)
+
+
+async def _say_reset(muxer: Yamux, stream: int) -> None:
+    frame = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_WINDOW_UPDATE, FLAG_RST, stream, 0)
     try:
-        await ORIGINALS["YamuxStream.reset"](self)
-    finally:
-        self.conn._finalize_stream_locked(self, fully_closed=True)
-        for table in (self.conn.streams, self.conn.stream_buffers, self.conn.stream_events):
-            table.pop(self.stream_id, None)
+        await muxer._write_frame(frame)
+    except Exception as error:
+        # The connection has ended, and with it the stream on the other side.
+        log.debug("a reset could not be sent: %r", error)
 
 
 async def _stream_handler(self: BasicHost, stream: Any) -> None:
     # An exception out of a stream handler, ours or the library's, ends the whole host.
     try:
-        if len(stream.swarm_conn.streams) > MAX_STREAMS_PER_CONNECTION:
+        if _opened_by(self, stream) > MAX_STREAMS_PER_PEER:
             await stream.reset()
             return
         await ORIGINALS["BasicHost._swarm_stream_handler"](self, stream)
+        # The library keeps a stream whose other end is never closed for as long as the connection.
+        await finish(stream)
     except Exception as error:
         log.info("a stream failed: %r", error)
         with shielded(2):
             await stream.reset()
+
+
+def _opened_by(host: BasicHost, stream: Any) -> int:
+    """How many streams the peer at the other end of one has opened and not ended."""
+    connections = host.get_network().get_connections(stream.muxed_conn.peer_id)
+    muxers = {stream.muxed_conn, *(each.muxed_conn for each in connections)}
+    return sum(not each.is_initiator for muxer in muxers for each in muxer.streams.values())
 
 
 def _run_task(self: TrioManager, function: Any, *arguments: Any, **options: Any) -> None:

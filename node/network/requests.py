@@ -1,15 +1,15 @@
 """Questions and answers between two peers, each on a stream of its own.
 
 Both ends are bounded in bytes, in time and in number; a cancelled or failed request leaves neither
-a stream nor a broken connection behind.
+a stream nor a broken connection behind, and nobody works on the answer to one that was given up.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import trio
@@ -26,6 +26,7 @@ from .addresses import id_of, peer_of
 from .errors import RequestError
 from .queues import widen
 from .rates import Rate
+from .scopes import open_scope
 from .streams import (
     MAX_REASON_BYTES,
     Flow,
@@ -34,6 +35,8 @@ from .streams import (
     Status,
     StreamEnded,
     StreamIdle,
+    broken_off,
+    finish,
     read_frame,
     read_reply,
     reset,
@@ -107,24 +110,25 @@ class Requests:
                     request = await read_frame(
                         stream, max_request, _REQUEST_SECONDS, rate=self._traffic.download
                     )
-                label = kind if isinstance(kind, str) else kind(request)
-                active = slots.setdefault(label, Counter())
-                places = max_concurrent + (per_peer if first(peer) else 0)
-                if active.total() >= places or active[peer] >= per_peer:
-                    self._traffic.reject("busy")
-                    await self._reply(stream, Status.BUSY, b"")
-                else:
-                    active[peer] += 1
-                    try:
-                        status, response = await self._answer(protocol, handler, peer, request)
-                        await self._reply(stream, status, response, label)
-                    finally:
-                        active[peer] -= 1
-                        if not active[peer]:
-                            del active[peer]
-                    self._traffic.count_received(label, len(request))
-                    self._traffic.count_sent(label, _size(response))
-                finished = True
+                with self._while_wanted(stream):
+                    label = kind if isinstance(kind, str) else kind(request)
+                    active = slots.setdefault(label, Counter())
+                    places = max_concurrent + (per_peer if first(peer) else 0)
+                    if active.total() >= places or active[peer] >= per_peer:
+                        self._traffic.reject("busy")
+                        await self._reply(stream, Status.BUSY, b"")
+                    else:
+                        active[peer] += 1
+                        try:
+                            status, response = await self._answer(protocol, handler, peer, request)
+                            await self._reply(stream, status, response, label)
+                        finally:
+                            active[peer] -= 1
+                            if not active[peer]:
+                                del active[peer]
+                        self._traffic.count_received(label, len(request))
+                        self._traffic.count_sent(label, _size(response))
+                    finished = True
             except FrameOversized:
                 self._traffic.reject("oversized")
                 self._penalise(peer, "oversized")
@@ -167,6 +171,8 @@ class Requests:
                 # Both ends have said all they have to say; this clears our books.
                 await stream.close()
                 finished = True
+                if not stream.muxed_stream.closed:
+                    self._nursery.start_soon(finish, stream)
         except trio.TooSlowError:
             raise RequestError("timeout", f"no complete answer in {timeout:g} s") from None
         except StreamIdle as error:
@@ -188,6 +194,27 @@ class Requests:
             reason = response.decode("ascii", "replace")
             raise RequestError("refused", f"{short_peer(peer)} refuses: {reason}")
         raise RequestError("failed", f"{short_peer(peer)} reports a failure of its own")
+
+    @contextmanager
+    def _while_wanted(self, stream: Any) -> Iterator[None]:
+        """Cancel what is inside when the asker gives up or goes away.
+
+        What is done for a request that was reset would hold one of the places until it is done: an
+        asker that gives up at once and comes again would keep all others out for next to nothing.
+        """
+        watching = open_scope()
+        with open_scope() as wanted:
+
+            async def watch() -> None:
+                with watching:
+                    if await broken_off(stream):
+                        wanted.cancel()
+
+            self._nursery.start_soon(watch)
+            try:
+                yield
+            finally:
+                watching.cancel()
 
     async def _answer(
         self, protocol: str, handler: Handler, peer: PeerId, request: bytes

@@ -13,6 +13,7 @@ from math import inf
 from typing import Any, Protocol
 
 import trio
+from libp2p.stream_muxer.yamux.yamux import YamuxStream
 
 from .rates import Rate
 from .scopes import shielded
@@ -21,6 +22,8 @@ from .upload_priority import Priority
 
 _READ_BYTES = 1 << 18
 _RESET_SECONDS = 1.0
+# The end of a stream follows its last bytes at once, unless the line is full of others'.
+_END_SECONDS = 10.0
 
 MAX_REASON_BYTES = 64
 """What a reply other than OK may carry."""
@@ -170,3 +173,41 @@ async def reset(stream: Any) -> None:
     """End a stream at once in both directions, even while being cancelled. Never raises."""
     with shielded(_RESET_SECONDS):
         await stream.reset()
+
+
+async def broken_off(stream: Any) -> bool:
+    """Wait until the other side resets a stream, or its connection ends. Nobody may read meanwhile.
+
+    False if both sides end the stream in good order instead.
+    """
+    muxed: YamuxStream = stream.muxed_stream
+    while not muxed.reset_received and not muxed.conn.event_shutting_down.is_set():
+        if not await _heard(muxed):
+            return False
+    return True
+
+
+async def finish(stream: Any) -> None:
+    """Let go of a stream that we have closed: wait for the other side's end, but not for ever.
+
+    Without its end the stream stays in the muxer's books, and whatever the other side sends lies in
+    memory; so who sends more, or nothing for ten seconds, is cut off.
+    """
+    muxed: YamuxStream = stream.muxed_stream
+    with trio.move_on_after(_END_SECONDS):
+        while not muxed.closed and not muxed.conn.stream_buffers.get(muxed.stream_id):
+            if not await _heard(muxed):
+                break
+    await reset(stream)
+
+
+async def _heard(muxed: YamuxStream) -> bool:
+    """Wait for anything that comes in on a stream; False if it is out of the books."""
+    events = muxed.conn.stream_events
+    event = events.get(muxed.stream_id)
+    if event is None:
+        return False
+    if event.is_set():
+        events[muxed.stream_id] = event = trio.Event()
+    await event.wait()
+    return True

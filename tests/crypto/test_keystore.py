@@ -563,6 +563,7 @@ def test_any_value_of_any_field_gives_the_one_error(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(3600)
 def test_hundred_thousand_hostile_files(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keystore, "Scrypt", forbid_scrypt)
     source = random.Random(20260714)

@@ -327,11 +327,12 @@ async def ignored_window() -> bool:
         header = struct.pack(
             YAMUX_HEADER_FORMAT, 0, TYPE_DATA, 0, stream.muxed_stream.stream_id, 60_000
         )
-        for _ in range(300):
-            await mine._write_frame(header + bytes(60_000))
+        with contextlib.suppress(Exception):
+            for _ in range(300):
+                await mine._write_frame(header + bytes(60_000))
         # An answer on the same connection comes after all of that has been read.
         await answers(client, server)
-        return sum(len(buffer) for buffer in theirs.stream_buffers.values()) > 17_500_000
+        return sum(len(buffer) for buffer in theirs.stream_buffers.values()) > 1 << 18
 
 
 async def kept_after_reset() -> bool:
@@ -348,6 +349,60 @@ async def kept_after_reset() -> bool:
         await answers(client, server)
         await stream.reset()
         return any(map(len, stream.muxed_conn.stream_buffers.values()))
+
+
+async def lost_reset() -> bool:
+    """A reset that is cancelled while others use the line is never said; the other side waits on."""
+    async with pair() as (client, server):
+        ended = trio.Event()
+
+        async def wait(stream: Any) -> None:
+            with contextlib.suppress(Exception):
+                await stream.read(1)
+                await stream.read(1)
+            ended.set()
+
+        server.set_stream_handler(TProtocol("/wait"), wait)
+        stream = await client.new_stream(server.get_id(), [TProtocol("/wait")])
+        await stream.write(b"x")
+        with trio.move_on_after(60) as scope:
+            async with stream.muxed_conn._write_lock, trio.open_nursery() as nursery:
+                nursery.start_soon(stream.reset)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                scope.cancel()
+        await answers(client, server)
+        with trio.move_on_after(5):
+            await ended.wait()
+        return not ended.is_set()
+
+
+async def hoarded_streams() -> bool:
+    """A peer may open as many streams as it likes and say nothing on them."""
+    async with pair() as (client, server):
+        mine = client.get_network().get_connections(server.get_id())[0].muxed_conn
+        for _ in range(200):
+            await mine.open_stream()
+        await answers(client, server)
+        theirs = server.get_network().get_connections(client.get_id())[0]
+        return len(theirs.muxed_conn.streams) >= 200
+
+
+async def half_closed_streams() -> bool:
+    """A stream that the peer does not end stays in the books when its handler is done with it."""
+
+    async def take(stream: Any) -> None:
+        await stream.read(1)
+        await stream.close()
+
+    async with pair() as (client, server):
+        server.set_stream_handler(TProtocol("/take"), take)
+        theirs = server.get_network().get_connections(client.get_id())[0].muxed_conn
+        before = len(theirs.streams)
+        for _ in range(5):
+            stream = await client.new_stream(server.get_id(), [TProtocol("/take")])
+            await stream.write(b"xy")
+        await answers(client, server)
+        return len(theirs.streams) >= before + 5
 
 
 @asynccontextmanager
@@ -457,6 +512,9 @@ FAULTS = (
     inbound_slots,
     ignored_window,
     kept_after_reset,
+    lost_reset,
+    hoarded_streams,
+    half_closed_streams,
     entangled_circuits,
     talkative,
 )

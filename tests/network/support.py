@@ -15,6 +15,9 @@ from distro_node.node.network.network import Network, NetworkSettings, open_netw
 
 LOOPBACK = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 ECHO = "/test/echo/1"
+PATIENCE_SECONDS = 120.0
+"""How long a test waits for what must come. It goes on as soon as that is there; a busy machine with one
+processor has taken a minute for what takes a second."""
 
 
 def identity(number: int) -> Identity:
@@ -74,7 +77,7 @@ async def relayed_pair() -> AsyncIterator[tuple[Network, Network, Network]]:
         yield relay, a, b
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> None:
     """Wait for a condition, and fail if it does not come true."""
     with trio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110  (any condition, most of them in the library)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import trio
 import trio.testing
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.network.exchange import blobs
-from distro_node.node.network.exchange import quarantine as quarantine
+from distro_node.node.network import requests
+from distro_node.node.network.exchange import blobs, quarantine
 from distro_node.node.network.exchange.blobs import PROTOCOL, BlobFetcher, FetchFailed, serve_blobs
 from distro_node.node.network.network import Network
 from distro_node.node.network.scopes import open_scope
@@ -20,7 +21,7 @@ from distro_node.protocol.wire.blobs import MAX_BLOB_BYTES
 from distro_node.protocol.wire.errors import ProtocolError
 from hypothesis import given
 from hypothesis import strategies as st
-from network.support import muxers, networks, requests_open, star, until
+from network.support import PATIENCE_SECONDS, muxers, networks, requests_open, star, until
 
 DATA = bytes(range(256)) * 1000
 CID = content_id(DATA)
@@ -143,6 +144,8 @@ async def test_who_takes_questions_and_answers_none_is_left_alone_and_counted(
     monkeypatch: pytest.MonkeyPatch, store: BlobStore, seeded: BlobStore
 ) -> None:
     monkeypatch.setattr(quarantine, "_PATIENCE_SECONDS", 2.0)
+    # However long the test takes.
+    monkeypatch.setattr(quarantine, "_FIRST_SECONDS", 1000.0)
     cids = [seeded.put(bytes([number]) * 1000) for number in range(40)]
     asked = 0
 
@@ -197,13 +200,33 @@ def test_patience_grows_with_every_time_and_ends_with_a_sign_of_life() -> None:
     trio.run(check, clock=clock)
 
 
+async def fetch_until_tried(
+    fetcher: BlobFetcher, count: int, max_bytes: int, providers: Sequence[PeerId]
+) -> FetchFailed:
+    """Fetch CID in vain, and give up as soon as so many providers have been tried."""
+
+    async def give_up() -> None:
+        await until(lambda: CID in fetcher._downloads)
+        download = fetcher._downloads[CID]
+        await until(lambda: len(download.tried) == count)
+        # As when the time is up.
+        download.done.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(give_up)
+        with pytest.raises(FetchFailed) as caught:
+            await fetcher.fetch(
+                CID, max_bytes=max_bytes, providers=lambda: providers, timeout=PATIENCE_SECONDS
+            )
+    return caught.value
+
+
 async def test_a_liar_alone_is_found_out(store: BlobStore) -> None:
     async with star(2) as (a, liar):
         lie(liar)
         for _ in range(2):
-            with pytest.raises(FetchFailed) as caught:
-                await fetch(a, store, liar, timeout=1.0)
-            assert caught.value.tried == {liar.peer: "wrong content"}
+            failed = await fetch_until_tried(BlobFetcher(a, store), 1, len(DATA), [liar.peer])
+            assert failed.tried == {liar.peer: "wrong content"}
         assert not store.has(CID)
         assert a.traffic.rejected["bad_hash"] == 2
         assert a.refuses(liar.peer)
@@ -216,20 +239,19 @@ async def test_failures_say_what_came_of_whom(store: BlobStore, seeded: BlobStor
         serve_blobs(empty, store)
         serve_blobs(good, seeded)
         absent = PeerId(bytes(32))
-        with pytest.raises(FetchFailed) as caught:
-            await BlobFetcher(a, store).fetch(
-                CID,
-                max_bytes=len(DATA) - 1,
-                providers=lambda: [frozen.peer, empty.peer, good.peer, absent],
-                timeout=3.0,
-            )
+        failed = await fetch_until_tried(
+            BlobFetcher(a, store),
+            3,
+            len(DATA) - 1,
+            [frozen.peer, empty.peer, good.peer, absent],
+        )
         # The frozen one had not failed yet.
-        assert caught.value.tried == {
+        assert failed.tried == {
             empty.peer: "not found",
             good.peer: "too large",
             absent: "not connected",
         }
-        assert "1 × not found" in str(caught.value)
+        assert "1 × not found" in str(failed)
         with pytest.raises(FetchFailed, match="nobody to ask"):
             await fetch(a, store, timeout=0.1)
         await until(lambda: requests_open(a) == 0)
@@ -291,7 +313,11 @@ async def test_one_download_serves_all_who_want_it(store: BlobStore, seeded: Blo
         assert fetcher._downloads == {}
 
 
-async def test_cancelled_fetches_leave_nothing_behind(store: BlobStore) -> None:
+async def test_cancelled_fetches_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, store: BlobStore
+) -> None:
+    # The end of the handlers' own patience must not be what ends them.
+    monkeypatch.setattr(requests, "_HANDLER_SECONDS", 1000.0)
     async with star(2) as (a, frozen):
         freeze(frozen)
         before = muxers(a)

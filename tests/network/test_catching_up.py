@@ -8,6 +8,7 @@ import pytest
 import trio
 from distro_node.crypto.identity import PeerId
 from distro_node.node import sync
+from distro_node.node.network import requests
 from distro_node.node.network.network import Network
 from distro_node.node.sync import catch_up, serve_sync
 from distro_node.protocol.chain.ledger import Ledger
@@ -18,7 +19,7 @@ from distro_node.protocol.chain.sync import (
     compose_response,
 )
 from distro_node.protocol.wire.encoding import encode
-from network.support import star
+from network.support import PATIENCE_SECONDS, star
 from simulation.chain import Chain
 
 Answer = Callable[[PeerId, bytes], Awaitable[bytes]]
@@ -105,6 +106,9 @@ async def test_who_does_not_come_to_an_end_is_not_waited_for(
     chain: Chain, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync, "_DAWDLE_SECONDS", 0.5)
+    # What each may take for an answer, and for thinking of one: far more than anybody waits here.
+    monkeypatch.setattr(sync, "_TIMEOUT_SECONDS", 1000.0)
+    monkeypatch.setattr(requests, "_HANDLER_SECONDS", 1000.0)
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
         if fault == "garbage":
@@ -118,6 +122,5 @@ async def test_who_does_not_come_to_an_end_is_not_waited_for(
         hostile(one, answer)
         hostile(other, answer)
         serve_sync(honest, chain.manifest, chain.member(0))
-        # Far below the sixty seconds that each may take for an answer.
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_SECONDS):
             assert len(await follow(a, chain)) == ROUNDS

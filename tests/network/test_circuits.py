@@ -12,6 +12,8 @@ from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.circuits import HOP, STOP
 from distro_node.node.network.errors import DialError, RequestError
 from distro_node.node.network.network import Network
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import Status, StopMessage
+from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
 from network.support import ECHO, relay_and, until
 
 
@@ -129,6 +131,27 @@ async def test_a_relay_cannot_pass_for_the_peer_it_should_call() -> None:
             await a.connect(through(relay, b))
         assert b.peer not in a.connected()
         assert mallory.peer not in a.connected()
+
+
+@pytest.mark.parametrize("words", [b"", b"\x13/multistream/1.0.0\n\x07/noise\n"])
+async def test_a_circuit_that_ends_in_the_handshake_is_a_failed_call(words: bytes) -> None:
+    """Any peer can take a call and hang up; that is no end of the caller."""
+    async with relay_and(2) as (relay, (a, b)):
+
+        async def hang_up(stream: Any) -> None:
+            await read_delimited_msg(stream, StopMessage)
+            await write_delimited_msg(
+                stream, StopMessage(type=StopMessage.STATUS, status=Status.OK)
+            )
+            await stream.write(words)
+            await stream.read(1)
+            await stream.reset()
+
+        await b.circuits.reserve(relay.peer)
+        b._host.set_stream_handler(STOP, hang_up)
+        with pytest.raises(DialError):
+            await a.connect(through(relay, b))
+        assert a.connected() == {relay.peer}
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ async def test_a_question_that_makes_no_sense_is_refused(question: bytes) -> Non
     async with star(2) as (caller, a):
         DialBack(caller)
         with pytest.raises(RequestError):
-            await a.request(caller.peer, PROTOCOL, question, max_response=50, timeout=10)
+            await a.request(caller.peer, PROTOCOL, question, max_response=50, timeout=60)
         assert caller.traffic.rejected.total() == 1
 
 

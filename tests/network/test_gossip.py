@@ -16,7 +16,7 @@ from distro_node.node.network.addresses import id_of
 from distro_node.node.network.gossip import MAX_MESSAGE_BYTES, Receiver
 from distro_node.node.network.network import Network
 from libp2p.pubsub.pb import rpc_pb2
-from network.support import networks, until
+from network.support import PATIENCE_SECONDS, networks, until
 from trio.testing import MockClock
 
 TOPIC = "/test/topic"
@@ -50,7 +50,7 @@ async def line(*validators: Any) -> AsyncIterator[tuple[Sequence[Network], list[
 
 
 async def receive(receiver: Receiver) -> tuple[PeerId, bytes]:
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE_SECONDS):
         return await receiver.receive()
 
 
@@ -126,7 +126,7 @@ async def test_garbage_bad_keys_and_other_topics_do_no_harm() -> None:
         stream: Any = a.gossip.pubsub.peers[target]
         await stream.write(b"\x05\xff\xff\xff\xff\xff")
         # The stream is of no more use; the next message has another opened.
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE_SECONDS):
             while True:
                 await a.publish(TOPIC, b"still there")
                 with trio.move_on_after(0.5):

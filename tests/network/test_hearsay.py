@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.identity import Identity, PeerId, peer_text
-from distro_node.node.network import hearsay, introductions, network
+from distro_node.node.network import hearsay, network
+from distro_node.node.network.discovery import introductions
 from distro_node.node.network.discovery.introductions import PROTOCOL, Introducer
 from distro_node.node.network.errors import DialError
 from distro_node.node.network.hearsay import Hearsay, Scope, Word, scope_of

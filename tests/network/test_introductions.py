@@ -200,7 +200,7 @@ async def test_a_bootstrap_peer_that_comes_late_is_found(monkeypatch: pytest.Mon
 
 async def ask(asker: Network, peer: Any, record: bytes | None, swarm: SwarmId = SWARM) -> list[Any]:
     request = IntroductionRequest(swarm=swarm, record=record).encode()
-    answer = await asker.request(peer, PROTOCOL, request, max_response=1 << 20, timeout=10)
+    answer = await asker.request(peer, PROTOCOL, request, max_response=1 << 20, timeout=60)
     return list(decode_response(answer).records)
 
 

@@ -12,13 +12,23 @@ import trio
 from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.network import liveness, requests
 from distro_node.node.network.addresses import id_of
+from distro_node.node.network.dialling import dial_from
 from distro_node.node.network.errors import BadAddress, DialError, PortInUse, RequestError
 from distro_node.node.network.events import PeerDown, PeerUp
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.network.scopes import open_scope
 from distro_node.protocol.wire.errors import ProtocolError
 from libp2p.custom_types import TProtocol
-from network.support import LOOPBACK, identity, muxers, networks, requests_open, star, until
+from network.support import (
+    LOOPBACK,
+    PATIENCE_SECONDS,
+    identity,
+    muxers,
+    networks,
+    requests_open,
+    star,
+    until,
+)
 
 ECHO = "/test/echo/1"
 
@@ -32,7 +42,7 @@ def serve_echo(network: Network, **options: Any) -> None:
 
 
 async def ask(asker: Network, peer: PeerId, request: bytes = b"hello", **options: Any) -> bytes:
-    settings = {"max_response": 1 << 20, "timeout": 10.0, **options}
+    settings = {"max_response": 1 << 20, "timeout": PATIENCE_SECONDS, **options}
     return await asker.request(peer, ECHO, request, **settings)
 
 
@@ -91,16 +101,16 @@ async def test_arrivals_and_departures_are_told() -> None:
         early = a.peer_events()
         await a.connect(b.addresses[0])
         late = a.peer_events()
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_SECONDS):
             assert await early.receive() == PeerUp(b.peer)
             assert await late.receive() == PeerUp(b.peer)
         await b.disconnect(a.peer)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_SECONDS):
             assert await early.receive() == PeerDown(b.peer)
         assert a.connected() == frozenset()
         await until(lambda: b.connected() == frozenset())
         await b.connect(a.addresses[0])
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE_SECONDS):
             assert await early.receive() == PeerUp(b.peer)
 
 
@@ -176,13 +186,31 @@ async def test_dialling_what_is_no_peer() -> None:
     stranger = peer_text(identity(9).peer)
     async with networks(1) as (a,), trio.open_nursery() as nursery:
         for handler, reason, timeout in (
-            (chatter, "does not speak", 5.0),
+            (chatter, "does not speak", 60.0),
             (silence, "within", 0.1),
         ):
             listeners = await nursery.start(functools.partial(serve, handler, 0, host="127.0.0.1"))
             port = listeners[0].socket.getsockname()[1]
             with pytest.raises(DialError, match=reason):
                 await a.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{stranger}", timeout=timeout)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("answering", [True, False])
+async def test_who_hangs_up_in_the_handshake_is_not_reached(answering: bool) -> None:
+    async def hang_up(stream: trio.SocketStream) -> None:
+        await stream.send_all(b"\x13/multistream/1.0.0\n\x07/noise\n")
+        await stream.receive_some()
+
+    serve: Any = trio.serve_tcp
+    async with networks(1) as (a,), trio.open_nursery() as nursery:
+        listeners = await nursery.start(functools.partial(serve, hang_up, 0, host="127.0.0.1"))
+        port = listeners[0].socket.getsockname()[1]
+        peer = identity(9).peer
+        there, here = ("127.0.0.1", port), ("127.0.0.1", 0)
+        assert not await dial_from(a._swarm, id_of(peer), there, here, 5.0, answering)
+        with pytest.raises(DialError):
+            await a.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer_text(peer)}")
         nursery.cancel_scope.cancel()
 
 
@@ -230,9 +258,9 @@ async def test_requests_that_cannot_be_answered() -> None:
         assert await outcome(a, c.peer) == "refused"
         assert await outcome(b, c.peer) == "not_connected"
         with pytest.raises(RequestError, match="refuses: invalid"):
-            await a.request(b.peer, "/test/refuse/1", b"", max_response=1, timeout=5)
+            await a.request(b.peer, "/test/refuse/1", b"", max_response=1, timeout=60)
         with pytest.raises(RequestError, match="failed: "):
-            await a.request(b.peer, "/test/fail/1", b"", max_response=1, timeout=5)
+            await a.request(b.peer, "/test/fail/1", b"", max_response=1, timeout=60)
         assert b.traffic.failures == Counter({"/test/fail/1": 1})
         assert b.traffic.rejected["invalid"] == 1
         # A longer request than is served is an offence, too.

@@ -23,13 +23,13 @@ async def test_homes_find_each_other_through_a_relay_and_survive_its_restart() -
         homes = [await stack.enter_async_context(home(n, addresses)) for n in (1, 2, 3)]
         # A member that can be dialled, too: to it nobody needs a relay.
         homes.append(await stack.enter_async_context(home(4, addresses, hidden=False)))
-        await until(lambda: all(len(each.network.connected()) == 4 for each in homes), 60)
-        await until(lambda: [len(each.network.relayed()) for each in homes] == [2, 2, 2, 0], 60)
+        await until(lambda: all(len(each.network.connected()) == 4 for each in homes))
+        await until(lambda: [len(each.network.relayed()) for each in homes] == [2, 2, 2, 0])
         await bootstrap.stop()
         await until(lambda: not any(each.network.relayed() for each in homes))
         assert all(homes[3].network.peer in each.network.connected() for each in homes[:3])
         await nursery.start(bootstrap.run)
-        await until(lambda: [len(each.network.relayed()) for each in homes] == [2, 2, 2, 0], 60)
+        await until(lambda: [len(each.network.relayed()) for each in homes] == [2, 2, 2, 0])
         bootstrap.scope.cancel()
 
 
@@ -40,8 +40,8 @@ async def test_members_alone_put_each_other_through() -> None:
         address = open_to_all.network.addresses[0]
         hidden = [await stack.enter_async_context(home(n, [address])) for n in (1, 2)]
         one, other = hidden
-        await until(lambda: one.network.relayed() == {other.network.peer}, 60)
-        await until(lambda: other.network.relayed() == {one.network.peer}, 60)
+        await until(lambda: one.network.relayed() == {other.network.peer})
+        await until(lambda: other.network.relayed() == {one.network.peer})
         assert open_to_all.network.carrier is not None
         assert open_to_all.network.carrier.circuits == 1
         assert [each.reach.status()["relays"] for each in hidden] != [[], []]
