@@ -44,7 +44,7 @@ soak: $(INSTALLED) ## the long fuzz runs, and 10,000 seeds of the simulator
 		--commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 	$(BIN)/python benchmarks/simulate.py --summarise $(VENV)/soak.jsonl
 
-docs: $(INSTALLED) ## print the tables and diagrams in docs/ anew
+docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents anew
 	{ sed '/^| metric /,$$d' docs/metrics.md && $(BIN)/python -m distro_node.node.metrics; } \
 		> $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
@@ -52,6 +52,7 @@ docs: $(INSTALLED) ## print the tables and diagrams in docs/ anew
 		'from distro_node.protocol.states import diagrams; print(diagrams())' \
 		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md
 	mv $(VENV)/protocol.md docs/protocol.md
+	$(BIN)/python benchmarks/figures.py
 
 install: $(INSTALLED) ## the environment alone
 
