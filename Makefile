@@ -44,14 +44,16 @@ soak: $(INSTALLED) ## the long fuzz runs, and 10,000 seeds of the simulator
 		--commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 	$(BIN)/python benchmarks/simulate.py --summarise $(VENV)/soak.jsonl
 
-docs: $(INSTALLED) ## print the tables and diagrams in docs/ anew
-	{ sed '/^| metric /,$$d' docs/metrics.md && $(BIN)/python -m distro_node.node.telemetry.metrics_reference; } \
+docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents anew
+	{ sed '/^| metric /,$$d' docs/metrics.md \
+		&& $(BIN)/python -m distro_node.node.telemetry.metrics_reference; } \
 		> $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
 	{ sed '/^<!-- states -->/q' docs/protocol.md && $(BIN)/python -c \
 		'from distro_node.protocol.member.states import diagrams; print(diagrams())' \
 		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md
 	mv $(VENV)/protocol.md docs/protocol.md
+	$(BIN)/python benchmarks/figures.py
 
 install: $(INSTALLED) ## the environment alone
 

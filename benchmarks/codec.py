@@ -3,12 +3,19 @@
     python benchmarks/codec.py [--k 8] [--steps 60] [--json FILE]
 
 Two byte-level Llamas train on the standard library's sources, one member alone; the coefficients are
-those of its momentum. The larger one (3.4 million parameters) has sides that are multiples of 64, so
-nearly all its blocks are full ones of 64 × 64, as in large models; the smaller one is the demo's.
+those of its momentum. The larger one (3.3 million parameters) has sides that are multiples of 64, so
+nearly all its blocks are full ones of 64 × 64, as in large models; the smaller one is the demo's. Beside
+the formats stand the uniform bound, and what the best known model of positions could save at most: the
+ideal length of a code that counts rows and columns in every strip of blocks, behind the default
+preconditioner and behind `rms`.
 
-Speed, and the size of an update of the report's 1.2B Llama 2, need more coefficients than that. They are
-drawn at random, with frequencies as unevenly used in each strip of blocks as in the strips of the larger
-model, evened out a little by the codec's own prior. One core, CPU seconds.
+Speed, and the size of an update of the report's 1.2B Llama 2, are those of coefficients drawn at random:
+ours has the same length whatever they are. One core, CPU seconds.
+
+The others' formats are written down from their descriptions: DeMo's reference code (its all-gather of
+int64 indices and float32 values); Psyche 0.2.0 with `quantize_1bit`, which sends one sign bit in place
+of a value; templar's 72B run, 12-bit indices and 2-bit values (its code of v2.1.3 sends each value as a
+byte, 20 bits together). What they add to it, such as shapes and scales, is left out.
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ import platform
 import sysconfig
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +44,6 @@ from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import (
     DecodedUpdate,
-    TensorLayout,
     UpdateLayout,
     decode_update,
     encode_update,
@@ -62,11 +69,10 @@ sequence_length = 128
 include = ["*.py"]
 [optimizer]
 top_k = {k}
+preconditioner = "{preconditioner}"
 """
 
 SAMPLES_A_STEP = 16
-
-
 FULL_BLOCK = 64 * 64
 
 
@@ -92,12 +98,19 @@ class Format:
     decode: Decoder
 
 
-def real_updates(model: Model, k: int, steps: int) -> tuple[UpdateLayout, list[DecodedUpdate]]:
+def real_updates(
+    model: Model, k: int, steps: int, preconditioner: str
+) -> tuple[UpdateLayout, list[DecodedUpdate]]:
     """Train one member alone and return its updates of the later half of the steps."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "manifest.toml").write_text(
-            MANIFEST.format(hidden=model.hidden, intermediate=model.intermediate, k=k)
+            MANIFEST.format(
+                hidden=model.hidden,
+                intermediate=model.intermediate,
+                k=k,
+                preconditioner=preconditioner,
+            )
         )
         sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
         settings = CreateSettings(
@@ -122,74 +135,45 @@ def real_updates(model: Model, k: int, steps: int) -> tuple[UpdateLayout, list[D
         return session.layout, updates
 
 
-def drawn_update(layout: UpdateLayout, update: DecodedUpdate, large: UpdateLayout) -> DecodedUpdate:
-    """An update of the large layout whose strips are as uneven as those of a real one.
-
-    Each strip takes the frequencies of a random strip of a real tensor, shuffled, and a block draws
-    row and column independently, until it has k different positions.
-    """
+def drawn_update(layout: UpdateLayout) -> DecodedUpdate:
+    """An update whose positions and signs are drawn evenly."""
     generator = np.random.default_rng(0)
-    full = [i for i, tensor in enumerate(layout.tensors) if tensor.elements == FULL_BLOCK]
     drawn = DecodedUpdate([], [])
-    for number, tensor in enumerate(large.tensors):
-        if tensor.elements == FULL_BLOCK:
-            source = full[number % len(full)]
-            rows, columns = strip_shares(layout.tensors[source], update.positions[source])
-            positions = draw_blocks(tensor, rows, columns, generator)
-        else:
-            positions = np.tile(np.arange(tensor.top_k, dtype=np.int32), (tensor.blocks, 1))
-        drawn.positions.append(positions)
-        signs = generator.integers(0, 2, positions.shape)
-        drawn.signs.append((1 - 2 * signs).astype(np.int8))
+    for tensor in layout.tensors:
+        places = generator.integers(0, tensor.elements, (tensor.blocks, tensor.top_k))
+        places.sort(axis=1)
+        # Few blocks draw a position twice; these take the first ones instead.
+        places[(np.diff(places, axis=1) == 0).any(axis=1)] = np.arange(tensor.top_k)
+        drawn.positions.append(places.astype(np.int32))
+        drawn.signs.append((1 - 2 * generator.integers(0, 2, places.shape)).astype(np.int8))
     return drawn
 
 
-def strip_shares(
-    tensor: TensorLayout, positions: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Shares of the frequencies in rows of blocks (down, 64) and in columns of blocks (across, 64)."""
-    down, across = np.divmod(np.arange(tensor.blocks)[:, None], tensor.across)
-    shares = []
-    for strips, strip, place in (
-        (tensor.down, down, positions // 64),
-        (tensor.across, across, positions % 64),
-    ):
-        seen = np.bincount((strip * 64 + place).ravel(), minlength=64 * strips).reshape(strips, 64)
-        weights = seen + 0.25
-        shares.append(weights / weights.sum(axis=1, keepdims=True))
-    return shares[0], shares[1]
+def strip_bits(
+    layout: UpdateLayout, updates: Sequence[DecodedUpdate], counted_before: float
+) -> float:
+    """Bits a coefficient, sign included, of an ideal code that learns where coefficients fall.
 
-
-def draw_blocks(
-    tensor: TensorLayout,
-    rows: npt.NDArray[np.float64],
-    columns: npt.NDArray[np.float64],
-    generator: np.random.Generator,
-) -> npt.NDArray[np.int32]:
-    """Positions (blocks, k) of a tensor whose strips have such shares."""
-    down, across = np.divmod(np.arange(tensor.blocks)[:, None], tensor.across)
-    # With three times as many draws, fewer than one block in a thousand lacks k different ones.
-    shape = (tensor.blocks, 3 * tensor.top_k)
-    places = []
-    for strips, strip, shares in (
-        (tensor.down, down, rows),
-        (tensor.across, across, columns),
-    ):
-        chosen = generator.permuted(shares[generator.integers(0, len(shares), strips)], axis=1)
-        below = np.minimum(np.cumsum(chosen, axis=1), 1) + np.arange(strips)[:, None]
-        below[:, -1] = np.arange(1, strips + 1)
-        found = np.searchsorted(below.ravel(), strip + generator.random(shape), side="right")
-        places.append(found - strip * 64)
-    draws = (places[0] * 64 + places[1]).astype(np.int32)
-    order = np.argsort(draws, axis=1, kind="stable")
-    ranked = np.take_along_axis(draws, order, axis=1)
-    again = np.zeros_like(draws, dtype=bool)
-    np.put_along_axis(again, order[:, 1:], ranked[:, 1:] == ranked[:, :-1], axis=1)
-    first = np.argsort(again, axis=1, kind="stable")[:, : tensor.top_k]
-    positions = np.sort(np.take_along_axis(draws, first, axis=1), axis=1)
-    lacking = (np.diff(positions, axis=1) == 0).any(axis=1)
-    positions[lacking] = np.arange(tensor.top_k)
-    return positions
+    A row of blocks counts how often each row of its blocks was sent, a column of blocks likewise; all
+    counts begin with `counted_before` and grow with every block, in raster order. A coefficient is as
+    likely as its row in the one and its column in the other.
+    """
+    bits = 0.0
+    for update in updates:
+        for tensor, positions in zip(layout.tensors, update.positions, strict=True):
+            rows = np.full((tensor.down, tensor.block_rows), counted_before)
+            columns = np.full((tensor.across, tensor.block_columns), counted_before)
+            for block, places in enumerate(positions):
+                down, across = divmod(block, tensor.across)
+                for counts, at in (
+                    (rows[down], places // tensor.block_columns),
+                    (columns[across], places % tensor.block_columns),
+                ):
+                    bits -= np.log2(counts[at] / counts.sum()).sum()
+                    np.add.at(counts, at, 1)
+            # The coefficients of a block have no order, so k! ways to name them are one.
+            bits -= tensor.blocks * math.log2(math.factorial(tensor.top_k))
+    return bits / (layout.coefficients * len(updates)) + 1
 
 
 # The formats of others, written down from their descriptions.
@@ -246,7 +230,7 @@ FORMATS = (
     ),
     Format("raw 12-bit + sign", *_fields(12, 1)),
     Format("Psyche (16-bit index + sign bit)", *_fields(16, 1)),
-    Format("templar (12-bit index + 8-bit value)", *_fields(12, 8)),
+    Format("templar (12-bit index + 2-bit value)", *_fields(12, 2)),
     Format("DeMo (int64 index + float32)", _demo_encode, _demo_decode),
 )
 
@@ -289,74 +273,104 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
 
-    sizes: dict[str, dict[str, float]] = {}
-    last: dict[str, tuple[UpdateLayout, DecodedUpdate]] = {}
-    for model in (LARGER, DEMO):
-        layout, updates = real_updates(model, options.k, options.steps)
-        sizes[model.name] = {f.name: bits_per_coefficient(f, layout, updates) for f in FORMATS}
-        sizes[model.name]["uniform bound"] = uniform_bound(layout)
-        print_sizes(model, layout, updates, sizes[model.name])
-        last[model.name] = layout, updates[-1]
-
-    large = update_layout(llama("1.2B"), 64, options.k)
-    update = drawn_update(*last[LARGER.name], large)
-    print(
-        f"\nCPU seconds for one update of {large.coefficients:,} coefficients (1.2B parameters)\n"
-    )
-    print(f"{'format':38} {'encode s':>9} {'decode s':>9} {'MB':>7}")
-    encode_seconds, decode_seconds = {}, {}
-    for format_ in FORMATS:
-        body = format_.encode(large, update)
-        encode_seconds[format_.name] = best_seconds(lambda f=format_: f.encode(large, update))
-        decode_seconds[format_.name] = best_seconds(lambda f=format_, b=body: f.decode(large, b))
-        print(
-            f"{format_.name:38} {encode_seconds[format_.name]:9.3f} "
-            f"{decode_seconds[format_.name]:9.3f} {len(body) / 1e6:7.2f}"
-        )
+    models = {model.name: measure(model, options.k, options.steps) for model in (LARGER, DEMO)}
+    formats = race(update_layout(llama("1.2B"), 64, options.k))
     print()
-    large_bytes = {}
-    for k in (4, 7, 8):
-        if k != options.k:
-            layout, updates = real_updates(LARGER, k, options.steps)
-            last[LARGER.name] = layout, updates[-1]
-        whole = update_layout(llama("1.2B"), 64, k)
-        drawn = drawn_update(*last[LARGER.name], whole)
-        large_bytes[str(k)] = len(FORMATS[0].encode(whole, drawn))
-        share = 8 * large_bytes[str(k)] / whole.coefficients
-        print(
-            f"one update of 1.2B parameters at k = {k}: {large_bytes[str(k)] / 1e6:.2f} MB, "
-            f"{share:.2f} bits a coefficient (uniform bound {uniform_bound(whole):.2f}, "
-            f"never more than {8 * whole.max_bytes / whole.coefficients:.2f})"
-        )
+    large = {str(k): measure_large(k) for k in (4, 7, 8)}
     if options.json:
         result = {
             "k": options.k,
             "steps": options.steps,
-            "bits_per_coefficient": sizes[LARGER.name],
-            "bits_per_coefficient_demo_model": sizes[DEMO.name],
-            "encode_seconds": encode_seconds,
-            "decode_seconds": decode_seconds,
-            "bytes_1.2b": large_bytes,
+            "models": models,
+            "formats_1.2b": formats,
+            "large_1.2b": large,
             "processor": platform.processor() or platform.machine(),
         }
         options.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def print_sizes(
-    model: Model,
-    layout: UpdateLayout,
-    updates: Sequence[DecodedUpdate],
-    bits: dict[str, float],
-) -> None:
-    parameters = sum(tensor.rows * tensor.columns for tensor in layout.tensors)
+def measure(model: Model, k: int, steps: int) -> dict[str, object]:
+    """Bits a coefficient of real updates of a model, by format, and what bounds them."""
+    layout, updates = real_updates(model, k, steps, "orthogonal")
     full = sum(t.coefficients for t in layout.tensors if t.elements == FULL_BLOCK)
+    parameters = sum(tensor.rows * tensor.columns for tensor in layout.tensors)
     print(
         f"\n{model.name} model, {parameters:,} parameters: {len(updates)} real updates of "
         f"{layout.coefficients:,} coefficients, {full / layout.coefficients:.0%} in full blocks\n"
     )
-    print(f"{'format':38} {'bits/coef.':>10}")
+    print(f"{'format':50} {'bits/coef.':>10}")
+    bits = {f.name: bits_per_coefficient(f, layout, updates) for f in FORMATS}
     for name, value in bits.items():
-        print(f"{name:38} {value:10.2f}")
+        print(f"{name:50} {value:10.2f}")
+    bound = uniform_bound(layout)
+    print(f"{'uniform bound':50} {bound:10.2f}")
+    strips: dict[str, dict[str, float]] = {}
+    for preconditioner in ("orthogonal", "rms"):
+        if preconditioner != "orthogonal":
+            layout, updates = real_updates(model, k, steps, preconditioner)
+        strips[preconditioner] = {
+            str(before): strip_bits(layout, updates, before) for before in (0.25, 1, 4, 16)
+        }
+        for before, value in strips[preconditioner].items():
+            what = f"ideal, strips that begin with {before}, {preconditioner}"
+            print(f"{what:50} {value:10.2f}")
+    return {
+        "parameters": parameters,
+        "coefficients": layout.coefficients,
+        "bits_per_coefficient": bits,
+        "uniform_bound": bound,
+        "ideal_strips": strips,
+    }
+
+
+def race(layout: UpdateLayout) -> dict[str, dict[str, float]]:
+    """Seconds and bytes of an update, by format."""
+    update = drawn_update(layout)
+    print(f"\nCPU seconds for one update of {layout.coefficients:,} coefficients (1.2B parameters)")
+    print(f"\n{'format':38} {'encode s':>9} {'decode s':>9} {'MB':>7}")
+    figures = {}
+    for format_ in FORMATS:
+        body = format_.encode(layout, update)
+        encode = best_seconds(lambda f=format_: f.encode(layout, update))
+        decode = best_seconds(lambda f=format_, b=body: f.decode(layout, b))
+        print(f"{format_.name:38} {encode:9.3f} {decode:9.3f} {len(body) / 1e6:7.2f}")
+        figures[format_.name] = {
+            "encode_seconds": encode,
+            "decode_seconds": decode,
+            "bytes": len(body),
+        }
+    return figures
+
+
+def measure_large(k: int) -> dict[str, float]:
+    """Our update of a 1.2B model with so many coefficients a block."""
+    layout = update_layout(llama("1.2B"), 64, k)
+    update = drawn_update(layout)
+    body = encode_update(layout, update.positions, update.signs)
+    tracemalloc.start()
+    decode_update(layout, body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    figures = {
+        "coefficients": layout.coefficients,
+        "bytes": len(body),
+        "bits_per_coefficient": 8 * len(body) / layout.coefficients,
+        "uniform_bound": uniform_bound(layout),
+        "encode_seconds": best_seconds(
+            lambda: encode_update(layout, update.positions, update.signs)
+        ),
+        "decode_seconds": best_seconds(lambda: decode_update(layout, body)),
+        "decode_peak_bytes": peak,
+    }
+    figures["decode_seconds_32_members"] = 31 * figures["decode_seconds"]
+    print(
+        f"one update of 1.2B parameters at k = {k}: {len(body) / 1e6:.2f} MB, "
+        f"{figures['bits_per_coefficient']:.2f} bits a coefficient "
+        f"(uniform bound {figures['uniform_bound']:.2f}), "
+        f"{figures['encode_seconds']:.3f} s to encode, {figures['decode_seconds']:.3f} s to decode "
+        f"with {peak / 1e6:.0f} MB"
+    )
+    return figures
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ class Updates:
         try:
             return await self._fetcher.fetch(
                 wanted.update,
-                max_bytes=min(wanted.size, self._layout.max_bytes),
+                max_bytes=min(wanted.size, self._layout.body_bytes),
                 providers=providers,
                 kind="update",
                 timeout=_FETCH_SECONDS,

@@ -6,15 +6,21 @@ names, shapes or counts, and its length and the cost of decoding it are bounded 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 from ..wire.manifest import ParameterSpec
-from .coding_plan import Plan
-from .rans import STATE_WORDS, WORD_BITS, lane_count, symbol_bits
 
-HEADER_BYTES = 2
+_HEADER_BYTES = 1
+
+HEAD_OCTETS = 2
+"""A head has no more octets."""
+
+# Heads share a number that numpy can hold.
+_GROUP_BITS = 63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +67,76 @@ class TensorLayout:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BlockKind:
+    """The blocks of a layout with the same size and as many coefficients, and their share of a body.
+
+    There are C(elements, top_k) sets of positions, and each has a number. Its last octets are the
+    *tail*, what stands before them is the *head*. Tails are written as they are. Heads are digits to
+    the base `heads`, and several are written as one number, so that a fraction of a bit is lost with
+    each such group and not with each block. How long tails are and how large groups follows from
+    what takes the fewest bits a block; where that is equal, the shortest tail and the smallest group.
+    """
+
+    elements: int
+    top_k: int
+    tensors: tuple[int, ...]
+    """Which tensors of the layout have such blocks."""
+    blocks: int
+    """How many blocks they have together."""
+
+    @property
+    def tail_octets(self) -> int:
+        """Octets of a number that are written as they are."""
+        return self._cut[0]
+
+    @property
+    def group(self) -> int:
+        """How many heads are written as one number."""
+        return self._cut[1]
+
+    @cached_property
+    def heads(self) -> int:
+        """How many different heads there are, at most 2^15."""
+        return self._heads(self.tail_octets)
+
+    def group_bits(self, heads: int) -> int:
+        """Bits of a number that stands for so many heads."""
+        return (self.heads**heads - 1).bit_length()
+
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """(how many groups, heads in each): the whole groups, and one with the heads left over."""
+        whole, rest = divmod(self.blocks, self.group)
+        if whole:
+            yield whole, self.group
+        if rest:
+            yield 1, rest
+
+    @property
+    def bits(self) -> int:
+        """Bits of all tails and heads together."""
+        heads = sum(count * self.group_bits(size) for count, size in self.groups())
+        return 8 * self.blocks * self.tail_octets + heads
+
+    @cached_property
+    def _cut(self) -> tuple[int, int]:
+        most = (self._sets - 1).bit_length() // 8
+        cuts = []
+        for tail in range(max(0, most + 1 - HEAD_OCTETS), most + 1):
+            for group in range(1, _GROUP_BITS + 1):
+                bits = (self._heads(tail) ** group - 1).bit_length()
+                if bits <= _GROUP_BITS:
+                    cuts.append((8 * tail + Fraction(bits, group), tail, group))
+        return min(cuts)[1:]
+
+    @cached_property
+    def _sets(self) -> int:
+        return math.comb(self.elements, self.top_k)
+
+    def _heads(self, tail_octets: int) -> int:
+        return (self._sets - 1 >> 8 * tail_octets) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class UpdateLayout:
     """Where the coefficients of an update belong. Build it with `update_layout`."""
 
@@ -72,54 +148,26 @@ class UpdateLayout:
         return sum(tensor.coefficients for tensor in self.tensors)
 
     @cached_property
-    def plan(self) -> Plan:
-        """The order in which the blocks are coded; built when it is first needed, then kept."""
-        return Plan(self.tensors)
-
-    @cached_property
-    def sign_words(self) -> int:
-        """Words that the signs take."""
-        return -(-self.coefficients // WORD_BITS)
-
-    @cached_property
-    def min_bytes(self) -> int:
-        """No body is shorter: the header and the lanes' states."""
-        return HEADER_BYTES + 2 * STATE_WORDS * lane_count(self.coefficients)
-
-    @cached_property
-    def max_bytes(self) -> int:
-        """No body is longer: what evenly spread positions can take at most.
-
-        Let the bits of a coder be 16 for each word on its stack and log2 of each state. A symbol
-        adds what its interval costs, an order takes away what it spells, and moving words between
-        stack and states changes nothing.
-        """
-        lanes = lane_count(self.coefficients)
-        symbols = sum(
-            tensor.coefficients
-            * (symbol_bits(tensor.block_rows) + symbol_bits(tensor.block_columns))
-            for tensor in self.tensors
-        )
-        # A state takes two words to begin below 2^33, and ends with 2^32 or more.
-        stack = WORD_BITS * (self.sign_words - 2 * lanes - self.order_words) + symbols + lanes
-        # What states and orders want at the beginning and the stack, which has the signs only, does
-        # not hold are zeros from below; they are part of the body. Later waves find enough.
-        wanted = STATE_WORDS * lanes + max(wave.order_words for wave in self.plan.waves)
-        words = -(-stack // WORD_BITS) + max(0, wanted - self.sign_words) + 1
-        return self.min_bytes + 2 * max(0, words)
-
-    @cached_property
-    def order_words(self) -> int:
-        """Words that the orders of all blocks spell."""
-        return sum(wave.order_words for wave in self.plan.waves)
-
-    @cached_property
-    def classes(self) -> dict[int, list[int]]:
-        """Coefficients a block → indices of the tensors with so many, in layout order."""
-        classes: dict[int, list[int]] = {}
+    def kinds(self) -> tuple[BlockKind, ...]:
+        """The kinds of blocks there are, in the order of their first tensors."""
+        members: dict[tuple[int, int], list[int]] = {}
         for index, tensor in enumerate(self.tensors):
-            classes.setdefault(tensor.top_k, []).append(index)
-        return classes
+            members.setdefault((tensor.elements, tensor.top_k), []).append(index)
+        return tuple(
+            BlockKind(
+                elements=elements,
+                top_k=top_k,
+                tensors=tuple(indices),
+                blocks=sum(self.tensors[index].blocks for index in indices),
+            )
+            for (elements, top_k), indices in members.items()
+        )
+
+    @cached_property
+    def body_bytes(self) -> int:
+        """The length of every body: the header, numbers of sets, and a sign for each coefficient."""
+        bits = sum(kind.bits for kind in self.kinds) + self.coefficients
+        return _HEADER_BYTES + -(-bits // 8)
 
 
 def update_layout(parameters: Sequence[ParameterSpec], chunk: int, top_k: int) -> UpdateLayout:

@@ -1,0 +1,488 @@
+"""The figures in the documents that come from results files: where each stands, and what it is made of.
+
+    python benchmarks/figures.py [--check]
+
+A figure is a piece of a document with a number in it, and the number as the newest results file of a
+benchmark has it (`results/DATE-NAME.json`). Without an option all numbers are written anew (`make docs`
+does it); with `--check` those that differ are named, and the exit status is 1. A test checks the same,
+so a new results file cannot come in beside old figures. A sentence that is reworded is said anew here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+from documents import CHECKOUT, Figure, results, rewritten, table
+from llamas import llama
+
+
+def codec() -> Iterator[Figure]:
+    """Bits and bytes of an update."""
+    measured = results("codec")
+    large, models = measured["large_1.2b"], measured["models"]
+    seven = large["7"]
+    parameters = sum(spec.elements for spec in llama("1.2B"))
+    megabytes, bits = seven["bytes"] / 1e6, seven["bits_per_coefficient"]
+    demo = measured["formats_1.2b"]["DeMo (int64 index + float32)"]["bytes"]
+    yield Figure(
+        "README.md",
+        "about {:.0f} MB for a model of {:.1f} billion parameters instead of the {:.1f} GB",
+        (megabytes, parameters / 1e9, 4 * parameters / 1e9),
+    )
+    yield Figure(
+        "README.md",
+        "with 7 of 4,096 coefficients {:.1f} bits for each, where DeMo's own code spends {:.0f}",
+        (bits, 8 * demo / large[str(measured["k"])]["coefficients"]),
+    )
+    yield Figure(
+        "docs/operations.md",
+        "`top_k = 7` an update has {:.1f} MB, and 32 members make {:.0f} MB of download a round",
+        (megabytes, 31 * megabytes),
+    )
+    yield Figure(
+        "docs/operations.md",
+        "Thirty-two members that pull {:.1f} MB from each other need {:.0f} MB of *upload* each",
+        (megabytes, 31 * megabytes),
+    )
+    yield Figure(
+        "docs/operations.md",
+        "for the swarm above {:.1f} GB a round",
+        (32 * 31 * megabytes / 1e3,),
+    )
+    yield Figure(
+        "docs/scaling.md",
+        "every member downloads *n* times {:.1f} MB a round, {:.1f} GB at 1,000 members",
+        (megabytes, megabytes),
+    )
+    yield Figure("docs/optimizer.md", "its position and its sign, about {:.0f} bits", (bits,))
+    yield Figure(
+        "node/create/manifests/llama-1.2b.toml",
+        "which {:.2f} million coefficients travel, {:.1f} MB at {:.1f} bits each",
+        (seven["coefficients"] / 1e6, megabytes, bits),
+    )
+    yield Figure(
+        "docs/codec.md",
+        "{:.2f} bits a coefficient in a model of 1.2 billion parameters at k = 7 and {:.2f} at k = 8",
+        (seven["uniform_bound"], large["8"]["uniform_bound"]),
+    )
+    larger, small = models["larger"], models["demo"]
+    yield Figure(
+        "docs/codec.md",
+        "model with {:.1f} million parameters, k = {:d}: **{:.2f} bits a coefficient**, sign included, "
+        "where the uniform bound of that layout is {:.2f}",
+        (
+            larger["parameters"] / 1e6,
+            measured["k"],
+            larger["bits_per_coefficient"]["ours"],
+            larger["uniform_bound"],
+        ),
+    )
+    yield Figure(
+        "docs/codec.md",
+        "that fill no whole group: {:.2f} of {:.2f}.",
+        (small["bits_per_coefficient"]["ours"], small["uniform_bound"]),
+    )
+    yield Figure(
+        "docs/codec.md",
+        "A 1.2B update of {:.2f} million coefficients (k = 7) has {:.2f} MB, {:.2f} bits a coefficient. "
+        "It takes {:.2f} s to encode and {:.2f} s to decode on one core, so all 31 updates of a round "
+        "with 32 members take {:.1f} s, and {:.0f} MB of memory for that while",
+        (
+            seven["coefficients"] / 1e6,
+            megabytes,
+            bits,
+            seven["encode_seconds"],
+            seven["decode_seconds"],
+            seven["decode_seconds_32_members"],
+            seven["decode_peak_bytes"] / 1e6,
+        ),
+    )
+    yield Figure(
+        "docs/codec.md",
+        "| none (the uniform bound) | {:.2f} | {:.2f} |",
+        (larger["uniform_bound"], small["uniform_bound"]),
+    )
+    for preconditioner, before, row in (
+        (
+            "orthogonal",
+            "0.25",
+            "| strips, as if each row and column had been seen a quarter of a time before (format 2)",
+        ),
+        ("orthogonal", "1", "| the same, once before"),
+        ("orthogonal", "4", "| the same, 4 times"),
+        ("orthogonal", "16", "| the same, 16 times"),
+        ("rms", "0.25", "| behind `rms`: strips, a quarter of a time"),
+    ):
+        yield Figure(
+            "docs/codec.md",
+            row + " | {:.2f} | {:.2f} |",
+            tuple(model["ideal_strips"][preconditioner][before] for model in (larger, small)),
+        )
+
+
+def simulator() -> Iterator[Figure]:
+    """Agreement's own time, messages and bytes, and what a soak found."""
+    scale = results("scale")
+    yield table(
+        "docs/scaling.md",
+        "| % of bytes | processor, s |",
+        9,
+        [
+            (
+                f"| {row['members']:,} | {{:.1f}} | {{:.1f}} | {{:.2f}} | {{:.2f}} | {{:.2f}} | "
+                f"{{:.1f}} | {{:.3f}} | {{:{three_digits(row['processor'])}}} |",
+                (
+                    1e3 * row["one_way"],
+                    1e3 * row["decide"],
+                    row["decide_delays"],
+                    row["messages"],
+                    row["said_bytes"] / 1e3,
+                    row["gossip_bytes"] / 1e3,
+                    100 * row["share"],
+                    row["processor"],
+                ),
+            )
+            for row in scale
+        ],
+    )
+    delays = {row["members"]: row["decide_delays"] for row in scale}
+    yield Figure(
+        "docs/scaling.md",
+        "{:.1f} to {:.1f} one-way delays up to 256 members and {:.1f} in the one round of 1,000",
+        (
+            min(delays.values()),
+            max(value for members, value in delays.items() if members <= 256),
+            delays[1000],
+        ),
+    )
+    yield table(
+        "docs/scaling.md",
+        "| in one-way delays | in delays to a quorum |",
+        6,
+        [
+            (
+                f"| {row['members']:,} | {{:.1f}} | {{:.1f}} | {{:.1f}} | {{:.2f}} | {{:.2f}} |",
+                (
+                    1e3 * row["one_way"],
+                    1e3 * row["to_quorum"],
+                    1e3 * row["decide"],
+                    row["decide"] / row["one_way"],
+                    row["decide"] / row["to_quorum"],
+                ),
+            )
+            for row in results("floor")
+            if row["members"] in delays
+        ],
+    )
+    lan, homes = results("pace")
+    for words, swarm, spec in (
+        ("4 members on a LAN, 0.4 s a step", lan, "{:.2f} | {:.2f} | {:.2f} | {:.2f}"),
+        ("no relay), 20 s a step", homes, "{:.1f} | {:.1f} | {:.1f} | {:.1f}"),
+    ):
+        times = tuple(swarm[name] for name in ("round", "collect", "slot", "lease"))
+        yield Figure("docs/scaling.md", f"{words} | {spec} |", times)
+    soak = results("simulate")
+    assert soak["violations"] == 1, "docs/protocol.md speaks of one"
+    yield Figure("docs/protocol.md", "One of {:,d} simulated runs showed it", (soak["seeds"],))
+
+
+def optimizer() -> Iterator[Figure]:
+    """Milliseconds of a round's optimizer work."""
+    small, middle, large = (results("optimizer")[size] for size in ("10M", "134M", "1.2B"))
+    yield Figure(
+        "docs/optimizer.md",
+        "| milliseconds, one core | {:.1f}M parameters | {:.0f}M | {:.1f}B, shared part |",
+        (small["parameters"] / 1e6, middle["parameters"] / 1e6, large["parameters"] / 1e9),
+    )
+    for row, name in {
+        "| precondition the gradient (`orthogonal`)": "precondition",
+        "| fold it into the transformed momentum": "accumulate",
+        "| take the strongest": "take",
+        "| encode": "encode",
+        "| decode 32 updates": "decode",
+        "| audit 32 updates": "audit",
+        "| **apply 32 updates**": "apply",
+        "| fingerprint": "fingerprint",
+        "| DeMo's way: momentum, extraction": "DeMo extract",
+        "| **DeMo's way: mean of 32, transform, sign, step**": "DeMo apply",
+        "| AdamW, fused": "AdamW",
+    }.items():
+        # At 1.2B there is no room for what a member keeps to itself.
+        sizes = [size["milliseconds"] for size in (small, middle, large)]
+        values = [milliseconds[name] for milliseconds in sizes if name in milliseconds]
+        cells = [f"{{:,.{0 if value >= 99.95 else 1}f}}" for value in values]
+        yield Figure("docs/optimizer.md", f"{row} | {' | '.join(cells)} |", tuple(values))
+    floors = [size["ours"] / size["floor"] for size in (small, middle, large)]
+    yield Figure(
+        "docs/optimizer.md",
+        "takes {:.0f} to {:.0f} times as long as the memory would need",
+        (min(floors), max(floors)),
+    )
+    yield Figure(
+        "docs/optimizer.md",
+        "| what both do, ours / DeMo's way | {:.2f} | {:.2f} |",
+        tuple(size["ours_same"] / size["demo"] for size in (small, middle)),
+    )
+    yield Figure(
+        "docs/optimizer.md",
+        "| **the shared step, ours / DeMo's way** | {:.2f} | {:.2f} | {:.2f} |",
+        tuple(
+            size["milliseconds"]["apply"] / size["milliseconds"]["DeMo apply"]
+            for size in (small, middle, large)
+        ),
+    )
+
+
+def overlap() -> Iterator[Figure]:
+    """What overlap saves on shaped lines."""
+    cells = "{:.2f} s | {:.2f} s | {:.2f} s |"
+    yield Figure(
+        "docs/optimizer.md",
+        f"| 4 Mbit/s | in turn | {cells} {{:.1f}} % | | | overlap | {cells} **{{:.1f}} %** | "
+        f"| 0.2 Mbit/s, which is too slow to keep up | in turn | {cells} {{:.1f}} % | "
+        f"| | overlap | {cells} {{:.1f}} % |",
+        tuple(
+            100 * run[name] if name == "trainer_waits" else run[name]
+            for line in ("4 Mbit/s", "0.2 Mbit/s")
+            for run in (results("overlap")[line]["in turn"], results("overlap")[line]["overlap"])
+            for name in ("compute_seconds", "line_seconds", "measured_seconds", "trainer_waits")
+        ),
+    )
+
+
+def learning() -> Iterator[Figure]:
+    """What the order of samples and the rounding of the basis cost."""
+    order, basis = results("order")["percent_and_error"], results("basis")
+    yield Figure(
+        "docs/optimizer.md",
+        "In the lanes of a small corpus {:+.2f} ± {:.2f} % of the held-out loss; chunk by chunk, with "
+        "1,024 samples a chunk, {:+.2f} ± {:.2f} %",
+        (*order["lanes"], *order["chunks"]),
+    )
+    whole, floats = basis["losses"]["integer"], basis["losses"]["float"]
+    yield Figure(
+        "docs/optimizer.md",
+        "a mean held-out loss of {:.3f} nats a byte with the integer basis (scatter {:.3f}) and {:.3f} "
+        "with the float one ({:.3f}). Seed by seed the integer basis is {:.2f} % worse, with a standard "
+        "error of {:.2f} %",
+        (
+            statistics.fmean(whole),
+            statistics.stdev(whole),
+            statistics.fmean(floats),
+            statistics.stdev(floats),
+            basis["difference"]["mean_percent"],
+            basis["difference"]["standard_error_percent"],
+        ),
+    )
+
+
+ADAMW = "AdamW, dense"
+DEMO = "DeMo / Psyche: k 8, β 0.999, not preconditioned"
+OURS = "ours: k 8, β 0.95, orthogonal"
+OURS_LARGE = "ours with k 6"
+
+# Parameters and members.
+LARGE, SMALL = (918_656, 8), (139_584, 8)
+
+
+def losses(
+    name: str, setting: tuple[int, int], *, rate: float | None = None, corpus: str = "stdlib"
+) -> dict[int, float]:
+    """The held-out losses of a variant in `convergence.py`, by seed."""
+    return {
+        run["settings"]["seed"]: run["heldout_loss"]
+        for run in results("convergence")["runs"]
+        if run["name"] == name
+        and (run["settings"]["parameters"], run["settings"]["workers"]) == setting
+        and run["settings"]["corpus"].startswith(corpus)
+        and rate in (None, run["settings"]["rate"])
+    }
+
+
+def reduction(name: str, setting: tuple[int, int]) -> float:
+    """How many times fewer bytes a variant's members receive than with dense averaging."""
+    return statistics.fmean(
+        run["reduction"]
+        for run in results("convergence")["runs"]
+        if run["name"] == name
+        and (run["settings"]["parameters"], run["settings"]["workers"]) == setting
+    )
+
+
+def with_error(values: Iterable[float]) -> tuple[float, float]:
+    """Mean and standard error."""
+    values = list(values)
+    return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5
+
+
+def cost(name: str, trouble: str, *, beside: str | None = None, rate: float) -> list[float]:
+    """What a trouble adds to the loss in the small setting, in per cent, seed by seed."""
+    clean = losses(beside or name, SMALL, rate=rate)
+    troubled = losses(f"{name} [{trouble}]", SMALL, rate=rate)
+    return [100 * (loss / clean[seed] - 1) for seed, loss in sorted(troubled.items())]
+
+
+def convergence() -> Iterator[Figure]:
+    """Losses of whole runs, beside dense averaging and in trouble."""
+    ours_large = with_error(losses(OURS_LARGE, LARGE).values())
+    rates = [losses(ADAMW, LARGE, rate=rate).values() for rate in (5e-4, 1e-3, 2e-3)]
+    adamw_large = with_error(min(rates, key=statistics.fmean))
+    fewer_large = reduction(OURS_LARGE, LARGE)
+    yield Figure(
+        "README.md",
+        "the held-out loss was {:.2f} nats a byte at {:.0f} times fewer bytes than full gradients "
+        "with AdamW, which reached {:.2f} at the best of three learning rates; the setting of DeMo "
+        "and Psyche reached {:.2f}",
+        (
+            ours_large[0],
+            fewer_large,
+            adamw_large[0],
+            statistics.fmean(losses(DEMO, LARGE).values()),
+        ),
+    )
+    yield Figure(
+        "docs/optimizer.md",
+        "400 rounds, k = 6: {:.3f} ± {:.3f} (three seeds) at {:.0f} times fewer; AdamW, the best of its "
+        "settings below, {:.3f} ± {:.3f} (two seeds)",
+        (*ours_large, fewer_large, *adamw_large),
+    )
+    yield Figure(
+        "docs/optimizer.md",
+        "4 members {:.3f} ± {:.3f} beside {:.3f} ± {:.3f} (three seeds), 8 members {:.3f} ± {:.3f} "
+        "beside {:.3f} (one seed of theirs), 32 members {:.3f} ± {:.3f} beside {:.3f} ± {:.3f} "
+        "(three seeds; AdamW {:.3f}, one)",
+        (
+            *with_error(losses(OURS, (139_584, 4)).values()),
+            *with_error(losses(DEMO, (139_584, 4)).values()),
+            *with_error(losses(OURS, SMALL).values()),
+            *losses(DEMO, SMALL).values(),
+            *with_error(losses(OURS, (139_584, 32)).values()),
+            *with_error(losses(DEMO, (139_584, 32)).values()),
+            *losses(ADAMW, (139_584, 32)).values(),
+        ),
+    )
+    three = [loss for seed, loss in losses(OURS, SMALL).items() if seed < 3]
+    adamw = list(losses(ADAMW, SMALL, rate=2e-3).values())
+    yield Figure(
+        "docs/optimizer.md",
+        "k = 8, {:.0f} times fewer, 200 rounds: {:+.1f} % of AdamW's loss with 8 members "
+        "({:.3f} ± {:.3f} at 4e-3 beside {:.3f} ± {:.3f} at 2e-3, three seeds)",
+        (
+            reduction(OURS, SMALL),
+            100 * (statistics.fmean(three) / statistics.fmean(adamw) - 1),
+            *with_error(three),
+            *with_error(adamw),
+        ),
+    )
+    audited = with_error(cost(OURS, "flipped 0.25", rate=4e-3))
+    unaudited = cost("ours without the audit", "flipped 0.25", beside=OURS, rate=4e-3)
+    late = cost(OURS, "overlap", rate=4e-3)
+    yield Figure(
+        "docs/optimizer.md",
+        "0.14M: {:+.1f} ± {:.1f} % (five seeds, from {:.1f} to {:.1f} %)",
+        (*with_error(late), min(late), max(late)),
+    )
+    yield Figure(
+        "docs/optimizer.md", "It cost {:.1f} ± {:.1f} % of the held-out loss", with_error(late)
+    )
+    yield Figure(
+        "docs/optimizer.md",
+        "0.14M: {:+.1f} ± {:.1f} % (three seeds); without the audit {:+.1f} %",
+        (*audited, *unaudited),
+    )
+    again, fewer = (
+        [with_error(cost(name, trouble, rate=rate)) for name, rate in ((OURS, 4e-3), (ADAMW, 2e-3))]
+        for trouble in ("absent 0.5, again", "absent 0.5")
+    )
+    yield Figure(
+        "docs/optimizer.md",
+        "as the program does): {:+.1f} ± {:.1f} %; as many rounds, so half of the tokens: "
+        "{:+.1f} ± {:.1f} %, where AdamW pays {:+.1f} ± {:.1f} %",
+        (*again[0], *fewer[0], *fewer[1]),
+    )
+    yield table(
+        "docs/research.md",
+        "| | ours | AdamW, dense |",
+        3,
+        [
+            (
+                "| without trouble | {:.3f} ± {:.3f} | {:.3f} ± {:.3f} |",
+                (*with_error(three), *with_error(adamw)),
+            ),
+            (
+                "| a quarter of the members send the opposite, no audit (one seed) | {:+.1f} % | |",
+                tuple(unaudited),
+            ),
+            ("| the same with the audit | {:+.1f} ± {:.1f} % | |", audited),
+            (
+                "| half of the members away in every round, the same tokens (twice the rounds) "
+                "| {:+.1f} ± {:.1f} % | {:+.1f} ± {:.1f} % |",
+                (*again[0], *again[1]),
+            ),
+            (
+                "| half of the members away, the same rounds (half of the tokens) "
+                "| {:+.1f} ± {:.1f} % | {:+.1f} ± {:.1f} % |",
+                (*fewer[0], *fewer[1]),
+            ),
+            (
+                "| half of the updates miss their round and return (one seed) | {:+.1f} % | |",
+                tuple(cost(OURS, "late 0.5", rate=4e-3)),
+            ),
+            (
+                "| gradients on parameters one round old | {:+.1f} ± {:.1f} % | |",
+                with_error(late[:3]),
+            ),
+        ],
+    )
+    wiki = [
+        *losses(OURS, SMALL, corpus="wikitext").values(),
+        *losses(ADAMW, SMALL, corpus="wikitext").values(),
+    ]
+    yield Figure(
+        "docs/optimizer.md",
+        "wikitext-2, ours had {:.3f} and AdamW {:.3f} (0.14 million parameters, 8 members, 200 rounds, "
+        "one seed): {:+.1f} %",
+        (*wiki, 100 * (wiki[0] / wiki[1] - 1)),
+    )
+
+
+SOURCES: tuple[Callable[[], Iterator[Figure]], ...] = (
+    codec,
+    simulator,
+    optimizer,
+    overlap,
+    learning,
+    convergence,
+)
+
+
+def three_digits(value: float) -> str:
+    """How to write a time with three digits, but no more than two behind the point."""
+    return ".2f" if value < 10 else ".1f" if value < 100 else ".0f"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="Write the benchmarks' figures into the documents."
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="name those that differ, write nothing"
+    )
+    check = parser.parse_args().check
+    texts, problems = rewritten(figure for source in SOURCES for figure in source())
+    for document, (before, after) in texts.items():
+        if check:
+            pairs = zip(before.splitlines(), after.splitlines(), strict=True)
+            problems += [f"{document}: {new.strip()}" for old, new in pairs if old != new]
+        elif before != after:
+            (CHECKOUT / document).write_text(after, encoding="utf-8")
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    sys.exit(bool(problems))
+
+
+if __name__ == "__main__":
+    main()

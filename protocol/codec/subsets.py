@@ -1,0 +1,154 @@
+"""The numbers of sets of positions: the sets of k out of n positions, counted from 0 to C(n, k) - 1.
+
+This is the combinatorial number system: positions p_1 < p_2 < … < p_k have the number
+
+    C(p_1, 1) + C(p_2, 2) + … + C(p_k, k).
+
+A number belongs to one set and a set has one number. The largest position is read first: it is the
+largest p with C(p, k) ≤ number; what is left is the number of the other k - 1 positions.
+
+The numbers have more bits than a machine word (72 for 7 of 4096), so they are kept as limbs of 32
+bits, and the sets of all blocks are worked on together, one array operation for each limb.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from ..wire.errors import ProtocolError
+
+Positions = npt.NDArray[np.int32]
+"""(k, count): the positions of each set, ascending along the first axis."""
+
+Octets = npt.NDArray[np.uint8]
+"""(count, octets): numbers of sets, the most significant octet first."""
+
+_Limbs = npt.NDArray[np.uint64]
+"""(limbs, count): numbers in limbs of 32 bits, the least significant limb first."""
+
+_BITS = np.uint64(32)
+_LIMB = 1 << 32
+
+
+def subset_numbers(positions: Positions, elements: int, octets: int) -> Octets:
+    """The numbers of sets of so many `elements`, each as so many octets."""
+    top_k, count = positions.shape
+    limbs = -(-octets // 4)
+    numbers = np.zeros((limbs, count), dtype=np.uint64)
+    table = _ones(elements, top_k)
+    for row in positions:
+        table = _next(table)
+        numbers[: len(table)] += table.take(row, axis=1)
+    _carry(numbers)
+    wide = np.ascontiguousarray(numbers[::-1].T.astype(">u4")).view(np.uint8)
+    return wide.reshape(count, 4 * limbs)[:, 4 * limbs - octets :]
+
+
+def subsets(numbers: Octets, elements: int, top_k: int) -> Positions:
+    """The sets of `top_k` out of `elements` positions with these numbers.
+
+    Raises `ProtocolError` (`malformed`) for a number that no set has.
+    """
+    count, octets = numbers.shape
+    wide = np.zeros((count, -(-octets // 4) * 4), dtype=np.uint8)
+    wide[:, wide.shape[1] - octets :] = numbers
+    left = wide.view(">u4").T[::-1].astype(np.uint64)
+    table = _ones(elements, top_k)
+    for _ in range(top_k):
+        table = _next(table)
+    # The table's last entry is C(elements, top_k).
+    if len(table) < len(left):
+        table = np.pad(table, ((0, len(left) - len(table)), (0, 0)))
+    if not _less(left, table[:, -1:]).all():
+        raise ProtocolError("malformed", "a number that no set of positions has")
+    positions = np.empty((top_k, count), dtype=np.int32)
+    for place in range(top_k - 1, -1, -1):
+        while len(table) > 1 and not table[-1].any():
+            table, left = table[:-1], left[:-1]
+        found = _last_not_above(table, left)
+        positions[place] = found
+        left -= table.take(found, axis=1)
+        _borrow(left)
+        # C(p, i - 1) = C(p + 1, i) - C(p, i)
+        table = np.diff(table, axis=1)
+        _borrow(table)
+    return positions
+
+
+def _ones(elements: int, top_k: int) -> _Limbs:
+    """C(p, 0) for as many p as leave C(p, k) with p = 0 … elements after k times `_next`."""
+    return np.ones((1, elements + 1 - top_k), dtype=np.uint64)
+
+
+def _next(table: _Limbs) -> _Limbs:
+    """From C(p, i) with p = 0 … m to C(p, i + 1) with p = 0 … m + 1: the sum over all smaller p."""
+    limbs, entries = table.shape
+    sums = np.zeros((limbs + 1, entries + 1), dtype=np.uint64)
+    # A block has no more than 64 · 64 positions, so these sums stay below 2^45.
+    np.cumsum(table, axis=1, out=sums[:limbs, 1:])
+    _carry(sums)
+    return sums if sums[-1].any() else sums[:-1]
+
+
+def _carry(numbers: _Limbs) -> None:
+    for low, high in pairwise(numbers):
+        high += low >> _BITS
+        low &= np.uint64(_LIMB - 1)
+
+
+def _borrow(numbers: _Limbs) -> None:
+    """Mend limbs that a subtraction left below zero, that is near 2^64."""
+    for low, high in pairwise(numbers):
+        below = low >> np.uint64(63)
+        low += below << _BITS
+        high -= below
+
+
+def _last_not_above(table: _Limbs, numbers: _Limbs) -> npt.NDArray[np.intp]:
+    """For each number the index of the last entry of an ascending table that is not above it."""
+    keys, wanted = _rounded(table), _rounded(numbers)
+    found = np.searchsorted(keys, wanted, side="right") - 1
+    if len(table) > 1:
+        # Where a number and an entry round to the same, only their limbs say which is larger.
+        (unsure,) = (keys[found] == wanted).nonzero()
+        found[unsure] = _search(table, numbers[:, unsure], keys, wanted[unsure])
+    return found
+
+
+def _search(
+    table: _Limbs,
+    numbers: _Limbs,
+    keys: npt.NDArray[np.float64],
+    wanted: npt.NDArray[np.float64],
+) -> npt.NDArray[np.intp]:
+    """`_last_not_above` by halving, from what the rounded values leave open."""
+    first = np.maximum(np.searchsorted(keys, wanted, side="left") - 1, 0)
+    last = np.searchsorted(keys, wanted, side="right") - 1
+    while (first < last).any():
+        middle = (first + last + 1) // 2
+        above = _less(numbers, table.take(middle, axis=1))
+        last = np.where(above, middle - 1, last)
+        first = np.where(above, first, middle)
+    return first
+
+
+def _rounded(numbers: _Limbs) -> npt.NDArray[np.float64]:
+    """The numbers as fractions of the largest limb's unit; rounding never changes their order.
+
+    What is too small for a float64 becomes 0.
+    """
+    rounded = np.zeros(numbers.shape[1])
+    for place, limbs in enumerate(numbers[::-1]):
+        rounded += limbs * math.ldexp(1.0, -32 * place)
+    return rounded
+
+
+def _less(left: _Limbs, right: _Limbs) -> npt.NDArray[np.bool_]:
+    less = left[0] < right[0]
+    for a, b in zip(left[1:], right[1:], strict=True):
+        less = (a < b) | ((a == b) & less)
+    return less
