@@ -21,8 +21,8 @@ best rate, and below it all rates that were tried.
 
 --runs appends each run to a file as soon as it is finished, and takes from it those that are there: the
 same command goes on with a sweep that was killed, and further commands with the same file add to it.
-The table shows all that is in it. --earlier adds the runs of other JSON files, but for those that were
-run again. Behind either without --variants nothing is run.
+The table shows all that is in it. --earlier adds the runs of other JSON files, and those with the same
+settings and text are not done again either. Behind these two nothing is run without --variants.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def main() -> None:
     if options.device == "cpu":
         torch.set_num_threads(1)
     runs = [Run(**run) for file in options.earlier for run in json.loads(file.read_text())["runs"]]
-    sweep = Sweep(options)
+    sweep = Sweep(options, runs)
     for variant in chosen_variants(options):
         for trouble in chosen_troubles(options):
             if trouble.concerns(variant.optimizer):
@@ -158,8 +158,9 @@ def main() -> None:
 class Sweep:
     """Runs over rates and seeds, none of which is done twice."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, earlier: Sequence[Run]) -> None:
         self._options = options
+        self._earlier = earlier
         self.runs = _finished(options.runs) if options.runs else []
         """Those of the file, and those that came to it."""
         self._texts: tuple[np.ndarray, np.ndarray] | None = None
@@ -194,7 +195,7 @@ class Sweep:
         }
         known = _plain(known_settings(variant, trouble, setting) | about)
         name = run_name(variant, trouble)
-        for run in self.runs:
+        for run in (*self._earlier, *self.runs):
             if run.name == name and known.items() <= run.settings.items():
                 return run
         began = time.monotonic()

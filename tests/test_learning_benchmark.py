@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,12 @@ def test_what_was_run_again_is_not_counted_twice(
     earlier = tmp_path / "earlier.json"
     words = ("--variants", "adamw", "--seeds", "0", "1")
     assert len(sweep(*words, "--json", str(earlier))) == 2
+    assert sweep(*words, "--earlier", str(earlier)) == []
+    # Files from before the text's digest was recorded do not say what was trained on.
+    document = json.loads(earlier.read_text())
+    for run in document["runs"]:
+        del run["settings"]["text_sha256"]
+    earlier.write_text(json.dumps(document))
     assert len(sweep(*words, "--earlier", str(earlier))) == 2
     assert capsys.readouterr().out.splitlines()[-1].split()[:4] == ["AdamW,", "dense", "0.002", "2"]
 
