@@ -16,7 +16,8 @@ from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId, short_peer
 from ..protocol.codec.update import decode_update, update_layout
-from ..protocol.member.effects import Effect, FetchUpdate
+from ..protocol.member.effects import FetchUpdate
+from ..protocol.member.inputs import Input, UpdateBad, UpdateHeld, UpdatesGone
 from ..protocol.member.member import Member
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
@@ -51,9 +52,9 @@ class Updates:
         relays: Relays,
         telemetry: Telemetry,
         ids: dict[ContentId, None],
-        tell: Callable[[Callable[[float], list[Effect]]], None],
+        tell: Callable[[Input], None],
     ) -> None:
-        """`ids` is kept filled with the ids of recent updates; `tell` hands the member a report."""
+        """`ids` is kept filled with the ids of recent updates; `tell` hands the member an input."""
         self._manifest = manifest
         self._member = member
         self._network = network
@@ -137,8 +138,7 @@ class Updates:
         except FetchFailed as failure:
             _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
             if failure.is_vain and not self._is_needed(wanted.round):
-                replica, ledger = self._member.replica, self._member.ledger
-                self._tell(lambda now: replica.overtaken(wanted.round, ledger))
+                self._tell(UpdatesGone(wanted.round))
             await trio.sleep(_FETCH_PAUSE_SECONDS)
             return None
 
@@ -150,18 +150,10 @@ class Updates:
 
     def _relay_request(self, wanted: FetchUpdate) -> RelayRequest | None:
         """What to show a relay; None for an update whose announcement we have not heard."""
-        member, swarm = self._member, self._manifest.swarm
-        if wanted.round < member.round:
-            record = member.ledger[wanted.round].record
-            for entry in record.updates:
-                if (entry.peer, entry.update) == (wanted.peer, wanted.update):
-                    said = record.announcement(entry)
-                    return relay_request(swarm, entry.peer, said, entry.signature)
-            return None
-        heard = member.current.collection.said(wanted.peer)
+        heard = self._member.announcement(wanted.round, wanted.peer)
         if heard is None or heard[0].update != wanted.update:
             return None
-        return relay_request(swarm, wanted.peer, *heard)
+        return relay_request(self._manifest.swarm, wanted.peer, *heard)
 
     async def _check(self, wanted: FetchUpdate, body: bytes, new: bool) -> None:
         try:
@@ -178,7 +170,7 @@ class Updates:
             if new:
                 # But what was here before is something else of ours that a liar named.
                 self._store.remove(wanted.update)
-            self._tell(lambda now: self._member.update_bad(wanted.update, now))
+            self._tell(UpdateBad(wanted.update))
         else:
             self.keep(wanted.round, wanted.update)
-            self._tell(lambda now: self._member.update_held(wanted.update, now))
+            self._tell(UpdateHeld(wanted.update))

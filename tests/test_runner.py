@@ -23,6 +23,7 @@ from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.chain.sync import compose_response
 from distro_node.protocol.codec.update import encode_update, update_layout
 from distro_node.protocol.member.effects import Apply, Publish
+from distro_node.protocol.member.inputs import Learned, Rebased
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import NO_BLOCK, Announcement, Decided
 from distro_node.protocol.wire.relay_requests import RelayRequest
@@ -106,7 +107,7 @@ class World:
 
     def tell(self, decided: Decided) -> None:
         """Let a ledger entry arrive at the runner."""
-        self.runner._dispatch(lambda now: self.runner.member.receive_decided(decided, now))
+        self.runner._dispatch(Learned(decided))
 
     # In the place of the network, of the fetcher and of the trainer_supervisor
 
@@ -247,9 +248,7 @@ async def test_what_the_trainer_applied_of_a_chain_that_was_left_is_passed_over(
         other.grow(updates=[])
         other.grow(updates=[])
         round_ = world.applies[-1].record.round
-        world.runner._dispatch(
-            lambda now: world.runner.member.rebase(other.ledger.truncated(1), now)
-        )
+        world.runner._dispatch(Rebased(other.ledger.truncated(1)))
         world.runner.applied(round_, FINGERPRINT, 0.0, None)
         assert world.reloads == 1
         assert not world.runner.member.at_tip

@@ -9,6 +9,7 @@ from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.protocol.chain.ledger import Ledger, snapshot_round
+from distro_node.protocol.member.inputs import Loaded
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import AdmissionSpec, Manifest
@@ -254,7 +255,7 @@ class Chain:
         )
         member.restore(said, now)
         if load:
-            member.loaded(self.round - 1, FINGERPRINT, None, now)
+            member.handle(Loaded(self.round - 1, FINGERPRINT, None), now)
         return member
 
     def _key(self, who: int | PeerId) -> Identity:

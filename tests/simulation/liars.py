@@ -14,6 +14,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.protocol.chain.agreement import SLOT_WINDOW
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.effects import Effect, Publish, Train
+from distro_node.protocol.member.round import Round
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
@@ -89,6 +90,11 @@ class Liar(Node):
         self._heard: list[Envelope] = []
         self._poured = False
 
+    @property
+    def _current(self) -> Round:
+        """The round at the tip: a liar knows all that its own member knows."""
+        return self.member._current
+
     # Hooks
 
     def deliver(self, envelope: Envelope) -> None:
@@ -125,7 +131,7 @@ class Liar(Node):
         if "usurp" in self.tells and envelope.kind == "announcement":
             self._usurp()
         if CONSPIRACY in self.tells and envelope.kind == "announcement":
-            current = self.member.current
+            current = self._current
             self._conspire("vote", Ballot(current.number, current.parent, 1, NO_BLOCK, b""))
 
     def trained(self, effect: Train, update: ContentId) -> None:
@@ -157,7 +163,7 @@ class Liar(Node):
         return set(nodes[: len(nodes) // 2]), set(nodes[len(nodes) // 2 :])
 
     def _own_update(self) -> ContentId | None:
-        collection = self.member.current.collection
+        collection = self._current.collection
         own = [said.update for peer, said in collection.announcements() if peer == self.peer]
         return own[0] if own else None
 
@@ -224,7 +230,7 @@ class Liar(Node):
             return
         if "false silence" in self.tells:
             others = set(self.member.members) - {self.peer}
-            membership = self.member.current.membership
+            membership = self._current.membership
             if self._chance.random() < 0.5 and others:
                 others = set(self._chance.sample(sorted(others), max(1, len(others) // 2)))
             ballot = dataclasses.replace(ballot, silent=membership.mask(others))
@@ -233,7 +239,7 @@ class Liar(Node):
         if kind == "vote" and "two votes" in self.tells:
             one, other = self._halves()
             self.swarm.gossip(self, envelope, one)
-            for block in list(self.member.current.agreement.records):
+            for block in list(self._current.agreement.records):
                 if block != ballot.block:
                     self._say("vote", dataclasses.replace(ballot, block=block), other)
                     return
@@ -243,7 +249,7 @@ class Liar(Node):
             return
         if "finalize and skip" in self.tells and kind in ("finalize", "vote"):
             self.swarm.gossip(self, envelope)
-            for block in list(self.member.current.agreement.records):
+            for block in list(self._current.agreement.records):
                 self._say("finalize", dataclasses.replace(ballot, block=block))
             self._say("skip", dataclasses.replace(ballot, block=NO_BLOCK))
             return
@@ -252,7 +258,7 @@ class Liar(Node):
     def _conspire(self, kind: str, ballot: Ballot) -> None:
         """Three of ten and one whom they leave out of their accusation would be a quorum: in every
         other round for what all vote for, and else, slot after slot, for what nobody proposed."""
-        swarm, membership = self.swarm, self.member.current.membership
+        swarm, membership = self.swarm, self._current.membership
         honest = [p for p in membership.peers if swarm.number(p) not in swarm.watch.liars]
         victim = honest[ballot.round % len(honest)] if honest else self.peer
         mask = membership.mask(peer for peer in honest if peer != victim)
@@ -268,7 +274,7 @@ class Liar(Node):
 
     def _usurp(self) -> None:
         """Propose in a slot that is somebody else's."""
-        current = self.member.current
+        current = self._current
         fingerprint = self.member.fingerprint
         if fingerprint is None:
             return
@@ -279,14 +285,14 @@ class Liar(Node):
             updates=(),
             admitted=(),
             departed=(),
-            snapshot=self.member.replica.snapshot,
+            snapshot=self.member._replica.snapshot,
         )
         for slot in range(1, 4):
             self._say("proposal", Proposal(slot, record))
 
     def _flood(self) -> None:
         """Say much that must be kept, or looks so."""
-        current, chance = self.member.current, self._chance
+        current, chance = self._current, self._chance
         mask = current.membership.mask(())
         for _ in range(_FLOOD):
             round_ = current.number + chance.randrange(9)
@@ -314,7 +320,7 @@ class Liar(Node):
 
     def _pour(self) -> None:
         """Say as much about a round to come as nobody can check yet."""
-        current = self.member.current
+        current = self._current
         others = [node.index for node in self.swarm.alive if node is not self]
         target = {self._chance.choice(others)}
         for number in range(_DELUGE):

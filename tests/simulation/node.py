@@ -30,6 +30,18 @@ from distro_node.protocol.member.effects import (
     Resync,
     Train,
 )
+from distro_node.protocol.member.inputs import (
+    Applied,
+    Heard,
+    Input,
+    Learned,
+    Loaded,
+    Rebased,
+    Tick,
+    Trained,
+    UpdateBad,
+    UpdateHeld,
+)
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Decided, SnapshotEntry
@@ -115,7 +127,7 @@ class Node:
         self.died_of_fuse: Callable[[Node], None] = lambda node: None
         self._frozen = False
         self._busy_until = 0.0
-        self._inbox: list[tuple[Callable[..., list[Effect]], tuple[Any, ...]]] = []
+        self._inbox: list[Input] = []
         self._fetching: set[tuple[int, ContentId]] = set()
         self._syncing = False
         self._settling = False
@@ -170,8 +182,8 @@ class Node:
         self._frozen = value
         if not value:
             waiting, self._inbox = self._inbox, []
-            for act, arguments in waiting:
-                self.tell(act, *arguments)
+            for what in waiting:
+                self.tell(what)
 
     def stop(self) -> None:
         """Die at once, unless it is dead."""
@@ -187,24 +199,24 @@ class Node:
             if not self.swarm.genuine(envelope):
                 self.swarm.reject("bad_signature")
                 return
-            self.tell(self.member.receive, envelope)
+            self.tell(Heard(envelope))
 
     def deliver_decided(self, decided: Decided) -> None:
         """A ledger entry arrived in an answer."""
-        self.tell(self.member.receive_decided, decided)
+        self.tell(Learned(decided))
 
-    def tell(self, act: Callable[..., list[Effect]], *arguments: Any) -> None:
+    def tell(self, what: Input) -> None:
         """Tell the state machine something, when the process runs, and do what it asks for."""
         if not self.alive:
             return
         if self._frozen:
             if len(self._inbox) < _BUFFERED:
-                self._inbox.append((act, arguments))
+                self._inbox.append(what)
         elif self._busy_until > self.swarm.clock.now:
-            self.swarm.clock.at(self._busy_until, self.tell, act, *arguments)
+            self.swarm.clock.at(self._busy_until, self.tell, what)
         else:
             try:
-                effects = act(*arguments, self.now)
+                effects = self.member.handle(what, self.now)
             except ProtocolError as error:
                 self.swarm.reject(error.reason)
             else:
@@ -311,14 +323,14 @@ class Node:
         self.swarm.watch.rebased(self, better)
         self.disk.entries = [better[number] for number in range(len(better))]
         self.swarm.trace.note(self.swarm.now, self.index, "rebases", len(better), better.head)
-        self.tell(self.member.rebase, better)
+        self.tell(Rebased(better))
 
     # Private
 
     def _tick(self) -> None:
         if self.alive:
             if not self._frozen:
-                self.tell(self.member.tick)
+                self.tell(Tick())
             self.swarm.clock.after(self.swarm.tick_seconds / self.clock_rate, self._tick)
 
     def write(self, kind: str, file: list[Any], item: object) -> bool:
@@ -356,7 +368,7 @@ class Node:
 
     def _loaded(self, round_: int, parameters: int, entry: SnapshotEntry | None) -> None:
         self.trainer.parameters = parameters
-        self.tell(self.member.loaded, round_, parameters, entry)
+        self.tell(Loaded(round_, parameters, entry))
 
     def _snapshot(self, round_: int) -> SnapshotEntry:
         blob = content_id(b"snapshot" + self.parameters.to_bytes(8, "big"))
@@ -389,7 +401,7 @@ class Node:
         self.disk.made.add(update)
         self.swarm.store(self, update)
         tokens = 100 * len(effect.samples)
-        self.tell(self.member.trained, effect.round, update, self.swarm.update_bytes, tokens, 2.0)
+        self.tell(Trained(effect.round, update, self.swarm.update_bytes, tokens, 2.0))
 
     def _apply(self, effect: Apply, then: Callable[[], None] = _nothing) -> None:
         record, generation = effect.record, self._generation
@@ -410,7 +422,7 @@ class Node:
 
         def done() -> None:
             if generation == self._generation:
-                self.tell(self.member.applied, record.round, fingerprint, snapshot)
+                self.tell(Applied(record.round, fingerprint, snapshot))
             then()
 
         self.swarm.clock.after(APPLY_SECONDS, done)
@@ -438,10 +450,10 @@ class Node:
             return
         if self.swarm.is_garbage(effect.update):
             self.swarm.trace.note(self.swarm.now, self.index, "refuses", effect.update)
-            self.tell(self.member.update_bad, effect.update)
+            self.tell(UpdateBad(effect.update))
         else:
             self.swarm.store(self, effect.update)
-            self.tell(self.member.update_held, effect.update)
+            self.tell(UpdateHeld(effect.update))
 
 
 def follow(ours: Ledger, theirs: Ledger, *, abandoned: bool) -> Ledger | None:

@@ -15,6 +15,7 @@ from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.effects import FetchUpdate
+from distro_node.protocol.member.inputs import Connected, Disconnected, Recalled
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.messages import SnapshotEntry
@@ -78,7 +79,7 @@ class Swarm:
         node.start()
         for other in self.alive:
             if other is not node:
-                other.tell(other.member.peer_up, node.peer)
+                other.tell(Connected(node.peer))
         return node
 
     def prepare(self, index: int, disk: Disk | None = None, kind: type[Node] = Node) -> Node:
@@ -180,7 +181,7 @@ class Swarm:
                 asker.deliver(envelope)
             waiting.discard(other.peer)
             if not waiting:
-                asker.tell(asker.member.recalled, round_)
+                asker.tell(Recalled(round_))
 
         for other in self.alive:
             if other.peer in waiting:
@@ -295,7 +296,7 @@ class Swarm:
     def _broken(self, node: Node) -> None:
         if self.node(node.index) is None:
             for other in self.alive:
-                other.tell(other.member.peer_down, node.peer)
+                other.tell(Disconnected(node.peer))
 
     def breaks(self, pairs: list[tuple[int, int]]) -> None:
         """Tell both ends of these links, whose packets no longer arrive, that they are broken."""
@@ -304,7 +305,7 @@ class Swarm:
             for one, other in pairs:
                 here, there = self.node(one), self.node(other)
                 if here and there and (there.frozen or not self._connected(here, there)):
-                    here.tell(here.member.peer_down, there.peer)
+                    here.tell(Disconnected(there.peer))
 
         self.clock.after(BROKEN_SECONDS, notice)
 
@@ -313,7 +314,7 @@ class Swarm:
         for one in self.alive:
             for other in self.alive:
                 if one is not other and self._connected(one, other):
-                    one.tell(one.member.peer_up, other.peer)
+                    one.tell(Connected(other.peer))
 
     def _ask(self, asker: Node, round_: int, others: list[Node]) -> None:
         if not asker.alive or not others:
