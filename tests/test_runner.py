@@ -23,7 +23,7 @@ from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.chain.sync import compose_response
 from distro_node.protocol.codec.update import encode_update, update_layout
 from distro_node.protocol.member.effects import Apply, Publish
-from distro_node.protocol.member.inputs import Learned, Rebased
+from distro_node.protocol.member.inputs import Heard, Learned, Rebased
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import NO_BLOCK, Announcement, Decided
 from distro_node.protocol.wire.relay_requests import RelayRequest
@@ -198,6 +198,36 @@ async def test_a_liar_that_announces_what_we_need_does_not_make_us_delete_it(wor
         await world.announce(b"a chunk of the training data")
         await until(lambda: world.offences)
         assert world.store.has(precious)
+
+
+@pytest.mark.parametrize("more", [-2, 2, 1 << 31])
+async def test_a_size_that_was_announced_decides_nothing(world: World, more: int) -> None:
+    """A liar tells each member another size of the same bytes, and its record yet another one."""
+    body = world.body(0)
+    async with running(world):
+        said = await world.announce(body, size=len(body) + more)
+        await until(lambda: said.update in world.runner._updates._ids)
+        assert not world.offences
+        applied = len(world.applies)
+        size = len(body) + 2 * more if more < 0 else (1 << 32)
+        world.decide(updates=[world.chain.update(LIAR, update=said.update, size=size)])
+        await until(lambda: len(world.applies) > applied)
+        assert said.update in {entry.update for entry in world.applies[-1].record.updates}
+
+
+async def test_a_copycat_with_another_size_does_not_spoil_the_authors_update(world: World) -> None:
+    body = world.body(0)
+    copycat = identity(2).peer
+    async with running(world):
+        world.others[content_id(body)] = body
+        copy = world.chain.announcement(copycat, update=content_id(body), size=len(body) - 1)
+        world.runner._dispatch(Heard(world.chain.envelope(copycat, "announcement", copy)))
+        said = await world.announce(body)
+        await until(lambda: said.update in world.runner._updates._ids)
+        # The round's own account of it: both are held, none of them is bad.
+        collection = world.runner.member._current.collection
+        assert len(collection.arrivals(0.0)) == 2
+        assert not world.offences
 
 
 async def test_an_update_that_missed_its_round_is_removed(world: World) -> None:

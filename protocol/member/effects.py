@@ -41,7 +41,9 @@ class Recall:
 
 @dataclass(frozen=True)
 class FetchUpdate:
-    """Get the update `update` of `size` bytes, which `peer` made for `round`; check it; report."""
+    """Get the update `update`, which `peer` announced for `round`; check it; report (`fetching`).
+
+    `size` is what the announcement or a record says that it has: a hint."""
 
     round: int
     peer: PeerId

@@ -31,6 +31,7 @@ from distro_node.protocol.wire.messages import (
     Record,
     RecordId,
     SignedBallot,
+    UpdateEntry,
 )
 
 from .keys import identity
@@ -58,6 +59,8 @@ LIES = (
     "stale certificate",
     "wrong parent",
     "deluge",
+    "two sizes",
+    "wrong size",
 )
 
 CONSPIRACY = "conspiracy"
@@ -174,14 +177,23 @@ class Liar(Node):
             self._say(
                 "announcement", dataclasses.replace(said, update=content_id(b"no" + said.update))
             )
+        elif "two sizes" in self.tells:
+            one, other = self._halves()
+            self.swarm.gossip(self, envelope, one)
+            self._say("announcement", self._missized(said), other)
         else:
             self.swarm.gossip(self, envelope)
+
+    def _missized(self, said: Announcement) -> Announcement:
+        """Another size for the same update."""
+        sizes = (said.size - 1, said.size + 1, (1 << 32) - 1)
+        return dataclasses.replace(said, size=self._chance.choice(sizes))
 
     def _copy(self, envelope: Envelope) -> None:
         said = read(envelope)
         assert isinstance(said, Announcement)
         if said.round == self.member.round and envelope.sender != self.peer:
-            self._say("announcement", said)
+            self._say("announcement", self._missized(said) if "wrong size" in self.tells else said)
 
     def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
         record = self._forged(proposal.record)
@@ -210,6 +222,9 @@ class Liar(Node):
         if "wrong parent" in self.tells and record.round > 1:
             parent = self.member.ledger.parent(record.round - 1)
             return dataclasses.replace(record, parent=parent, updates=(), departed=())
+        if "wrong size" in self.tells:
+            # Signed by whom it is about, so the record holds.
+            return dataclasses.replace(record, updates=tuple(map(self._resized, record.updates)))
         if "forged admission" in self.tells:
             stranger = identity(900 + self._chance.randrange(50)).peer
             entry = AdmissionEntry(stranger, JoinRequest(record.round, b""), bytes(64))
@@ -222,6 +237,18 @@ class Liar(Node):
             kept = tuple(update for update in record.updates if update.peer != victim)
             return dataclasses.replace(record, updates=kept, departed=(entry,))
         return None
+
+    def _resized(self, entry: UpdateEntry) -> UpdateEntry:
+        if entry.peer != self.peer:
+            return entry
+        current, fingerprint = self._current, self.member.fingerprint or 0
+        said = Announcement(
+            *(current.number, current.parent, entry.update, entry.size),
+            *(entry.tokens, entry.loss, fingerprint),
+        )
+        said = self._missized(said)
+        signature = self.sign("announcement", encode(said)).signature
+        return dataclasses.replace(entry, size=said.size, signature=signature)
 
     def _cast(self, envelope: Envelope, ballot: Ballot) -> None:
         kind = envelope.kind

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from distro_node.protocol.chain import agreement, certificates, fork, ledger
 from distro_node.protocol.chain.evidence import RULED_OUT
-from distro_node.protocol.member import mailbox, member, proposing, replica, round
+from distro_node.protocol.member import fetching, mailbox, member, proposing, replica, round
 from distro_node.protocol.wire.membership import quorum
 
 from .faults import Family
@@ -278,6 +278,17 @@ def _refuses_second_ballots() -> list[Patch]:
     return [(agreement.Agreement, "add_ballot", add_ballot)]
 
 
+def _judges_by_size() -> list[Patch]:
+    """As the daemon did, and the simulator did not."""
+    original = fetching.Fetching.arrived
+
+    def arrived(self: Any, wanted: Any, *, decodes: bool) -> Any:
+        # Updates of simulated members come to even numbers of bytes.
+        return original(self, wanted, decodes=decodes and wanted.size % 2 == 0)
+
+    return [(fetching.Fetching, "arrived", arrived)]
+
+
 MUTATIONS = (
     Mutation("a quorum is one too few", _one_too_few, "crash", 10, "certificate"),
     Mutation(
@@ -355,6 +366,14 @@ MUTATIONS = (
         ("forged leave",),
     ),
     Mutation("the mailbox has no bound", _keeps_everything, "liars", 10, "memory", ("deluge",)),
+    Mutation(
+        "an update is judged by a size that was announced",
+        _judges_by_size,
+        "liars",
+        20,
+        "progress",
+        ("two sizes",),
+    ),
     Mutation("any slot may start afresh", _builds_on_nothing, "network", 60, "ballots"),
     Mutation(
         "a second ballot never counts",

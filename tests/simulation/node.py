@@ -30,6 +30,7 @@ from distro_node.protocol.member.effects import (
     Resync,
     Train,
 )
+from distro_node.protocol.member.fetching import FETCH_PAUSE_SECONDS, Fetching
 from distro_node.protocol.member.inputs import (
     Applied,
     Heard,
@@ -39,7 +40,6 @@ from distro_node.protocol.member.inputs import (
     Rebased,
     Tick,
     Trained,
-    UpdateBad,
     UpdateHeld,
 )
 from distro_node.protocol.member.member import Member
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 UPDATE_BYTES = 2_800_000
 APPLY_SECONDS = 0.05
 
-# As in the daemon's runner.
-_FETCH_PAUSE_SECONDS = 1.0
 # A peer that does not answer is given up when its connection breaks.
 BROKEN_SECONDS = 4.0
 # What arrives at a stopped process until its connections break, and no more than buffers hold.
@@ -128,7 +126,7 @@ class Node:
         self._frozen = False
         self._busy_until = 0.0
         self._inbox: list[Input] = []
-        self._fetching: set[tuple[int, ContentId]] = set()
+        self._fetching = Fetching()
         self._syncing = False
         self._settling = False
         self._generation = 0
@@ -364,7 +362,7 @@ class Node:
             self.disk.snapshots[entry.round] = entry
             self._loaded(entry.round, parameters, entry)
         else:
-            self.swarm.clock.after(_FETCH_PAUSE_SECONDS, self._load_snapshot, generation)
+            self.swarm.clock.after(FETCH_PAUSE_SECONDS, self._load_snapshot, generation)
 
     def _loaded(self, round_: int, parameters: int, entry: SnapshotEntry | None) -> None:
         self.trainer.parameters = parameters
@@ -429,31 +427,29 @@ class Node:
 
     def _fetch(self, effect: FetchUpdate) -> None:
         """Get an update; keep trying while its round needs it."""
-        key = (effect.round, effect.update)
-        if key not in self._fetching:
-            self._fetching.add(key)
+        if self._fetching.begin(effect, stored=effect.update in self.disk.blobs):
             self._try_fetch(effect)
 
     def _try_fetch(self, effect: FetchUpdate) -> None:
-        if not self.alive or effect.round <= self.member.applied_round:
-            self._fetching.discard((effect.round, effect.update))
+        if not self.alive or not self._fetching.goes_on(effect, self.member.applied_round):
+            self._fetching.end(effect)
             return
         done = None if self._frozen else self.swarm.download(self, effect)
         if done is None:
-            self.swarm.clock.after(_FETCH_PAUSE_SECONDS, self._try_fetch, effect)
+            self.swarm.clock.after(FETCH_PAUSE_SECONDS, self._try_fetch, effect)
         else:
             self.swarm.clock.at(done, self._fetched, effect)
 
     def _fetched(self, effect: FetchUpdate) -> None:
-        self._fetching.discard((effect.round, effect.update))
+        verdict = self._fetching.arrived(effect, decodes=not self.swarm.is_garbage(effect.update))
+        self._fetching.end(effect)
         if not self.alive:
             return
-        if self.swarm.is_garbage(effect.update):
+        if verdict.discard:
             self.swarm.trace.note(self.swarm.now, self.index, "refuses", effect.update)
-            self.tell(UpdateBad(effect.update))
-        else:
+        elif isinstance(verdict.report, UpdateHeld):
             self.swarm.store(self, effect.update)
-            self.tell(UpdateHeld(effect.update))
+        self.tell(verdict.report)
 
 
 def follow(ours: Ledger, theirs: Ledger, *, abandoned: bool) -> Ledger | None:

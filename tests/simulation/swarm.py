@@ -230,8 +230,10 @@ class Swarm:
         if not sources or self.network.fails():
             return None
         source = self.network.least_busy(sources)
-        self.network.update_bytes += wanted.size
-        return self.network.transfer(source, asker.index, wanted.size, self.now)
+        # What is said of its size does not make it longer.
+        size = self.update_bytes
+        self.network.update_bytes += size
+        return self.network.transfer(source, asker.index, size, self.now)
 
     def snapshot(self, blob: ContentId) -> int:
         """The parameters in a snapshot."""
