@@ -16,7 +16,7 @@ from ..crypto.envelope import Envelope, EnvelopeError, open_envelope, sign
 from ..crypto.hashing import ContentId
 from ..crypto.identity import Identity, PeerId, short_peer
 from ..protocol.chain.ledger import Ledger
-from ..protocol.chain.sync import SyncResponse
+from ..protocol.chain.sync import Answer, Question
 from ..protocol.member.effects import (
     Apply,
     AskSync,
@@ -332,25 +332,38 @@ class Runner:
     async def _ask(self) -> None:
         """Ask one peer for what we may have missed."""
         try:
-            answer = await self._sync.ask(self.member.round)
-            if answer is None:
+            found = await self._sync.ask(self.member.round)
+            if found is None:
                 return
-            self._take_in(answer)
-        except ProtocolError as error:
-            self._network.traffic.reject(error.reason)
+            await self._take_in(*found)
         finally:
             self._syncing = False
 
-    def _take_in(self, answer: SyncResponse) -> None:
-        """Tell the state machine what somebody knows. Raises `ProtocolError` for a bad entry."""
-        for decided in answer.decided():
-            self._dispatch(Learned(decided))
+    async def _take_in(self, peer: PeerId, answer: Answer) -> bool:
+        """Tell the state machine what somebody knows. Returns whether all of it held.
+
+        What was forwarded was checked by whoever forwards it: the first signature that does not hold
+        ends it, and is the answerer's fault."""
+        try:
+            for decided in answer.entries():
+                self._dispatch(Learned(decided))
+                await trio.lowlevel.checkpoint()
+        except ProtocolError as error:
+            self._network.traffic.reject(error.reason)
+            return False
         for raw in answer.envelopes:
+            await trio.lowlevel.checkpoint()
             try:
                 envelope = open_envelope(raw, swarm=self._manifest.swarm)
-                self._dispatch(Heard(envelope))
-            except (EnvelopeError, ProtocolError) as error:
+            except EnvelopeError as error:
                 self._network.traffic.reject(error.reason)
+                self._network.penalise(peer, error.reason)
+                return False
+            try:
+                self._dispatch(Heard(envelope))
+            except ProtocolError as error:
+                self._network.traffic.reject(error.reason)
+        return True
 
     async def _recall(self, round: int) -> None:
         """Ask all other members what they know of `round`, as soon as they are connected.
@@ -361,13 +374,9 @@ class Runner:
         answered: set[PeerId] = set()
 
         async def ask(peer: PeerId) -> None:
-            answer = await ask_peer(self._network, self._manifest, peer, round)
-            try:
-                if answer is not None:
-                    self._take_in(answer)
-                    answered.add(peer)
-            except ProtocolError as error:
-                self._network.traffic.reject(error.reason)
+            answer = await ask_peer(self._network, self._manifest, Question(peer, round))
+            if answer is not None and await self._take_in(peer, answer):
+                answered.add(peer)
             if answered == others:
                 self._dispatch(Recalled(round))
 

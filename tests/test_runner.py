@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,10 +23,11 @@ from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.chain.sync import compose_response
 from distro_node.protocol.codec.update import encode_update, update_layout
+from distro_node.protocol.member import inbox
 from distro_node.protocol.member.effects import Apply, Publish
 from distro_node.protocol.member.inputs import Heard, Learned, Rebased
 from distro_node.protocol.wire.encoding import encode
-from distro_node.protocol.wire.messages import NO_BLOCK, Announcement, Decided
+from distro_node.protocol.wire.messages import NO_BLOCK, Announcement, Decided, Heartbeat, Proposal
 from distro_node.protocol.wire.relay_requests import RelayRequest
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import identity
@@ -312,6 +314,54 @@ async def test_a_liar_cannot_feed_us_a_chain_for_ever(world: World) -> None:
         await until(lambda: not world.runner._settling)
         assert len(world.requests) <= 6
         assert world.offences
+
+
+async def test_who_forwards_what_nobody_signed_is_not_listened_to_any_further(world: World) -> None:
+    """An answer of eight megabytes holds tens of thousands of messages; each takes time to check."""
+    height = len(world.chain.ledger)
+    good = world.chain.envelope(LIAR, "heartbeat", Heartbeat(height, 1)).encode()
+    bad = good[:-1] + bytes([good[-1] ^ 1])
+    world.answer = lambda: encode(compose_response(height, [], [bad] * 1000))
+    async with running(world):
+        await until(lambda: world.offences)
+        assert world.offences[0] == (world.liar, "bad_signature")
+        assert world.traffic.rejected["bad_signature"] <= len(world.offences)
+
+
+async def test_only_a_leaders_proposal_is_passed_on(world: World) -> None:
+    """Proposals are long: what any member could say in every slot would be multiplied by gossip."""
+    async with running(world):
+        member = world.runner.member
+        leaders = world.chain.membership.leaders(world.chain.ledger.head)
+        record = world.chain.record(updates=[])
+        for sender in leaders:
+            proposal = world.chain.envelope(sender, "proposal", Proposal(1, record))
+            reason = world.runner._validate(sender, proposal.encode())
+            assert reason == (None if sender == leaders[0] else "not_leader")
+        world.runner._dispatch(
+            Heard(world.chain.envelope(leaders[0], "proposal", Proposal(1, record)))
+        )
+        for number in range(3):
+            other = world.chain.record(updates=[], fingerprint=number)
+            again = world.chain.envelope(leaders[0], "proposal", Proposal(1, other)).encode()
+            assert world.runner._validate(leaders[0], again) == "equivocation"
+        assert len(member.messages(member.round)) >= 1
+
+
+async def test_a_long_message_of_a_stranger_is_not_even_decoded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = 40
+    updates = [world.chain.update(40, update=ContentId(bytes([n]) * 32)) for n in range(100)]
+    record = dataclasses.replace(world.chain.record(updates=[]), updates=tuple(updates))
+    words = world.chain.envelope(stranger, "proposal", Proposal(1, record)).encode()
+
+    def never(envelope: object) -> None:
+        raise AssertionError("it was decoded")
+
+    async with running(world):
+        monkeypatch.setattr(inbox, "decode_message", never)
+        assert world.runner._validate(identity(stranger).peer, words) == "not_member"
 
 
 async def test_a_node_that_is_expelled_ends(world: World) -> None:

@@ -7,6 +7,7 @@ here has to be believed because of who sent it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -177,7 +178,8 @@ class Ledger:
     def _estimate(self, record: Record) -> int:
         """What the updates of a record come to, about."""
         sizes = sorted(entry.size for entry in record.updates)
-        most = 4 * self.manifest.elements
+        # More than a snapshot is more than any way that is shorter.
+        most = 8 * self.manifest.elements
         return len(sizes) * min(sizes[(len(sizes) - 1) // 2], most) if sizes else 0
 
     def _deal_after(self, record: Record) -> Deal:
@@ -207,8 +209,8 @@ class Ledger:
         }
         return copy
 
-    def weight_from(self, fork: int) -> Weight:
-        """This chain's claim in a fork choice: the larger wins.
+    def weight_from(self, fork: int, end: int | None = None) -> Weight:
+        """This chain's claim in a fork choice, by what it decided before round `end`: the larger wins.
 
         Only members in force at `fork` count, so that a liar gains nothing by admitting himself a crowd
         afterwards; and each counts once, however many rounds there are: a member that calls all others
@@ -219,15 +221,16 @@ class Ledger:
         nor without it.
         """
         in_force = self._memberships[fork]
+        compared = list(itertools.islice(self._entries.since(fork), end and end - fork))
         followers = {
             signed.peer
-            for decided in self._entries.since(fork)
+            for decided in compared
             for signed in decided.certificate.ballots
             if signed.peer in in_force
         }
         counted = [
             (decided.record.round, entry.peer)
-            for decided in self._entries.since(fork)
+            for decided in compared
             for entry in decided.record.updates
             if entry.peer in in_force
         ]

@@ -18,6 +18,8 @@ from .mailbox import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES, Mailbox
 from .presence import Presence
 from .proposing import Accusations, JoinRequests
 
+# Longer than anything but proposals and evidence, which take a member.
+_STRANGER_BYTES = 4096
 # Of dozens of rounds. Who comes back to a chain after more than that finds its rounds decided.
 _OWN_WORDS = 512
 
@@ -44,7 +46,11 @@ class Inbox:
 
     def screen(self, envelope: Envelope, ledger: Ledger, now: float) -> Message:
         """Decode a message and check that it has a place in these rounds. Raises `ProtocolError`."""
-        message, sender = decode_message(envelope), envelope.sender
+        sender = envelope.sender
+        if len(envelope.body) > _STRANGER_BYTES and not self._may_say_much(sender, ledger):
+            # To decode it takes longer than to send it.
+            raise ProtocolError("not_member", "a long message from somebody who is no member")
+        message = decode_message(envelope)
         if isinstance(message, JoinRequest):
             self._screen_request(sender, message, ledger)
         elif isinstance(message, Evidence):
@@ -85,6 +91,11 @@ class Inbox:
         """The round's signed messages, for a peer that asks what it missed."""
         said = self._mailbox.of_round(round)
         return [*self._accusations.envelopes(), *said] if round == len(ledger) else said
+
+    def _may_say_much(self, sender: PeerId, ledger: Ledger) -> bool:
+        """Whether a long message of this peer may be of use; who asks for admission may be a member by
+        a record that we have not seen."""
+        return ledger.has_been_member(sender) or self._joins.has(sender)
 
     def _screen_request(self, sender: PeerId, request: JoinRequest, ledger: Ledger) -> None:
         if not invited(sender, request, self._manifest, ledger.verify):

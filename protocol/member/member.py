@@ -137,7 +137,13 @@ class Member(MemberView):
 
     def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
-        return self._inbox.screen(envelope, self._ledger, now)
+        message = self._inbox.screen(envelope, self._ledger, now)
+        if isinstance(message, Proposal):
+            record = message.record
+            if (record.round, record.parent) == (self.round, self._ledger.head):
+                # A proposal is long: only the leader's is worth passing on.
+                self._current.agreement.check_proposal(envelope.sender, message.slot, record)
+        return message
 
     def handle(self, what: Input, now: float) -> list[Effect]:
         """Take in what happened. Returns what is to be done, in this order.

@@ -135,6 +135,7 @@ def _votes_for_every_proposal() -> list[Patch]:
         return self.records[state.proposal]
 
     return [
+        (agreement.Agreement, "check_proposal", lambda self, sender, slot, record: None),
         (agreement.Agreement, "add_proposal", add_proposal),
         (agreement.Agreement, "votable", votable),
     ]
@@ -202,8 +203,8 @@ def _takes_any_certificate() -> list[Patch]:
 def _prefers_the_lighter() -> list[Patch]:
     original = ledger.Ledger.weight_from
 
-    def weight(self: Any, since: int) -> Any:
-        heavy = original(self, since)
+    def weight(self: Any, since: int, end: int | None = None) -> Any:
+        heavy = original(self, since, end)
         return heavy._replace(
             followers=100 - heavy.followers,
             updates=-heavy.updates,
@@ -240,7 +241,10 @@ def _listens_to_usurpers() -> list[Patch]:
         with patch.object(agreement.Agreement, "leader", lambda self, slot: sender):
             original(self, sender, slot, record)
 
-    return [(agreement.Agreement, "add_proposal", add_proposal)]
+    return [
+        (agreement.Agreement, "add_proposal", add_proposal),
+        (agreement.Agreement, "check_proposal", lambda self, sender, slot, record: None),
+    ]
 
 
 def _admits_anybody() -> list[Patch]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.protocol.chain.fork import better_chain
+from distro_node.protocol.chain.comparing import Rests
 from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.replaying import choose_state
 from distro_node.protocol.member.effects import (
     Apply,
     AskSync,
@@ -127,6 +128,8 @@ class Node:
         self._busy_until = 0.0
         self._inbox: list[Input] = []
         self._fetching = Fetching()
+        self.rests = Rests()
+        """Whose chains were moved in vain."""
         self._syncing = False
         self._settling = False
         self._generation = 0
@@ -153,7 +156,7 @@ class Node:
             recall=not self.disk.said,
         )
         self.member.restore(self.disk.said, self.now)
-        self.load()
+        self.load(certified_only=False)
         # Clocks are not in step.
         self.swarm.clock.after(self.swarm.tick_seconds * self.swarm.random.random(), self._tick)
 
@@ -284,7 +287,7 @@ class Node:
                     swarm.sync(self, round_)
             case Resync(reason):
                 swarm.trace.note(swarm.now, self.index, "resyncs", reason)
-                self.load()
+                self.load(certified_only=True)
             case Fork():
                 if not self._settling:
                     self._settling = True
@@ -302,11 +305,17 @@ class Node:
         self.swarm.watch.published(self, envelope)
         self.swarm.gossip(self, envelope)
 
-    def load(self) -> None:
-        """Load the newest certified snapshot, from the own disk or from somebody who has it."""
+    def load(self, *, certified_only: bool) -> None:
+        """Load an own snapshot that will do, or the newest certified one from somebody who has it."""
         self._generation += 1
         self._jobs.clear()
-        self._load_snapshot(self._generation)
+        ledger = self.member.ledger
+        chosen = None if certified_only else choose_state({-1, *self.disk.snapshots}, ledger)
+        if chosen is None:
+            self._load_snapshot(self._generation)
+        else:
+            entry = self.disk.snapshots.get(chosen)
+            self._loaded(chosen, self.swarm.snapshot(entry.blob) if entry else INITIAL, entry)
 
     def answered(self) -> None:
         """The question about what was missed was answered, or nobody did."""
@@ -320,6 +329,12 @@ class Node:
         self.swarm.forks += 1
         self.swarm.watch.rebased(self, better)
         self.disk.entries = [better[number] for number in range(len(better))]
+        # Those of the chain that is left are of no use on this one.
+        self.disk.snapshots = {
+            round_: entry
+            for round_, entry in self.disk.snapshots.items()
+            if round_ + 1 < len(better) and better[round_ + 1].record.snapshot == entry
+        }
         self.swarm.trace.note(self.swarm.now, self.index, "rebases", len(better), better.head)
         self.tell(Rebased(better))
 
@@ -450,16 +465,3 @@ class Node:
         elif isinstance(verdict.report, UpdateHeld):
             self.swarm.store(self, effect.update)
         self.tell(verdict.report)
-
-
-def follow(ours: Ledger, theirs: Ledger, *, abandoned: bool) -> Ledger | None:
-    """Compare chains as the daemon does: from where they part. None: keep ours.
-
-    Raises `ProtocolError` if theirs does not hold.
-    """
-    first = 0
-    shortest = min(len(ours), len(theirs))
-    while first < shortest and ours[first].record.id == theirs[first].record.id:
-        first += 1
-    run = [theirs[number] for number in range(first, len(theirs))]
-    return better_chain(ours, run, abandoned=abandoned)

@@ -13,19 +13,19 @@ from collections.abc import Callable
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.comparing import Comparison
+from distro_node.protocol.chain.sync import Answer, Question, answer_to, likely_first
 from distro_node.protocol.member.effects import FetchUpdate
 from distro_node.protocol.member.inputs import Connected, Disconnected, Recalled
-from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import Manifest
-from distro_node.protocol.wire.messages import SnapshotEntry
+from distro_node.protocol.wire.messages import Decided, SnapshotEntry
 
 from .clock import Clock
 from .invariants import Watch
 from .keys import Keys, SimulatedKeys, identity
 from .letters import shared_reading
 from .network import Links, Network
-from .node import BROKEN_SECONDS, UPDATE_BYTES, Disk, Node, follow
+from .node import BROKEN_SECONDS, UPDATE_BYTES, Disk, Node
 from .toy import toy_manifest
 from .trace import Trace
 
@@ -165,10 +165,9 @@ class Swarm:
         """Ask a random peer for what was missed, the next one if it does not answer."""
         others = [node for node in self.alive if node is not asker and self._connected(asker, node)]
         self.random.shuffle(others)
-        # As the daemon does: whoever is a member knows more.
-        members = set(asker.member.members)
-        others.sort(key=lambda node: node.peer not in members)
-        self._ask(asker, round_, others)
+        by_peer = {node.peer: node for node in others}
+        order = likely_first(list(by_peer), set(asker.member.members))
+        self._ask(asker, round_, [by_peer[peer] for peer in order])
 
     def recall(self, asker: Node, round_: int) -> None:
         """Ask all other members what they know of a round, and report when all have answered."""
@@ -189,8 +188,14 @@ class Swarm:
                 self.clock.after(delay, answer, other)
 
     def settle(self, asker: Node) -> None:
-        """Compare a node's chain with those of its peers, one after another."""
-        self._compare(asker, [node for node in self.alive if node is not asker])
+        """Compare a node's chain with those of its peers."""
+        near = [node for node in self.alive if node is not asker and self._connected(asker, node)]
+        self.random.shuffle(near)
+        abandoned = asker.member.is_abandoned(asker.now)
+        peers = [node.peer for node in near]
+        ours = asker.member.ledger
+        comparison = Comparison(ours, peers, asker.rests, abandoned=abandoned)
+        self._carry_out(asker, comparison, lambda: asker.compared(comparison.better))
 
     # Updates and snapshots
 
@@ -336,12 +341,7 @@ class Swarm:
         if not other.alive or other.frozen:
             self.clock.after(BROKEN_SECONDS, self._ask, asker, round_, others)
             return
-        ledger = other.offers(asker)
-        entries = [ledger[number] for number in range(round_, len(ledger))]
-        envelopes = other.member.messages(round_) if round_ == len(ledger) else []
-        size = sum(200 * (len(e.record.updates) + len(e.certificate.ballots)) for e in entries)
-        size += sum(140 + len(envelope.body) for envelope in envelopes)
-        self.network.other_bytes += size
+        _, size, entries, envelopes = self._knows(other, asker, Question(other.peer, round_))
 
         def arrive() -> None:
             asker.answered()
@@ -352,32 +352,69 @@ class Swarm:
 
         self.clock.at(self.network.transfer(other.index, asker.index, size, self.now), arrive)
 
-    def _compare(self, asker: Node, others: list[Node]) -> None:
-        if not asker.alive:
-            return
-        if asker.frozen:
-            self.clock.after(1.0, self._compare, asker, others)
-            return
-        while others:
-            other = others.pop(0)
-            if other.alive and self._connected(asker, other) and not self.network.fails():
-                delay = 2 * self.network.latency(asker.index, other.index)
-                self.clock.after(delay, self._compared, asker, other, others)
-                return
-        asker.compared(None)
+    def _knows(
+        self, other: Node, asker: Node, question: Question
+    ) -> tuple[Answer, int, list[Decided], list[Envelope]]:
+        """What a node answers another, and what its answer comes to."""
+        ledger, request = other.offers(asker), question.request(self.manifest.swarm)
+        height, ids, told, envelopes = answer_to(request, ledger, other.member.messages)
+        entries = list(told)
+        size = sum(200 * (len(e.record.updates) + len(e.certificate.ballots)) for e in entries)
+        size += sum(140 + len(envelope.body) for envelope in envelopes) + 32 * len(ids)
+        self.network.other_bytes += size
+        return Answer(height, ids, size=size, at_hand=entries), size, entries, envelopes
 
-    def _compared(self, asker: Node, other: Node, others: list[Node]) -> None:
-        better: Ledger | None = None
-        if asker.alive and other.alive:
-            try:
-                abandoned = asker.member.is_abandoned(asker.now)
-                better = follow(asker.member.ledger, other.offers(asker), abandoned=abandoned)
-            except ProtocolError as error:
-                self.reject(error.reason)
-        if better is not None:
-            asker.compared(better)
-        else:
-            self._compare(asker, others)
+    def _carry_out(self, asker: Node, machine: Comparison, done: Callable[[], None]) -> None:
+        """Ask what the machine wants to be asked, until it is done or its node dead."""
+        ended = False
+
+        def step() -> None:
+            nonlocal ended
+            if ended or not asker.alive:
+                return
+            if asker.frozen:
+                self.clock.after(1.0, step)
+                return
+            for question in machine.questions(asker.now):
+                self._send(asker, question, take)
+            if machine.done:
+                ended = True
+                done()
+                return
+            wait = (machine.deadline(asker.now) - asker.now) / asker.clock_rate
+            self.clock.after(max(0.0, wait) + 0.001, step)
+
+        def take(peer: PeerId, answer: Answer | None) -> None:
+            if asker.alive and not ended:
+                if asker.frozen:
+                    self.clock.after(1.0, take, peer, answer)
+                    return
+                blame = machine.answered(peer, answer, asker.now)
+                if blame is not None:
+                    self.reject(blame.reason)
+                step()
+
+        step()
+
+    def _send(
+        self, asker: Node, question: Question, take: Callable[[PeerId, Answer | None], None]
+    ) -> None:
+        """Carry a question to a peer and its answer back; to a dead one it takes until the connection
+        breaks."""
+        other = self.node(self._numbers[question.peer])
+        if other is None or not self._connected(asker, other) or self.network.fails():
+            self.clock.after(BROKEN_SECONDS, take, question.peer, None)
+            return
+
+        def answer() -> None:
+            if not other.alive or other.frozen or not self._connected(asker, other):
+                self.clock.after(BROKEN_SECONDS, take, question.peer, None)
+                return
+            known, size, _, _ = self._knows(other, asker, question)
+            when = self.network.transfer(other.index, asker.index, size, self.now)
+            self.clock.at(when, take, question.peer, known)
+
+        self.clock.after(self.network.latency(asker.index, other.index), answer)
 
 
 def peers(nodes: list[Node]) -> set[PeerId]:
