@@ -388,7 +388,7 @@ class _Daemon:
         member = self._runner.member
         rows = []
         for peer in member.members:
-            heard = member.presence.last_heard(peer)
+            heard = member.last_heard(peer)
             me = peer == self._identity.peer
             rows.append(
                 {

@@ -16,7 +16,7 @@ from ..crypto.envelope import Envelope, EnvelopeError, open_envelope, sign
 from ..crypto.hashing import ContentId
 from ..crypto.identity import Identity, PeerId, short_peer
 from ..protocol.chain.ledger import Ledger
-from ..protocol.chain.sync import SyncResponse
+from ..protocol.chain.sync import Answer, Question
 from ..protocol.member.effects import (
     Apply,
     AskSync,
@@ -30,6 +30,20 @@ from ..protocol.member.effects import (
     Remember,
     Resync,
     Train,
+)
+from ..protocol.member.inputs import (
+    Applied,
+    Connected,
+    Disconnected,
+    Goodbye,
+    Heard,
+    Input,
+    Learned,
+    Loaded,
+    Rebased,
+    Recalled,
+    Tick,
+    Trained,
 )
 from ..protocol.member.member import Member
 from ..protocol.member.vote_recovery import RECALL_SECONDS
@@ -148,13 +162,13 @@ class Runner:
             return
         self.telemetry.enter("leaving")
         self._leave_by = trio.current_time() + patience
-        self._dispatch(lambda now: self.member.leave(now))
+        self._dispatch(Goodbye())
 
     # What the trainer's supervisor reports
 
     def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
         """The trainer holds the parameters after `round`."""
-        self._dispatch(lambda now: self.member.loaded(round, fingerprint, snapshot, now))
+        self._dispatch(Loaded(round, fingerprint, snapshot))
         self._say_state()
 
     def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
@@ -162,7 +176,7 @@ class Runner:
         update = self._store.put(body)
         self._updates.keep(round, update)
         self.telemetry.round_times(round).trained = trio.current_time()
-        self._dispatch(lambda now: self.member.trained(round, update, len(body), tokens, loss, now))
+        self._dispatch(Trained(round, update, len(body), tokens, loss))
 
     def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
@@ -176,7 +190,7 @@ class Runner:
         if record.updates or record_round == 0:
             members = len(self.member.ledger.membership(record_round))
             self.telemetry.applied(record, members, fingerprint, seconds, now)
-        self._dispatch(lambda now: self.member.applied(record_round, fingerprint, snapshot, now))
+        self._dispatch(Applied(record_round, fingerprint, snapshot))
         self._updates.sweep(record_round)
         self._say_state()
         if self._until_round is not None and record_round >= self._until_round:
@@ -184,9 +198,9 @@ class Runner:
 
     # Inputs
 
-    def _dispatch(self, act: Callable[[float], list[Effect]]) -> None:
-        """Tell the state machine something and do what it asks for."""
-        self._perform(act(trio.current_time()))
+    def _dispatch(self, what: Input) -> None:
+        """Tell the state machine something and do what it asks for. Raises `ProtocolError`."""
+        self._perform(self.member.handle(what, trio.current_time()))
 
     def _validate(self, sender: PeerId, data: bytes) -> str | None:
         """Judge a gossip message before it is forwarded to anybody."""
@@ -204,7 +218,7 @@ class Runner:
             try:
                 # The validator checked the signature a moment ago: these are the same bytes.
                 envelope = open_envelope(data, swarm=self._manifest.swarm)
-                self._dispatch(lambda now, envelope=envelope: self.member.receive(envelope, now))
+                self._dispatch(Heard(envelope))
             except (EnvelopeError, ProtocolError) as error:
                 self._reject(sender, error.reason, str(error))
 
@@ -215,12 +229,11 @@ class Runner:
     async def _watch_peers(self) -> None:
         async for event in self._network.peer_events():
             up = isinstance(event, PeerUp)
-            tell = self.member.peer_up if up else self.member.peer_down
-            self._dispatch(lambda now, tell=tell, peer=event.peer: tell(peer, now))
+            self._dispatch(Connected(event.peer) if up else Disconnected(event.peer))
 
     async def _tick(self) -> None:
         while True:
-            self._dispatch(self.member.tick)
+            self._dispatch(Tick())
             self._note_collected()
             now = trio.current_time()
             if self.member.is_expelled:
@@ -233,7 +246,7 @@ class Runner:
     def _may_go(self) -> bool:
         """Whether nobody needs us any more: our departure is recorded, or all others go as well."""
         others = set(self.member.members) - {self.member.me}
-        return not self.member.is_member or others <= self.member.presence.leaving()
+        return not self.member.is_member or others <= self.member.leaving
 
     # Effects
 
@@ -319,25 +332,38 @@ class Runner:
     async def _ask(self) -> None:
         """Ask one peer for what we may have missed."""
         try:
-            answer = await self._sync.ask(self.member.round)
-            if answer is None:
+            found = await self._sync.ask(self.member.round)
+            if found is None:
                 return
-            self._take_in(answer)
-        except ProtocolError as error:
-            self._network.traffic.reject(error.reason)
+            await self._take_in(*found)
         finally:
             self._syncing = False
 
-    def _take_in(self, answer: SyncResponse) -> None:
-        """Tell the state machine what somebody knows. Raises `ProtocolError` for a bad entry."""
-        for decided in answer.decided():
-            self._dispatch(lambda now, d=decided: self.member.receive_decided(d, now))
+    async def _take_in(self, peer: PeerId, answer: Answer) -> bool:
+        """Tell the state machine what somebody knows. Returns whether all of it held.
+
+        What was forwarded was checked by whoever forwards it: the first signature that does not hold
+        ends it, and is the answerer's fault."""
+        try:
+            for decided in answer.entries():
+                self._dispatch(Learned(decided))
+                await trio.lowlevel.checkpoint()
+        except ProtocolError as error:
+            self._network.traffic.reject(error.reason)
+            return False
         for raw in answer.envelopes:
+            await trio.lowlevel.checkpoint()
             try:
                 envelope = open_envelope(raw, swarm=self._manifest.swarm)
-                self._dispatch(lambda now, e=envelope: self.member.receive(e, now))
-            except (EnvelopeError, ProtocolError) as error:
+            except EnvelopeError as error:
                 self._network.traffic.reject(error.reason)
+                self._network.penalise(peer, error.reason)
+                return False
+            try:
+                self._dispatch(Heard(envelope))
+            except ProtocolError as error:
+                self._network.traffic.reject(error.reason)
+        return True
 
     async def _recall(self, round: int) -> None:
         """Ask all other members what they know of `round`, as soon as they are connected.
@@ -348,15 +374,11 @@ class Runner:
         answered: set[PeerId] = set()
 
         async def ask(peer: PeerId) -> None:
-            answer = await ask_peer(self._network, self._manifest, peer, round)
-            try:
-                if answer is not None:
-                    self._take_in(answer)
-                    answered.add(peer)
-            except ProtocolError as error:
-                self._network.traffic.reject(error.reason)
+            answer = await ask_peer(self._network, self._manifest, Question(peer, round))
+            if answer is not None and await self._take_in(peer, answer):
+                answered.add(peer)
             if answered == others:
-                self._dispatch(lambda now: self.member.recalled(round, now))
+                self._dispatch(Recalled(round))
 
         asked: set[PeerId] = set()
         with trio.move_on_after(RECALL_SECONDS):
@@ -374,12 +396,12 @@ class Runner:
             better = await self._sync.better_chain(self.member.ledger, abandoned=abandoned)
             if better is not None:
                 self._swarm_store.keep_instead(better)
-                self._dispatch(lambda now: self.member.rebase(better, now))
+                self._dispatch(Rebased(better))
         finally:
             self._settling = False
 
     def _note_collected(self) -> None:
-        ready = self.member.current.ready_since
+        ready = self.member.ready_since
         if ready is not None:
             self.telemetry.round_times(self.member.round).collected = ready
 

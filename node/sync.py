@@ -1,7 +1,9 @@
 """Asking other members what was missed, and answering them.
 
 One request serves a member that lost a message, one that fell behind and a newcomer that has nothing: it
-names a round, and the answer is what the other knows from there on.
+names a round, and the answer is what the other knows from there on. Whom to ask, how far to go on whose
+word and when to stop, the machines in `protocol/chain` say (`catching_up`, `comparing`); here their
+questions are sent, and at most so long is waited as they say.
 """
 
 from __future__ import annotations
@@ -9,27 +11,30 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
 from ..crypto.identity import PeerId, short_peer
-from ..protocol.chain.fork import better_chain
+from ..protocol.chain.catching_up import CatchingUp
+from ..protocol.chain.comparing import Blame, Comparison, Rests
 from ..protocol.chain.ledger import Ledger
 from ..protocol.chain.sync import (
     MAX_SYNC_REQUEST_BYTES,
     MAX_SYNC_RESPONSE_BYTES,
     SYNC_PROTOCOL,
-    SyncRequest,
-    SyncResponse,
+    Answer,
+    Question,
+    answer_to,
     compose_response,
     decode_request,
-    decode_response,
+    likely_first,
+    read_answer,
 )
 from ..protocol.member.member import Member
 from ..protocol.wire.encoding import encode
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
-from ..protocol.wire.messages import Decided
 from .network.errors import RequestError
 from .network.network import Network
 
@@ -37,18 +42,6 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 60.0
 _MAX_CONCURRENT = 8
-# Of members whose word on the ledger's end is asked for when a node starts, at a time and in all. Who
-# is behind is no liar, but should not be the only one that a newcomer believes.
-_ASKED_AT_ONCE = 3
-_ENOUGH = 5
-# Who takes longer than that to say a word is not waited for, if others have answered.
-_DAWDLE_SECONDS = 3.0
-# Behind by more than a node's ordinary delay.
-_STALE_ROUNDS = 8
-# How far back a fork is looked for, in steps that double.
-_FORK_STEPS = (8, 64, 512, 4096, 1 << 40)
-# Weeks of rounds. A member that calls all others silent can make a chain as long as it likes.
-_MAX_FORK_ROUNDS = 1 << 16
 
 
 def serve_sync(network: Network, manifest: Manifest, member: Member) -> None:
@@ -58,14 +51,9 @@ def serve_sync(network: Network, manifest: Manifest, member: Member) -> None:
         request = decode_request(data)
         if request.swarm != manifest.swarm:
             raise ProtocolError("wrong_swarm", "a sync request for another swarm")
-        ledger = member.ledger
-        entries = (ledger[round_] for round_ in range(request.round, len(ledger)))
-        envelopes = (
-            [envelope.encode() for envelope in member.messages(request.round)]
-            if request.round == len(ledger)
-            else []
-        )
-        return encode(compose_response(len(ledger), entries, envelopes))
+        height, ids, entries, messages = answer_to(request, member.ledger, member.messages)
+        envelopes = [envelope.encode() for envelope in messages]
+        return encode(compose_response(height, entries, envelopes, ids))
 
     network.serve(
         SYNC_PROTOCOL,
@@ -76,38 +64,33 @@ def serve_sync(network: Network, manifest: Manifest, member: Member) -> None:
     )
 
 
-async def ask_peer(
-    network: Network, manifest: Manifest, peer: PeerId, round: int
-) -> SyncResponse | None:
-    """What one peer knows from `round` on; None if it does not answer (it may not be a member)."""
-    request = encode(SyncRequest(manifest.swarm, round))
+async def ask_peer(network: Network, manifest: Manifest, question: Question) -> Answer | None:
+    """What one peer knows; None if it does not answer (it may not be a member)."""
     try:
         data = await network.request(
-            peer,
+            question.peer,
             SYNC_PROTOCOL,
-            request,
+            encode(question.request(manifest.swarm)),
             max_response=MAX_SYNC_RESPONSE_BYTES,
             timeout=_TIMEOUT_SECONDS,
             kind="ledger",
         )
-        return decode_response(data)
+        return read_answer(data)
     except RequestError:
         return None
     except ProtocolError as error:
-        network.penalise(peer, error.reason)
+        network.penalise(question.peer, error.reason)
         return None
 
 
 async def ask_any(
     network: Network, manifest: Manifest, round: int, preferred: Callable[[], set[PeerId]]
-) -> tuple[PeerId, SyncResponse] | None:
+) -> tuple[PeerId, Answer] | None:
     """The answer of a random connected peer, one of `preferred` if there is any."""
     connected = list(network.connected())
     random.shuffle(connected)
-    likely = preferred()
-    connected.sort(key=lambda peer: peer not in likely)
-    for peer in connected:
-        answer = await ask_peer(network, manifest, peer, round)
+    for peer in likely_first(connected, preferred()):
+        answer = await ask_peer(network, manifest, Question(peer, round))
         if answer is not None:
             return peer, answer
     return None
@@ -118,102 +101,30 @@ async def catch_up(
     manifest: Manifest,
     ledger: Ledger,
     *,
-    keep: Callable[[Decided], None],
+    keep: Callable[..., None],
     report: Callable[[int, int], None],
 ) -> bool:
     """Bring a ledger up to what the connected peers have; whether any of them is a member.
 
-    Every entry is checked, and several peers are asked, so that one which is behind, frozen or lying
-    costs a moment. `keep` hears of every entry, `report` how many there are of how many.
+    `keep` is given the entries as they come, many at a time, `report` how many there are of how many.
     """
-    return await _CatchUp(network, manifest, ledger, keep, report).run()
+    catching_up = CatchingUp(ledger)
 
+    def kept() -> None:
+        fresh = catching_up.drain()
+        if fresh:
+            keep(*fresh)
+            report(len(ledger), catching_up.height)
 
-class _CatchUp:
-    def __init__(
-        self,
-        network: Network,
-        manifest: Manifest,
-        ledger: Ledger,
-        keep: Callable[[Decided], None],
-        report: Callable[[int, int], None],
-    ) -> None:
-        self._network = network
-        self._manifest = manifest
-        self._ledger = ledger
-        self._keep = keep
-        self._report = report
-        self._asking: set[PeerId] = set()
-        # Who has nothing for us, by the height that it says it has.
-        self._done: dict[PeerId, int] = {}
-        self._strangers: set[PeerId] = set()
-        self._news = trio.Event()
+    def peers() -> list[PeerId]:
+        connected = list(network.connected())
+        random.shuffle(connected)
+        return connected
 
-    async def run(self) -> bool:
-        async with trio.open_nursery() as nursery:
-            while True:
-                waiting = self._choose()
-                for peer in waiting[: _ASKED_AT_ONCE - len(self._asking)]:
-                    self._asking.add(peer)
-                    nursery.start_soon(self._ask, peer)
-                if not self._asking:
-                    break
-                self._news = trio.Event()
-                with trio.move_on_after(_DAWDLE_SECONDS) as scope:
-                    await self._news.wait()
-                # Those who were quick have nothing more to give.
-                if scope.cancelled_caught and self._done and not self._choose():
-                    break
-            nursery.cancel_scope.cancel()
-        for height in self._done.values():
-            if height < len(self._ledger) - _STALE_ROUNDS:
-                self._network.traffic.reject("stale")
-        return bool(self._done)
-
-    def _choose(self) -> list[PeerId]:
-        """Whom to ask next, in random order."""
-        if sum(height <= len(self._ledger) for height in self._done.values()) >= _ENOUGH:
-            return []
-        asked = self._asking | self._strangers | set(self._done)
-        others = [peer for peer in self._network.connected() if peer not in asked]
-        random.shuffle(others)
-        return others
-
-    async def _ask(self, peer: PeerId) -> None:
-        try:
-            while True:
-                first = len(self._ledger)
-                answer = await ask_peer(self._network, self._manifest, peer, first)
-                if answer is None:
-                    self._strangers.add(peer)
-                    return
-                if not self._take(peer, first, answer):
-                    self._done[peer] = answer.height
-                    return
-                self._news.set()
-        finally:
-            self._asking.discard(peer)
-            self._news.set()
-
-    def _take(self, peer: PeerId, first: int, answer: SyncResponse) -> bool:
-        """Take in an answer that begins at round `first`; whether its sender has more."""
-        try:
-            for decided in answer.decided():
-                # Somebody else's answer may have been quicker.
-                if decided.record.round >= len(self._ledger):
-                    self._ledger.append(decided)
-                    self._keep(decided)
-            if not answer.entries and answer.height > first:
-                raise ProtocolError("invalid", "a height without the rounds that make it")
-        except ProtocolError as error:
-            _log.info("peer %s: %s", short_peer(peer), error)
-            self._network.traffic.reject(error.reason)
-            # That may be another chain: once the member runs, fork choice looks into it.
-            if error.reason != "wrong_parent":
-                self._network.penalise(peer, error.reason)
-            return False
-        self._report(len(self._ledger), max(answer.height, len(self._ledger)))
-        return bool(answer.entries) and len(self._ledger) < answer.height
+    await _carry_out(network, manifest, _Following(catching_up, peers), kept)
+    for _ in range(catching_up.stale):
+        network.traffic.reject("stale")
+    return catching_up.found
 
 
 class Synchronizer:
@@ -223,53 +134,82 @@ class Synchronizer:
         self._network = network
         self._manifest = manifest
         self._member = member
+        self._rests = Rests()
         serve_sync(network, manifest, member)
 
-    async def ask(self, round: int) -> SyncResponse | None:
-        """What some member knows from `round` on."""
-        found = await ask_any(self._network, self._manifest, round, self._others)
-        return found[1] if found is not None else None
+    async def ask(self, round: int) -> tuple[PeerId, Answer] | None:
+        """What some member knows from `round` on, and who it is."""
+        return await ask_any(self._network, self._manifest, round, self._others)
 
     async def better_chain(self, ours: Ledger, *, abandoned: bool) -> Ledger | None:
         """A chain of some other peer's that is to be followed instead of ours, checked, or None.
 
         `abandoned` says that no member of our chain is left on it.
         """
-        for peer in self._network.connected():
-            try:
-                theirs = await self._chain_of(peer, ours)
-                better = better_chain(ours, theirs, abandoned=abandoned)
-            except ProtocolError as error:
-                _log.info("peer %s offers a chain that fails: %s", short_peer(peer), error)
-                self._network.penalise(peer, error.reason)
-                continue
-            if better is not None:
-                return better
-        return None
-
-    async def _chain_of(self, peer: PeerId, ours: Ledger) -> list[Decided]:
-        """A peer's ledger from a round on that both have; empty if it has none or is ours.
-
-        Each entry is checked before more is asked for. Raises `ProtocolError`.
-        """
-        for step in _FORK_STEPS:
-            first = max(0, len(ours) - step)
-            answer = await ask_peer(self._network, self._manifest, peer, first)
-            if answer is None or not answer.entries:
-                return []
-            entries = answer.decided()
-            if first and entries[0].record.parent != ours.parent(first):
-                continue
-            chain = ours.truncated(first)
-            followed: list[Decided] = []
-            while entries and len(followed) < _MAX_FORK_ROUNDS:
-                for decided in entries:
-                    chain.append(decided)
-                followed += entries
-                answer = await ask_peer(self._network, self._manifest, peer, len(chain))
-                entries = answer.decided() if answer is not None else []
-            return followed
-        return []
+        connected = list(self._network.connected())
+        random.shuffle(connected)
+        comparison = Comparison(ours, connected, self._rests, abandoned=abandoned)
+        await _carry_out(self._network, self._manifest, comparison, lambda: None)
+        return comparison.better
 
     def _others(self) -> set[PeerId]:
         return set(self._member.members) - {self._member.me}
+
+
+class _Machine(Protocol):
+    """What says whom to ask what (`protocol/chain`)."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def deadline(self, now: float) -> float: ...
+
+    def questions(self, now: float) -> list[Question]: ...
+
+    def answered(self, peer: PeerId, answer: Answer | None, now: float) -> Blame | None: ...
+
+
+class _Following:
+    """Catching up, with whoever is connected at the time."""
+
+    def __init__(self, catching_up: CatchingUp, peers: Callable[[], list[PeerId]]) -> None:
+        self._catching_up = catching_up
+        self._peers = peers
+        self.deadline = catching_up.deadline
+        self.answered = catching_up.answered
+
+    @property
+    def done(self) -> bool:
+        return self._catching_up.done
+
+    def questions(self, now: float) -> list[Question]:
+        return self._catching_up.questions(self._peers(), now)
+
+
+async def _carry_out(
+    network: Network, manifest: Manifest, machine: _Machine, after: Callable[[], None]
+) -> None:
+    """Ask what a machine wants to be asked until it is done; `after` is called with each answer."""
+    news = trio.Event()
+
+    async def ask(question: Question) -> None:
+        answer = await ask_peer(network, manifest, question)
+        blame = machine.answered(question.peer, answer, trio.current_time())
+        if blame is not None:
+            _log.info("peer %s: %s", short_peer(blame.peer), blame.text)
+            network.traffic.reject(blame.reason)
+            network.penalise(blame.peer, blame.reason)
+        after()
+        news.set()
+
+    async with trio.open_nursery() as nursery:
+        while True:
+            news = trio.Event()
+            for question in machine.questions(trio.current_time()):
+                nursery.start_soon(ask, question)
+            if machine.done:
+                break
+            with trio.move_on_at(machine.deadline(trio.current_time())):
+                await news.wait()
+        # Who has not answered yet is not waited for.
+        nursery.cancel_scope.cancel()

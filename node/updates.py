@@ -16,7 +16,9 @@ from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId, short_peer
 from ..protocol.codec.update import decode_update, update_layout
-from ..protocol.member.effects import Effect, FetchUpdate
+from ..protocol.member.effects import FetchUpdate
+from ..protocol.member.fetching import FETCH_PAUSE_SECONDS, FETCH_SECONDS, Fetching
+from ..protocol.member.inputs import Input
 from ..protocol.member.member import Member
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
@@ -30,9 +32,6 @@ from .telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-# A download is given up after this and begun again while the round still needs it.
-_FETCH_SECONDS = 120.0
-_FETCH_PAUSE_SECONDS = 1.0
 # Updates whose bytes are counted as such when they are asked for: rounds of a swarm of any size.
 _RECENT_UPDATES = 16_384
 
@@ -51,9 +50,9 @@ class Updates:
         relays: Relays,
         telemetry: Telemetry,
         ids: dict[ContentId, None],
-        tell: Callable[[Callable[[float], list[Effect]]], None],
+        tell: Callable[[Input], None],
     ) -> None:
-        """`ids` is kept filled with the ids of recent updates; `tell` hands the member a report."""
+        """`ids` is kept filled with the ids of recent updates; `tell` hands the member an input."""
         self._manifest = manifest
         self._member = member
         self._network = network
@@ -68,26 +67,23 @@ class Updates:
         )
         # Decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
-        self._fetching: set[tuple[int, ContentId]] = set()
+        self._fetching = Fetching()
         self._kept: dict[int, set[ContentId]] = {}
 
     async def fetch(self, wanted: FetchUpdate) -> None:
         """Get an update and check it; keep trying while its round needs it. Raises `DiskFull`."""
-        key = (wanted.round, wanted.update)
-        if key in self._fetching:
+        if not self._fetching.begin(wanted, stored=self._store.has(wanted.update)):
             return
-        self._fetching.add(key)
-        new = not self._store.has(wanted.update)
         try:
-            while wanted.round > self._member.applied_round:
+            while self._fetching.goes_on(wanted, self._member.applied_round):
                 body = await self._get(wanted)
                 if body is not None:
-                    if new:
+                    if self._fetching.is_new(wanted):
                         self._telemetry.received(wanted.round, len(body))
-                    await self._check(wanted, body, new)
+                    await self._check(wanted, body)
                     return
         finally:
-            self._fetching.discard(key)
+            self._fetching.end(wanted)
 
     async def offer(self, announcement: Envelope) -> None:
         """Get an update of our own to a relay, if others are there to ask for it."""
@@ -118,67 +114,57 @@ class Updates:
 
     async def _get(self, wanted: FetchUpdate) -> bytes | None:
         def providers() -> list[PeerId]:
-            connected = self._network.connected()
-            others = [p for p in self._member.members if p in connected and p != wanted.peer]
-            random.shuffle(others)
-            # Who made it certainly has it; the others come in when it is slow or gone.
-            return [wanted.peer, *others] if wanted.peer in connected else others
+            members = list(self._network.connected() & {*self._member.members, wanted.peer})
+            random.shuffle(members)
+            return self._fetching.providers(wanted, members)
 
         try:
             return await self._fetcher.fetch(
                 wanted.update,
-                max_bytes=min(wanted.size, self._layout.body_bytes),
+                max_bytes=self._layout.body_bytes,
                 providers=providers,
                 kind="update",
-                timeout=_FETCH_SECONDS,
+                timeout=FETCH_SECONDS,
                 wanted=lambda: self._is_needed(wanted.round),
                 relay=self._relay_request(wanted),
             )
         except FetchFailed as failure:
             _log.info("update of round %d not to be had yet: %s", wanted.round, failure.reason)
-            if failure.is_vain and not self._is_needed(wanted.round):
-                replica, ledger = self._member.replica, self._member.ledger
-                self._tell(lambda now: replica.overtaken(wanted.round, ledger))
-            await trio.sleep(_FETCH_PAUSE_SECONDS)
+            if failure.is_vain:
+                member = self._member
+                for report in self._fetching.in_vain(wanted, member.ledger, member.applied_round):
+                    self._tell(report)
+            await trio.sleep(FETCH_PAUSE_SECONDS)
             return None
 
     def _is_needed(self, round: int) -> bool:
-        """Whether nothing but the updates of `round` takes the parameters past it."""
-        newest = self._member.ledger.snapshot
-        contained = newest is not None and newest.round >= round
-        return round > self._member.applied_round and not contained
+        member = self._member
+        return self._fetching.is_needed(round, member.ledger, member.applied_round)
 
     def _relay_request(self, wanted: FetchUpdate) -> RelayRequest | None:
         """What to show a relay; None for an update whose announcement we have not heard."""
-        member, swarm = self._member, self._manifest.swarm
-        if wanted.round < member.round:
-            record = member.ledger[wanted.round].record
-            for entry in record.updates:
-                if (entry.peer, entry.update) == (wanted.peer, wanted.update):
-                    said = record.announcement(entry)
-                    return relay_request(swarm, entry.peer, said, entry.signature)
-            return None
-        heard = member.current.collection.said(wanted.peer)
+        heard = self._member.announcement(wanted.round, wanted.peer)
         if heard is None or heard[0].update != wanted.update:
             return None
-        return relay_request(swarm, wanted.peer, *heard)
+        return relay_request(self._manifest.swarm, wanted.peer, *heard)
 
-    async def _check(self, wanted: FetchUpdate, body: bytes, new: bool) -> None:
+    async def _check(self, wanted: FetchUpdate, body: bytes) -> None:
+        problem: ProtocolError | None = None
         try:
-            if len(body) != wanted.size:
-                raise ProtocolError("invalid", "the update is not of the announced size")
             # A fifth of a second for a large model; votes and heartbeats must not wait for that.
             await trio.to_thread.run_sync(
                 decode_update, self._layout, body, limiter=self._one_at_a_time
             )
         except ProtocolError as error:
-            self._network.traffic.reject(error.reason)
-            _log.debug("from peer %s: a bad update: %s", short_peer(wanted.peer), error)
-            self._network.penalise(wanted.peer, error.reason)
-            if new:
-                # But what was here before is something else of ours that a liar named.
-                self._store.remove(wanted.update)
-            self._tell(lambda now: self._member.update_bad(wanted.update, now))
-        else:
+            problem = error
+        verdict = self._fetching.arrived(wanted, decodes=problem is None)
+        if problem is None:
             self.keep(wanted.round, wanted.update)
-            self._tell(lambda now: self._member.update_held(wanted.update, now))
+        else:
+            self._network.traffic.reject(problem.reason)
+            _log.debug("from peer %s: a bad update: %s", short_peer(wanted.peer), problem)
+        if verdict.culprit is not None and problem is not None:
+            self._network.penalise(verdict.culprit, problem.reason)
+        if verdict.discard:
+            self._store.remove(wanted.update)
+        self._tell(verdict.report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,9 +23,11 @@ from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.chain.sync import compose_response
 from distro_node.protocol.codec.update import encode_update, update_layout
+from distro_node.protocol.member import inbox
 from distro_node.protocol.member.effects import Apply, Publish
+from distro_node.protocol.member.inputs import Heard, Learned, Rebased
 from distro_node.protocol.wire.encoding import encode
-from distro_node.protocol.wire.messages import NO_BLOCK, Announcement, Decided
+from distro_node.protocol.wire.messages import NO_BLOCK, Announcement, Decided, Heartbeat, Proposal
 from distro_node.protocol.wire.relay_requests import RelayRequest
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import identity
@@ -106,7 +109,7 @@ class World:
 
     def tell(self, decided: Decided) -> None:
         """Let a ledger entry arrive at the runner."""
-        self.runner._dispatch(lambda now: self.runner.member.receive_decided(decided, now))
+        self.runner._dispatch(Learned(decided))
 
     # In the place of the network, of the fetcher and of the trainer_supervisor
 
@@ -199,6 +202,36 @@ async def test_a_liar_that_announces_what_we_need_does_not_make_us_delete_it(wor
         assert world.store.has(precious)
 
 
+@pytest.mark.parametrize("more", [-2, 2, 1 << 31])
+async def test_a_size_that_was_announced_decides_nothing(world: World, more: int) -> None:
+    """A liar tells each member another size of the same bytes, and its record yet another one."""
+    body = world.body(0)
+    async with running(world):
+        said = await world.announce(body, size=len(body) + more)
+        await until(lambda: said.update in world.runner._updates._ids)
+        assert not world.offences
+        applied = len(world.applies)
+        size = len(body) + 2 * more if more < 0 else (1 << 32)
+        world.decide(updates=[world.chain.update(LIAR, update=said.update, size=size)])
+        await until(lambda: len(world.applies) > applied)
+        assert said.update in {entry.update for entry in world.applies[-1].record.updates}
+
+
+async def test_a_copycat_with_another_size_does_not_spoil_the_authors_update(world: World) -> None:
+    body = world.body(0)
+    copycat = identity(2).peer
+    async with running(world):
+        world.others[content_id(body)] = body
+        copy = world.chain.announcement(copycat, update=content_id(body), size=len(body) - 1)
+        world.runner._dispatch(Heard(world.chain.envelope(copycat, "announcement", copy)))
+        said = await world.announce(body)
+        await until(lambda: said.update in world.runner._updates._ids)
+        # The round's own account of it: both are held, none of them is bad.
+        collection = world.runner.member._current.collection
+        assert len(collection.arrivals(0.0)) == 2
+        assert not world.offences
+
+
 async def test_an_update_that_missed_its_round_is_removed(world: World) -> None:
     async with running(world):
         said = await world.announce(world.body(0), fingerprint=FINGERPRINT + 1)
@@ -247,9 +280,7 @@ async def test_what_the_trainer_applied_of_a_chain_that_was_left_is_passed_over(
         other.grow(updates=[])
         other.grow(updates=[])
         round_ = world.applies[-1].record.round
-        world.runner._dispatch(
-            lambda now: world.runner.member.rebase(other.ledger.truncated(1), now)
-        )
+        world.runner._dispatch(Rebased(other.ledger.truncated(1)))
         world.runner.applied(round_, FINGERPRINT, 0.0, None)
         assert world.reloads == 1
         assert not world.runner.member.at_tip
@@ -283,6 +314,54 @@ async def test_a_liar_cannot_feed_us_a_chain_for_ever(world: World) -> None:
         await until(lambda: not world.runner._settling)
         assert len(world.requests) <= 6
         assert world.offences
+
+
+async def test_who_forwards_what_nobody_signed_is_not_listened_to_any_further(world: World) -> None:
+    """An answer of eight megabytes holds tens of thousands of messages; each takes time to check."""
+    height = len(world.chain.ledger)
+    good = world.chain.envelope(LIAR, "heartbeat", Heartbeat(height, 1)).encode()
+    bad = good[:-1] + bytes([good[-1] ^ 1])
+    world.answer = lambda: encode(compose_response(height, [], [bad] * 1000))
+    async with running(world):
+        await until(lambda: world.offences)
+        assert world.offences[0] == (world.liar, "bad_signature")
+        assert world.traffic.rejected["bad_signature"] <= len(world.offences)
+
+
+async def test_only_a_leaders_proposal_is_passed_on(world: World) -> None:
+    """Proposals are long: what any member could say in every slot would be multiplied by gossip."""
+    async with running(world):
+        member = world.runner.member
+        leaders = world.chain.membership.leaders(world.chain.ledger.head)
+        record = world.chain.record(updates=[])
+        for sender in leaders:
+            proposal = world.chain.envelope(sender, "proposal", Proposal(1, record))
+            reason = world.runner._validate(sender, proposal.encode())
+            assert reason == (None if sender == leaders[0] else "not_leader")
+        world.runner._dispatch(
+            Heard(world.chain.envelope(leaders[0], "proposal", Proposal(1, record)))
+        )
+        for number in range(3):
+            other = world.chain.record(updates=[], fingerprint=number)
+            again = world.chain.envelope(leaders[0], "proposal", Proposal(1, other)).encode()
+            assert world.runner._validate(leaders[0], again) == "equivocation"
+        assert len(member.messages(member.round)) >= 1
+
+
+async def test_a_long_message_of_a_stranger_is_not_even_decoded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = 40
+    updates = [world.chain.update(40, update=ContentId(bytes([n]) * 32)) for n in range(100)]
+    record = dataclasses.replace(world.chain.record(updates=[]), updates=tuple(updates))
+    words = world.chain.envelope(stranger, "proposal", Proposal(1, record)).encode()
+
+    def never(envelope: object) -> None:
+        raise AssertionError("it was decoded")
+
+    async with running(world):
+        monkeypatch.setattr(inbox, "decode_message", never)
+        assert world.runner._validate(identity(stranger).peer, words) == "not_member"
 
 
 async def test_a_node_that_is_expelled_ends(world: World) -> None:

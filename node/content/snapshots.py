@@ -15,6 +15,7 @@ from dataclasses import replace
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ...protocol.chain.ledger import Ledger
+from ...protocol.chain.replaying import KEPT_ROUNDS, choose_state
 from ...protocol.wire.blobs import BlobList, decode_blob_list
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
@@ -27,9 +28,6 @@ from .retention import Retention
 _KEPT = 2
 HELD = 2
 """Older ones that newcomers are fetching: so much more disk, at most, may others make us use."""
-# Updates of more rounds than this stay for no one who was away. Their records are read whenever some are
-# removed: a twentieth of a second.
-_MOST_ROUNDS = 256
 
 
 class Snapshots:
@@ -72,13 +70,11 @@ class Snapshots:
             certified = self._certified(ledger)
             if not certified_only:
                 # Who was killed before its first snapshot has the one that it began with.
-                for own in (*reversed(self._kept), self._initial):
-                    # The updates since are the shorter way, unless they come to more than a snapshot.
-                    # If nobody has them any more the member asks again (`protocol.replica`).
-                    if own.round <= certified.round and self._replay_bytes(own) > own.size:
-                        break
-                    if own.round < len(ledger) and self._at_hand(own) is not None:
-                        return own
+                here = {each.round: each for each in (self._initial, *self._kept)}
+                own = {round_ for round_, each in here.items() if self._at_hand(each) is not None}
+                chosen = choose_state(own, ledger)
+                if chosen is not None:
+                    return here[chosen]
             wanted = self._begun(ledger) or certified
             if await self._fetch(wanted):
                 return wanted
@@ -143,7 +139,8 @@ class Snapshots:
 
     def _is_retained(self, snapshot: LocalSnapshot) -> bool:
         """Whether somebody is fetching it, or the updates since, and is better off with it."""
-        # Beyond that a newer snapshot is the shorter way, and members take it (`protocol.replica`).
+        # Beyond that a newer snapshot is the shorter way, and members take it
+        # (`protocol.chain.replaying`).
         # It bounds what we keep for others; a line that cannot follow the updates never arrives.
         return self._retention.holds(snapshot) and self._replay_bytes(snapshot) <= snapshot.size
 
@@ -254,9 +251,9 @@ class Snapshots:
         """The last round whose updates need not be kept once so many rounds are decided."""
         ledger, oldest, size = self._ledger(), self._kept[0].round, self._kept[-1].size
         end = min(height, len(ledger))
-        rounds = range(max(-1, oldest - _MOST_ROUNDS), min(oldest, end - 1))
+        rounds = range(max(-1, oldest - KEPT_ROUNDS), min(oldest, end - 1))
         # Whoever stands at a round replays those after it, and does so while they come to less than a
-        # snapshot (`best`, and `protocol.replica`).
+        # snapshot (`best`, and `protocol.chain.replaying`).
         return rounds.start + bisect_left(
             rounds, True, key=lambda round_: ledger.update_bytes(round_ + 1, end) <= size
         )

@@ -62,12 +62,13 @@ class EntryFile:
         if mend and good < self._path.stat().st_size:
             os.truncate(self._path, good)
 
-    def append(self, entry: bytes) -> None:
-        """Add an entry; it is on disk when this returns."""
+    def append(self, *entries: bytes) -> None:
+        """Add entries; they are on disk when this returns, all or none of them."""
         file = self._open()
         before = file.tell()
         try:
-            rest = memoryview(len(entry).to_bytes(_LENGTH_BYTES, "big") + entry)
+            framed = (len(entry).to_bytes(_LENGTH_BYTES, "big") + entry for entry in entries)
+            rest = memoryview(b"".join(framed))
             while rest:
                 rest = rest[file.write(rest) :]
             os.fsync(file.fileno())
@@ -146,9 +147,9 @@ class SwarmStore:
             self._ledger.replace(entries)
         return ledger
 
-    def keep(self, decided: Decided) -> None:
-        """Append a ledger entry."""
-        self._ledger.append(encode(decided))
+    def keep(self, *decided: Decided) -> None:
+        """Append ledger entries; it takes one wait for the disk, however many they are."""
+        self._ledger.append(*map(encode, decided))
 
     def keep_instead(self, ledger: Ledger) -> None:
         """Change to another chain."""

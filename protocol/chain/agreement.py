@@ -93,8 +93,10 @@ class _Tally:
     """The ballots of one kind for one block of a slot."""
 
     cast: dict[PeerId, _Versions] = field(default_factory=dict)
-    most_silent: int = 0
-    """The most members that one of them calls silent: it bounds how small a quorum can be."""
+    silent: dict[PeerId, int] = field(default_factory=dict)
+    """The most members that each signer calls silent: it bounds how small a quorum can be."""
+    tried: int = 0
+    """How large a certificate was looked for; where no more can have signed one, none is."""
     settled: bool = False
     """Whether there is a certificate that is not doubted and does not call this member silent."""
 
@@ -148,23 +150,31 @@ class Agreement:
     # What arrives
 
     def add_proposal(self, sender: PeerId, slot: int, record: Record) -> None:
-        """Take in a proposal. Raises `ProtocolError` if the sender does not lead the slot.
+        """Take in a proposal. Raises `ProtocolError` as `check_proposal` does.
 
         Of several proposals for one slot the first is kept; what is voted for is a block, so a
         leader who tells different members different things only wastes its slot.
+        """
+        self.check_proposal(sender, slot, record)
+        state = self._state(slot)
+        if state.proposal is None:
+            state.proposal = record.id
+        self.records[record.id] = record
+
+    def check_proposal(self, sender: PeerId, slot: int, record: Record) -> None:
+        """Check that there is a use for a proposal. Raises `ProtocolError`.
+
+        A second one for a slot is only wanted if somebody has voted for it: else a leader could make
+        everybody pass on as many as it likes, of the greatest length.
         """
         self._check_slot(slot)
         if sender != self.leader(slot):
             raise ProtocolError(
                 "not_leader", f"a proposal for slot {slot} from another than its leader"
             )
-        state = self._state(slot)
-        block = record.id
-        if state.proposal is None:
-            state.proposal = block
-        elif state.proposal != block and not self._wanted(block):
-            return
-        self.records[block] = record
+        known = self._slots[slot].proposal if slot in self._slots else None
+        if known not in (None, record.id) and not self._wanted(record.id):
+            raise ProtocolError("equivocation", f"a second proposal for slot {slot}")
 
     def add_ballot(
         self, kind: BallotKind, sender: PeerId, ballot: Ballot, signature: bytes
@@ -191,7 +201,10 @@ class Agreement:
         # The same ballot with another mask (silence is noticed over time) stands beside the first:
         # members that heard them in another order, or not all, must come to the same end.
         tally = by_block.setdefault(ballot.block, _Tally())
-        tally.most_silent = max(tally.most_silent, silent.bit_count())
+        if sender == self._me or sender in tally.cast:
+            # Of two certificates of one size, that with the own ballot, or another mask, may do better.
+            tally.tried = 0
+        tally.silent[sender] = max(tally.silent.get(sender, 0), silent.bit_count())
         versions = tally.cast.setdefault(sender, {})
         versions[ballot.silent] = SignedBallot(sender, ballot.silent, signature)
         if len(versions) > _MAX_MASKS:
@@ -339,10 +352,10 @@ class Agreement:
 
         It costs time in the number of members, and ballots come as often: so not for each of them.
         """
-        if tally.settled or len(tally.cast) < quorum(
-            self._model, len(self.membership) - tally.most_silent
-        ):
+        most = 0 if tally.settled else self._most_signers(tally)
+        if most <= tally.tried:
             return
+        tally.tried = most
         found = find_quorum(
             {peer: versions.values() for peer, versions in tally.cast.items()},
             self.membership,
@@ -363,6 +376,23 @@ class Agreement:
         known = state.certificates.get(kind)
         if known is None or known.block == block or preference < state.decision_preference:
             state.certificates[kind], state.decision_preference = certificate, preference
+
+    def _most_signers(self, tally: _Tally) -> int:
+        """How many may sign a certificate at most: a quorum of those whom as many could agree to count.
+
+        One liar that calls everybody else silent is a quorum by itself, and would have all ballots of
+        a slot searched anew with each that comes.
+        """
+        silent = sorted(tally.silent.values(), reverse=True)
+        members = len(self.membership)
+        return max(
+            (
+                number
+                for number, most in enumerate(silent, 1)
+                if number >= quorum(self._model, members - most)
+            ),
+            default=0,
+        )
 
     def _end_slot(self, certificate: Certificate) -> None:
         """Take a slot for certified or skipped."""

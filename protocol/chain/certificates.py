@@ -125,10 +125,20 @@ def check_certificate(
     signers = [(signed.peer, membership.bits(signed.silent)) for signed in certificate.ballots]
     if not _certifies(signers, membership, model):
         raise ProtocolError("certificate", f"{len(signers)} of {len(membership)} are no quorum")
+    check_signatures(certificate, swarm, verify)
+
+
+def check_signatures(certificate: Certificate, swarm: bytes, verify: Verify) -> set[PeerId]:
+    """Check all signatures of a certificate, whoever may have signed it. Returns the signers.
+
+    Raises `ProtocolError` with the reason `certificate`.
+    """
     # Most signers have the same mask, and so signed the same bytes.
     bodies: dict[bytes, bytes] = {}
     for signed in certificate.ballots:
         if signed.silent not in bodies:
             bodies[signed.silent] = encode(certificate.ballot(signed))
-        if not verify(kind, swarm, signed.peer, bodies[signed.silent], signed.signature):
+        body = bodies[signed.silent]
+        if not verify(certificate.kind, swarm, signed.peer, body, signed.signature):
             raise ProtocolError("certificate", "a signature does not hold")
+    return {signed.peer for signed in certificate.ballots}

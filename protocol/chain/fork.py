@@ -13,32 +13,31 @@ members still, and go on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from .ledger import Ledger, Weight
 
-from ..wire.errors import ProtocolError
-from ..wire.messages import Decided
-from .ledger import Ledger
+COMPARED_ROUNDS = 1024
+"""Rounds after the fork that are compared. Whoever goes on with a chain shows it in the first few; and
+what is compared must not grow with what a liar can sign in a second."""
 
 
-def better_chain(
-    ours: Ledger, theirs: Sequence[Decided], *, abandoned: bool = False
-) -> Ledger | None:
-    """The ledger to change to, or None if ours is to be kept.
+def preferred(ours: Ledger, theirs: Ledger, fork: int, *, abandoned: bool = False) -> bool:
+    """Whether to change to `theirs`, which was checked and parts from ours in round `fork`.
 
     `abandoned` says that no member of our chain is left on it (`Member.is_abandoned`).
-
-    `theirs` is a run of entries of another chain that begins at or before the fork. Every one of them
-    is checked. Raises `ProtocolError` if one does not hold or the run does not meet our chain.
     """
-    fork = ours.fork_point(theirs)
-    differing = [decided for decided in theirs if decided.record.round >= fork]
-    if not differing or fork >= len(ours):
-        return None
-    other = ours.truncated(fork)
-    if differing[0].record.round != fork or differing[0].record.parent != other.head:
-        raise ProtocolError("wrong_parent", "the entries do not meet our chain")
-    for decided in differing:
-        other.append(decided)
+    if fork >= min(len(ours), len(theirs)):
+        return False
     if abandoned:
-        return other if other[fork].record.id < ours[fork].record.id else None
-    return other if other.weight_from(fork) > ours.weight_from(fork) else None
+        return theirs.parent(fork + 1) < ours.parent(fork + 1)
+    return _weight(theirs, fork) > _weight(ours, fork)
+
+
+def decided_early(ours: Ledger, theirs: Ledger, fork: int, *, abandoned: bool = False) -> bool:
+    """Whether what is there of `theirs` suffices to prefer it, whatever follows."""
+    if abandoned or fork >= len(theirs):
+        return fork < len(theirs) and preferred(ours, theirs, fork, abandoned=True)
+    return _weight(theirs, fork).followers > _weight(ours, fork).followers
+
+
+def _weight(ledger: Ledger, fork: int) -> Weight:
+    return ledger.weight_from(fork, fork + COMPARED_ROUNDS)

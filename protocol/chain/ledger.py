@@ -7,6 +7,7 @@ here has to be believed because of who sent it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -107,7 +108,11 @@ class Ledger:
         return share(self.order, [self.deal(round)], members, peer) if peer in members else None
 
     def update_bytes(self, first: int, end: int) -> int:
-        """What the updates that count in the rounds from `first` to before `end` come to."""
+        """What the updates that count in the rounds from `first` to before `end` come to, about.
+
+        All updates of a swarm are of much the same size. So each is taken to be as long as the lower
+        median of its round: what a few say of their own moves nothing.
+        """
         return self._bytes[end] - self._bytes[first]
 
     def has_been_member(self, peer: PeerId) -> bool:
@@ -166,9 +171,16 @@ class Ledger:
         self._memberships.append(membership.after(record))
         for admission in record.admitted:
             self._everybody.setdefault(admission.peer, round_)
-        self._bytes.append(self._bytes[-1] + sum(entry.size for entry in record.updates))
+        self._bytes.append(self._bytes[-1] + self._estimate(record))
         if record.snapshot is not None:
             self._snapshots.append((round_, record.snapshot))
+
+    def _estimate(self, record: Record) -> int:
+        """What the updates of a record come to, about."""
+        sizes = sorted(entry.size for entry in record.updates)
+        # More than a snapshot is more than any way that is shorter.
+        most = 8 * self.manifest.elements
+        return len(sizes) * min(sizes[(len(sizes) - 1) // 2], most) if sizes else 0
 
     def _deal_after(self, record: Record) -> Deal:
         counted = {entry.peer for entry in record.updates}
@@ -197,8 +209,8 @@ class Ledger:
         }
         return copy
 
-    def weight_from(self, fork: int) -> Weight:
-        """This chain's claim in a fork choice: the larger wins.
+    def weight_from(self, fork: int, end: int | None = None) -> Weight:
+        """This chain's claim in a fork choice, by what it decided before round `end`: the larger wins.
 
         Only members in force at `fork` count, so that a liar gains nothing by admitting himself a crowd
         afterwards; and each counts once, however many rounds there are: a member that calls all others
@@ -209,15 +221,16 @@ class Ledger:
         nor without it.
         """
         in_force = self._memberships[fork]
+        compared = list(itertools.islice(self._entries.since(fork), end and end - fork))
         followers = {
             signed.peer
-            for decided in self._entries.since(fork)
+            for decided in compared
             for signed in decided.certificate.ballots
             if signed.peer in in_force
         }
         counted = [
             (decided.record.round, entry.peer)
-            for decided in self._entries.since(fork)
+            for decided in compared
             for entry in decided.record.updates
             if entry.peer in in_force
         ]

@@ -1,48 +1,121 @@
 """Asking a peer what was missed: gossip may lose anything, so everything can be asked for.
 
 A request names the round that the asker stands at. The answer holds the ledger entries from there on, as
-many as fit, or, if that round is not decided yet, its signed messages.
+many as fit and as the asker wants, or, if that round is not decided yet, its signed messages. A request
+may also name rounds whose record ids are wanted: so two chains are compared without moving either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
+from ...crypto.envelope import Envelope
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
 from ..wire.encoding import decode, encode
-from ..wire.messages import Decided
+from ..wire.errors import ProtocolError
+from ..wire.messages import Decided, RecordId
 from ..wire.structure import U63, Length
 from .entries import MAX_DECIDED_BYTES, decode_decided
+from .ledger import Ledger
 
-SYNC_PROTOCOL = "/distro/sync/1"
+SYNC_PROTOCOL = "/distro/sync/2"
 
-MAX_SYNC_REQUEST_BYTES = 128
+MAX_SYNC_REQUEST_BYTES = 512
 MAX_SYNC_RESPONSE_BYTES = 8 << 20
 # Entries are added until they exceed this; one more of the largest kind still fits the response.
 _ENTRIES_BYTES = MAX_SYNC_RESPONSE_BYTES - MAX_DECIDED_BYTES - (1 << 20)
 _MESSAGES_BYTES = 1 << 20
 
+MAX_PROBES = 32
+"""Record ids in one answer. From ids at distances that double, two answers lead to the fork of chains of
+a thousand rounds, and three to that of any."""
+
+MAX_ENTRIES = 65_536
+"""Entries in one answer."""
+
 
 @dataclass(frozen=True)
 class SyncRequest:
-    """ "I stand at `round` of `swarm`." """
+    """ "I stand at `round` of `swarm`; I want the ids of these rounds' records, and no more than `most`
+    entries." """
 
     swarm: Annotated[bytes, Length(32, 32)]
     round: U63
+    probes: Annotated[tuple[U63, ...], Length(0, MAX_PROBES)]
+    most: U63
 
 
 @dataclass(frozen=True)
 class SyncResponse:
-    """The answerer's height (its number of decided rounds), ledger entries, envelopes."""
+    """The answerer's height (its number of decided rounds); the ids of those records that were asked for
+    and are decided, in the order of the question; ledger entries; envelopes."""
 
     height: U63
+    ids: Annotated[tuple[Annotated[bytes, Length(32, 32)], ...], Length(0, MAX_PROBES)]
     entries: Annotated[tuple[bytes, ...], Length(0, 65_536)]
     envelopes: Annotated[tuple[bytes, ...], Length(0, 65_536)]
 
-    def decided(self) -> list[Decided]:
-        """The ledger entries. Raises `ProtocolError`; nothing is checked against a chain yet."""
-        return [decode_decided(entry) for entry in self.entries]
+
+@dataclass(frozen=True)
+class Question:
+    """What to ask whom: the fields of a `SyncRequest`."""
+
+    peer: PeerId
+    round: int
+    probes: tuple[int, ...] = ()
+    most: int = MAX_ENTRIES
+
+    def request(self, swarm: bytes) -> SyncRequest:
+        """As it is sent."""
+        return SyncRequest(swarm, self.round, self.probes, self.most)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What somebody knows, before or after it was on the wire. Nothing of it is checked yet."""
+
+    height: int
+    ids: tuple[RecordId, ...] = ()
+    envelopes: tuple[bytes, ...] = ()
+    size: int = 0
+    """Bytes, about."""
+    raw: Sequence[bytes] = ()
+    at_hand: Sequence[Decided] = field(default=(), repr=False)
+    """Entries that were never encoded."""
+
+    def entries(self) -> Iterator[Decided]:
+        """The ledger entries, each decoded when it is its turn. Raises `ProtocolError`."""
+        yield from self.at_hand
+        for entry in self.raw:
+            yield decode_decided(entry)
+
+    def ids_of(self, probes: tuple[int, ...]) -> dict[int, RecordId]:
+        """The ids by round. Raises `ProtocolError` if they are not those that were asked for."""
+        decided = [round_ for round_ in probes if round_ < self.height]
+        if len(decided) != len(self.ids):
+            raise ProtocolError("invalid", "other record ids than were asked for")
+        return dict(zip(decided, self.ids, strict=True))
+
+
+def answer_to(
+    request: SyncRequest, ledger: Ledger, messages: Callable[[int], list[Envelope]]
+) -> tuple[int, tuple[RecordId, ...], Iterator[Decided], list[Envelope]]:
+    """What a member with this ledger answers: its height, record ids, entries and messages."""
+    height = len(ledger)
+    ids = tuple(ledger.parent(round_ + 1) for round_ in request.probes if round_ < height)
+    end = min(height, request.round + min(request.most, MAX_ENTRIES))
+    entries = (ledger[round_] for round_ in range(request.round, end))
+    # Who wants no entries wants no messages either.
+    wanted = request.round == height and request.most > 0
+    return height, ids, entries, messages(request.round) if wanted else []
+
+
+def likely_first(peers: Sequence[PeerId], members: set[PeerId]) -> list[PeerId]:
+    """Whom to ask what was missed, in this order, of `peers` in random order: members know more."""
+    return sorted(peers, key=lambda peer: peer not in members)
 
 
 def decode_request(data: bytes) -> SyncRequest:
@@ -55,12 +128,28 @@ def decode_response(data: bytes) -> SyncResponse:
     return decode(SyncResponse, data, max_bytes=MAX_SYNC_RESPONSE_BYTES)
 
 
+def read_answer(data: bytes) -> Answer:
+    """An answer from the wire. Raises `ProtocolError`."""
+    response = decode_response(data)
+    return Answer(
+        response.height,
+        tuple(map(RecordId, map(ContentId, response.ids))),
+        response.envelopes,
+        len(data),
+        response.entries,
+    )
+
+
 def compose_response(
-    height: int, entries: Iterable[Decided], envelopes: Iterable[bytes]
+    height: int,
+    entries: Iterable[Decided],
+    envelopes: Iterable[bytes],
+    ids: tuple[bytes, ...] = (),
 ) -> SyncResponse:
     """An answer within the size limits: the first entries, and the first messages, that fit."""
     return SyncResponse(
         height,
+        ids,
         tuple(_first(map(encode, entries), _ENTRIES_BYTES)),
         tuple(_first(envelopes, _MESSAGES_BYTES)),
     )

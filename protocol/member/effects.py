@@ -1,7 +1,7 @@
 """What a member wants done in the world.
 
 The state machine returns these in order; whoever runs it (the daemon, the simulator) carries them out
-in that order and reports back through the member's methods.
+in that order and reports back (`inputs`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Recall:
 
 @dataclass(frozen=True)
 class FetchUpdate:
-    """Get the update `update` of `size` bytes, which `peer` made for `round`; check it; report."""
+    """Get the update `update`, which `peer` announced for `round`; check it; report (`fetching`).
+
+    `size` is what the announcement or a record says that it has: a hint."""
 
     round: int
     peer: PeerId

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger, snapshot_round
+from ..chain.replaying import first_replayable
 from ..wire.messages import SnapshotEntry
 from .collection import Collection, Holdings
 from .effects import Apply, Effect, Note, Resync
@@ -83,7 +84,7 @@ class Replica:
             # The others keep two snapshots and the updates since the older of them; more of them as
             # long as that is the shorter way.
             replay = ledger.update_bytes(self.round + 1, newest.round + 1)
-            if replay > newest.size:
+            if replay > newest.size or self.round < first_replayable(ledger):
                 return self.drop(f"the swarm is at round {len(ledger)} by now")
         effects = holdings.fetch_all(record.round, record.updates)
         if all(entry.update in holdings.held for entry in record.updates):

@@ -1,12 +1,15 @@
 """The states of a member and of a ballot paper, and every way from one to another.
 
-`docs/protocol.md` shows both tables as diagrams, printed by `make docs`. A member's state is what
-`Member.state` says between two events; the tests check that simulated members take every way in the
-table and no other. What may be cast in a slot follows from `RULED_OUT`, by which members abide.
+These tables are what runs. After each input a member `move`s: `CONDITIONS` say where it stands, and
+`TRANSITIONS` whether it can have come there from where it stood; if not, that is a bug of ours and
+loud. What may be cast in a slot follows from `RULED_OUT`, by which members abide. `docs/protocol.md`
+shows both as diagrams, printed by `make docs`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ..chain.evidence import RULED_OUT
@@ -35,6 +38,40 @@ MEANINGS: dict[MemberState, str] = {
     "left": "is no member any more and does not want to be",
     "expelled": "is out for good",
 }
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a member's state follows from."""
+
+    expelled: bool
+    """A record proves that it contradicted itself."""
+    leaving: bool
+    """It has said goodbye."""
+    member: bool
+    """It is a member of the round at the tip."""
+    loaded: bool
+    """It has parameters."""
+    at_tip: bool
+    """They contain everything that is decided."""
+    remembers: bool
+    """It knows what it signed before it was started."""
+    ready: bool
+    """The round at the tip need not wait for more updates."""
+
+
+CONDITIONS: tuple[tuple[MemberState, Callable[[Facts], bool]], ...] = (
+    ("expelled", lambda facts: facts.expelled),
+    ("leaving", lambda facts: facts.leaving and facts.member),
+    ("left", lambda facts: facts.leaving),
+    ("loading", lambda facts: not facts.loaded),
+    ("applying", lambda facts: not facts.at_tip),
+    ("asking", lambda facts: not facts.member),
+    ("recalling", lambda facts: not facts.remembers),
+    ("collecting", lambda facts: not facts.ready),
+    ("agreeing", lambda facts: True),
+)
+"""The first whose condition holds is the state."""
 
 _LOADED: dict[MemberState, str] = {
     "applying": "rounds were decided since",
@@ -79,6 +116,13 @@ TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
     },
 }
 """Every way from one state to another, with what leads there."""
+
+
+def move(old: MemberState, facts: Facts) -> MemberState:
+    """Where a member stands that stood at `old`."""
+    new: MemberState = next(state for state, holds in CONDITIONS if holds(facts))
+    assert new == old or (old, new) in TRANSITIONS, f"a member goes from {old} to {new}"
+    return new
 
 
 def ballot_papers() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]]:

@@ -10,31 +10,19 @@ all others are done beforehand are short. Then it is the next round's, or it wou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..wire.messages import Announcement, RecordId
 from .effects import Effect, Train
+from .inputs import Trained
 
 
-@dataclass(frozen=True)
-class Made:
-    """An own update in the store."""
-
-    round: int
-    update: ContentId
-    size: int
-    tokens: int
-    loss: float
-
-    def announcement(self, parent: RecordId, fingerprint: int) -> Announcement:
-        """What is said of it by a member whose parameters, after the record `parent`, have this
-        fingerprint."""
-        return Announcement(
-            self.round, parent, self.update, self.size, self.tokens, self.loss, fingerprint
-        )
+def announcement_of(made: Trained, parent: RecordId, fingerprint: int) -> Announcement:
+    """What is said of an own update by a member whose parameters, after the record `parent`, have this
+    fingerprint."""
+    return Announcement(
+        made.round, parent, made.update, made.size, made.tokens, made.loss, fingerprint
+    )
 
 
 class Training:
@@ -48,14 +36,14 @@ class Training:
         # The last one that it began when that round had come, and whether that was too late.
         self._begun_at_tip = -1
         self._too_slow = False
-        self._ahead: Made | None = None
+        self._ahead: Trained | None = None
 
     def forget(self) -> None:
         """The parameters were loaded anew: what was computed on others is worth nothing."""
         self._told = self._begun_at_tip = -1
         self._too_slow, self._ahead = False, None
 
-    def keep(self, made: Made, tip: int) -> None:
+    def keep(self, made: Trained, tip: int) -> None:
         """An update that cannot be announced now: it waits if its round is still to come.
 
         If it is too late, it is refunded when the record, which does not count it, is applied.
@@ -65,7 +53,7 @@ class Training:
         elif self._overlap and made.round == self._begun_at_tip:
             self._too_slow = True
 
-    def due(self, tip: int) -> Made | None:
+    def due(self, tip: int) -> Trained | None:
         """The update that waited for this round, if there is one; it is given out once."""
         made = self._ahead
         if made is None or made.round > tip:

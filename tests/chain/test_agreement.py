@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain import agreement, certificates
 from distro_node.protocol.chain.agreement import SLOT_WINDOW, Agreement
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import FaultModel, Membership, quorum
@@ -124,7 +127,10 @@ def test_the_leader_proposes_once_and_in_its_slot() -> None:
 def test_the_first_proposal_of_a_slot_counts() -> None:
     round_ = Round()
     round_.propose(1, B)
-    round_.propose(1, C)
+    round_.propose(1, B)
+    with pytest.raises(ProtocolError) as caught:
+        round_.propose(1, C)
+    assert caught.value.reason == "equivocation"
     assert round_.agreement.votable() == B
     assert C.id not in round_.agreement.records
     # But what others voted for may be decided, so its record is wanted.
@@ -643,6 +649,40 @@ def test_states_of_slots_are_few() -> None:
 
 def test_records_kept_are_one_a_slot() -> None:
     round_ = Round()
+    round_.propose(1, B)
     for number in range(50):
-        round_.propose(1, dataclasses.replace(B, fingerprint=number))
+        with pytest.raises(ProtocolError):
+            round_.propose(1, dataclasses.replace(B, fingerprint=100 + number))
     assert len(round_.agreement.records) == 1
+
+
+def test_one_liar_does_not_have_the_ballots_of_a_slot_searched_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It calls all others silent, so that it is a quorum by itself, with many other masks beside."""
+    searches = 0
+
+    def find(*arguments: Any) -> Any:
+        nonlocal searches
+        searches += 1
+        return certificates.find_quorum(*arguments)
+
+    monkeypatch.setattr(agreement, "find_quorum", find)
+    chance = random.Random(1)
+    peers = sorted(PeerId(bytes([number]) * 32) for number in range(64))
+    members = Membership(since=dict.fromkeys(peers, 0))
+    me, liar, *honest = peers
+    seen = Agreement(round=1, parent=B.parent, membership=members, model="byzantine", me=me)
+
+    def votes(peer: PeerId, silent: Iterable[PeerId]) -> None:
+        seen.add_ballot("vote", peer, Ballot(1, B.parent, 1, B.id, members.mask(silent)), bytes(64))
+
+    for _ in range(20):
+        votes(liar, chance.sample(honest, 50))
+    votes(liar, [me, *honest])
+    before = searches
+    for peer in honest[:41]:
+        votes(peer, [])
+    assert searches == before
+    votes(honest[41], [])
+    assert seen.certified(B.id)

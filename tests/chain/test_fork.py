@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Sequence
 
 import pytest
+from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.fork import better_chain
+from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.sync import Answer, Question
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import Decided
-from simulation.chain import Chain
+from distro_node.protocol.wire.messages import Decided, RecordId
+from simulation.chain import Chain, answers, compared
 from simulation.swarm import Swarm, toy_manifest
 
 
@@ -32,12 +35,12 @@ def entries(chain: Chain, first: int = 0) -> list[Decided]:
     return [chain.ledger[round_] for round_ in range(first, len(chain.ledger))]
 
 
-def follows(ours: Chain, theirs: Chain, first: int = 0) -> bool:
-    """Whether a node on `ours` changes to `theirs`; checks that it gets the whole of it."""
-    better = better_chain(ours.ledger, entries(theirs, first))
+def follows(ours: Chain, theirs: Chain) -> bool:
+    """Whether a node on `ours` changes to `theirs`; checks that it gets a part of it."""
+    better = compared(ours.ledger, theirs.ledger)
     if better is not None:
-        assert better.head == theirs.ledger.head
-        assert len(better) == len(theirs.ledger)
+        assert better.head == theirs.ledger.parent(len(better))
+        assert better.head != ours.ledger.parent(min(len(better), len(ours.ledger)))
     return better is not None
 
 
@@ -151,8 +154,7 @@ def test_between_equal_sides_work_decides_and_then_the_hash() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_two_nodes_never_change_places(seed: int) -> None:
-    """Of two chains, and from whichever round they are compared, at most one side changes; exactly
-    one once both have gone on for two rounds."""
+    """Of two chains at most one side changes; exactly one once both have gone on for two rounds."""
     chance = random.Random(seed)
     chain = Chain(chance.randrange(2, 7))
     for _ in range(chance.randrange(3)):
@@ -163,7 +165,7 @@ def test_two_nodes_never_change_places(seed: int) -> None:
     cut = chance.randrange(1, len(peers))
     left = split(chain, peers[:cut], chance.randrange(1, 5))
     right = split(chain, peers[cut:], chance.randrange(1, 5))
-    changes = [follows(left, right, chance.randrange(fork + 1)), follows(right, left)]
+    changes = [follows(left, right), follows(right, left)]
     assert sum(changes) <= 1
     if min(len(left.ledger), len(right.ledger)) - fork >= 2:
         assert sum(changes) == 1
@@ -174,8 +176,8 @@ def test_who_is_stranded_goes_by_the_hash_alone(chain: Chain) -> None:
     fork = len(chain.ledger)
     sides = split(chain, peers[:3], 3), split(chain, peers[3:], 2)
     low, high = sorted(sides, key=lambda side: side.ledger[fork].record.id)
-    assert better_chain(low.ledger, entries(high), abandoned=True) is None
-    better = better_chain(high.ledger, entries(low), abandoned=True)
+    assert compared(low.ledger, high.ledger, abandoned=True) is None
+    better = compared(high.ledger, low.ledger, abandoned=True)
     assert better is not None
     assert better.head == low.ledger.head
 
@@ -183,32 +185,155 @@ def test_who_is_stranded_goes_by_the_hash_alone(chain: Chain) -> None:
 def test_a_chain_that_only_goes_on_is_no_fork(chain: Chain) -> None:
     longer = chain.fork()
     longer.grow()
-    for other in (longer, chain):
-        assert better_chain(chain.ledger, entries(other)) is None
-    assert better_chain(longer.ledger, entries(chain)) is None
-    assert better_chain(chain.ledger, []) is None
-    assert better_chain(chain.ledger, entries(longer, 3)) is None
+    for other in (longer, chain, Chain(0)):
+        assert compared(chain.ledger, other.ledger) is None
+    assert compared(longer.ledger, chain.ledger) is None
 
 
-def test_runs_that_do_not_meet_our_chain(chain: Chain) -> None:
+@pytest.mark.parametrize("ahead", [0, 7, 8, 9, 100, 1000])
+def test_a_heavier_chain_is_found_however_much_shorter_it_is(ahead: int) -> None:
+    """A member cut off ran ahead of the three others, which is no merit."""
+    chain = Chain(4)
+    chain.grow()
+    lone, *three = chain.membership.peers
+    heavy = split(chain, three, 10)
+    alone = split(chain, [lone], 10 + ahead)
+    questions: list[Question] = []
+
+    def answering(question: Question) -> Answer | None:
+        questions.append(question)
+        return answers(heavy.ledger)(question)
+
+    better = compared(alone.ledger, answering)
+    assert better is not None
+    assert better.head == heavy.ledger.head
+    assert len(questions) <= 4
+    assert not follows(heavy, alone)
+
+
+def test_to_learn_that_a_chain_is_ours_moves_no_entry(chain: Chain) -> None:
+    """What a liar can make everybody do with one message must be next to nothing."""
+    for _ in range(40):
+        chain.grow()
+    questions: list[Question] = []
+
+    def answering(question: Question) -> Answer | None:
+        questions.append(question)
+        return answers(chain.ledger)(question)
+
+    assert compared(chain.ledger, answering) is None
+    assert [question.most for question in questions] == [0]
+
+
+class Crowd:
+    """Peers of one comparison; some never answer."""
+
+    def __init__(self, ours: Ledger, peers: Sequence[PeerId], rests: Rests | None = None) -> None:
+        self.comparison = Comparison(ours, peers, rests or Rests(), abandoned=False)
+        self.asked: list[Question] = []
+        self.now = 0.0
+
+    def run(self, answering: Callable[[Question], Answer | str | None], limit: float) -> None:
+        """Answer at once, or not at all where a string says so."""
+        while not self.comparison.done and self.now <= limit:
+            for question in self.comparison.questions(self.now):
+                self.asked.append(question)
+                answer = answering(question)
+                if not isinstance(answer, str):
+                    self.comparison.answered(question.peer, answer, self.now)
+            if not self.comparison.done:
+                self.now = min(self.now + 1.0, self.comparison.deadline(self.now))
+
+
+def test_strangers_who_are_slow_delay_nothing(chain: Chain) -> None:
+    lone, *three = chain.membership.peers
+    heavy, alone = split(chain, three, 3), split(chain, [lone], 3)
+    strangers = [PeerId(ContentId(bytes([number]) * 32)) for number in range(40)]
+    crowd = Crowd(alone.ledger, [*strangers, *three])
+    crowd.run(lambda q: answers(heavy.ledger)(q) if q.peer in three else "never", 60)
+    assert crowd.comparison.better is not None
+    assert crowd.now <= 4.0
+
+
+def test_members_that_never_answer_delay_it_by_seconds(chain: Chain) -> None:
+    lone, *others = chain.membership.peers
+    heavy, alone = split(chain, others, 3), split(chain, [lone], 3)
+    crowd = Crowd(alone.ledger, others)
+    honest = others[-1]
+    crowd.run(lambda q: answers(heavy.ledger)(q) if q.peer == honest else "never", 60)
+    assert crowd.comparison.better is not None
+    assert crowd.now <= 15.0
+
+
+def test_not_everybody_is_asked_in_a_large_swarm() -> None:
+    chain = Chain(60)
+    crowd = Crowd(chain.ledger, chain.membership.peers)
+    crowd.run(answers(chain.ledger), 60)
+    assert crowd.comparison.done
+    assert len(crowd.asked) <= 12
+
+
+def test_what_one_peer_makes_us_fetch_is_bounded(chain: Chain) -> None:
+    """A liar that signs rounds alone, for ever."""
+    liar, *others = chain.membership.peers
+    honest, forged = split(chain, others, 3), split(chain, [liar], 40)
+    given = 0
+
+    def endless(question: Question) -> Answer | None:
+        nonlocal given
+        if question.most:
+            while len(forged.ledger) < question.round + question.most:
+                forged.grow()
+            given += question.most
+        return answers(forged.ledger)(question)
+
+    rests = Rests()
+    assert compared(honest.ledger, endless, rests=rests) is None
+    assert 0 < given <= 1024 + 64
+    given = 0
+    assert compared(honest.ledger, endless, rests=rests) is None
+    assert given == 0, "it is left alone for a while"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_answer_of_a_liar_raises_anything_else(chain: Chain, seed: int) -> None:
+    """Ids and heights that contradict each other end it; only what holds is followed."""
+    chance = random.Random(seed)
     peers = chain.membership.peers
-    ours, theirs = split(chain, peers[:2], 4), split(chain, peers[2:], 4)
-    for run in (entries(theirs, 4), [theirs.ledger[5]], [theirs.ledger[3], theirs.ledger[5]]):
-        with pytest.raises(ProtocolError) as caught:
-            better_chain(ours.ledger, run)
-        assert caught.value.reason == "wrong_parent"
+    ours, theirs = split(chain, peers[:2], 30), split(chain, peers[2:], 30)
+
+    def liar(question: Question) -> Answer | None:
+        true = answers((ours, theirs)[chance.randrange(2)].ledger)(question)
+        assert true is not None
+        if chance.random() < 0.5:
+            return true
+        ids = tuple(chance.choice([*true.ids, RecordId(content_id(b"none"))]) for _ in true.ids)
+        return Answer(true.height, ids, at_hand=true.at_hand[chance.randrange(3) :])
+
+    try:
+        better = compared(ours.ledger, liar)
+    except ProtocolError:
+        return
+    assert better is None or better.head == theirs.ledger.parent(len(better))
 
 
 def test_every_entry_is_checked(chain: Chain) -> None:
     peers = chain.membership.peers
     ours, theirs = split(chain, peers[:2], 3), split(chain, peers[2:], 3)
+    assert follows(ours, theirs)
     run = entries(theirs)
-    assert better_chain(ours.ledger, run) is not None
     for place in range(3, len(run)):
         signed = run[place - 1].certificate
         forged = [*run[:place], Decided(run[place].record, signed), *run[place + 1 :]]
+
+        def answering(question: Question, forged: list[Decided] = forged) -> Answer | None:
+            true = answers(theirs.ledger)(question)
+            assert true is not None
+            end = question.round + question.most
+            return dataclasses.replace(true, at_hand=forged[question.round : end])
+
         with pytest.raises(ProtocolError) as caught:
-            better_chain(ours.ledger, forged)
+            compared(ours.ledger, answering)
         assert caught.value.reason == "certificate"
     before = ours.ledger.head
     assert len(ours.ledger) == 6

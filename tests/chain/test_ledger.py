@@ -515,3 +515,12 @@ def test_any_certificate(chain: Chain) -> None:
             # The only harmless change: one signer less of four is still a quorum.
             assert len(certificate.ballots) == 3
     assert decoded > 20
+
+
+def test_what_one_says_of_its_updates_size_does_not_move_what_a_replay_is_thought_to_cost() -> None:
+    chain = Chain(4)
+    before = chain.ledger.update_bytes(0, chain.round)
+    liar, *others = chain.membership.peers
+    for size in (1, 1 << 32):
+        chain.grow(updates=[chain.update(liar, size=size), *map(chain.update, others)])
+    assert chain.ledger.update_bytes(0, chain.round) - before == 2 * 4 * 1000

@@ -88,7 +88,7 @@ class Tamperer:
         found = await ask_any(self.network, self.manifest, len(self.ledger), set)
         if found is None:
             return
-        for decided in found[1].decided():
+        for decided in found[1].entries():
             self.ledger.append(decided)
             self.fingerprint = None
         for raw in found[1].envelopes:

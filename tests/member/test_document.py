@@ -7,7 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
-from distro_node.protocol.chain import agreement, entries, evidence, sync
+from distro_node.protocol.chain import (
+    agreement,
+    catching_up,
+    comparing,
+    entries,
+    evidence,
+    fork,
+    sync,
+)
 from distro_node.protocol.member import divergence as divergence
 from distro_node.protocol.member import mailbox, pacing, presence, proposing
 from distro_node.protocol.member import vote_recovery as vote_recovery
@@ -85,6 +93,16 @@ def test_every_kind_of_message(sections: dict[str, str]) -> None:
         ("nothing ran for {} seconds", {5.0: "five"}[presence._OWN_ABSENCE_SECONDS]),
         ("disconnected for more than {} seconds", {2.0: "two"}[presence._RECONNECT_SECONDS]),
         ("`{}` is a request and an answer", sync.SYNC_PROTOCOL),
+        ("ids of up to {} of its records", sync.MAX_PROBES),
+        ("in the first {} rounds since the fork", fork.COMPARED_ROUNDS),
+        (
+            "costs at most {} rounds or {} MiB",
+            (fork.COMPARED_ROUNDS, comparing._MOST_BYTES >> 20),
+        ),
+        ("not answered after {} seconds", {10.0: "ten"}[comparing.PATIENCE_SECONDS]),
+        ("not asked for it again for {:.0f} seconds", comparing._FIRST_REST_SECONDS),
+        ("each further time, up to {:.0f}.", comparing._LONGEST_REST_SECONDS),
+        ("at most {:,} rounds away", catching_up._MOST_ROUNDS),
     ],
 )
 def test_figures_are_those_of_the_code(words: str, value: object, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from distro_node.crypto.hashing import content_id
+from distro_node.protocol.member.inputs import Heard, Learned, Tick
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Announcement, Decided, Heartbeat, RecordId
@@ -19,7 +20,7 @@ class Doubt:
         self.chain = Chain(4)
         self.liar, me, *self.others = self.chain.membership.peers
         self.member: Member = self.chain.member(me)
-        self.member.receive_decided(self.chain.grow(), 0.0)
+        self.member.handle(Learned(self.chain.grow()), 0.0)
         accused = (me, *self.others)
         record = self.chain.record(departed=[self.chain.silence(peer) for peer in accused])
         self.decided: Decided = self.chain.decide(record, silent=accused, signers=[self.liar])
@@ -28,11 +29,11 @@ class Doubt:
         """Whether the member follows the decision, more than a lease after the one before."""
         record = self.decided.record
         if followed:
-            self.member.receive_decided(self.decided, LEASE + 2)
+            self.member.handle(Learned(self.decided), LEASE + 2)
             assert self.member.round == record.round + 1
             return
         with pytest.raises(ProtocolError) as caught:
-            self.member.receive_decided(self.decided, LEASE + 2)
+            self.member.handle(Learned(self.decided), LEASE + 2)
         assert caught.value.reason == "silences_us"
 
 
@@ -41,10 +42,10 @@ def test_a_lone_signer_is_believed_only_by_who_was_cut_off(cut_off: bool) -> Non
     doubt = Doubt()
     chain, member = doubt.chain, doubt.member
     for second in range(1, int(LEASE) + 3):
-        member.tick(float(second))
+        member.handle(Tick(), float(second))
         for peer in [] if cut_off else [doubt.liar, *doubt.others]:
             beat = chain.envelope(peer, "heartbeat", Heartbeat(member.round, second))
-            member.receive(beat, float(second))
+            member.handle(Heard(beat), float(second))
     doubt.check(followed=cut_off)
 
 
@@ -57,5 +58,5 @@ def test_those_who_went_on_speak_for_the_record_that_they_went_on_from(followed:
     update = content_id(b"update")
     for peer in doubt.others:
         said = Announcement(doubt.member.round + 1, base, update, 1, 1, 0.0, 0)
-        doubt.member.receive(doubt.chain.envelope(peer, "announcement", said), LEASE)
+        doubt.member.handle(Heard(doubt.chain.envelope(peer, "announcement", said)), LEASE)
     doubt.check(followed=followed)

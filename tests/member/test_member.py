@@ -24,6 +24,18 @@ from distro_node.protocol.member.effects import (
     Resync,
     Train,
 )
+from distro_node.protocol.member.inputs import (
+    Applied,
+    Goodbye,
+    Heard,
+    Learned,
+    Loaded,
+    Rebased,
+    Tick,
+    Trained,
+    UpdateBad,
+    UpdateHeld,
+)
 from distro_node.protocol.member.mailbox import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.encoding import encode
@@ -82,16 +94,17 @@ class Seat:
         self.member = self.chain.member(self.me)
 
     def hears(self, who: PeerId, kind: str, message: Message) -> list[Effect]:
-        return self.member.receive(self.chain.envelope(who, kind, message), self.now)
+        return self.member.handle(Heard(self.chain.envelope(who, kind, message)), self.now)
 
     def refuses(self, who: int | PeerId, kind: str, message: Message) -> str:
         with pytest.raises(ProtocolError) as caught:
-            self.member.receive(self.chain.envelope(who, kind, message), self.now)
+            self.member.handle(Heard(self.chain.envelope(who, kind, message)), self.now)
         return caught.value.reason
 
     def trains(self) -> list[Effect]:
-        return self.member.trained(
-            self.chain.round, update_of(self.me, self.chain.round), 1000, 500, 2.5, self.now
+        return self.member.handle(
+            Trained(self.chain.round, update_of(self.me, self.chain.round), 1000, 500, 2.5),
+            self.now,
         )
 
     def gathers(self, *peers: PeerId) -> list[Effect]:
@@ -100,12 +113,12 @@ class Seat:
         for peer in peers or self.others:
             announcement = self.chain.announcement(peer)
             effects += self.hears(peer, "announcement", announcement)
-            effects += self.member.update_held(announcement.update, self.now)
+            effects += self.member.handle(UpdateHeld(announcement.update), self.now)
         return effects
 
     def proposal(self, record: Record | None = None, slot: int = 1) -> list[Effect]:
         record = record or self.chain.record()
-        leader = self.member.current.agreement.leader(slot)
+        leader = self.member._current.agreement.leader(slot)
         return self.hears(leader, "proposal", Proposal(slot, record))
 
     def ballots(
@@ -128,7 +141,7 @@ class Seat:
                 effects += self.hears(
                     peer, "heartbeat", Heartbeat(self.chain.round, int(self.now * 2))
                 )
-            effects += self.member.tick(self.now)
+            effects += self.member.handle(Tick(), self.now)
         return effects
 
 
@@ -137,7 +150,7 @@ class Seat:
 
 def test_a_round_from_training_to_applying() -> None:
     seat = Seat(leads=True)
-    (train,) = of(Train, seat.member.loaded(1, FINGERPRINT, None, 0.0))
+    (train,) = of(Train, seat.member.handle(Loaded(1, FINGERPRINT, None), 0.0))
     assert (train.round, train.parent) == (2, seat.chain.ledger.head)
     (announcement,) = said(seat.trains())
     assert announcement == seat.chain.announcement(seat.me)
@@ -155,7 +168,7 @@ def test_a_round_from_training_to_applying() -> None:
     (apply,) = of(Apply, effects)
     assert (apply.record, apply.own_counted, apply.snapshot_due) == (record, True, False)
     assert seat.member.round == 3
-    assert of(Train, seat.member.applied(2, FINGERPRINT, None, 1.0))[0].round == 3
+    assert of(Train, seat.member.handle(Applied(2, FINGERPRINT, None), 1.0))[0].round == 3
 
 
 def test_an_update_that_counts_in_the_name_of_another_is_not_given_back() -> None:
@@ -175,7 +188,7 @@ def test_an_update_that_counts_in_the_name_of_another_is_not_given_back() -> Non
 def test_what_must_survive_is_durable() -> None:
     seat = Seat(leads=True)
     effects = [*seat.trains(), *seat.gathers(), *seat.ballots("vote", seat.chain.record().id)]
-    effects += seat.member.leave(0.0)
+    effects += seat.member.handle(Goodbye(), 0.0)
     durable = {e.envelope.kind: e.durable for e in of(Publish, effects)}
     assert durable == dict.fromkeys(["announcement", "proposal", "vote", "finalize", "leave"], True)
     (beat,) = of(Publish, Seat().waits(2.0))
@@ -204,7 +217,7 @@ def test_no_vote_for_other_parameters() -> None:
     effects = seat.proposal(other)
     assert said(effects) == []
     assert [note.kind for note in of(Note, effects)] == ["mismatch"]
-    assert said(seat.member.tick(0.2)) == []
+    assert said(seat.member.handle(Tick(), 0.2)) == []
 
 
 def test_no_vote_before_everything_is_held() -> None:
@@ -216,8 +229,8 @@ def test_no_vote_before_everything_is_held() -> None:
     assert said(effects) == []
     assert [fetch.update for fetch in of(FetchUpdate, effects)] == [update_of(late, 2)]
     # It is not asked for again, and a vote follows when it is there.
-    assert seat.member.tick(0.2) == []
-    effects = seat.member.update_held(update_of(late, 2), 0.3)
+    assert seat.member.handle(Tick(), 0.2) == []
+    effects = seat.member.handle(UpdateHeld(update_of(late, 2)), 0.3)
     assert said(effects) == [seat.chain.ballot(seat.chain.record().id)]
 
 
@@ -227,9 +240,9 @@ def test_no_vote_for_a_bad_update() -> None:
     *good, bad = seat.others
     seat.gathers(*good)
     seat.hears(bad, "announcement", seat.chain.announcement(bad))
-    seat.member.update_bad(update_of(bad, 2), 0.0)
+    seat.member.handle(UpdateBad(update_of(bad, 2)), 0.0)
     assert said(seat.proposal()) == []
-    assert seat.member.current.collection.outstanding(set(seat.chain.membership.peers)) == set()
+    assert seat.member._current.collection.outstanding(set(seat.chain.membership.peers)) == set()
 
 
 @pytest.mark.parametrize(
@@ -253,7 +266,7 @@ def test_no_vote_for_another_snapshot() -> None:
     bad = dataclasses.replace(good, blob=update_of(seat.me, 1))
     for snapshot, votes in ((good, 1), (bad, 0), (None, 0)):
         seat.member = seat.chain.member(seat.me, load=False)
-        seat.member.loaded(2, FINGERPRINT, snapshot, 0.0)
+        seat.member.handle(Loaded(2, FINGERPRINT, snapshot), 0.0)
         ready(seat)
         assert len(said(seat.proposal(), "vote")) == votes
 
@@ -292,9 +305,9 @@ def test_a_certified_accusation_is_not_judged_again() -> None:
     for peer in seat.others:
         seat.hears(peer, "skip", chain.ballot(NO_BLOCK))
     assert said(seat.proposal(record, slot=2)) == []
-    assert not seat.member.current.agreement.certified(record.id)
+    assert not seat.member._current.agreement.certified(record.id)
     effects = seat.ballots("vote", record.id)
-    assert seat.member.current.agreement.certified(record.id)
+    assert seat.member._current.agreement.certified(record.id)
     assert said(effects, "vote") == [chain.ballot(record.id, slot=2)]
 
 
@@ -330,7 +343,7 @@ def contradicts(seat: Seat, peer: PeerId) -> Evidence:
     proof = seat.chain.evidence(peer)
     seat.hears(peer, "vote", seat.chain.ballot(proof.first.block))
     assert seat.refuses(peer, "vote", seat.chain.ballot(proof.second.block)) == "equivocation"
-    (accusation,) = said(seat.member.tick(seat.now), "evidence")
+    (accusation,) = said(seat.member.handle(Tick(), seat.now), "evidence")
     assert accusation == proof
     return proof
 
@@ -339,7 +352,7 @@ def test_a_contradiction_is_told_once_and_recorded_by_whoever_leads() -> None:
     seat = Seat(leads=True)
     liar = seat.others[0]
     proof = contradicts(seat, liar)
-    assert said(seat.member.tick(seat.now + 0.2), "evidence") == []
+    assert said(seat.member.handle(Tick(), seat.now + 0.2), "evidence") == []
     seat.trains()
     (proposal,) = (m for m in said(seat.gathers()) if isinstance(m, Proposal))
     assert proposal.record.evidence == (proof,)
@@ -380,12 +393,12 @@ def test_who_is_expelled_knows_it_and_asks_no_more() -> None:
     chain.grow(evidence=(chain.evidence(2),))
     member = chain.member(2)
     assert member.is_expelled
-    effects = [effect for second in range(5) for effect in member.tick(float(second))]
+    effects = [effect for second in range(5) for effect in member.handle(Tick(), float(second))]
     assert said(effects, "join") == []
     # Nor would it be heard: its request is no message that anybody passes on.
     other = chain.member(1)
     with pytest.raises(ProtocolError) as caught:
-        other.receive(chain.envelope(2, "join", JoinRequest(chain.round, b"")), 0.0)
+        other.handle(Heard(chain.envelope(2, "join", JoinRequest(chain.round, b""))), 0.0)
     assert caught.value.reason == "not_member"
 
 
@@ -394,11 +407,13 @@ def test_a_newcomer_asks_though_the_last_rounds_are_still_on_their_way() -> None
     chain = Chain(3)
     chain.grow()
     newcomer = chain.member(20)
-    assert said(newcomer.tick(3.0), "join")
+    assert said(newcomer.handle(Tick(), 3.0), "join")
     for behind in range(1, 7):
-        newcomer.receive_decided(chain.grow(), 3.0 * behind)
+        newcomer.handle(Learned(chain.grow()), 3.0 * behind)
         # It tries for ten seconds to get to the end first.
-        asked = [bool(said(newcomer.tick(now), "join")) for now in (12.9, 13.1 + 3.0 * behind)]
+        asked = [
+            bool(said(newcomer.handle(Tick(), now), "join")) for now in (12.9, 13.1 + 3.0 * behind)
+        ]
         assert asked == [False, behind <= 4]
 
 
@@ -406,13 +421,13 @@ def test_who_asks_where_no_member_is_left_compares_the_chains_anew() -> None:
     chain = Chain(3)
     chain.grow()
     newcomer = chain.member(20)
-    lease = newcomer.pacing.lease
-    newcomer.receive(chain.envelope(1, "heartbeat", Heartbeat(chain.round, 1)), lease)
+    lease = newcomer._pacing.lease
+    newcomer.handle(Heard(chain.envelope(1, "heartbeat", Heartbeat(chain.round, 1))), lease)
     for now in (lease, 2.9 * lease):
         assert not newcomer.is_abandoned(now)
-        assert of(Fork, newcomer.tick(now)) == []
+        assert of(Fork, newcomer.handle(Tick(), now)) == []
     assert newcomer.is_abandoned(3.1 * lease)
-    assert of(Fork, newcomer.tick(3.1 * lease)) == [Fork(chain.round - 1)]
+    assert of(Fork, newcomer.handle(Tick(), 3.1 * lease)) == [Fork(chain.round - 1)]
     # A member waits where it is: who is silent is counted out.
     assert not chain.member(2).is_abandoned(9 * lease)
 
@@ -436,7 +451,7 @@ def test_messages_of_strangers_and_other_rounds() -> None:
 def test_joiners_are_no_members_yet() -> None:
     seat = Seat()
     chain = seat.chain
-    seat.member.receive(chain.envelope(20, "join", JoinRequest(2, b"")), 0.0)
+    seat.member.handle(Heard(chain.envelope(20, "join", JoinRequest(2, b""))), 0.0)
     assert seat.refuses(20, "announcement", chain.announcement(20)) == "not_member"
     assert seat.refuses(20, "proposal", Proposal(1, chain.record())) == "not_leader"
     assert seat.refuses(20, "skip", chain.ballot(NO_BLOCK)) == "not_member"
@@ -450,25 +465,25 @@ def test_kinds_that_do_not_exist() -> None:
             seat.chain.envelope(seat.others[0], "skip", seat.chain.ballot(NO_BLOCK)), kind=kind
         )
         with pytest.raises(ProtocolError) as caught:
-            seat.member.receive(letter, 0.0)
+            seat.member.handle(Heard(letter), 0.0)
         assert caught.value.reason == "unknown_kind"
 
 
 def test_own_words_that_come_back_change_nothing() -> None:
     seat = Seat()
     (own,) = of(Publish, seat.trains())
-    assert seat.member.receive(own.envelope, 0.0) == []
+    assert seat.member.handle(Heard(own.envelope), 0.0) == []
 
 
 def test_invitations_are_checked_before_anything_is_passed_on() -> None:
     issuer, policy = by_invitation()
     chain = Chain(0, admission=policy, start_members=2)
     founder = chain.member(0, load=False)
-    founder.loaded(-1, FINGERPRINT, None, 0.0)
+    founder.handle(Loaded(-1, FINGERPRINT, None), 0.0)
 
     def ask(who: int, invitation: bytes) -> list[Effect]:
         request = JoinRequest(0, invitation)
-        return founder.receive(chain.envelope(who, "join", request), 0.0)
+        return founder.handle(Heard(chain.envelope(who, "join", request)), 0.0)
 
     good = ticket(chain.manifest, issuer, identity(1).peer)
     for who, bad in ((1, b""), (1, bytes(64)), (2, good)):
@@ -478,8 +493,8 @@ def test_invitations_are_checked_before_anything_is_passed_on() -> None:
     (keep,) = of(Keep, ask(1, good))
     assert [entry.peer for entry in keep.decided.record.admitted] == [identity(1).peer]
     newcomer = chain.member(1, load=False, ticket=good)
-    newcomer.loaded(-1, FINGERPRINT, None, 0.0)
-    assert said(newcomer.tick(3.0), "join") == [JoinRequest(0, good)]
+    newcomer.handle(Loaded(-1, FINGERPRINT, None), 0.0)
+    assert said(newcomer.handle(Tick(), 3.0), "join") == [JoinRequest(0, good)]
 
 
 @pytest.mark.parametrize("kind", sorted(MESSAGE_TYPES))
@@ -517,7 +532,7 @@ def test_any_bytes_that_a_member_signs(kind: str) -> None:
         )
         seat.now += 0.01
         try:
-            seat.member.receive(letter, seat.now)
+            seat.member.handle(Heard(letter), seat.now)
             taken += 1
         except ProtocolError:
             pass
@@ -534,10 +549,10 @@ def replayed(seat: Seat, letters: list[Envelope], seconds: float) -> None:
         seat.now += 0.5
         for letter in letters:
             try:
-                seat.member.receive(letter, seat.now)
+                seat.member.handle(Heard(letter), seat.now)
             except ProtocolError:
                 continue
-        seat.member.tick(seat.now)
+        seat.member.handle(Tick(), seat.now)
 
 
 def test_the_words_of_the_dead_keep_nobody_alive() -> None:
@@ -559,7 +574,7 @@ def test_the_words_of_the_dead_keep_nobody_alive() -> None:
     ]
     letters = [chain.envelope(dead, kind, message) for kind, message in messages]
     replayed(seat, letters, LEASE + 1.0)
-    assert dead in seat.member.presence.silent(LEASE, seat.now)
+    assert dead in seat.member._presence.silent(LEASE, seat.now)
 
 
 def test_a_leave_of_before_does_not_disturb_who_came_back() -> None:
@@ -567,18 +582,18 @@ def test_a_leave_of_before_does_not_disturb_who_came_back() -> None:
     seat = Seat()
     chain, peer = seat.chain, seat.others[0]
     leave = chain.envelope(peer, "leave", Leave(2))
-    assert seat.member.receive(leave, 0.0) is not None
-    assert seat.member.presence.leaving() == {peer}
+    assert seat.member.handle(Heard(leave), 0.0) is not None
+    assert seat.member._presence.leaving() == {peer}
     back = chain.admission(index(peer), 3)
     rounds: list[dict[str, Any]] = [{"departed": [chain.leave(peer)]}, {"admitted": [back]}]
     for parts in rounds:
-        seat.member.receive_decided(chain.grow(**parts), 0.0)
+        seat.member.handle(Learned(chain.grow(**parts)), 0.0)
         if peer not in seat.member.members:
             request = chain.envelope(peer, "join", JoinRequest(3, b""))
-            seat.member.receive(request, 0.0)
+            seat.member.handle(Heard(request), 0.0)
         with pytest.raises(ProtocolError):
-            seat.member.receive(leave, 0.0)
-        assert seat.member.presence.leaving() == set()
+            seat.member.handle(Heard(leave), 0.0)
+        assert seat.member._presence.leaving() == set()
     assert peer in seat.member.members
 
 
@@ -590,9 +605,9 @@ def test_a_leave_that_came_a_round_late_counts() -> None:
     seat = Seat()
     peer = seat.others[0]
     leave = seat.chain.envelope(peer, "leave", Leave(2))
-    seat.member.receive_decided(seat.chain.grow(), 0.0)
-    seat.member.receive(leave, 0.0)
-    assert seat.member.presence.leaving() == {peer}
+    seat.member.handle(Learned(seat.chain.grow()), 0.0)
+    seat.member.handle(Heard(leave), 0.0)
+    assert seat.member._presence.leaving() == {peer}
 
 
 def test_who_slept_does_not_take_the_others_for_dead() -> None:
@@ -604,10 +619,10 @@ def test_who_slept_does_not_take_the_others_for_dead() -> None:
     seat.now = 3600.0
     peer = seat.others[0]
     effects = seat.hears(peer, "announcement", seat.chain.announcement(peer))
-    effects += seat.member.tick(seat.now)
+    effects += seat.member.handle(Tick(), seat.now)
     assert of(Keep, effects) == []
     assert all(not any(m.silent) for m in said(effects) if isinstance(m, Ballot))
-    assert seat.member.presence.silent(LEASE, seat.now) == set()
+    assert seat.member._presence.silent(LEASE, seat.now) == set()
 
 
 def test_who_has_been_alone_for_a_lease_goes_on_alone() -> None:
@@ -626,15 +641,15 @@ def test_who_has_been_alone_for_a_lease_goes_on_alone() -> None:
 def test_a_member_is_not_bound_by_who_calls_it_silent() -> None:
     seat = ready(Seat())
     chain = seat.chain
-    seat.member.receive_decided(chain.grow(), seat.now)
+    seat.member.handle(Learned(chain.grow()), seat.now)
     record = chain.record(departed=[chain.silence(seat.me)])
     decided = chain.decide(record, silent=[seat.me])
     with pytest.raises(ProtocolError) as caught:
-        seat.member.receive_decided(decided, seat.now)
+        seat.member.handle(Learned(decided), seat.now)
     assert caught.value.reason == "silences_us"
     assert seat.member.round == 3
     # Nor by the same ballots one by one.
-    slot = 1 if seat.member.current.agreement.leader(1) != seat.me else 2
+    slot = 1 if seat.member._current.agreement.leader(1) != seat.me else 2
     for peer in seat.others:
         ballot = chain.ballot(record.id, silent=[seat.me], slot=slot)
         seat.hears(peer, "finalize", ballot)
@@ -653,7 +668,7 @@ def test_a_newcomer_believes_certificates_about_who_is_silent() -> None:
     seat = Seat()
     chain = seat.chain
     decided = chain.decide(chain.record(departed=[chain.silence(seat.me)]), silent=[seat.me])
-    assert of(Keep, seat.member.receive_decided(decided, 0.0))
+    assert of(Keep, seat.member.handle(Learned(decided), 0.0))
 
 
 def test_a_quorum_for_what_the_chain_forbids_is_not_followed() -> None:
@@ -667,7 +682,7 @@ def test_a_quorum_for_what_the_chain_forbids_is_not_followed() -> None:
     assert of(Keep, seat.waits(3.0, *seat.others)) == []
     assert seat.member.round == 2
     with pytest.raises(ProtocolError) as caught:
-        seat.member.receive_decided(chain.decide(bad), seat.now)
+        seat.member.handle(Learned(chain.decide(bad)), seat.now)
     assert caught.value.reason == "record"
 
 
@@ -680,9 +695,9 @@ def test_messages_of_the_next_rounds_wait_for_them() -> None:
     decided = chain.grow()
     early = [chain.envelope(p, "announcement", chain.announcement(p)) for p in seat.others]
     for letter in early:
-        assert of(FetchUpdate, seat.member.receive(letter, 0.0)) == []
+        assert of(FetchUpdate, seat.member.handle(Heard(letter), 0.0)) == []
     assert seat.member.round == 2
-    effects = seat.member.receive_decided(decided, 0.0)
+    effects = seat.member.handle(Learned(decided), 0.0)
     assert {fetch.update for fetch in of(FetchUpdate, effects)} == {
         update_of(peer, 3) for peer in seat.others
     }
@@ -695,19 +710,19 @@ def test_words_that_turn_out_wrong_are_dropped_when_their_round_comes() -> None:
     peer = seat.others[0]
     seat.hears(peer, "skip", chain.ballot(NO_BLOCK, round=3, parent=RecordId(bytes(32))))
     seat.hears(peer, "vote", chain.ballot(NO_BLOCK, round=3))
-    seat.member.receive_decided(chain.grow(), 0.0)
+    seat.member.handle(Learned(chain.grow()), 0.0)
     assert seat.member.round == 3
-    assert seat.member.current.agreement.pending_ballots() == []
+    assert seat.member._current.agreement.pending_ballots() == []
 
 
 def test_entries_of_the_ledger_arrive() -> None:
     seat = Seat()
     chain = seat.chain
     first, second = chain.grow(), chain.grow()
-    assert seat.member.receive_decided(second, 0.0) == []
-    assert of(Keep, seat.member.receive_decided(first, 0.0))
-    assert seat.member.receive_decided(first, 0.0) == []
-    assert of(Keep, seat.member.receive_decided(second, 0.0))
+    assert seat.member.handle(Learned(second), 0.0) == []
+    assert of(Keep, seat.member.handle(Learned(first), 0.0))
+    assert seat.member.handle(Learned(first), 0.0) == []
+    assert of(Keep, seat.member.handle(Learned(second), 0.0))
     assert seat.member.round == 4
 
 
@@ -719,9 +734,9 @@ def test_entries_of_another_chain_are_compared() -> None:
     chain.grow()
     chain.grow()
     seat.member = chain.member(seat.me)
-    assert seat.member.receive_decided(other.ledger[4], 0.0) == [Fork(4)]
+    assert seat.member.handle(Learned(other.ledger[4]), 0.0) == [Fork(4)]
     other.grow()
-    assert seat.member.receive_decided(other.grow(), 0.0) == [Fork(5)]
+    assert seat.member.handle(Learned(other.grow()), 0.0) == [Fork(5)]
 
 
 def asks(effects: Iterable[Effect]) -> list[Effect]:
@@ -740,13 +755,13 @@ def test_words_of_another_chain_make_us_compare() -> None:
     seat.now = 100.0
     stray = other.ballot(NO_BLOCK)
     assert seat.refuses(gone, "skip", stray) == "other_round"
-    assert Fork(chain.round - 1) not in asks(seat.member.tick(seat.now))
+    assert Fork(chain.round - 1) not in asks(seat.member.handle(Tick(), seat.now))
     # On our chain, though old. Now on another:
     astray = other.ballot(NO_BLOCK, parent=RecordId(b"x" * 32))
     assert seat.refuses(20, "skip", astray) == "other_round"
-    assert Fork(chain.round - 1) not in asks(seat.member.tick(seat.now))
+    assert Fork(chain.round - 1) not in asks(seat.member.handle(Tick(), seat.now))
     seat.refuses(gone, "skip", astray)
-    assert Fork(chain.round - 1) in asks(seat.member.tick(seat.now))
+    assert Fork(chain.round - 1) in asks(seat.member.handle(Tick(), seat.now))
     # Not as often as somebody likes to make us.
     seat.refuses(gone, "skip", astray)
     assert Fork(chain.round - 1) not in asks(seat.waits(8.0))
@@ -758,20 +773,20 @@ def test_words_of_another_chain_make_us_compare() -> None:
 
 def test_who_is_behind_asks_sooner() -> None:
     seat = Seat()
-    seat.member.tick(0.5)
-    assert asks(seat.member.tick(1.0)) == []
+    seat.member.handle(Tick(), 0.5)
+    assert asks(seat.member.handle(Tick(), 1.0)) == []
     seat.hears(seat.others[0], "heartbeat", Heartbeat(3, 1))
-    assert asks(seat.member.tick(1.5)) == [AskSync(2)]
-    assert asks(seat.member.tick(2.0)) == []
+    assert asks(seat.member.handle(Tick(), 1.5)) == [AskSync(2)]
+    assert asks(seat.member.handle(Tick(), 2.0)) == []
 
 
 def test_wrong_parameters_are_loaded_again() -> None:
     seat = Seat(grown=2)
     seat.member = seat.chain.member(seat.me, load=False)
-    effects = seat.member.loaded(0, FINGERPRINT + 1, None, 0.0)
+    effects = seat.member.handle(Loaded(0, FINGERPRINT + 1, None), 0.0)
     assert of(Resync, effects)
-    assert of(Apply, seat.member.tick(1.0)) == []
-    assert of(FetchUpdate, seat.member.loaded(0, FINGERPRINT, None, 1.0))
+    assert of(Apply, seat.member.handle(Tick(), 1.0)) == []
+    assert of(FetchUpdate, seat.member.handle(Loaded(0, FINGERPRINT, None), 1.0))
 
 
 def test_a_change_of_chain_forgets_what_was_under_way() -> None:
@@ -781,11 +796,11 @@ def test_a_change_of_chain_forgets_what_was_under_way() -> None:
     other = chain.fork()
     other.grow(updates=[])
     decided = chain.grow(updates=[])
-    assert of(Apply, seat.member.receive_decided(decided, 0.0))
-    assert of(Resync, seat.member.rebase(other.ledger, 0.0))
-    assert seat.member.applied(3, 99, None, 0.0) == []
+    assert of(Apply, seat.member.handle(Learned(decided), 0.0))
+    assert of(Resync, seat.member.handle(Rebased(other.ledger), 0.0))
+    assert seat.member.handle(Applied(3, 99, None), 0.0) == []
     assert seat.member.fingerprint is None
-    assert of(Train, seat.member.loaded(3, FINGERPRINT, None, 0.0))
+    assert of(Train, seat.member.handle(Loaded(3, FINGERPRINT, None), 0.0))
 
 
 def test_an_update_needed_for_an_earlier_round_is_not_dropped() -> None:
@@ -795,12 +810,12 @@ def test_an_update_needed_for_an_earlier_round_is_not_dropped() -> None:
     chain, (late, liar, *_) = seat.chain, seat.others
     seat.trains()
     seat.gathers(*[peer for peer in seat.others if peer != late])
-    seat.member.receive_decided(chain.grow(), 0.0)
+    seat.member.handle(Learned(chain.grow()), 0.0)
     again = chain.announcement(liar, update=update_of(liar, 2))
     seat.hears(liar, "announcement", again)
     honest = [chain.update(peer) for peer in seat.others if peer != liar]
-    seat.member.receive_decided(chain.grow(updates=honest), 0.0)
-    effects = seat.member.update_held(update_of(late, 2), 0.0)
+    seat.member.handle(Learned(chain.grow(updates=honest)), 0.0)
+    effects = seat.member.handle(UpdateHeld(update_of(late, 2)), 0.0)
     assert [apply.record.round for apply in of(Apply, effects)] == [2]
 
 
@@ -809,16 +824,16 @@ def test_an_update_needed_for_an_earlier_round_is_not_dropped() -> None:
 
 def test_a_leaver_says_so_and_works_no_more() -> None:
     seat = Seat()
-    assert said(seat.member.leave(0.0)) == [Leave(2)]
+    assert said(seat.member.handle(Goodbye(), 0.0)) == [Leave(2)]
     assert said(seat.waits(3.0)) == []
-    assert of(Train, seat.member.receive_decided(seat.chain.grow(), seat.now)) == []
+    assert of(Train, seat.member.handle(Learned(seat.chain.grow()), seat.now)) == []
 
 
 def test_the_founder_may_go_before_anybody_came() -> None:
     chain = Chain(0, start_members=2)
     founder = chain.member(0, load=False)
-    founder.loaded(-1, FINGERPRINT, None, 0.0)
-    assert founder.leave(0.0) == []
+    founder.handle(Loaded(-1, FINGERPRINT, None), 0.0)
+    assert founder.handle(Goodbye(), 0.0) == []
     assert founder.is_member
 
 
@@ -841,13 +856,13 @@ def test_floods_are_bounded() -> None:
         UpdateEntry(PeerId(bytes(31) + bytes([n])), update_of(peer, n), 1, 1, 0.0, bytes(64))
         for n in range(200)
     )
-    seat.member.receive(chain.envelope(20, "join", JoinRequest(2, b"")), 0.0)
+    seat.member.handle(Heard(chain.envelope(20, "join", JoinRequest(2, b""))), 0.0)
     for who, limit in ((peer, MEMBER_BYTES), (identity(20).peer, NEWCOMER_BYTES)):
         before = kept(seat.member)
         for number in range(200):
             record = chain.record(updates=entries, round=3 + number % 7, fingerprint=number)
             letter = chain.envelope(who, "proposal", Proposal(number + 1, record))
-            seat.member.receive(dataclasses.replace(letter, signature=bytes(64)), 0.0)
+            seat.member.handle(Heard(dataclasses.replace(letter, signature=bytes(64))), 0.0)
         assert kept(seat.member) - before <= limit
     for number in range(2000):
         try:
@@ -869,14 +884,14 @@ def test_a_restarted_member_says_nothing_else() -> None:
     seat.gathers()
     other = seat.chain.record(updates=[seat.chain.update(seat.others[0])])
     assert said(seat.proposal(other)) == []
-    assert again.current.agreement.pending_ballots()
+    assert again._current.agreement.pending_ballots()
 
 
 def test_a_restarted_member_trains_once_a_round() -> None:
     seat = Seat()
     letters = [e.envelope for e in of(Publish, seat.trains())]
     again = seat.chain.member(seat.me, said=letters, session=2, load=False)
-    effects = again.loaded(1, FINGERPRINT, None, 0.0)
+    effects = again.handle(Loaded(1, FINGERPRINT, None), 0.0)
     assert of(Train, effects) == []
     # But it asks for its own update, which is no longer in its memory.
     assert [fetch.update for fetch in of(FetchUpdate, effects)] == [update_of(seat.me, 2)]
@@ -890,7 +905,10 @@ def test_a_restarted_leader_proposes_nothing_else() -> None:
     for count in (2, 3):
         seat.member = seat.chain.member(seat.me, said=letters[:count], session=2)
         *some, _ = seat.others
-        effects = [*seat.member.update_held(update_of(seat.me, 2), 0.0), *seat.gathers(*some)]
+        effects = [
+            *seat.member.handle(UpdateHeld(update_of(seat.me, 2)), 0.0),
+            *seat.gathers(*some),
+        ]
         effects += seat.waits(1.0)
         assert said(effects, "proposal") == []
 
@@ -902,13 +920,13 @@ def test_a_lone_member_that_was_killed_at_any_instant_goes_on() -> None:
     assert [letter.kind for letter in letters] == ["announcement", "proposal", "vote", "finalize"]
     for count in range(len(letters) + 1):
         member = seat.chain.member(seat.me, said=letters[:count], session=2, load=False)
-        effects = member.loaded(1, FINGERPRINT, None, 0.0)
+        effects = member.handle(Loaded(1, FINGERPRINT, None), 0.0)
         if count == 0:
             assert of(Train, effects)
             continue
-        effects += member.update_held(update_of(seat.me, 2), 0.0)
+        effects += member.handle(UpdateHeld(update_of(seat.me, 2)), 0.0)
         for _ in range(20):
-            effects += member.tick(1.0)
+            effects += member.handle(Tick(), 1.0)
         assert [keep.decided.record.round for keep in of(Keep, effects)] == [2]
 
 
@@ -918,17 +936,17 @@ def test_words_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
     chain = seat.chain
     before = seat.chain.fork()
     decided = chain.grow()
-    seat.member.receive_decided(decided, 0.0)
-    seat.member.applied(2, FINGERPRINT, None, 0.0)
+    seat.member.handle(Learned(decided), 0.0)
+    seat.member.handle(Applied(2, FINGERPRINT, None), 0.0)
     ready(seat)
-    leader = seat.member.current.agreement.leader(1)
+    leader = seat.member._current.agreement.leader(1)
     if leader == seat.me:
         return
     letters = [e.envelope for e in of(Publish, seat.proposal())]
     assert [letter.kind for letter in letters] == ["vote"]
     seat.member = before.member(seat.me, said=letters, session=2)
-    seat.member.receive_decided(decided, 0.0)
-    seat.member.loaded(2, FINGERPRINT, None, 0.0)
+    seat.member.handle(Learned(decided), 0.0)
+    seat.member.handle(Loaded(2, FINGERPRINT, None), 0.0)
     ready(seat)
     other = chain.record(updates=[chain.update(seat.others[0])])
     assert said(seat.proposal(other), "vote") == []
@@ -941,7 +959,7 @@ def test_words_about_an_abandoned_chain_are_passed_over() -> None:
         for kind in BALLOT_KINDS
     ]
     member = seat.chain.member(seat.me, said=letters, session=2)
-    assert member.current.agreement.pending_ballots() == []
+    assert member._current.agreement.pending_ballots() == []
 
 
 def test_heartbeats_grow_over_restarts() -> None:
@@ -958,11 +976,11 @@ def test_who_has_no_parameters_does_not_ask_to_join() -> None:
     chain = Chain(3)
     chain.grow()
     newcomer = chain.member(9, load=False)
-    assert said(newcomer.tick(5.0)) == []
-    newcomer.loaded(1, FINGERPRINT, None, 5.0)
-    assert said(newcomer.tick(8.5)) == [JoinRequest(2, b"")]
-    assert said(newcomer.tick(9.0)) == []
-    assert said(newcomer.tick(11.0)) == [JoinRequest(2, b"")]
+    assert said(newcomer.handle(Tick(), 5.0)) == []
+    newcomer.handle(Loaded(1, FINGERPRINT, None), 5.0)
+    assert said(newcomer.handle(Tick(), 8.5)) == [JoinRequest(2, b"")]
+    assert said(newcomer.handle(Tick(), 9.0)) == []
+    assert said(newcomer.handle(Tick(), 11.0)) == [JoinRequest(2, b"")]
 
 
 def test_announcements_are_what_entries_report() -> None:

@@ -8,6 +8,16 @@ from typing import TypeVar
 import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.member.effects import Effect, Publish, Recall, Remember
+from distro_node.protocol.member.inputs import (
+    Applied,
+    Heard,
+    Learned,
+    Loaded,
+    Recalled,
+    Tick,
+    Trained,
+    UpdateHeld,
+)
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.member.vote_recovery import RECALL_SECONDS
 from distro_node.protocol.wire.messages import (
@@ -46,12 +56,12 @@ def gather(chain: Chain, member: Member, now: float = 0.0) -> list[Effect]:
     for peer in chain.membership.peers:
         # Its own, too: said in an earlier life, and remembered by others.
         said = chain.announcement(peer)
-        effects += member.receive(chain.envelope(peer, "announcement", said), now)
-        effects += member.update_held(said.update, now)
-    leader = member.current.agreement.leader(1)
+        effects += member.handle(Heard(chain.envelope(peer, "announcement", said)), now)
+        effects += member.handle(UpdateHeld(said.update), now)
+    leader = member._current.agreement.leader(1)
     if leader != member.me:
         proposal = Proposal(1, chain.record())
-        effects += member.receive(chain.envelope(leader, "proposal", proposal), now)
+        effects += member.handle(Heard(chain.envelope(leader, "proposal", proposal)), now)
     return effects
 
 
@@ -65,7 +75,7 @@ def follower(chain: Chain) -> PeerId:
 def amnesiac(chain: Chain) -> tuple[Member, list[Effect]]:
     """A member without memory that would vote if it were sure of itself."""
     member = chain.member(follower(chain), recall=True, load=False)
-    effects = member.loaded(1, FINGERPRINT, None, 0.0)
+    effects = member.handle(Loaded(1, FINGERPRINT, None), 0.0)
     return member, [*effects, *gather(chain, member)]
 
 
@@ -73,33 +83,33 @@ def test_it_asks_before_it_casts_its_first_ballot(chain: Chain) -> None:
     member, effects = amnesiac(chain)
     assert of(Recall, effects) == [Recall(2)]
     assert ballots(effects) == []
-    assert ballots(member.recalled(1, 0.1)) == []
-    assert ballots(member.recalled(2, 0.2)) == [chain.ballot(chain.record().id)]
+    assert ballots(member.handle(Recalled(1), 0.1)) == []
+    assert ballots(member.handle(Recalled(2), 0.2)) == [chain.ballot(chain.record().id)]
 
 
 def test_it_waits_for_a_while_only(chain: Chain) -> None:
     member, _ = amnesiac(chain)
-    assert ballots(member.tick(RECALL_SECONDS - 0.1)) == []
-    assert ballots(member.tick(RECALL_SECONDS)) == [chain.ballot(chain.record().id)]
+    assert ballots(member.handle(Tick(), RECALL_SECONDS - 0.1)) == []
+    assert ballots(member.handle(Tick(), RECALL_SECONDS)) == [chain.ballot(chain.record().id)]
 
 
 def test_it_does_not_contradict_what_others_remember(chain: Chain) -> None:
     member, _ = amnesiac(chain)
     skip = chain.envelope(member.me, "skip", chain.ballot(NO_BLOCK))
-    effects = member.receive(skip, 0.1)
+    effects = member.handle(Heard(skip), 0.1)
     # It is on its own disk again, too, and handed to whoever asks.
     assert of(Remember, effects) == [Remember(skip)]
     assert skip in member.messages(2)
-    assert member.receive(skip, 0.1) == []
-    assert ballots(member.recalled(2, 0.2)) == []
-    assert ballots(member.tick(RECALL_SECONDS + 1)) == []
+    assert member.handle(Heard(skip), 0.1) == []
+    assert ballots(member.handle(Recalled(2), 0.2)) == []
+    assert ballots(member.handle(Tick(), RECALL_SECONDS + 1)) == []
 
 
 def test_in_the_next_round_no_earlier_life_has_a_say(chain: Chain) -> None:
     member, _ = amnesiac(chain)
     decided = chain.grow()
-    member.receive_decided(decided, 0.1)
-    member.applied(2, FINGERPRINT, None, 0.1)
+    member.handle(Learned(decided), 0.1)
+    member.handle(Applied(2, FINGERPRINT, None), 0.1)
     assert ballots(gather(chain, member, 0.2)) == [chain.ballot(chain.record().id)]
 
 
@@ -107,10 +117,10 @@ def test_a_lone_member_has_nobody_to_ask() -> None:
     chain = Chain(1)
     chain.grow(updates=[])
     member = chain.member(0, recall=True, load=False)
-    effects = member.loaded(chain.round - 1, FINGERPRINT, None, 0.0)
+    effects = member.handle(Loaded(chain.round - 1, FINGERPRINT, None), 0.0)
     assert of(Recall, effects) == []
     own = chain.announcement(0)
-    effects += member.trained(chain.round, own.update, own.size, own.tokens, own.loss, 1.0)
+    effects += member.handle(Trained(chain.round, own.update, own.size, own.tokens, own.loss), 1.0)
     assert [ballot.block for ballot in ballots(effects) if isinstance(ballot, Ballot)]
 
 
@@ -147,11 +157,11 @@ def test_what_is_voted_for_is_on_disk_before_the_vote(chain: Chain) -> None:
     for peer in chain.membership.peers:
         if peer != member.me:
             skip = chain.envelope(peer, "skip", chain.ballot(NO_BLOCK))
-            effects = member.receive(skip, 1.0)
-    leader = member.current.agreement.leader(2)
+            effects = member.handle(Heard(skip), 1.0)
+    leader = member._current.agreement.leader(2)
     if leader != member.me:
         again = chain.envelope(leader, "proposal", Proposal(2, chain.record()))
-        effects = member.receive(again, 1.0)
+        effects = member.handle(Heard(again), 1.0)
     assert ballots(effects)
     assert of(Remember, effects) == []
 
@@ -168,18 +178,18 @@ def test_a_voter_that_was_restarted_serves_and_repeats_the_record(chain: Chain) 
     effects = gather(chain, member)
     said = [effect.envelope for effect in effects if isinstance(effect, (Publish, Remember))]
     again = chain.member(voter, said=said, load=False)
-    again.loaded(1, FINGERPRINT, None, 0.0)
+    again.handle(Loaded(1, FINGERPRINT, None), 0.0)
     assert any(envelope.kind == "proposal" for envelope in again.messages(2))
     record = chain.record()
     effects = []
     for peer in chain.membership.peers:
         update = chain.announcement(peer).update
-        effects += again.update_held(update, 0.0)
+        effects += again.handle(UpdateHeld(update), 0.0)
         if peer not in (voter, leaders[0]):
             vote = chain.envelope(peer, "vote", chain.ballot(record.id))
-            effects += again.receive(vote, 0.0)
+            effects += again.handle(Heard(vote), 0.0)
     # It leads slot 2 and repeats what a quorum has voted for.
-    effects += again.tick(5.0)
+    effects += again.handle(Tick(), 5.0)
     proposals = [
         message
         for effect in of(Publish, effects)

@@ -11,6 +11,16 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 from distro_node.protocol.member.effects import Apply, Effect, Publish, Resync, Train
+from distro_node.protocol.member.inputs import (
+    Applied,
+    Goodbye,
+    Heard,
+    Learned,
+    Loaded,
+    Rebased,
+    Trained,
+    UpdateHeld,
+)
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.messages import Announcement, Leave, decode_message
 from simulation.chain import FINGERPRINT, Chain, update_of
@@ -47,15 +57,15 @@ class Seat:
 
     def loads(self, round_: int | None = None) -> list[Effect]:
         last = self.chain.round - 1 if round_ is None else round_
-        return self.member.loaded(last, FINGERPRINT, None, 0.0)
+        return self.member.handle(Loaded(last, FINGERPRINT, None), 0.0)
 
     def trains(self, round_: int) -> list[Effect]:
-        return self.member.trained(round_, update_of(self.me, round_), 1000, 500, 2.5, 0.0)
+        return self.member.handle(Trained(round_, update_of(self.me, round_), 1000, 500, 2.5), 0.0)
 
     def decides(self, **parts: Any) -> list[Effect]:
         """The others' record of the round arrives, and what it needs."""
         decided = self.chain.grow(**parts)
-        return self.member.receive_decided(decided, 0.0) + self.fetches()
+        return self.member.handle(Learned(decided), 0.0) + self.fetches()
 
     def misses(self) -> list[Effect]:
         """The others decide on a round without it."""
@@ -65,11 +75,11 @@ class Seat:
         """Whatever updates it asks for are there."""
         round_ = self.member.applied_round + 1
         updates = self.chain.ledger[round_].record.updates
-        return [e for entry in updates for e in self.member.update_held(entry.update, 0.0)]
+        return [e for entry in updates for e in self.member.handle(UpdateHeld(entry.update), 0.0)]
 
     def applies(self, round_: int | None = None, fingerprint: int = FINGERPRINT) -> list[Effect]:
         last = self.chain.round - 1 if round_ is None else round_
-        return self.member.applied(last, fingerprint, None, 0.0)
+        return self.member.handle(Applied(last, fingerprint, None), 0.0)
 
 
 def test_the_next_round_is_trained_while_this_one_is_in_flight() -> None:
@@ -186,10 +196,10 @@ def test_a_change_of_chain_forgets_it_too() -> None:
     seat.trains(4)
     seat.decides(updates=[])
     seat.applies()
-    assert of(Resync, seat.member.rebase(other.ledger, 0.0))
+    assert of(Resync, seat.member.handle(Rebased(other.ledger), 0.0))
     # A trainer at work ends what it began.
     assert seat.trains(5) == []
-    effects = seat.member.loaded(3, FINGERPRINT, None, 0.0)
+    effects = seat.member.handle(Loaded(3, FINGERPRINT, None), 0.0)
     assert announced(effects) == []
     assert trained_for(effects) == [4]
 
@@ -210,7 +220,7 @@ def test_a_restart_in_mid_flight_resumes() -> None:
 def test_a_leaver_computes_nothing_ahead() -> None:
     seat = Seat()
     seat.loads()
-    effects = seat.member.leave(0.0)
+    effects = seat.member.handle(Goodbye(), 0.0)
     assert Leave(2) in [decode_message(effect.envelope) for effect in of(Publish, effects)]
     assert trained_for(seat.trains(2)) == []
 
@@ -246,7 +256,7 @@ def test_a_newcomer_computes_the_round_after_its_first_and_is_not_waited_for() -
     seat.chain.grow(admitted=[seat.chain.admission(9)])
     assert newcomer in seat.chain.membership
     member = seat.chain.member(newcomer, load=False)
-    effects = member.loaded(2, FINGERPRINT, None, 0.0)
+    effects = member.handle(Loaded(2, FINGERPRINT, None), 0.0)
     assert trained_for(effects) == [4]
     assert of(Train, effects)[0].samples
     # A member that holds all the others' updates need wait for nobody.
@@ -254,11 +264,11 @@ def test_a_newcomer_computes_the_round_after_its_first_and_is_not_waited_for() -
     seat.loads()
     for peer in seat.others:
         envelope = seat.chain.envelope(peer, "announcement", seat.chain.announcement(peer))
-        seat.member.receive(envelope, 0.0)
-        seat.member.update_held(update_of(peer, 3), 0.0)
-    assert seat.member.current.ready_since is None
+        seat.member.handle(Heard(envelope), 0.0)
+        seat.member.handle(UpdateHeld(update_of(peer, 3)), 0.0)
+    assert seat.member._current.ready_since is None
     seat.trains(3)
-    assert seat.member.current.ready_since is not None
+    assert seat.member._current.ready_since is not None
     # From then on its samples count like anybody's.
     seat.chain.grow(updates=[seat.chain.update(peer) for peer in (seat.me, *seat.others)])
     assert seat.chain.ledger.share(4, newcomer) == of(Train, effects)[0].samples

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.replaying import KEPT_ROUNDS, choose_state
 from distro_node.protocol.member.collection import Holdings
 from distro_node.protocol.member.effects import Effect, FetchUpdate, Resync
 from distro_node.protocol.member.replica import Replica
@@ -38,6 +39,23 @@ def test_what_is_replayed_is_never_more_than_a_snapshot(share: float, reloaded: 
     effects = replica.next(chain.ledger, Holdings())
     assert reloads(effects) == reloaded
     assert any(isinstance(effect, FetchUpdate) for effect in effects) != reloaded
+
+
+def test_who_was_away_for_long_does_not_replay_what_nobody_keeps() -> None:
+    """However little it is: members keep updates of some hundred rounds for those who were away."""
+    chain = Chain(1, snapshot_interval=INTERVAL)
+    while chain.round <= 2 * INTERVAL + KEPT_ROUNDS + 5:
+        chain.grow(updates=[])
+    for round_, reloaded in ((1, True), (INTERVAL, True), (2 * INTERVAL, False)):
+        replica = Replica(ME, INTERVAL)
+        replica.loaded(round_, FINGERPRINT, None)
+        assert reloads(replica.next(chain.ledger, Holdings())) == reloaded, round_
+    # Nor does it load a state of its own that leads there, when it starts.
+    assert choose_state([-1, 1, INTERVAL], chain.ledger) is None
+    assert choose_state([-1, 1, 2 * INTERVAL], chain.ledger) == 2 * INTERVAL
+    assert choose_state([-1, 1, INTERVAL], chain.ledger.truncated(3 * INTERVAL)) == INTERVAL
+    # One of rounds that the ledger lost is no state of this chain.
+    assert choose_state([-1, 1, INTERVAL], chain.ledger.truncated(3)) == 1
 
 
 def test_what_nobody_has_any_more_is_not_waited_for() -> None:

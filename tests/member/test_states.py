@@ -8,6 +8,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from distro_node.protocol.member.inputs import (
+    Applied,
+    Goodbye,
+    Heard,
+    Learned,
+    Loaded,
+    Rebased,
+    Recalled,
+    UpdateHeld,
+)
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.member.states import (
     MEANINGS,
@@ -39,37 +49,37 @@ class Stage:
         recall = state == "recalling" or unsure
         self.member: Member = self.chain.member(who, recall=recall, load=False)
         if state == "applying":
-            self.member.loaded(0, FINGERPRINT, None, 0.0)
+            self.member.handle(Loaded(0, FINGERPRINT, None), 0.0)
         elif state != "loading":
-            self.member.loaded(1, FINGERPRINT, None, 0.0)
+            self.member.handle(Loaded(1, FINGERPRINT, None), 0.0)
         if state == "agreeing" or (state == "recalling" and unsure):
             self.gather()
         if state in ("leaving", "left"):
-            self.member.leave(0.0)
+            self.member.handle(Goodbye(), 0.0)
 
     def gather(self) -> None:
         for peer in self.chain.membership.peers:
             said = self.chain.announcement(peer)
             # Its own, too: said in an earlier life, and remembered by others.
-            self.member.receive(self.chain.envelope(peer, "announcement", said), 0.0)
-            self.member.update_held(said.update, 0.0)
+            self.member.handle(Heard(self.chain.envelope(peer, "announcement", said)), 0.0)
+            self.member.handle(UpdateHeld(said.update), 0.0)
 
     # What may happen
 
     def is_loaded(self) -> None:
-        self.member.loaded(self.chain.round - 1, FINGERPRINT, None, 0.0)
+        self.member.handle(Loaded(self.chain.round - 1, FINGERPRINT, None), 0.0)
 
     def is_loaded_late(self) -> None:
-        self.member.loaded(0, FINGERPRINT, None, 0.0)
+        self.member.handle(Loaded(0, FINGERPRINT, None), 0.0)
 
     def has_applied(self) -> None:
         for round_ in range(self.member.applied_round + 1, self.chain.round):
             for entry in self.chain.ledger[round_].record.updates:
-                self.member.update_held(entry.update, 0.0)
-            self.member.applied(round_, FINGERPRINT, None, 0.0)
+                self.member.handle(UpdateHeld(entry.update), 0.0)
+            self.member.handle(Applied(round_, FINGERPRINT, None), 0.0)
 
     def has_recalled(self) -> None:
-        self.member.recalled(self.member.round, 0.0)
+        self.member.handle(Recalled(self.member.round), 0.0)
 
     def has_gathered(self) -> None:
         self.gather()
@@ -83,7 +93,7 @@ class Stage:
         self.has_applied()
 
     def decides(self, **parts: Any) -> None:
-        self.member.receive_decided(self.chain.grow(**parts), 0.0)
+        self.member.handle(Learned(self.chain.grow(**parts)), 0.0)
         self.steps.append(self.member.state)
 
     def counts_out(self) -> None:
@@ -102,12 +112,12 @@ class Stage:
         self.decides(evidence=(proof,))
 
     def leaves(self) -> None:
-        self.member.leave(0.0)
+        self.member.handle(Goodbye(), 0.0)
 
     def changes_chains(self) -> None:
         self.other.grow()
         self.other.grow()
-        self.member.rebase(self.other.ledger, 0.0)
+        self.member.handle(Rebased(self.other.ledger), 0.0)
 
 
 EVENTS: list[Callable[[Stage], None]] = [
@@ -168,7 +178,7 @@ def test_simulated_members_take_no_other_way(seed: int, monkeypatch: pytest.Monk
         elif fate < 0.5:
             swarm.add(index)
         elif fate < 0.6:
-            victim.tell(victim.member.leave)
+            victim.tell(Goodbye())
         elif dead := [node for node in swarm.nodes if not node.alive]:
             chosen = swarm.random.choice(dead)
             swarm.nodes.remove(chosen)

@@ -11,12 +11,15 @@ from distro_node.node import sync
 from distro_node.node.network import requests
 from distro_node.node.network.network import Network
 from distro_node.node.sync import catch_up, serve_sync
+from distro_node.protocol.chain import catching_up
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import (
     MAX_SYNC_RESPONSE_BYTES,
     SYNC_PROTOCOL,
     SyncResponse,
+    answer_to,
     compose_response,
+    decode_request,
 )
 from distro_node.protocol.wire.encoding import encode
 from network.support import PATIENCE_SECONDS, star
@@ -45,10 +48,24 @@ def says(response: SyncResponse) -> Answer:
     return answer
 
 
+def serves(ledger: Ledger) -> Answer:
+    """What an honest member with this ledger answers."""
+
+    async def answer(peer: PeerId, request: bytes) -> bytes:
+        height, ids, entries, _ = answer_to(decode_request(request), ledger, lambda round_: [])
+        return encode(compose_response(height, entries, [], ids))
+
+    return answer
+
+
 async def follow(network: Network, chain: Chain) -> Ledger:
     ledger, kept = Ledger(chain.manifest), []
     await catch_up(
-        network, chain.manifest, ledger, keep=kept.append, report=lambda done, total: None
+        network,
+        chain.manifest,
+        ledger,
+        keep=lambda *entries: kept.extend(entries),
+        report=lambda done, total: None,
     )
     assert kept == [ledger[number] for number in range(len(ledger))]
     return ledger
@@ -65,17 +82,13 @@ async def test_a_ledger_comes_whole_and_each_entry_once(chain: Chain) -> None:
 async def test_nobody_there_is_no_ledger(chain: Chain) -> None:
     async with star(2) as (a, _):
         ledger = Ledger(chain.manifest)
-        options = {"keep": lambda decided: None, "report": lambda done, total: None}
+        options = {"keep": lambda *decided: None, "report": lambda done, total: None}
         assert not await catch_up(a, chain.manifest, ledger, **options)
         assert len(ledger) == 0
 
 
 async def test_a_stale_head_is_not_the_last_word(chain: Chain) -> None:
-    old = compose_response(5, [chain.ledger[number] for number in range(5)], [])
-
-    async def stale(peer: PeerId, request: bytes) -> bytes:
-        given = sync.decode_request(request).round
-        return encode(SyncResponse(5, old.entries[given:], ()))
+    stale = serves(chain.ledger.truncated(5))
 
     async with star(4) as (a, *others):
         for other in others[:2]:
@@ -105,7 +118,7 @@ async def test_forged_rounds_and_empty_claims_are_offences(chain: Chain) -> None
 async def test_who_does_not_come_to_an_end_is_not_waited_for(
     chain: Chain, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync, "_DAWDLE_SECONDS", 0.5)
+    monkeypatch.setattr(catching_up, "DAWDLE_SECONDS", 0.5)
     # What each may take for an answer, and for thinking of one: far more than anybody waits here.
     monkeypatch.setattr(sync, "_TIMEOUT_SECONDS", 1000.0)
     monkeypatch.setattr(requests, "_HANDLER_SECONDS", 1000.0)
@@ -124,3 +137,32 @@ async def test_who_does_not_come_to_an_end_is_not_waited_for(
         serve_sync(honest, chain.manifest, chain.member(0))
         with trio.fail_after(PATIENCE_SECONDS):
             assert len(await follow(a, chain)) == ROUNDS
+
+
+async def test_a_liar_cannot_keep_a_starting_node_busy(chain: Chain) -> None:
+    """It signs rounds alone as fast as it is asked, and claims more and more of them. The others say
+    where the chain ends."""
+    liar = chain.membership.peers[0]
+    forged = chain.fork()
+    others = [peer for peer in forged.membership.peers if peer != liar]
+    gone = [forged.silence(peer) for peer in others]
+    forged.grow(signers=[liar], silent=others, departed=gone)
+    asked = 0
+
+    async def endless(peer: PeerId, request: bytes) -> bytes:
+        nonlocal asked
+        wanted = decode_request(request)
+        asked += wanted.most
+        while len(forged.ledger) < min(wanted.round + wanted.most, 5000):
+            forged.grow()
+        height, ids, entries, _ = answer_to(wanted, forged.ledger, lambda round_: [])
+        return encode(compose_response(height + 1000, entries, [], ids))
+
+    async with star(4) as (a, evil, *honest):
+        hostile(evil, endless)
+        for number, other in enumerate(honest):
+            serve_sync(other, chain.manifest, chain.member(number))
+        ledger = await follow(a, chain)
+        assert ledger.head == chain.ledger.head
+        # What it has in common with the others, and its last certificate, which proves nothing.
+        assert asked <= ROUNDS + 1

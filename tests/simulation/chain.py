@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
+from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.ledger import Ledger, snapshot_round
+from distro_node.protocol.chain.sync import Answer, Question, answer_to
+from distro_node.protocol.member.inputs import Loaded
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import AdmissionSpec, Manifest
 from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import (
@@ -52,6 +56,10 @@ def ticket(manifest: Manifest, issuer: Identity, peer: PeerId) -> bytes:
 
 def update_of(peer: PeerId, round_: int) -> ContentId:
     return content_id(peer + round_.to_bytes(8, "big"))
+
+
+Answering = Callable[[Question], Answer | None]
+"""How a peer answers."""
 
 
 class Chain:
@@ -254,7 +262,7 @@ class Chain:
         )
         member.restore(said, now)
         if load:
-            member.loaded(self.round - 1, FINGERPRINT, None, now)
+            member.handle(Loaded(self.round - 1, FINGERPRINT, None), now)
         return member
 
     def _key(self, who: int | PeerId) -> Identity:
@@ -264,3 +272,32 @@ class Chain:
 def by_invitation() -> tuple[Identity, AdmissionSpec]:
     issuer = identity(60)
     return issuer, AdmissionSpec(policy="invite", issuer=issuer.peer)
+
+
+def compared(
+    ours: Ledger, theirs: Ledger | Answering, *, abandoned: bool = False, rests: Rests | None = None
+) -> Ledger | None:
+    """The chain that a member on `ours` follows, of its own and that of one peer; None for its own.
+
+    Raises `ProtocolError` for what the peer is blamed for.
+    """
+    peer = ours.manifest.founder
+    comparison = Comparison(ours, [peer], rests or Rests(), abandoned=abandoned)
+    answering = theirs if callable(theirs) else answers(theirs)
+    while not comparison.done:
+        for question in comparison.questions(0.0):
+            blame = comparison.answered(question.peer, answering(question), 0.0)
+            if blame is not None:
+                raise ProtocolError(blame.reason, blame.text)
+    return comparison.better
+
+
+def answers(ledger: Ledger) -> Answering:
+    """What an honest peer with this ledger answers."""
+
+    def answering(question: Question) -> Answer:
+        request = question.request(ledger.swarm)
+        height, ids, entries, _ = answer_to(request, ledger, lambda round_: [])
+        return Answer(height, ids, at_hand=list(entries))
+
+    return answering

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from distro_node.protocol.member.inputs import Goodbye
+
 from .node import Disk, Fuse, Node
 
 if TYPE_CHECKING:
@@ -203,9 +205,9 @@ class Faults:
                 if node.member.at_tip and len(here) > 2 and not self._corrupted:
                     self._corrupted = True
                     node.parameters += 1
-                    node.member.replica.fingerprint = node.parameters
+                    node.member._replica.fingerprint = node.parameters
             case "leave":
-                node.tell(node.member.leave)
+                node.tell(Goodbye())
                 swarm.clock.after(5.0, node.stop)
                 swarm.clock.after(8.0, self._start, node.index, node.disk)
 

@@ -222,8 +222,9 @@ FORMATS: dict[str, Format] = {
     "manifest": Format(MANIFEST, _decode_manifest, named=True),
     "manifest_additions": Format(ADDITIONS, _decode_manifest, named=True),
     "blob_list": Format(BLOBS, lambda data: decode_blob_list(data, "snapshot", BLOBS.size)),
-    "sync_request": Format(SyncRequest(bytes(range(32)), 51), decode_request),
+    "sync_request": Format(SyncRequest(bytes(range(32)), 51, (1, 25, 50), 64), decode_request),
     "sync_response": Format(
-        SyncResponse(52, (encode(DECIDED),), (b"an envelope", b"another")), decode_response
+        SyncResponse(52, (_id("record"),), (encode(DECIDED),), (b"an envelope", b"another")),
+        decode_response,
     ),
 }

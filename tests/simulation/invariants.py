@@ -425,8 +425,9 @@ class Watch:
         """Count what a member keeps of others."""
         member = node.member
         members = len(member.members)
-        mailbox = member._inbox.mailbox
-        agreement = member.current.agreement
+        # What a member keeps is nobody's business but this check's.
+        mailbox = member._inbox._mailbox
+        agreement = member._current.agreement
         counts = {
             # Own words about a chain that was left may be about later rounds.
             "rounds in the mailbox": (
@@ -435,8 +436,8 @@ class Watch:
             ),
             "bytes of one sender": (max(mailbox._bytes.values(), default=0), MEMBER_BYTES),
             "slots": (len(agreement._slots), agreement.slot + SLOT_WINDOW),
-            "requests for admission": (len(member._inbox.joins._waiting), 1024),
-            "announcements": (len(member.current.collection.announcements()), members),
+            "requests for admission": (len(member._joins._waiting), 1024),
+            "announcements": (len(member._current.collection.announcements()), members),
             "updates held": (
                 len(member._holdings.held),
                 # Who has changed to a shorter chain has applied more than there is.

@@ -14,6 +14,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.protocol.chain.agreement import SLOT_WINDOW
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.effects import Effect, Publish, Train
+from distro_node.protocol.member.round import Round
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
@@ -30,6 +31,7 @@ from distro_node.protocol.wire.messages import (
     Record,
     RecordId,
     SignedBallot,
+    UpdateEntry,
 )
 
 from .keys import identity
@@ -57,6 +59,8 @@ LIES = (
     "stale certificate",
     "wrong parent",
     "deluge",
+    "two sizes",
+    "wrong size",
 )
 
 CONSPIRACY = "conspiracy"
@@ -88,6 +92,11 @@ class Liar(Node):
         self._chance = random.Random(f"liar {self.swarm.random.random()}")
         self._heard: list[Envelope] = []
         self._poured = False
+
+    @property
+    def _current(self) -> Round:
+        """The round at the tip: a liar knows all that its own member knows."""
+        return self.member._current
 
     # Hooks
 
@@ -125,7 +134,7 @@ class Liar(Node):
         if "usurp" in self.tells and envelope.kind == "announcement":
             self._usurp()
         if CONSPIRACY in self.tells and envelope.kind == "announcement":
-            current = self.member.current
+            current = self._current
             self._conspire("vote", Ballot(current.number, current.parent, 1, NO_BLOCK, b""))
 
     def trained(self, effect: Train, update: ContentId) -> None:
@@ -157,7 +166,7 @@ class Liar(Node):
         return set(nodes[: len(nodes) // 2]), set(nodes[len(nodes) // 2 :])
 
     def _own_update(self) -> ContentId | None:
-        collection = self.member.current.collection
+        collection = self._current.collection
         own = [said.update for peer, said in collection.announcements() if peer == self.peer]
         return own[0] if own else None
 
@@ -168,14 +177,23 @@ class Liar(Node):
             self._say(
                 "announcement", dataclasses.replace(said, update=content_id(b"no" + said.update))
             )
+        elif "two sizes" in self.tells:
+            one, other = self._halves()
+            self.swarm.gossip(self, envelope, one)
+            self._say("announcement", self._missized(said), other)
         else:
             self.swarm.gossip(self, envelope)
+
+    def _missized(self, said: Announcement) -> Announcement:
+        """Another size for the same update."""
+        sizes = (said.size - 1, said.size + 1, (1 << 32) - 1)
+        return dataclasses.replace(said, size=self._chance.choice(sizes))
 
     def _copy(self, envelope: Envelope) -> None:
         said = read(envelope)
         assert isinstance(said, Announcement)
         if said.round == self.member.round and envelope.sender != self.peer:
-            self._say("announcement", said)
+            self._say("announcement", self._missized(said) if "wrong size" in self.tells else said)
 
     def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
         record = self._forged(proposal.record)
@@ -204,6 +222,9 @@ class Liar(Node):
         if "wrong parent" in self.tells and record.round > 1:
             parent = self.member.ledger.parent(record.round - 1)
             return dataclasses.replace(record, parent=parent, updates=(), departed=())
+        if "wrong size" in self.tells:
+            # Signed by whom it is about, so the record holds.
+            return dataclasses.replace(record, updates=tuple(map(self._resized, record.updates)))
         if "forged admission" in self.tells:
             stranger = identity(900 + self._chance.randrange(50)).peer
             entry = AdmissionEntry(stranger, JoinRequest(record.round, b""), bytes(64))
@@ -217,6 +238,18 @@ class Liar(Node):
             return dataclasses.replace(record, updates=kept, departed=(entry,))
         return None
 
+    def _resized(self, entry: UpdateEntry) -> UpdateEntry:
+        if entry.peer != self.peer:
+            return entry
+        current, fingerprint = self._current, self.member.fingerprint or 0
+        said = Announcement(
+            *(current.number, current.parent, entry.update, entry.size),
+            *(entry.tokens, entry.loss, fingerprint),
+        )
+        said = self._missized(said)
+        signature = self.sign("announcement", encode(said)).signature
+        return dataclasses.replace(entry, size=said.size, signature=signature)
+
     def _cast(self, envelope: Envelope, ballot: Ballot) -> None:
         kind = envelope.kind
         if CONSPIRACY in self.tells:
@@ -224,7 +257,7 @@ class Liar(Node):
             return
         if "false silence" in self.tells:
             others = set(self.member.members) - {self.peer}
-            membership = self.member.current.membership
+            membership = self._current.membership
             if self._chance.random() < 0.5 and others:
                 others = set(self._chance.sample(sorted(others), max(1, len(others) // 2)))
             ballot = dataclasses.replace(ballot, silent=membership.mask(others))
@@ -233,7 +266,7 @@ class Liar(Node):
         if kind == "vote" and "two votes" in self.tells:
             one, other = self._halves()
             self.swarm.gossip(self, envelope, one)
-            for block in list(self.member.current.agreement.records):
+            for block in list(self._current.agreement.records):
                 if block != ballot.block:
                     self._say("vote", dataclasses.replace(ballot, block=block), other)
                     return
@@ -243,7 +276,7 @@ class Liar(Node):
             return
         if "finalize and skip" in self.tells and kind in ("finalize", "vote"):
             self.swarm.gossip(self, envelope)
-            for block in list(self.member.current.agreement.records):
+            for block in list(self._current.agreement.records):
                 self._say("finalize", dataclasses.replace(ballot, block=block))
             self._say("skip", dataclasses.replace(ballot, block=NO_BLOCK))
             return
@@ -252,7 +285,7 @@ class Liar(Node):
     def _conspire(self, kind: str, ballot: Ballot) -> None:
         """Three of ten and one whom they leave out of their accusation would be a quorum: in every
         other round for what all vote for, and else, slot after slot, for what nobody proposed."""
-        swarm, membership = self.swarm, self.member.current.membership
+        swarm, membership = self.swarm, self._current.membership
         honest = [p for p in membership.peers if swarm.number(p) not in swarm.watch.liars]
         victim = honest[ballot.round % len(honest)] if honest else self.peer
         mask = membership.mask(peer for peer in honest if peer != victim)
@@ -268,7 +301,7 @@ class Liar(Node):
 
     def _usurp(self) -> None:
         """Propose in a slot that is somebody else's."""
-        current = self.member.current
+        current = self._current
         fingerprint = self.member.fingerprint
         if fingerprint is None:
             return
@@ -279,14 +312,14 @@ class Liar(Node):
             updates=(),
             admitted=(),
             departed=(),
-            snapshot=self.member.replica.snapshot,
+            snapshot=self.member._replica.snapshot,
         )
         for slot in range(1, 4):
             self._say("proposal", Proposal(slot, record))
 
     def _flood(self) -> None:
         """Say much that must be kept, or looks so."""
-        current, chance = self.member.current, self._chance
+        current, chance = self._current, self._chance
         mask = current.membership.mask(())
         for _ in range(_FLOOD):
             round_ = current.number + chance.randrange(9)
@@ -314,7 +347,7 @@ class Liar(Node):
 
     def _pour(self) -> None:
         """Say as much about a round to come as nobody can check yet."""
-        current = self.member.current
+        current = self._current
         others = [node.index for node in self.swarm.alive if node is not self]
         target = {self._chance.choice(others)}
         for number in range(_DELUGE):

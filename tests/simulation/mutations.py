@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from distro_node.protocol.chain import agreement, certificates, fork, ledger
 from distro_node.protocol.chain.evidence import RULED_OUT
-from distro_node.protocol.member import mailbox, member, proposing, replica, round
+from distro_node.protocol.member import fetching, mailbox, member, proposing, replica, round
 from distro_node.protocol.wire.membership import quorum
 
 from .faults import Family
@@ -135,6 +135,7 @@ def _votes_for_every_proposal() -> list[Patch]:
         return self.records[state.proposal]
 
     return [
+        (agreement.Agreement, "check_proposal", lambda self, sender, slot, record: None),
         (agreement.Agreement, "add_proposal", add_proposal),
         (agreement.Agreement, "votable", votable),
     ]
@@ -202,8 +203,8 @@ def _takes_any_certificate() -> list[Patch]:
 def _prefers_the_lighter() -> list[Patch]:
     original = ledger.Ledger.weight_from
 
-    def weight(self: Any, since: int) -> Any:
-        heavy = original(self, since)
+    def weight(self: Any, since: int, end: int | None = None) -> Any:
+        heavy = original(self, since, end)
         return heavy._replace(
             followers=100 - heavy.followers,
             updates=-heavy.updates,
@@ -240,7 +241,10 @@ def _listens_to_usurpers() -> list[Patch]:
         with patch.object(agreement.Agreement, "leader", lambda self, slot: sender):
             original(self, sender, slot, record)
 
-    return [(agreement.Agreement, "add_proposal", add_proposal)]
+    return [
+        (agreement.Agreement, "add_proposal", add_proposal),
+        (agreement.Agreement, "check_proposal", lambda self, sender, slot, record: None),
+    ]
 
 
 def _admits_anybody() -> list[Patch]:
@@ -276,6 +280,17 @@ def _refuses_second_ballots() -> list[Patch]:
         original(self, kind, sender, ballot, signature)
 
     return [(agreement.Agreement, "add_ballot", add_ballot)]
+
+
+def _judges_by_size() -> list[Patch]:
+    """As the daemon did, and the simulator did not."""
+    original = fetching.Fetching.arrived
+
+    def arrived(self: Any, wanted: Any, *, decodes: bool) -> Any:
+        # Updates of simulated members come to even numbers of bytes.
+        return original(self, wanted, decodes=decodes and wanted.size % 2 == 0)
+
+    return [(fetching.Fetching, "arrived", arrived)]
 
 
 MUTATIONS = (
@@ -355,6 +370,14 @@ MUTATIONS = (
         ("forged leave",),
     ),
     Mutation("the mailbox has no bound", _keeps_everything, "liars", 10, "memory", ("deluge",)),
+    Mutation(
+        "an update is judged by a size that was announced",
+        _judges_by_size,
+        "liars",
+        20,
+        "progress",
+        ("two sizes",),
+    ),
     Mutation("any slot may start afresh", _builds_on_nothing, "network", 60, "ballots"),
     Mutation(
         "a second ballot never counts",

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.protocol.chain.fork import better_chain
+from distro_node.protocol.chain.comparing import Rests
 from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.replaying import choose_state
 from distro_node.protocol.member.effects import (
     Apply,
     AskSync,
@@ -30,6 +31,18 @@ from distro_node.protocol.member.effects import (
     Resync,
     Train,
 )
+from distro_node.protocol.member.fetching import FETCH_PAUSE_SECONDS, Fetching
+from distro_node.protocol.member.inputs import (
+    Applied,
+    Heard,
+    Input,
+    Learned,
+    Loaded,
+    Rebased,
+    Tick,
+    Trained,
+    UpdateHeld,
+)
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Decided, SnapshotEntry
@@ -43,8 +56,6 @@ if TYPE_CHECKING:
 UPDATE_BYTES = 2_800_000
 APPLY_SECONDS = 0.05
 
-# As in the daemon's runner.
-_FETCH_PAUSE_SECONDS = 1.0
 # A peer that does not answer is given up when its connection breaks.
 BROKEN_SECONDS = 4.0
 # What arrives at a stopped process until its connections break, and no more than buffers hold.
@@ -115,8 +126,10 @@ class Node:
         self.died_of_fuse: Callable[[Node], None] = lambda node: None
         self._frozen = False
         self._busy_until = 0.0
-        self._inbox: list[tuple[Callable[..., list[Effect]], tuple[Any, ...]]] = []
-        self._fetching: set[tuple[int, ContentId]] = set()
+        self._inbox: list[Input] = []
+        self._fetching = Fetching()
+        self.rests = Rests()
+        """Whose chains were moved in vain."""
         self._syncing = False
         self._settling = False
         self._generation = 0
@@ -143,7 +156,7 @@ class Node:
             recall=not self.disk.said,
         )
         self.member.restore(self.disk.said, self.now)
-        self.load()
+        self.load(certified_only=False)
         # Clocks are not in step.
         self.swarm.clock.after(self.swarm.tick_seconds * self.swarm.random.random(), self._tick)
 
@@ -170,8 +183,8 @@ class Node:
         self._frozen = value
         if not value:
             waiting, self._inbox = self._inbox, []
-            for act, arguments in waiting:
-                self.tell(act, *arguments)
+            for what in waiting:
+                self.tell(what)
 
     def stop(self) -> None:
         """Die at once, unless it is dead."""
@@ -187,24 +200,24 @@ class Node:
             if not self.swarm.genuine(envelope):
                 self.swarm.reject("bad_signature")
                 return
-            self.tell(self.member.receive, envelope)
+            self.tell(Heard(envelope))
 
     def deliver_decided(self, decided: Decided) -> None:
         """A ledger entry arrived in an answer."""
-        self.tell(self.member.receive_decided, decided)
+        self.tell(Learned(decided))
 
-    def tell(self, act: Callable[..., list[Effect]], *arguments: Any) -> None:
+    def tell(self, what: Input) -> None:
         """Tell the state machine something, when the process runs, and do what it asks for."""
         if not self.alive:
             return
         if self._frozen:
             if len(self._inbox) < _BUFFERED:
-                self._inbox.append((act, arguments))
+                self._inbox.append(what)
         elif self._busy_until > self.swarm.clock.now:
-            self.swarm.clock.at(self._busy_until, self.tell, act, *arguments)
+            self.swarm.clock.at(self._busy_until, self.tell, what)
         else:
             try:
-                effects = act(*arguments, self.now)
+                effects = self.member.handle(what, self.now)
             except ProtocolError as error:
                 self.swarm.reject(error.reason)
             else:
@@ -274,7 +287,7 @@ class Node:
                     swarm.sync(self, round_)
             case Resync(reason):
                 swarm.trace.note(swarm.now, self.index, "resyncs", reason)
-                self.load()
+                self.load(certified_only=True)
             case Fork():
                 if not self._settling:
                     self._settling = True
@@ -292,11 +305,17 @@ class Node:
         self.swarm.watch.published(self, envelope)
         self.swarm.gossip(self, envelope)
 
-    def load(self) -> None:
-        """Load the newest certified snapshot, from the own disk or from somebody who has it."""
+    def load(self, *, certified_only: bool) -> None:
+        """Load an own snapshot that will do, or the newest certified one from somebody who has it."""
         self._generation += 1
         self._jobs.clear()
-        self._load_snapshot(self._generation)
+        ledger = self.member.ledger
+        chosen = None if certified_only else choose_state({-1, *self.disk.snapshots}, ledger)
+        if chosen is None:
+            self._load_snapshot(self._generation)
+        else:
+            entry = self.disk.snapshots.get(chosen)
+            self._loaded(chosen, self.swarm.snapshot(entry.blob) if entry else INITIAL, entry)
 
     def answered(self) -> None:
         """The question about what was missed was answered, or nobody did."""
@@ -310,15 +329,21 @@ class Node:
         self.swarm.forks += 1
         self.swarm.watch.rebased(self, better)
         self.disk.entries = [better[number] for number in range(len(better))]
+        # Those of the chain that is left are of no use on this one.
+        self.disk.snapshots = {
+            round_: entry
+            for round_, entry in self.disk.snapshots.items()
+            if round_ + 1 < len(better) and better[round_ + 1].record.snapshot == entry
+        }
         self.swarm.trace.note(self.swarm.now, self.index, "rebases", len(better), better.head)
-        self.tell(self.member.rebase, better)
+        self.tell(Rebased(better))
 
     # Private
 
     def _tick(self) -> None:
         if self.alive:
             if not self._frozen:
-                self.tell(self.member.tick)
+                self.tell(Tick())
             self.swarm.clock.after(self.swarm.tick_seconds / self.clock_rate, self._tick)
 
     def write(self, kind: str, file: list[Any], item: object) -> bool:
@@ -352,11 +377,11 @@ class Node:
             self.disk.snapshots[entry.round] = entry
             self._loaded(entry.round, parameters, entry)
         else:
-            self.swarm.clock.after(_FETCH_PAUSE_SECONDS, self._load_snapshot, generation)
+            self.swarm.clock.after(FETCH_PAUSE_SECONDS, self._load_snapshot, generation)
 
     def _loaded(self, round_: int, parameters: int, entry: SnapshotEntry | None) -> None:
         self.trainer.parameters = parameters
-        self.tell(self.member.loaded, round_, parameters, entry)
+        self.tell(Loaded(round_, parameters, entry))
 
     def _snapshot(self, round_: int) -> SnapshotEntry:
         blob = content_id(b"snapshot" + self.parameters.to_bytes(8, "big"))
@@ -389,7 +414,7 @@ class Node:
         self.disk.made.add(update)
         self.swarm.store(self, update)
         tokens = 100 * len(effect.samples)
-        self.tell(self.member.trained, effect.round, update, self.swarm.update_bytes, tokens, 2.0)
+        self.tell(Trained(effect.round, update, self.swarm.update_bytes, tokens, 2.0))
 
     def _apply(self, effect: Apply, then: Callable[[], None] = _nothing) -> None:
         record, generation = effect.record, self._generation
@@ -410,48 +435,33 @@ class Node:
 
         def done() -> None:
             if generation == self._generation:
-                self.tell(self.member.applied, record.round, fingerprint, snapshot)
+                self.tell(Applied(record.round, fingerprint, snapshot))
             then()
 
         self.swarm.clock.after(APPLY_SECONDS, done)
 
     def _fetch(self, effect: FetchUpdate) -> None:
         """Get an update; keep trying while its round needs it."""
-        key = (effect.round, effect.update)
-        if key not in self._fetching:
-            self._fetching.add(key)
+        if self._fetching.begin(effect, stored=effect.update in self.disk.blobs):
             self._try_fetch(effect)
 
     def _try_fetch(self, effect: FetchUpdate) -> None:
-        if not self.alive or effect.round <= self.member.applied_round:
-            self._fetching.discard((effect.round, effect.update))
+        if not self.alive or not self._fetching.goes_on(effect, self.member.applied_round):
+            self._fetching.end(effect)
             return
         done = None if self._frozen else self.swarm.download(self, effect)
         if done is None:
-            self.swarm.clock.after(_FETCH_PAUSE_SECONDS, self._try_fetch, effect)
+            self.swarm.clock.after(FETCH_PAUSE_SECONDS, self._try_fetch, effect)
         else:
             self.swarm.clock.at(done, self._fetched, effect)
 
     def _fetched(self, effect: FetchUpdate) -> None:
-        self._fetching.discard((effect.round, effect.update))
+        verdict = self._fetching.arrived(effect, decodes=not self.swarm.is_garbage(effect.update))
+        self._fetching.end(effect)
         if not self.alive:
             return
-        if self.swarm.is_garbage(effect.update):
+        if verdict.discard:
             self.swarm.trace.note(self.swarm.now, self.index, "refuses", effect.update)
-            self.tell(self.member.update_bad, effect.update)
-        else:
+        elif isinstance(verdict.report, UpdateHeld):
             self.swarm.store(self, effect.update)
-            self.tell(self.member.update_held, effect.update)
-
-
-def follow(ours: Ledger, theirs: Ledger, *, abandoned: bool) -> Ledger | None:
-    """Compare chains as the daemon does: from where they part. None: keep ours.
-
-    Raises `ProtocolError` if theirs does not hold.
-    """
-    first = 0
-    shortest = min(len(ours), len(theirs))
-    while first < shortest and ours[first].record.id == theirs[first].record.id:
-        first += 1
-    run = [theirs[number] for number in range(first, len(theirs))]
-    return better_chain(ours, run, abandoned=abandoned)
+        self.tell(verdict.report)

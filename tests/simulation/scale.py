@@ -141,7 +141,7 @@ def pace_table() -> list[dict[str, Any]]:
             swarm.add(index)
         with shared_reading():
             _until(swarm, 12 if count < 10 else 6)
-        pacing = swarm.nodes[1].member.pacing
+        pacing = swarm.nodes[1].member._pacing
         decided = sorted(swarm.watch.decided_at.values())
         row = {
             "swarm": name,

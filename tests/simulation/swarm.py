@@ -13,18 +13,19 @@ from collections.abc import Callable
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.comparing import Comparison
+from distro_node.protocol.chain.sync import Answer, Question, answer_to, likely_first
 from distro_node.protocol.member.effects import FetchUpdate
-from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.member.inputs import Connected, Disconnected, Recalled
 from distro_node.protocol.wire.manifest import Manifest
-from distro_node.protocol.wire.messages import SnapshotEntry
+from distro_node.protocol.wire.messages import Decided, SnapshotEntry
 
 from .clock import Clock
 from .invariants import Watch
 from .keys import Keys, SimulatedKeys, identity
 from .letters import shared_reading
 from .network import Links, Network
-from .node import BROKEN_SECONDS, UPDATE_BYTES, Disk, Node, follow
+from .node import BROKEN_SECONDS, UPDATE_BYTES, Disk, Node
 from .toy import toy_manifest
 from .trace import Trace
 
@@ -78,7 +79,7 @@ class Swarm:
         node.start()
         for other in self.alive:
             if other is not node:
-                other.tell(other.member.peer_up, node.peer)
+                other.tell(Connected(node.peer))
         return node
 
     def prepare(self, index: int, disk: Disk | None = None, kind: type[Node] = Node) -> Node:
@@ -164,10 +165,9 @@ class Swarm:
         """Ask a random peer for what was missed, the next one if it does not answer."""
         others = [node for node in self.alive if node is not asker and self._connected(asker, node)]
         self.random.shuffle(others)
-        # As the daemon does: whoever is a member knows more.
-        members = set(asker.member.members)
-        others.sort(key=lambda node: node.peer not in members)
-        self._ask(asker, round_, others)
+        by_peer = {node.peer: node for node in others}
+        order = likely_first(list(by_peer), set(asker.member.members))
+        self._ask(asker, round_, [by_peer[peer] for peer in order])
 
     def recall(self, asker: Node, round_: int) -> None:
         """Ask all other members what they know of a round, and report when all have answered."""
@@ -180,7 +180,7 @@ class Swarm:
                 asker.deliver(envelope)
             waiting.discard(other.peer)
             if not waiting:
-                asker.tell(asker.member.recalled, round_)
+                asker.tell(Recalled(round_))
 
         for other in self.alive:
             if other.peer in waiting:
@@ -188,8 +188,14 @@ class Swarm:
                 self.clock.after(delay, answer, other)
 
     def settle(self, asker: Node) -> None:
-        """Compare a node's chain with those of its peers, one after another."""
-        self._compare(asker, [node for node in self.alive if node is not asker])
+        """Compare a node's chain with those of its peers."""
+        near = [node for node in self.alive if node is not asker and self._connected(asker, node)]
+        self.random.shuffle(near)
+        abandoned = asker.member.is_abandoned(asker.now)
+        peers = [node.peer for node in near]
+        ours = asker.member.ledger
+        comparison = Comparison(ours, peers, asker.rests, abandoned=abandoned)
+        self._carry_out(asker, comparison, lambda: asker.compared(comparison.better))
 
     # Updates and snapshots
 
@@ -229,8 +235,10 @@ class Swarm:
         if not sources or self.network.fails():
             return None
         source = self.network.least_busy(sources)
-        self.network.update_bytes += wanted.size
-        return self.network.transfer(source, asker.index, wanted.size, self.now)
+        # What is said of its size does not make it longer.
+        size = self.update_bytes
+        self.network.update_bytes += size
+        return self.network.transfer(source, asker.index, size, self.now)
 
     def snapshot(self, blob: ContentId) -> int:
         """The parameters in a snapshot."""
@@ -295,7 +303,7 @@ class Swarm:
     def _broken(self, node: Node) -> None:
         if self.node(node.index) is None:
             for other in self.alive:
-                other.tell(other.member.peer_down, node.peer)
+                other.tell(Disconnected(node.peer))
 
     def breaks(self, pairs: list[tuple[int, int]]) -> None:
         """Tell both ends of these links, whose packets no longer arrive, that they are broken."""
@@ -304,7 +312,7 @@ class Swarm:
             for one, other in pairs:
                 here, there = self.node(one), self.node(other)
                 if here and there and (there.frozen or not self._connected(here, there)):
-                    here.tell(here.member.peer_down, there.peer)
+                    here.tell(Disconnected(there.peer))
 
         self.clock.after(BROKEN_SECONDS, notice)
 
@@ -313,7 +321,7 @@ class Swarm:
         for one in self.alive:
             for other in self.alive:
                 if one is not other and self._connected(one, other):
-                    one.tell(one.member.peer_up, other.peer)
+                    one.tell(Connected(other.peer))
 
     def _ask(self, asker: Node, round_: int, others: list[Node]) -> None:
         if not asker.alive or not others:
@@ -333,12 +341,7 @@ class Swarm:
         if not other.alive or other.frozen:
             self.clock.after(BROKEN_SECONDS, self._ask, asker, round_, others)
             return
-        ledger = other.offers(asker)
-        entries = [ledger[number] for number in range(round_, len(ledger))]
-        envelopes = other.member.messages(round_) if round_ == len(ledger) else []
-        size = sum(200 * (len(e.record.updates) + len(e.certificate.ballots)) for e in entries)
-        size += sum(140 + len(envelope.body) for envelope in envelopes)
-        self.network.other_bytes += size
+        _, size, entries, envelopes = self._knows(other, asker, Question(other.peer, round_))
 
         def arrive() -> None:
             asker.answered()
@@ -349,32 +352,69 @@ class Swarm:
 
         self.clock.at(self.network.transfer(other.index, asker.index, size, self.now), arrive)
 
-    def _compare(self, asker: Node, others: list[Node]) -> None:
-        if not asker.alive:
-            return
-        if asker.frozen:
-            self.clock.after(1.0, self._compare, asker, others)
-            return
-        while others:
-            other = others.pop(0)
-            if other.alive and self._connected(asker, other) and not self.network.fails():
-                delay = 2 * self.network.latency(asker.index, other.index)
-                self.clock.after(delay, self._compared, asker, other, others)
-                return
-        asker.compared(None)
+    def _knows(
+        self, other: Node, asker: Node, question: Question
+    ) -> tuple[Answer, int, list[Decided], list[Envelope]]:
+        """What a node answers another, and what its answer comes to."""
+        ledger, request = other.offers(asker), question.request(self.manifest.swarm)
+        height, ids, told, envelopes = answer_to(request, ledger, other.member.messages)
+        entries = list(told)
+        size = sum(200 * (len(e.record.updates) + len(e.certificate.ballots)) for e in entries)
+        size += sum(140 + len(envelope.body) for envelope in envelopes) + 32 * len(ids)
+        self.network.other_bytes += size
+        return Answer(height, ids, size=size, at_hand=entries), size, entries, envelopes
 
-    def _compared(self, asker: Node, other: Node, others: list[Node]) -> None:
-        better: Ledger | None = None
-        if asker.alive and other.alive:
-            try:
-                abandoned = asker.member.is_abandoned(asker.now)
-                better = follow(asker.member.ledger, other.offers(asker), abandoned=abandoned)
-            except ProtocolError as error:
-                self.reject(error.reason)
-        if better is not None:
-            asker.compared(better)
-        else:
-            self._compare(asker, others)
+    def _carry_out(self, asker: Node, machine: Comparison, done: Callable[[], None]) -> None:
+        """Ask what the machine wants to be asked, until it is done or its node dead."""
+        ended = False
+
+        def step() -> None:
+            nonlocal ended
+            if ended or not asker.alive:
+                return
+            if asker.frozen:
+                self.clock.after(1.0, step)
+                return
+            for question in machine.questions(asker.now):
+                self._send(asker, question, take)
+            if machine.done:
+                ended = True
+                done()
+                return
+            wait = (machine.deadline(asker.now) - asker.now) / asker.clock_rate
+            self.clock.after(max(0.0, wait) + 0.001, step)
+
+        def take(peer: PeerId, answer: Answer | None) -> None:
+            if asker.alive and not ended:
+                if asker.frozen:
+                    self.clock.after(1.0, take, peer, answer)
+                    return
+                blame = machine.answered(peer, answer, asker.now)
+                if blame is not None:
+                    self.reject(blame.reason)
+                step()
+
+        step()
+
+    def _send(
+        self, asker: Node, question: Question, take: Callable[[PeerId, Answer | None], None]
+    ) -> None:
+        """Carry a question to a peer and its answer back; to a dead one it takes until the connection
+        breaks."""
+        other = self.node(self._numbers[question.peer])
+        if other is None or not self._connected(asker, other) or self.network.fails():
+            self.clock.after(BROKEN_SECONDS, take, question.peer, None)
+            return
+
+        def answer() -> None:
+            if not other.alive or other.frozen or not self._connected(asker, other):
+                self.clock.after(BROKEN_SECONDS, take, question.peer, None)
+                return
+            known, size, _, _ = self._knows(other, asker, question)
+            when = self.network.transfer(other.index, asker.index, size, self.now)
+            self.clock.at(when, take, question.peer, known)
+
+        self.clock.after(self.network.latency(asker.index, other.index), answer)
 
 
 def peers(nodes: list[Node]) -> set[PeerId]:

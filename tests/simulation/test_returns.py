@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from distro_node.protocol.member.inputs import Goodbye, Rebased
 from distro_node.protocol.wire.messages import Announcement, decode_message
 from simulation.node import Fuse
 from simulation.swarm import Node, Swarm, toy_manifest
@@ -26,7 +27,7 @@ def test_members_that_all_leave_at_once_make_no_two_chains(model: str, seed: int
     until = swarm.now + 1.5 * swarm.random.random()
     swarm.run_until(lambda: swarm.now >= until, limit=10)
     for node in nodes:
-        node.run(node.member.leave(swarm.now))
+        node.run(node.member.handle(Goodbye(), swarm.now))
     until = swarm.now + 8.0
     swarm.run_until(lambda: swarm.now >= until, limit=20)
     ledgers = [node.member.ledger for node in nodes]
@@ -39,7 +40,7 @@ def test_a_swarm_that_all_have_left_resumes(seed: int) -> None:
     swarm, nodes = start(3, seed)
     swarm.run_until(everybody_at(swarm, 5), limit=60)
     for node in nodes:
-        node.run(node.member.leave(swarm.now))
+        node.run(node.member.handle(Goodbye(), swarm.now))
     until = swarm.now + 4.0
     swarm.run_until(lambda: swarm.now >= until, limit=20)
     for node in nodes:
@@ -58,7 +59,7 @@ def test_a_swarm_that_all_have_left_resumes(seed: int) -> None:
 def damage(node: Node) -> None:
     """Let a node's parameters differ from the others', as bad memory would."""
     node.parameters += 1
-    node.member.replica.fingerprint = node.parameters
+    node.member._replica.fingerprint = node.parameters
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -150,7 +151,7 @@ def test_sides_that_change_to_each_others_chain_meet_again(seed: int) -> None:
     for side, chain in zip(sides, reversed(chains), strict=True):
         for node in side:
             node.disk.entries = [chain[r] for r in range(len(chain))]
-            node.tell(node.member.rebase, chain.truncated(len(chain)))
+            node.tell(Rebased(chain.truncated(len(chain))))
     assert not any(node.member.is_member for node in nodes)
     swarm.run_until(lambda: all(node.member.is_member for node in nodes), limit=120)
     swarm.run_until(everybody_at(swarm, max(map(len, chains)) + 3), limit=60)

@@ -1,0 +1,261 @@
+"""Catching up with a chain before a node takes part: whom to ask, how far to go on whose word, and when
+to stop.
+
+A chain of rounds can be signed by one liar alone, thousands in a second, and never ends. So nobody is
+followed for as long as it likes. First several peers say how far they are and what their record ids are;
+the *goal* is a height that at least half of them name, and the records there those that most of them
+name. What one alone is ahead of that is fetched only if its last certificate bears the signatures of
+more members, known here, than may lie together. The goal does not move while it is walked to: what is
+decided meanwhile, and what nobody vouched for, is for the running member to find out, which hears all
+others and compares chains.
+
+`questions` says what is to be asked now, `answered` takes what came; entries that were checked and
+added to the ledger come out of `drain`, to be put on disk together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ...crypto.identity import PeerId
+from ..wire.errors import ProtocolError
+from ..wire.membership import most_liars
+from ..wire.messages import Decided, RecordId
+from .certificates import check_signatures
+from .comparing import PATIENCE_SECONDS, Blame
+from .ledger import Ledger
+from .sync import Answer, Question
+
+ENOUGH = 5
+"""Peers whose word on the chain's height is asked for. Who is behind is no liar, but should not be the
+only one that a newcomer believes."""
+
+DAWDLE_SECONDS = 3.0
+"""Who takes longer than that to say it is not waited for, if others have answered."""
+
+# Behind by more than a node's ordinary delay.
+_STALE_ROUNDS = 8
+# Weeks of rounds. More than that, a running member catches up with as it goes.
+_MOST_ROUNDS = 1 << 16
+# Entries asked for at a time. Answers are bounded in bytes as well.
+_PORTION = 1024
+
+
+@dataclass
+class _Offer:
+    """What a peer says of its chain."""
+
+    height: int
+    same: bool
+    """Whether our last record is one of its chain."""
+    goal: RecordId | None = None
+    """Its record where the goal is."""
+    asked_goal: int = -1
+
+
+class CatchingUp:
+    """One node's way to the end of the chain. Times are in seconds of any steady clock."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        """`ledger` grows."""
+        self._ledger = ledger
+        self._began = len(ledger)
+        self._tip = len(ledger) - 1
+        # Who was asked, for what and when.
+        self._asked: dict[PeerId, tuple[Question, float]] = {}
+        self._offers: dict[PeerId, _Offer] = {}
+        # Who does not answer, or is of no use any more.
+        self._out: set[PeerId] = set()
+        self._goal: int | None = None
+        self._heads: set[PeerId] = set()
+        self._vouched = False
+        self._fresh: list[Decided] = []
+        self.done = False
+        """Whether nothing is to be asked any more."""
+
+    @property
+    def found(self) -> bool:
+        """Whether anybody who was asked has a chain."""
+        return bool(self._offers)
+
+    @property
+    def height(self) -> int:
+        """How far it goes, as far as that is known."""
+        return max(self._goal or 0, len(self._ledger))
+
+    @property
+    def stale(self) -> int:
+        """How many of those who were asked are behind."""
+        return sum(
+            offer.height < len(self._ledger) - _STALE_ROUNDS for offer in self._offers.values()
+        )
+
+    def drain(self) -> list[Decided]:
+        """The entries that were added to the ledger since this was asked last."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def deadline(self, now: float) -> float:
+        """When to call `questions` again at the latest."""
+        patience = DAWDLE_SECONDS if self._goal is None and self._offers else PATIENCE_SECONDS
+        return max(now, min((at for _, at in self._asked.values()), default=now) + patience)
+
+    def questions(self, connected: Iterable[PeerId], now: float) -> list[Question]:
+        """What to ask now, of the peers that are `connected`, in random order."""
+        for peer, (_, at) in list(self._asked.items()):
+            if now - at >= PATIENCE_SECONDS:
+                del self._asked[peer]
+                self._out.add(peer)
+        connected = [peer for peer in connected if peer not in self._out]
+        asked = self._offers_wanted(connected) if self._goal is None else []
+        if not asked and self._goal is None and self._all_offered(now):
+            self._choose_goal()
+        if self._goal is not None and not self.done:
+            asked = self._on_the_way()
+        for question in asked:
+            self._asked[question.peer] = (question, now)
+        if not self._asked and not asked:
+            self.done = True
+        return asked
+
+    def answered(self, peer: PeerId, answer: Answer | None, now: float) -> Blame | None:
+        """Take in what `peer` answered; None if it did not. Returns what it is to be blamed for."""
+        question, _ = self._asked.pop(peer, (None, 0.0))
+        if question is None or self.done:
+            return None
+        if answer is None:
+            self._out.add(peer)
+            return None
+        try:
+            self._take(peer, question, answer)
+        except ProtocolError as error:
+            self._out.add(peer)
+            # That may be another chain: once the member runs, fork choice looks into it.
+            return None if error.reason == "wrong_parent" else Blame(peer, error.reason, str(error))
+        return None
+
+    # Offers
+
+    def _offers_wanted(self, connected: list[PeerId]) -> list[Question]:
+        waiting = [p for p in connected if p not in self._asked and p not in self._offers]
+        room = ENOUGH - len(self._offers) - len(self._asked)
+        probes = (self._tip,) if self._tip >= 0 else ()
+        return [
+            Question(peer, len(self._ledger), probes=probes, most=0)
+            for peer in waiting[: max(0, room)]
+        ]
+
+    def _all_offered(self, now: float) -> bool:
+        dawdling = all(now - at >= DAWDLE_SECONDS for _, at in self._asked.values())
+        return bool(self._offers) and dawdling
+
+    def _choose_goal(self) -> None:
+        """The height that at least half of those name who are on our chain."""
+        heights = sorted((o.height for o in self._offers.values() if o.same), reverse=True)
+        # Of two the lesser: the greater is one's word alone.
+        goal = heights[len(heights) // 2] if heights else 0
+        self._goal = min(max(goal, len(self._ledger)), self._began + _MOST_ROUNDS)
+        # Nobody is waited for who has said nothing yet.
+        self._asked.clear()
+
+    # On the way
+
+    def _on_the_way(self) -> list[Question]:
+        assert self._goal is not None  # `questions` saw to it
+        if len(self._ledger) >= self._goal:
+            return self._further()
+        able = [p for p in self._offers if p not in self._out and self._reaches(p)]
+        unsure = [
+            peer
+            for peer in able
+            if self._offers[peer].asked_goal != self._goal and peer not in self._asked
+        ]
+        for peer in unsure:
+            self._offers[peer].asked_goal = self._goal
+        if unsure:
+            # What their records there are: most of them decide.
+            probes = (self._goal - 1,)
+            return [Question(p, self._goal, probes=probes, most=0) for p in unsure]
+        if self._asked:
+            return []
+        named = Counter(self._offers[p].goal for p in able if self._offers[p].goal is not None)
+        if not named:
+            self.done = True
+            return []
+        most = max(named.values())
+        chosen = min(record for record, count in named.items() if count == most and record)
+        source = next(peer for peer in able if self._offers[peer].goal == chosen)
+        missing = self._goal - len(self._ledger)
+        return [Question(source, len(self._ledger), most=min(_PORTION, missing))]
+
+    def _reaches(self, peer: PeerId) -> bool:
+        offer = self._offers[peer]
+        return offer.same and offer.height >= (self._goal or 0)
+
+    def _further(self) -> list[Question]:
+        """Beyond the goal: the last certificates of those who are further."""
+        if self._asked:
+            return []
+        ahead = [
+            peer
+            for peer, offer in self._offers.items()
+            if offer.same
+            and offer.height > len(self._ledger)
+            and peer not in self._out
+            and peer not in self._heads
+        ]
+        if self._vouched or not ahead:
+            self.done = True
+            return []
+        # The furthest that proves it sets the goal; one after another, as most prove nothing.
+        peer = max(ahead, key=lambda one: self._offers[one].height)
+        self._heads.add(peer)
+        height = min(self._offers[peer].height, self._began + _MOST_ROUNDS)
+        if height <= len(self._ledger):
+            return self._further()
+        return [Question(peer, height - 1, most=1)]
+
+    # Answers
+
+    def _take(self, peer: PeerId, question: Question, answer: Answer) -> None:
+        if self._goal is None:
+            ids = answer.ids_of(question.probes)
+            same = self._tip < 0 or ids.get(self._tip) in (None, self._ledger.head)
+            self._offers[peer] = _Offer(answer.height, same)
+        elif question.probes:
+            self._offers[peer].goal = answer.ids_of(question.probes).get(question.probes[0])
+        elif peer in self._heads and question.most == 1 and question.round >= len(self._ledger):
+            self._judge_head(peer, question, answer)
+        else:
+            self._append(peer, answer)
+
+    def _judge_head(self, peer: PeerId, question: Question, answer: Answer) -> None:
+        head = next(iter(answer.entries()), None)
+        if head is None:
+            raise ProtocolError("invalid", "a height without the rounds that make it")
+        if head.record.round != question.round or head.certificate.block != head.record.id:
+            raise ProtocolError("invalid", "another record than was asked for")
+        members = self._ledger.membership(len(self._ledger))
+        signers = check_signatures(head.certificate, self._ledger.swarm, self._ledger.verify)
+        known = [signer for signer in signers if signer in members]
+        if len(known) > most_liars(self._ledger.manifest.fault_model, len(members)):
+            # Somebody honest stands there.
+            self._goal = question.round + 1
+            for offer in self._offers.values():
+                offer.goal = None
+            self._offers[peer].goal = head.record.id
+            self._offers[peer].asked_goal = self._goal
+            self._vouched = True
+
+    def _append(self, peer: PeerId, answer: Answer) -> None:
+        before = len(self._ledger)
+        assert self._goal is not None  # else nothing was asked for
+        for decided in answer.entries():
+            if len(self._ledger) >= self._goal:
+                break
+            self._ledger.append(decided)
+            self._fresh.append(decided)
+        if len(self._ledger) == before:
+            raise ProtocolError("invalid", "a height without the rounds that make it")

@@ -1,0 +1,125 @@
+"""What may be looked at in a member, by whoever runs or watches it. Nothing here changes it."""
+
+from __future__ import annotations
+
+from ...crypto.envelope import Envelope
+from ...crypto.identity import PeerId
+from ..chain.ledger import Ledger
+from ..wire.messages import Announcement
+from .inbox import Inbox
+from .presence import Presence
+from .replica import Replica
+from .round import Round
+from .states import MemberState
+
+
+class MemberView:
+    """The read-only side of a member. All times are seconds of any steady clock."""
+
+    _ledger: Ledger
+    _me: PeerId
+    _replica: Replica
+    _presence: Presence
+    _inbox: Inbox
+    _current: Round
+    """The round at the tip."""
+    _last_ready: float | None
+    _state: MemberState
+    _leaving: bool
+
+    @property
+    def ledger(self) -> Ledger:
+        """The chain that is followed."""
+        return self._ledger
+
+    @property
+    def me(self) -> PeerId:
+        """Who this is."""
+        return self._me
+
+    @property
+    def round(self) -> int:
+        """The round that is being agreed on."""
+        return len(self._ledger)
+
+    @property
+    def members(self) -> tuple[PeerId, ...]:
+        """The members of the current round."""
+        return self._ledger.membership(self.round).peers
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this node is one of them."""
+        return self._me in self._current.membership
+
+    @property
+    def is_expelled(self) -> bool:
+        """Whether a record proves that this node's identity contradicted itself: it may never return."""
+        return self._me in self._ledger.membership(self.round).expelled
+
+    @property
+    def at_tip(self) -> bool:
+        """Whether the parameters contain everything that is decided."""
+        return self._replica.is_current(self._ledger)
+
+    @property
+    def applied_round(self) -> int:
+        """The last round whose record the parameters contain; -1 for the initial parameters."""
+        return self._replica.round
+
+    @property
+    def fingerprint(self) -> int | None:
+        """Of the parameters after `applied_round`; None until they are loaded."""
+        return self._replica.fingerprint
+
+    @property
+    def state(self) -> MemberState:
+        """Where this member stands, as in `states`; it changes with what happens only."""
+        return self._state
+
+    @property
+    def ready_since(self) -> float | None:
+        """Since when the round at the tip need not wait for more updates."""
+        return self._current.ready_since
+
+    @property
+    def last_ready(self) -> float | None:
+        """Since when the round before it need not have waited, if known."""
+        return self._last_ready
+
+    @property
+    def leaving(self) -> set[PeerId]:
+        """The members that said goodbye and are still in the book."""
+        return self._presence.leaving()
+
+    def last_heard(self, peer: PeerId) -> float | None:
+        """When something new that a member signed last arrived."""
+        return self._presence.last_heard(peer)
+
+    def announcement(self, round: int, peer: PeerId) -> tuple[Announcement, bytes] | None:
+        """What `peer` announced for `round`, and its signature: as decided, or as heard if that is
+        the round at the tip."""
+        if round >= self.round:
+            return self._current.collection.said(peer) if round == self.round else None
+        record = self._ledger[round].record
+        for entry in record.updates:
+            if entry.peer == peer:
+                return record.announcement(entry), entry.signature
+        return None
+
+    def is_abandoned(self, now: float) -> bool:
+        """Whether this node asks in vain: of its chain's members none is left there."""
+        return self._wants_in and self._current.is_abandoned(now)
+
+    def awaits(self, round: int) -> bool:
+        """Whether the record of `round` is being applied for this member, on the chain it follows."""
+        return self._replica.awaits(round)
+
+    def messages(self, round: int) -> list[Envelope]:
+        """The round's signed messages, for a peer that asks what it missed."""
+        return self._inbox.messages(round, self._ledger)
+
+    @property
+    def _wants_in(self) -> bool:
+        out = not (self.is_member or self.is_expelled or self._leaving)
+        return out and self._replica.is_near(self._ledger)
