@@ -52,6 +52,7 @@ from .storage.data_dir import DataDir, open_identity
 from .storage.swarm_store import SwarmStore
 from .sync import catch_up
 from .telemetry.metrics import Follower, Metrics
+from .telemetry.stalls import StallMeter
 from .telemetry.telemetry import Telemetry
 from .trainer.client import TrainerSpec
 from .trainer.trainer_supervisor import TrainerSupervisor
@@ -78,6 +79,8 @@ async def run_daemon(settings: DaemonSettings) -> None:
         identity = open_identity(data, settings.passphrase)
         metrics = Metrics(version=__version__)
         telemetry = Telemetry(identity.peer, metrics)
+        meter = StallMeter(metrics.stalls.observe)
+        trio.lowlevel.add_instrument(meter)
         page = metrics.serve(settings.metrics_address) if settings.metrics_address else None
         facts = {
             "version": __version__,
@@ -105,6 +108,7 @@ async def run_daemon(settings: DaemonSettings) -> None:
                     if not daemon.told_to_leave:
                         break
         finally:
+            trio.lowlevel.remove_instrument(meter)
             if page is not None:
                 page.close()
 
