@@ -61,7 +61,7 @@ from simulation.swarm import identity
 SNAPSHOT_INTERVAL = 10
 _ROW = 1 << 16
 _WORDS = 100
-_HELD = re.compile(r"task (\S+) held the event loop for (\d+) ms")
+_HELD = re.compile(r"task (.+) held the event loop for (\d+) ms, (\d+) ms of them computing")
 
 
 @dataclass
@@ -73,6 +73,12 @@ class Stage:
     steps: list[tuple[float, float, str]] = field(default_factory=list)
     """Clock seconds, processor seconds and whose."""
 
+    def note(self, text: str) -> None:
+        """Take in a line of a node's log."""
+        if match := _HELD.search(text):
+            name = match[1].rpartition("distro_node.")[2]
+            self.steps.append((int(match[2]) / 1e3, int(match[3]) / 1e3, name))
+
     def result(self) -> dict[str, Any]:
         longest = max(self.steps, default=(0.0, 0.0, ""))
         return {
@@ -82,26 +88,22 @@ class Stage:
             "over_20_ms": sum(step[0] > 0.02 for step in self.steps),
             "longest_ms": round(1e3 * longest[0], 1),
             "longest_processor_ms": round(1e3 * max((s[1] for s in self.steps), default=0.0), 1),
+            "computing_over_20_ms": sum(step[1] > 0.02 for step in self.steps),
             "task": longest[2],
+            "computing": max(((s[1], s[2]) for s in self.steps), default=(0.0, ""))[1],
         }
 
 
-class Meter(StallMeter):
-    """The node's own, which also takes the processor time and sorts by stage."""
+class Meter(logging.Handler):
+    """Sorts what the node's own meter says by stage."""
 
     def __init__(self) -> None:
-        super().__init__(self._keep)
+        super().__init__()
         self.stage = Stage("")
-        self._task = ""
-        self._processor = 0.0
 
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._task, self._processor = task.name, time.thread_time()
-        super().before_task_step(task)
-
-    def _keep(self, seconds: float) -> None:
-        used = time.thread_time() - self._processor
-        self.stage.steps.append((seconds, used, self._task.rpartition("distro_node.")[2]))
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note what was logged."""
+        self.stage.note(record.getMessage())
 
 
 class World:
@@ -137,7 +139,8 @@ class World:
 
     async def prepare(self) -> None:
         for round_ in range(len(self.chain.ledger)):
-            self.swarm_store.keep(self.chain.ledger[round_])
+            self.swarm_store.keep(self.chain.ledger.raw(round_))
+        self.swarm_store.write()
         world: Any = self
         fetcher = BlobFetcher(world, self.store)
         self.runner = Runner(
@@ -278,6 +281,10 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
     )
     await world.prepare()
     meter = Meter()
+    log = logging.getLogger(StallMeter.__module__)
+    log.setLevel(logging.DEBUG)
+    log.addHandler(meter)
+    log.propagate = False
     results: list[dict[str, Any]] = []
 
     @asynccontextmanager
@@ -309,7 +316,7 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
         os.fsync = slow
     async with trio.open_nursery() as nursery:
         world.nursery = nursery
-        trio.lowlevel.add_instrument(meter)
+        trio.lowlevel.add_instrument(StallMeter(world.telemetry.metrics.stalls.observe))
         async with stage("start"):
             nursery.start_soon(runner.run, world.supervisor)
             await until(lambda: runner.member.at_tip)
@@ -376,10 +383,10 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
                 chain.manifest,
                 ledger,
                 keep=newcomer.keep,
+                written=newcomer.written,
                 report=lambda done, total: None,
             )
         print(f"it took in {len(ledger)} rounds")
-        trio.lowlevel.remove_instrument(meter)
         nursery.cancel_scope.cancel()
     return results
 
@@ -409,11 +416,10 @@ def run_demo() -> list[dict[str, Any]]:
         results = []
         for log in sorted((root / "out" / "logs").glob("node*.log")):
             stage = Stage(f"demo: {log.stem}")
-            for match in _HELD.finditer(log.read_text()):
-                name = match[1].rpartition("distro_node.")[2]
-                stage.steps.append((int(match[2]) / 1e3, 0.0, name))
+            for line in log.read_text().splitlines():
+                stage.note(line)
             result = stage.result()
-            del result["longest_processor_ms"], result["seconds"]
+            del result["seconds"]
             results.append(result | {"longest": sorted(stage.steps, reverse=True)[:8]})
             print(json.dumps(results[-1]))
         return results

@@ -47,6 +47,7 @@ from .network.network import Network, NetworkSettings, open_network
 from .network.scopes import open_scope
 from .runner import Runner
 from .settings import DaemonSettings
+from .storage.atomic_write import write_atomically
 from .storage.blob_store import BlobStore
 from .storage.data_dir import DataDir, open_identity
 from .storage.swarm_store import SwarmStore
@@ -299,12 +300,12 @@ class _Daemon:
     async def _get_manifest(self, introducer: Introducer) -> Manifest:
         """The manifest from disk, or from whoever has it."""
         swarm = self._settings.swarm
-        data = self._store.get(ContentId(swarm))
+        data = await trio.to_thread.run_sync(self._store.get, ContentId(swarm))
         if data is None:
             search = Search(self._network, introducer, self._fetcher, self._telemetry.report)
             data = await search.manifest(swarm, wait=self._settings.wait)
         manifest = read_manifest(data, swarm)
-        self._directory.manifest.write_bytes(data)
+        await trio.to_thread.run_sync(write_atomically, self._directory.manifest, data)
         return manifest
 
     async def _catch_up(
@@ -325,6 +326,7 @@ class _Daemon:
             manifest,
             ledger,
             keep=swarm_store.keep,
+            written=swarm_store.written,
             report=lambda done, total: self._telemetry.report("fetching the ledger", done, total),
         ):
             if begun:

@@ -2,7 +2,8 @@
 
 One task owns the state machine; every input goes through `_dispatch` and every effect through
 `_perform`, so nothing here races. Gossip, downloads and the trainer run in tasks of their own and
-report back.
+report back. What must be on disk is handed to the swarm store in the order of the effects; whatever
+others hear, the answers to their questions included, waits until all before it is there.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ class Runner:
             ids=update_ids,
             tell=self._dispatch,
         )
-        self._sync = Synchronizer(network, manifest, self.member)
+        self._sync = Synchronizer(network, manifest, self.member, swarm_store.written)
         self._syncing = False
         self._settling = False
         self._leave_by = float("inf")
@@ -132,9 +133,11 @@ class Runner:
             nursery.start_soon(self._publish)
             nursery.start_soon(self._watch_peers)
             nursery.start_soon(self._tick)
+            nursery.start_soon(self._write)
             nursery.start_soon(trainer_supervisor.run, self)
             nursery.start_soon(self._receive, received)
             await self.finished.wait()
+            await self._swarm_store.written()
             nursery.cancel_scope.cancel()
 
     @property
@@ -157,9 +160,9 @@ class Runner:
         self._dispatch(lambda now: self.member.loaded(round, fingerprint, snapshot, now))
         self._say_state()
 
-    def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
+    async def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
         """Our update for `round` is ready. Raises `DiskFull`."""
-        update = self._store.put(body)
+        update = await trio.to_thread.run_sync(self._store.put, body)
         self._updates.keep(round, update)
         self.telemetry.round_times(round).trained = trio.current_time()
         self._dispatch(lambda now: self.member.trained(round, update, len(body), tokens, loss, now))
@@ -269,7 +272,7 @@ class Runner:
                 round_ = decided.record.round
                 times = self.telemetry.round_times(round_)
                 times.collected, times.decided = self.member.last_ready, trio.current_time()
-                self._swarm_store.keep(decided)
+                self._swarm_store.keep(self.member.ledger.raw(round_))
                 if round_ % _FORGET_ROUNDS == 0 or self._signed_bytes > _FORGET_BYTES:
                     self._signed = {r: said for r, said in self._signed.items() if r >= round_}
                     kept = [raw for said in self._signed.values() for raw in said]
@@ -312,9 +315,16 @@ class Runner:
 
     async def _publish(self) -> None:
         async for envelope in self._to_publish:
+            await self._swarm_store.written()
             if envelope.kind == "announcement":
                 self._spawn(self._updates.offer, envelope)
             await self._network.publish(self._topic, envelope.encode())
+
+    async def _write(self) -> None:
+        """Put on the disk what nobody waits for, such as the ledger of who only looks on."""
+        while True:
+            await self._swarm_store.written()
+            await trio.sleep(TICK_SECONDS)
 
     async def _ask(self) -> None:
         """Ask one peer for what we may have missed."""
@@ -322,22 +332,25 @@ class Runner:
             answer = await self._sync.ask(self.member.round)
             if answer is None:
                 return
-            self._take_in(answer)
+            await self._take_in(answer)
         except ProtocolError as error:
             self._network.traffic.reject(error.reason)
         finally:
             self._syncing = False
 
-    def _take_in(self, answer: SyncResponse) -> None:
+    async def _take_in(self, answer: SyncResponse) -> None:
         """Tell the state machine what somebody knows. Raises `ProtocolError` for a bad entry."""
         for decided in answer.decided():
             self._dispatch(lambda now, d=decided: self.member.receive_decided(d, now))
+            # A hundred signatures are enough at a time.
+            await trio.lowlevel.checkpoint()
         for raw in answer.envelopes:
             try:
                 envelope = open_envelope(raw, swarm=self._manifest.swarm)
                 self._dispatch(lambda now, e=envelope: self.member.receive(e, now))
             except (EnvelopeError, ProtocolError) as error:
                 self._network.traffic.reject(error.reason)
+            await trio.lowlevel.checkpoint()
 
     async def _recall(self, round: int) -> None:
         """Ask all other members what they know of `round`, as soon as they are connected.
@@ -351,7 +364,7 @@ class Runner:
             answer = await ask_peer(self._network, self._manifest, peer, round)
             try:
                 if answer is not None:
-                    self._take_in(answer)
+                    await self._take_in(answer)
                     answered.add(peer)
             except ProtocolError as error:
                 self._network.traffic.reject(error.reason)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -51,21 +51,33 @@ _FORK_STEPS = (8, 64, 512, 4096, 1 << 40)
 _MAX_FORK_ROUNDS = 1 << 16
 
 
-def serve_sync(network: Network, manifest: Manifest, member: Member) -> None:
-    """Answer sync requests out of a member's ledger and mailbox."""
+Written = Callable[[], Awaitable[None]]
+"""Returns when whatever has happened until now is on the disk."""
+
+
+def serve_sync(
+    network: Network,
+    manifest: Manifest,
+    member: Member,
+    written: Written = trio.lowlevel.checkpoint,
+) -> None:
+    """Answer sync requests out of a member's ledger and mailbox, with nothing that is not `written`."""
 
     async def answer(peer: PeerId, data: bytes) -> bytes:
         request = decode_request(data)
         if request.swarm != manifest.swarm:
             raise ProtocolError("wrong_swarm", "a sync request for another swarm")
         ledger = member.ledger
-        entries = (ledger[round_] for round_ in range(request.round, len(ledger)))
+        entries = map(ledger.raw, range(request.round, len(ledger)))
         envelopes = (
             [envelope.encode() for envelope in member.messages(request.round)]
             if request.round == len(ledger)
             else []
         )
-        return encode(compose_response(len(ledger), entries, envelopes))
+        response = compose_response(len(ledger), entries, envelopes)
+        # Own words are among the messages, and they bind us once somebody has seen them.
+        await written()
+        return encode(response)
 
     network.serve(
         SYNC_PROTOCOL,
@@ -118,15 +130,17 @@ async def catch_up(
     manifest: Manifest,
     ledger: Ledger,
     *,
-    keep: Callable[[Decided], None],
+    keep: Callable[[bytes], None],
     report: Callable[[int, int], None],
+    written: Written = trio.lowlevel.checkpoint,
 ) -> bool:
     """Bring a ledger up to what the connected peers have; whether any of them is a member.
 
     Every entry is checked, and several peers are asked, so that one which is behind, frozen or lying
-    costs a moment. `keep` hears of every entry, `report` how many there are of how many.
+    costs a moment. `keep` hears of every entry, `report` how many there are of how many; `written` is
+    waited for before more is asked for.
     """
-    return await _CatchUp(network, manifest, ledger, keep, report).run()
+    return await _CatchUp(network, manifest, ledger, keep, report, written).run()
 
 
 class _CatchUp:
@@ -135,14 +149,16 @@ class _CatchUp:
         network: Network,
         manifest: Manifest,
         ledger: Ledger,
-        keep: Callable[[Decided], None],
+        keep: Callable[[bytes], None],
         report: Callable[[int, int], None],
+        written: Written,
     ) -> None:
         self._network = network
         self._manifest = manifest
         self._ledger = ledger
         self._keep = keep
         self._report = report
+        self._written = written
         self._asking: set[PeerId] = set()
         # Who has nothing for us, by the height that it says it has.
         self._done: dict[PeerId, int] = {}
@@ -187,7 +203,7 @@ class _CatchUp:
                 if answer is None:
                     self._strangers.add(peer)
                     return
-                if not self._take(peer, first, answer):
+                if not await self._take(peer, first, answer):
                     self._done[peer] = answer.height
                     return
                 self._news.set()
@@ -195,14 +211,17 @@ class _CatchUp:
             self._asking.discard(peer)
             self._news.set()
 
-    def _take(self, peer: PeerId, first: int, answer: SyncResponse) -> bool:
+    async def _take(self, peer: PeerId, first: int, answer: SyncResponse) -> bool:
         """Take in an answer that begins at round `first`; whether its sender has more."""
         try:
-            for decided in answer.decided():
+            for entry, decided in zip(answer.entries, answer.decided(), strict=True):
                 # Somebody else's answer may have been quicker.
                 if decided.record.round >= len(self._ledger):
                     self._ledger.append(decided)
-                    self._keep(decided)
+                    self._keep(entry)
+                # A hundred signatures are enough at a time.
+                await trio.lowlevel.checkpoint()
+            await self._written()
             if not answer.entries and answer.height > first:
                 raise ProtocolError("invalid", "a height without the rounds that make it")
         except ProtocolError as error:
@@ -219,11 +238,14 @@ class _CatchUp:
 class Synchronizer:
     """A member's questions to the others."""
 
-    def __init__(self, network: Network, manifest: Manifest, member: Member) -> None:
+    def __init__(
+        self, network: Network, manifest: Manifest, member: Member, written: Written
+    ) -> None:
+        """`written` as in `serve_sync`."""
         self._network = network
         self._manifest = manifest
         self._member = member
-        serve_sync(network, manifest, member)
+        serve_sync(network, manifest, member, written)
 
     async def ask(self, round: int) -> SyncResponse | None:
         """What some member knows from `round` on."""
@@ -257,17 +279,16 @@ class Synchronizer:
             answer = await ask_peer(self._network, self._manifest, peer, first)
             if answer is None or not answer.entries:
                 return []
-            entries = answer.decided()
-            if first and entries[0].record.parent != ours.parent(first):
+            if first and next(answer.decided()).record.parent != ours.parent(first):
                 continue
             chain = ours.truncated(first)
             followed: list[Decided] = []
-            while entries and len(followed) < _MAX_FORK_ROUNDS:
-                for decided in entries:
+            while answer is not None and answer.entries and len(followed) < _MAX_FORK_ROUNDS:
+                for decided in answer.decided():
                     chain.append(decided)
-                followed += entries
+                    followed.append(decided)
+                    await trio.lowlevel.checkpoint()
                 answer = await ask_peer(self._network, self._manifest, peer, len(chain))
-                entries = answer.decided() if answer is not None else []
             return followed
         return []
 

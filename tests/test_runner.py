@@ -55,7 +55,8 @@ class World:
     def start(self) -> None:
         """Make the runner, at the end of the chain."""
         for round_ in range(len(self.chain.ledger)):
-            self.swarm_store.keep(self.chain.ledger[round_])
+            self.swarm_store.keep(self.chain.ledger.raw(round_))
+        self.swarm_store.write()
         self.telemetry.keep_history(self.swarm_store.history)
         world: Any = self
         self.runner = Runner(
@@ -262,7 +263,7 @@ async def test_many_signs_of_a_fork_make_one_comparison(world: World) -> None:
         world.chain.grow()
         other.grow(updates=[])
     entries = [other.ledger[r] for r in range(1, 4)]
-    world.answer = lambda: encode(compose_response(4, entries, []))
+    world.answer = lambda: encode(compose_response(4, map(encode, entries), []))
     async with running(world):
         for decided in entries * 10:
             world.tell(decided)
@@ -277,7 +278,7 @@ async def test_a_liar_cannot_feed_us_a_chain_for_ever(world: World) -> None:
     forged = world.chain.fork()
     forged.ledger = world.chain.ledger.truncated(2)
     decided = forged.decide(forged.record(updates=[]), signers=[world.liar])
-    world.answer = lambda: encode(compose_response(1 << 40, [decided], []))
+    world.answer = lambda: encode(compose_response(1 << 40, [encode(decided)], []))
     async with running(world):
         world.tell(decided)
         await until(lambda: not world.runner._settling)
@@ -301,6 +302,7 @@ async def test_a_node_that_was_started_asks_what_it_said_before_it_votes(world: 
     world.answer = lambda: encode(compose_response(height, [], [skip.encode()]))
     async with running(world):
         await until(lambda: skip in world.runner.member.messages(height))
+        await world.swarm_store.written()
         assert skip in world.swarm_store.signed()
 
 

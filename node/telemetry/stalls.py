@@ -25,10 +25,11 @@ class StallMeter(trio.abc.Instrument):
     def __init__(self, note: Callable[[float], object]) -> None:
         self._note = note
         # Installed in the middle of a step, whose beginning it has not seen.
-        self._began = float("inf")
+        self._began = self._used = float("inf")
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         """A task goes on."""
+        self._used = time.thread_time()
         self._began = time.perf_counter()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -36,4 +37,8 @@ class StallMeter(trio.abc.Instrument):
         seconds = time.perf_counter() - self._began
         if seconds > NOTED_SECONDS:
             self._note(seconds)
-            _log.debug("task %s held the event loop for %.0f ms", task.name, 1e3 * seconds)
+            used = time.thread_time() - self._used
+            _log.debug(
+                "task %s held the event loop for %.0f ms, %.0f ms of them computing",
+                *(task.name, 1e3 * seconds, 1e3 * used),
+            )

@@ -6,11 +6,11 @@ many as fit, or, if that round is not decided yet, its signed messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from ..wire.encoding import decode, encode
+from ..wire.encoding import decode
 from ..wire.messages import Decided
 from ..wire.structure import U63, Length
 from .entries import MAX_DECIDED_BYTES, decode_decided
@@ -40,9 +40,9 @@ class SyncResponse:
     entries: Annotated[tuple[bytes, ...], Length(0, 65_536)]
     envelopes: Annotated[tuple[bytes, ...], Length(0, 65_536)]
 
-    def decided(self) -> list[Decided]:
+    def decided(self) -> Iterator[Decided]:
         """The ledger entries. Raises `ProtocolError`; nothing is checked against a chain yet."""
-        return [decode_decided(entry) for entry in self.entries]
+        return map(decode_decided, self.entries)
 
 
 def decode_request(data: bytes) -> SyncRequest:
@@ -56,12 +56,12 @@ def decode_response(data: bytes) -> SyncResponse:
 
 
 def compose_response(
-    height: int, entries: Iterable[Decided], envelopes: Iterable[bytes]
+    height: int, entries: Iterable[bytes], envelopes: Iterable[bytes]
 ) -> SyncResponse:
     """An answer within the size limits: the first entries, and the first messages, that fit."""
     return SyncResponse(
         height,
-        tuple(_first(map(encode, entries), _ENTRIES_BYTES)),
+        tuple(_first(entries, _ENTRIES_BYTES)),
         tuple(_first(envelopes, _MESSAGES_BYTES)),
     )
 

@@ -49,7 +49,7 @@ async def follow(network: Network, chain: Chain) -> Ledger:
     await catch_up(
         network, chain.manifest, ledger, keep=kept.append, report=lambda done, total: None
     )
-    assert kept == [ledger[number] for number in range(len(ledger))]
+    assert kept == [ledger.raw(number) for number in range(len(ledger))]
     return ledger
 
 
@@ -70,7 +70,7 @@ async def test_nobody_there_is_no_ledger(chain: Chain) -> None:
 
 
 async def test_a_stale_head_is_not_the_last_word(chain: Chain) -> None:
-    old = compose_response(5, [chain.ledger[number] for number in range(5)], [])
+    old = compose_response(5, map(chain.ledger.raw, range(5)), [])
 
     async def stale(peer: PeerId, request: bytes) -> bytes:
         given = sync.decode_request(request).round
@@ -92,7 +92,7 @@ async def test_forged_rounds_and_empty_claims_are_offences(chain: Chain) -> None
     forged = forger.decide(forger.record(updates=[]), signers=[forger.membership.peers[0]])
     entries = [chain.ledger[0], chain.ledger[1], forged]
     async with star(4) as (a, one, other, honest):
-        hostile(one, says(compose_response(3, entries, [])))
+        hostile(one, says(compose_response(3, map(encode, entries), [])))
         hostile(other, says(compose_response(1 << 40, [], [])))
         serve_sync(honest, chain.manifest, chain.member(0))
         assert len(await follow(a, chain)) == ROUNDS
