@@ -167,7 +167,7 @@ class Runner:
         self.telemetry.round_times(round).trained = trio.current_time()
         self._dispatch(lambda now: self.member.trained(round, update, len(body), tokens, loss, now))
 
-    def applied(
+    async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
     ) -> None:
         """The trainer has applied a record."""
@@ -180,10 +180,10 @@ class Runner:
             members = len(self.member.ledger.membership(record_round))
             self.telemetry.applied(record, members, fingerprint, seconds, now)
         self._dispatch(lambda now: self.member.applied(record_round, fingerprint, snapshot, now))
-        self._updates.sweep(record_round)
         self._say_state()
         if self._until_round is not None and record_round >= self._until_round:
             self.leave(patience=8.0)
+        await self._updates.sweep(record_round)
 
     # Inputs
 

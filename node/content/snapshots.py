@@ -79,7 +79,9 @@ class Snapshots:
                     # If nobody has them any more the member asks again (`protocol.replica`).
                     if own.round <= certified.round and self._replay_bytes(own) > own.size:
                         break
-                    if own.round < len(ledger) and self._at_hand(own) is not None:
+                    if own.round >= len(ledger):
+                        continue
+                    if await trio.to_thread.run_sync(self._at_hand, own) is not None:
                         return own
             wanted = await self._begun(ledger) or certified
             if await self._fetch(wanted):
@@ -231,12 +233,18 @@ class Snapshots:
         partial = [self._partial] if self._partial is not None else []
         # First the list, then the files: a crash in between wastes space and breaks nothing.
         await self._swarm_store.written()
-        needed = {
-            blob for each in (self._initial, *self._kept, *partial) for blob in self._listed(each)
-        }
-        # The blob list last: without it a crash in between would leave chunks that nobody knows.
-        gone = [blob for old in dropped for blob in self._listed(old) if blob not in needed]
-        await trio.to_thread.run_sync(self._store.free, self._store.set_aside(gone))
+        kept = (self._initial, *self._kept, *partial)
+
+        def remove() -> None:
+            needed = {blob for each in kept for blob in self._listed(each)}
+            for snapshot in dropped:
+                # The list last: without it a crash in between would leave chunks that nobody knows.
+                for blob in self._listed(snapshot):
+                    if blob not in needed:
+                        self._store.remove(blob)
+
+        # Long lists and large files: both take their time.
+        await trio.to_thread.run_sync(remove)
 
     async def _sweep_updates(self, swept: int) -> None:
         """Remove the updates that nobody is better off with than with a snapshot; `swept`: up to which

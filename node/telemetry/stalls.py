@@ -7,6 +7,7 @@ gives the processor to somebody else.
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +18,15 @@ _log = logging.getLogger(__name__)
 
 NOTED_SECONDS = 0.01
 """Shorter steps are everyday life and are not noted."""
+
+
+def spare_what_stays() -> None:
+    """Keep the garbage collector from looking through all that exists by now, time and again.
+
+    The modules alone are 110,000 objects: a pause of 70 ms, in which nothing else happens.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class StallMeter(trio.abc.Instrument):

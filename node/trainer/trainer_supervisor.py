@@ -56,7 +56,7 @@ class Reports(Protocol):
     async def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
         """The own update for `round` is ready."""
 
-    def applied(
+    async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
     ) -> None:
         """A record is in the parameters."""
@@ -252,7 +252,7 @@ class TrainerSupervisor:
         if last:
             # The node leaves upon the report, and whoever ran it wants to know how well it ended.
             await self._do(trainer, reports, _Evaluate())
-        reports.applied(record.round, applied.fingerprint, applied.seconds, snapshot)
+        await reports.applied(record.round, applied.fingerprint, applied.seconds, snapshot)
         if record.round % self._evaluate_every == 0 and not last:
             # Behind the training that was just queued: nobody waits for a measurement.
             self._put(_Evaluate())
