@@ -43,7 +43,7 @@ from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.sync import catch_up
 from distro_node.node.telemetry.metrics import Metrics
-from distro_node.node.telemetry.stalls import StallMeter
+from distro_node.node.telemetry.stalls import StallMeter, spare_what_stays
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer import trainer_supervisor
 from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
@@ -133,6 +133,7 @@ class World:
         self.to_runner, self._gossip = trio.open_memory_channel[tuple[PeerId, bytes]](1000)
         self.to_trainer, self._made = trio.open_memory_channel[bytes](10)
         self.applied: list[int] = []
+        self.nursery: Any = None
         self._root = root
         for _ in range(rounds):
             self.chain.grow()
@@ -298,6 +299,8 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
         results.append(meter.stage.result())
         print(json.dumps(results[-1]), flush=True)
 
+    # As the command does.
+    spare_what_stays()
     runner, chain = world.runner, world.chain
 
     @asynccontextmanager
@@ -392,7 +395,7 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(600):
         while not condition():  # noqa: ASYNC110 - whatever ends the wait has no event
             await trio.sleep(0.005)
 
@@ -414,9 +417,9 @@ def run_demo() -> list[dict[str, Any]]:
             check=True,
         )
         results = []
-        for log in sorted((root / "out" / "logs").glob("node*.log")):
-            stage = Stage(f"demo: {log.stem}")
-            for line in log.read_text().splitlines():
+        for path in sorted((root / "out" / "logs").glob("node*.log")):
+            stage = Stage(f"demo: {path.stem}")
+            for line in path.read_text().splitlines():
                 stage.note(line)
             result = stage.result()
             del result["seconds"]
