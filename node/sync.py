@@ -219,7 +219,8 @@ class _CatchUp:
                 if decided.record.round >= len(self._ledger):
                     self._ledger.append(decided)
                     self._keep(entry)
-                # A hundred signatures are enough at a time.
+                # A hundred signatures are enough at a time. Who has sent much is no dawdler meanwhile.
+                self._news.set()
                 await trio.lowlevel.checkpoint()
             await self._written()
             if not answer.entries and answer.height > first:
