@@ -123,8 +123,7 @@ class Prefetch:
 
     async def _go_on(self, upcoming: Callable[[int], Iterable[int]]) -> None:
         # Chunk by chunk: with every round others may be more urgent.
-        samples = await trio.to_thread.run_sync(upcoming, _ROUNDS_AHEAD)
-        ahead = await self._chunks_of(samples)
+        ahead = await self._chunks_of(upcoming(_ROUNDS_AHEAD))
         self._ahead = dict.fromkeys(list(ahead)[: self._room_ahead()])
         chunk = next((each for each in self._ahead if not self._store.has(each)), None)
         if chunk is None and self._scarce is not None and self._has_room():
