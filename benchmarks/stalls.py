@@ -430,7 +430,7 @@ def run_demo() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--bytes", type=int, default=2_800_000)
     parser.add_argument("--rounds", type=int, default=300)
