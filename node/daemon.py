@@ -47,11 +47,13 @@ from .network.network import Network, NetworkSettings, open_network
 from .network.scopes import open_scope
 from .runner import Runner
 from .settings import DaemonSettings
+from .storage.atomic_write import write_atomically
 from .storage.blob_store import BlobStore
 from .storage.data_dir import DataDir, open_identity
 from .storage.swarm_store import SwarmStore
 from .sync import catch_up
 from .telemetry.metrics import Follower, Metrics
+from .telemetry.stalls import StallMeter
 from .telemetry.telemetry import Telemetry
 from .trainer.client import TrainerSpec
 from .trainer.trainer_supervisor import TrainerSupervisor
@@ -78,6 +80,8 @@ async def run_daemon(settings: DaemonSettings) -> None:
         identity = open_identity(data, settings.passphrase)
         metrics = Metrics(version=__version__)
         telemetry = Telemetry(identity.peer, metrics)
+        meter = StallMeter(metrics.stalls.observe)
+        trio.lowlevel.add_instrument(meter)
         page = metrics.serve(settings.metrics_address) if settings.metrics_address else None
         facts = {
             "version": __version__,
@@ -105,6 +109,7 @@ async def run_daemon(settings: DaemonSettings) -> None:
                     if not daemon.told_to_leave:
                         break
         finally:
+            trio.lowlevel.remove_instrument(meter)
             if page is not None:
                 page.close()
 
@@ -297,12 +302,12 @@ class _Daemon:
     async def _get_manifest(self, introducer: Introducer) -> Manifest:
         """The manifest from disk, or from whoever has it."""
         swarm = self._settings.swarm
-        data = self._store.get(ContentId(swarm))
+        data = await trio.to_thread.run_sync(self._store.get, ContentId(swarm))
         if data is None:
             search = Search(self._network, introducer, self._fetcher, self._telemetry.report)
             data = await search.manifest(swarm, wait=self._settings.wait)
         manifest = read_manifest(data, swarm)
-        self._directory.manifest.write_bytes(data)
+        await trio.to_thread.run_sync(write_atomically, self._directory.manifest, data)
         return manifest
 
     async def _catch_up(
@@ -323,6 +328,7 @@ class _Daemon:
             manifest,
             ledger,
             keep=swarm_store.keep,
+            written=swarm_store.written,
             report=lambda done, total: self._telemetry.report("fetching the ledger", done, total),
         ):
             if begun:

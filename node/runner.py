@@ -2,7 +2,8 @@
 
 One task owns the state machine; every input goes through `_dispatch` and every effect through
 `_perform`, so nothing here races. Gossip, downloads and the trainer run in tasks of their own and
-report back.
+report back. What must be on disk is handed to the swarm store in the order of the effects; whatever
+others hear, the answers to their questions included, waits until all before it is there.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Runner:
             ids=update_ids,
             tell=self._dispatch,
         )
-        self._sync = Synchronizer(network, manifest, self.member)
+        self._sync = Synchronizer(network, manifest, self.member, swarm_store.written)
         self._syncing = False
         self._settling = False
         self._leave_by = float("inf")
@@ -146,9 +147,11 @@ class Runner:
             nursery.start_soon(self._publish)
             nursery.start_soon(self._watch_peers)
             nursery.start_soon(self._tick)
+            nursery.start_soon(self._write)
             nursery.start_soon(trainer_supervisor.run, self)
             nursery.start_soon(self._receive, received)
             await self.finished.wait()
+            await self._swarm_store.written()
             nursery.cancel_scope.cancel()
 
     @property
@@ -171,14 +174,14 @@ class Runner:
         self._dispatch(Loaded(round, fingerprint, snapshot))
         self._say_state()
 
-    def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
+    async def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
         """Our update for `round` is ready. Raises `DiskFull`."""
-        update = self._store.put(body)
+        update = await trio.to_thread.run_sync(self._store.put, body)
         self._updates.keep(round, update)
         self.telemetry.round_times(round).trained = trio.current_time()
         self._dispatch(Trained(round, update, len(body), tokens, loss))
 
-    def applied(
+    async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
     ) -> None:
         """The trainer has applied a record."""
@@ -191,10 +194,10 @@ class Runner:
             members = len(self.member.ledger.membership(record_round))
             self.telemetry.applied(record, members, fingerprint, seconds, now)
         self._dispatch(Applied(record_round, fingerprint, snapshot))
-        self._updates.sweep(record_round)
         self._say_state()
         if self._until_round is not None and record_round >= self._until_round:
             self.leave(patience=8.0)
+        await self._updates.sweep(record_round)
 
     # Inputs
 
@@ -282,7 +285,7 @@ class Runner:
                 round_ = decided.record.round
                 times = self.telemetry.round_times(round_)
                 times.collected, times.decided = self.member.last_ready, trio.current_time()
-                self._swarm_store.keep(decided)
+                self._swarm_store.keep(self.member.ledger.raw(round_))
                 if round_ % _FORGET_ROUNDS == 0 or self._signed_bytes > _FORGET_BYTES:
                     self._signed = {r: said for r, said in self._signed.items() if r >= round_}
                     kept = [raw for said in self._signed.values() for raw in said]
@@ -325,9 +328,16 @@ class Runner:
 
     async def _publish(self) -> None:
         async for envelope in self._to_publish:
+            await self._swarm_store.written()
             if envelope.kind == "announcement":
                 self._spawn(self._updates.offer, envelope)
             await self._network.publish(self._topic, envelope.encode())
+
+    async def _write(self) -> None:
+        """Put on the disk what nobody waits for, such as the ledger of who only looks on."""
+        while True:
+            await self._swarm_store.written()
+            await trio.sleep(TICK_SECONDS)
 
     async def _ask(self) -> None:
         """Ask one peer for what we may have missed."""
@@ -363,6 +373,7 @@ class Runner:
                 self._dispatch(Heard(envelope))
             except ProtocolError as error:
                 self._network.traffic.reject(error.reason)
+            await trio.lowlevel.checkpoint()
         return True
 
     async def _recall(self, round: int) -> None:

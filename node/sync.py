@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
@@ -44,16 +44,29 @@ _TIMEOUT_SECONDS = 60.0
 _MAX_CONCURRENT = 8
 
 
-def serve_sync(network: Network, manifest: Manifest, member: Member) -> None:
-    """Answer sync requests out of a member's ledger and mailbox."""
+Written = Callable[[], Awaitable[None]]
+"""Returns when whatever has happened until now is on the disk."""
+
+
+def serve_sync(
+    network: Network,
+    manifest: Manifest,
+    member: Member,
+    written: Written = trio.lowlevel.checkpoint,
+) -> None:
+    """Answer sync requests out of a member's ledger and mailbox, with nothing that is not `written`."""
 
     async def answer(peer: PeerId, data: bytes) -> bytes:
         request = decode_request(data)
         if request.swarm != manifest.swarm:
             raise ProtocolError("wrong_swarm", "a sync request for another swarm")
-        height, ids, entries, messages = answer_to(request, member.ledger, member.messages)
+        height, ids, rounds, messages = answer_to(request, member.ledger, member.messages)
+        entries = map(member.ledger.raw, rounds)
         envelopes = [envelope.encode() for envelope in messages]
-        return encode(compose_response(height, entries, envelopes, ids))
+        response = compose_response(height, entries, envelopes, ids)
+        # Own words are among the messages, and they bind us once somebody has seen them.
+        await written()
+        return encode(response)
 
     network.serve(
         SYNC_PROTOCOL,
@@ -101,19 +114,23 @@ async def catch_up(
     manifest: Manifest,
     ledger: Ledger,
     *,
-    keep: Callable[..., None],
+    keep: Callable[[bytes], None],
     report: Callable[[int, int], None],
+    written: Written = trio.lowlevel.checkpoint,
 ) -> bool:
     """Bring a ledger up to what the connected peers have; whether any of them is a member.
 
-    `keep` is given the entries as they come, many at a time, `report` how many there are of how many.
+    `keep` hears of every entry, `report` how many there are of how many; `written` is waited for before
+    the answers that follow are looked at.
     """
     catching_up = CatchingUp(ledger)
 
-    def kept() -> None:
+    async def kept() -> None:
         fresh = catching_up.drain()
+        for decided in fresh:
+            keep(ledger.raw(decided.record.round))
+        await written()
         if fresh:
-            keep(*fresh)
             report(len(ledger), catching_up.height)
 
     def peers() -> list[PeerId]:
@@ -130,12 +147,15 @@ async def catch_up(
 class Synchronizer:
     """A member's questions to the others."""
 
-    def __init__(self, network: Network, manifest: Manifest, member: Member) -> None:
+    def __init__(
+        self, network: Network, manifest: Manifest, member: Member, written: Written
+    ) -> None:
+        """`written` as in `serve_sync`."""
         self._network = network
         self._manifest = manifest
         self._member = member
         self._rests = Rests()
-        serve_sync(network, manifest, member)
+        serve_sync(network, manifest, member, written)
 
     async def ask(self, round: int) -> tuple[PeerId, Answer] | None:
         """What some member knows from `round` on, and who it is."""
@@ -148,8 +168,14 @@ class Synchronizer:
         """
         connected = list(self._network.connected())
         random.shuffle(connected)
-        comparison = Comparison(ours, connected, self._rests, abandoned=abandoned)
-        await _carry_out(self._network, self._manifest, comparison, lambda: None)
+        comparison = Comparison(
+            # It is looked at in a thread, and ours grows meanwhile.
+            ours.truncated(len(ours)),
+            connected,
+            self._rests,
+            abandoned=abandoned,
+        )
+        await _carry_out(self._network, self._manifest, comparison, trio.lowlevel.checkpoint)
         return comparison.better
 
     def _others(self) -> set[PeerId]:
@@ -187,28 +213,35 @@ class _Following:
 
 
 async def _carry_out(
-    network: Network, manifest: Manifest, machine: _Machine, after: Callable[[], None]
+    network: Network, manifest: Manifest, machine: _Machine, after: Callable[[], Awaitable[None]]
 ) -> None:
-    """Ask what a machine wants to be asked until it is done; `after` is called with each answer."""
+    """Ask what a machine wants to be asked until it is done; `after` is called with each answer.
+
+    An answer may have thousands of signatures, so a thread looks at it, one at a time.
+    """
     news = trio.Event()
+    turn = trio.Lock()
 
     async def ask(question: Question) -> None:
         answer = await ask_peer(network, manifest, question)
-        blame = machine.answered(question.peer, answer, trio.current_time())
+        async with turn:
+            now = trio.current_time()
+            blame = await trio.to_thread.run_sync(machine.answered, question.peer, answer, now)
+            await after()
         if blame is not None:
             _log.info("peer %s: %s", short_peer(blame.peer), blame.text)
             network.traffic.reject(blame.reason)
             network.penalise(blame.peer, blame.reason)
-        after()
         news.set()
 
     async with trio.open_nursery() as nursery:
         while True:
             news = trio.Event()
-            for question in machine.questions(trio.current_time()):
-                nursery.start_soon(ask, question)
-            if machine.done:
-                break
+            async with turn:
+                for question in machine.questions(trio.current_time()):
+                    nursery.start_soon(ask, question)
+                if machine.done:
+                    break
             with trio.move_on_at(machine.deadline(trio.current_time())):
                 await news.wait()
         # Who has not answered yet is not waited for.

@@ -98,7 +98,7 @@ class Updates:
         if len(self._ids) > _RECENT_UPDATES:
             del self._ids[next(iter(self._ids))]
 
-    def sweep(self, round: int) -> None:
+    async def sweep(self, round: int) -> None:
         """Remove updates that missed their round: nobody will ever ask for them."""
         ledger = self._member.ledger
         missed: set[ContentId] = set()
@@ -109,8 +109,8 @@ class Updates:
             # The same bytes may have counted in a round whose updates are still kept for others.
             newest = ledger.snapshot.round if ledger.snapshot is not None else 0
             missed -= updates_from(ledger, newest - self._manifest.rounds.snapshot_interval)
-        for update in missed:
-            self._store.remove(update)
+        files = self._store.set_aside(missed)
+        await trio.to_thread.run_sync(self._store.free, files)
 
     async def _get(self, wanted: FetchUpdate) -> bytes | None:
         def providers() -> list[PeerId]:

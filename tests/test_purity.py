@@ -48,7 +48,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/config": ("node/errors",),
     "node/storage": (*_SHARED, "crypto", "protocol/wire", "protocol/chain"),
     "node/network": (*_SHARED, "crypto", "protocol/wire"),
-    "node/network/discovery": (*_SHARED, "crypto", "protocol/wire", "node/network"),
+    "node/network/discovery": (
+        *(*_SHARED, "crypto", "protocol/wire", "node/network"),
+        "node/storage",
+    ),
     "node/network/nat": (
         *(*_SHARED, "crypto", "protocol/wire", "node/network"),
         "node/network/discovery",
@@ -62,7 +65,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/storage", "node/network", "node/network/discovery", "node/network/exchange"),
     ),
     "node/telemetry": (*_SHARED, "crypto", "protocol/wire", "node/network"),
-    "node/control": (*_SHARED, "node/telemetry"),
+    "node/control": (*_SHARED, "node/storage", "node/telemetry"),
     "node/trainer": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/member"),
         *("node/storage", "node/content", "node/telemetry"),

@@ -79,6 +79,7 @@ def bootstrap(
     from ..network.errors import BadAddress, PortInUse
     from ..network.explain import explain_network
     from ..storage.data_dir import open_identity
+    from ..telemetry.stalls import spare_what_stays
 
     async def stop_on_signal(scope: trio.CancelScope) -> None:
         # A signal is how a bootstrap peer ends. While it closes, a second one ends it at once: the
@@ -110,6 +111,7 @@ def bootstrap(
             metrics_address=metrics_address,
             relay=relay_limits(relay_updates, relay_memory),
         )
+        spare_what_stays()
         trio.run(serve, settings)
 
 

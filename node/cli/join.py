@@ -197,8 +197,10 @@ def join(
     from rich.console import Console
 
     from ..daemon import run_daemon
+    from ..telemetry.stalls import spare_what_stays
 
     # Where stderr is no terminal the screen is a line a round, and log lines may stand between.
     drawn = settings.screen and Console(stderr=True).is_terminal
     configure_logging(form=log_format, level=log_level, folder=data.logs, screen=drawn)
+    spare_what_stays()
     trio.run(run_daemon, settings)

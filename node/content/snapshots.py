@@ -12,6 +12,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 
+import trio
+
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ...protocol.chain.ledger import Ledger
@@ -64,18 +66,18 @@ class Snapshots:
         held against the record's fingerprint; not after a mismatch. One that became old while it was
         fetched will do as well: the updates since are kept for whoever fetches it. Raises `DiskFull`.
         """
-        self._forget_left_chain()
+        await self._forget_left_chain()
         while True:
             ledger = self._ledger()
             certified = self._certified(ledger)
             if not certified_only:
                 # Who was killed before its first snapshot has the one that it began with.
                 here = {each.round: each for each in (self._initial, *self._kept)}
-                own = {round_ for round_, each in here.items() if self._at_hand(each) is not None}
+                own = await trio.to_thread.run_sync(self._rounds_at_hand, list(here.values()))
                 chosen = choose_state(own, ledger)
                 if chosen is not None:
                     return here[chosen]
-            wanted = self._begun(ledger) or certified
+            wanted = await self._begun(ledger) or certified
             if await self._fetch(wanted):
                 return wanted
 
@@ -86,7 +88,7 @@ class Snapshots:
             name = "the parameters"
         else:
             name = f"the state of round {snapshot.round}"
-            self._begin(snapshot)
+            await self._begin(snapshot)
 
         def newest() -> bool:
             return self._certified(self._ledger()) == snapshot
@@ -97,9 +99,9 @@ class Snapshots:
         certified = self._is_certified(snapshot, self._ledger())
         if blobs is not None and certified:
             if snapshot.round >= 0:
-                self._keep(snapshot)
+                await self._keep(snapshot)
             return True
-        self._abandon()
+        await self._abandon()
         return False
 
     def asked(self, peer: PeerId, blob: ContentId) -> None:
@@ -118,11 +120,11 @@ class Snapshots:
             return None
         return SnapshotEntry(snapshot.round, blob_of(snapshot), snapshot.size)
 
-    def keep(self, entry: SnapshotEntry) -> None:
+    async def keep(self, entry: SnapshotEntry) -> None:
         """Remember a new snapshot, and remove what only older ones needed."""
-        self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
+        await self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
 
-    def _keep(self, new: LocalSnapshot) -> None:
+    async def _keep(self, new: LocalSnapshot) -> None:
         if self._swept is None:
             # Before a restart: when the newest was made, or later.
             had = len(self._kept) >= _KEPT
@@ -133,9 +135,9 @@ class Snapshots:
         held = [old for old in spare if self._is_retained(old)][: self._held]
         if self._partial is not None and self._partial.round == new.round:
             self._partial = None
-        self._replace([*held, *recent, new])
+        await self._replace([*held, *recent, new])
         if len(self._kept) >= _KEPT:
-            self._sweep_updates(self._swept)
+            await self._sweep_updates(self._swept)
 
     def _is_retained(self, snapshot: LocalSnapshot) -> bool:
         """Whether somebody is fetching it, or the updates since, and is better off with it."""
@@ -149,47 +151,47 @@ class Snapshots:
         ledger = self._ledger()
         return ledger.update_bytes(min(snapshot.round + 1, len(ledger)), len(ledger))
 
-    def _begun(self, ledger: Ledger) -> LocalSnapshot | None:
+    async def _begun(self, ledger: Ledger) -> LocalSnapshot | None:
         """The snapshot whose fetching was interrupted, if it is still worth going on with."""
         partial = self._partial
         if partial is None:
             return None
         if self._is_certified(partial, ledger) and self._replay_bytes(partial) <= partial.size:
             return replace(partial, whole=True)
-        self._abandon()
+        await self._abandon()
         return None
 
-    def _begin(self, snapshot: LocalSnapshot) -> None:
+    async def _begin(self, snapshot: LocalSnapshot) -> None:
         """Remember what is being fetched, so that nothing of it stays behind for ever."""
         partial = replace(snapshot, whole=False)
         if self._partial != partial and snapshot not in self._kept:
             self._partial = partial
             self._save()
+            await self._swarm_store.written()
 
-    def _abandon(self) -> None:
+    async def _abandon(self) -> None:
         """Remove what there is of the snapshot that was being fetched."""
         partial, self._partial = self._partial, None
         if partial is not None:
             self._save()
-            self._remove([partial])
+            await self._remove([partial])
 
-    def _replace(self, kept: list[LocalSnapshot]) -> None:
+    async def _replace(self, kept: list[LocalSnapshot]) -> None:
         dropped = [old for old in self._kept if old not in kept]
         self._kept = kept
-        # First the list, then the files: a crash in between wastes space and breaks nothing.
         self._save()
-        self._remove(dropped)
+        await self._remove(dropped)
 
     def _save(self) -> None:
         partial = [self._partial] if self._partial is not None else []
         self._swarm_store.keep_snapshots([*self._kept, *partial])
 
-    def _forget_left_chain(self) -> None:
+    async def _forget_left_chain(self) -> None:
         """The list on disk is emptied with a change to another chain."""
         listed = self._swarm_store.snapshots()
         if any(own not in listed for own in self._kept):
             self._retention = Retention()
-        self._replace([own for own in self._kept if own in listed])
+        await self._replace([own for own in self._kept if own in listed])
 
     def _certified(self, ledger: Ledger) -> LocalSnapshot:
         entry = ledger.snapshot
@@ -206,6 +208,9 @@ class Snapshots:
         entry = ledger[snapshot.round + 1].record.snapshot
         return entry is not None and (entry.blob, entry.size) == (blob_of(snapshot), snapshot.size)
 
+    def _rounds_at_hand(self, snapshots: list[LocalSnapshot]) -> set[int]:
+        return {each.round for each in snapshots if self._at_hand(each) is not None}
+
     def _at_hand(self, snapshot: LocalSnapshot) -> BlobList | None:
         return blob_list_at(self._store, "snapshot", blob_of(snapshot), snapshot.size)
 
@@ -220,30 +225,46 @@ class Snapshots:
             return (blob_of(snapshot),)
         return (*blobs.chunks, blob_of(snapshot))
 
-    def _remove(self, dropped: list[LocalSnapshot]) -> None:
+    async def _remove(self, dropped: list[LocalSnapshot]) -> None:
         if not dropped:
             return
         partial = [self._partial] if self._partial is not None else []
-        needed = {
-            blob for each in (self._initial, *self._kept, *partial) for blob in self._listed(each)
-        }
-        for snapshot in dropped:
-            # The list last: without it a crash in between would leave chunks that nobody knows.
-            for blob in self._listed(snapshot):
-                if blob not in needed:
-                    self._store.remove(blob)
+        # First the list, then the files: a crash in between wastes space and breaks nothing.
+        await self._swarm_store.written()
+        kept = (self._initial, *self._kept, *partial)
 
-    def _sweep_updates(self, swept: int) -> None:
+        def remove() -> None:
+            needed = {blob for each in kept for blob in self._listed(each)}
+            for snapshot in dropped:
+                # The list last: without it a crash in between would leave chunks that nobody knows.
+                for blob in self._listed(snapshot):
+                    if blob not in needed:
+                        self._store.remove(blob)
+
+        # Long lists and large files: both take their time.
+        await trio.to_thread.run_sync(remove)
+
+    async def _sweep_updates(self, swept: int) -> None:
         """Remove the updates that nobody is better off with than with a snapshot; `swept`: up to which
         round they are gone."""
         ledger = self._ledger()
         before = self._dispensable(len(ledger))
-        # The same bytes may count again: those of a member without momentum, or a replay.
-        needed = updates_from(ledger, before + 1)
-        for round_ in range(max(0, swept + 1), min(before + 1, len(ledger))):
-            for entry in ledger[round_].record.updates:
-                if entry.update not in needed:
-                    self._store.remove(entry.update)
+        known = ledger.truncated(len(ledger))
+
+        def unneeded() -> list[ContentId]:
+            # The same bytes may count again: those of a member without momentum, or a replay.
+            needed = updates_from(known, before + 1)
+            rounds = range(max(0, swept + 1), min(before + 1, len(known)))
+            counted = (entry for round_ in rounds for entry in known[round_].record.updates)
+            return [entry.update for entry in counted if entry.update not in needed]
+
+        found = await trio.to_thread.run_sync(unneeded)
+        if self._ledger() is not ledger:
+            # Of a chain that was left meanwhile.
+            return
+        since = updates_from(ledger, len(known))
+        files = self._store.set_aside(update for update in found if update not in since)
+        await trio.to_thread.run_sync(self._store.free, files)
         self._swept = before
         self._retention.forget(before, self._kept)
 

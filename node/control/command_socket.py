@@ -11,7 +11,6 @@ import json
 import logging
 import math
 import os
-import secrets
 import socket
 import stat
 import tempfile
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from ..errors import ExitCode, UserError
+from ..storage.atomic_write import write_atomically
 
 if TYPE_CHECKING:
     # libp2p brings these old stubs of trio, which checkers prefer and which do not know
@@ -199,9 +199,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
         place.chmod(0o600)
         server.listen(16)
         if place != path:
-            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-            temporary.write_bytes(os.fsencode(place))
-            temporary.replace(path)
+            write_atomically(path, os.fsencode(place))
         yield server
 
 

@@ -6,8 +6,6 @@ lies in the founder's data directory, complete, before the id is told to anybody
 
 from __future__ import annotations
 
-import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from ...protocol.wire.manifest import (
 )
 from ...protocol.wire.structure import StructureError
 from ..errors import ExitCode, UserError
+from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir, open_identity
 from ..trainer.client import initialise_model
@@ -206,9 +205,4 @@ def _store_manifest(manifest: Manifest, data: DataDir, store: BlobStore, path: P
         raise AssertionError("the blob store names a blob otherwise than the protocol does")
     place = data.swarm(swarm).manifest
     place.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = place.with_name(f".manifest-{secrets.token_hex(8)}")
-    with temporary.open("wb") as out:
-        out.write(encoded)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(place)
+    write_atomically(place, encoded)

@@ -11,11 +11,12 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ...crypto.hashing import ContentId, content_from_text, content_id, content_text
 from ...protocol.wire.blobs import MAX_BLOB_BYTES
+from .atomic_write import write_atomically
 
 _TEMPORARY = ".temporary-"
 # A write of 16 MiB takes seconds; a temporary file that is older belongs to a process that died.
@@ -76,11 +77,23 @@ class BlobStore:
 
     def remove(self, cid: ContentId) -> bool:
         """Remove a blob. False if it was not there."""
-        try:
-            self.path(cid).unlink()
-        except FileNotFoundError:
-            return False
-        return True
+        files = self.set_aside([cid])
+        self.free(files)
+        return bool(files)
+
+    def set_aside(self, cids: Iterable[ContentId]) -> list[Path]:
+        """Take blobs out of the store at once, for `free` to remove: large files take their time."""
+        files = []
+        for cid in cids:
+            with contextlib.suppress(FileNotFoundError):
+                files.append(self.path(cid).replace(self._temporary_path()))
+        return files
+
+    @staticmethod
+    def free(files: Iterable[Path]) -> None:
+        """Remove what was set aside, in any thread."""
+        for path in files:
+            path.unlink(missing_ok=True)
 
     def ids(self) -> Iterator[ContentId]:
         """The ids of all blobs, in no order."""
@@ -102,23 +115,14 @@ class BlobStore:
         return len(data) <= MAX_BLOB_BYTES and content_id(data) == cid
 
     def _write(self, path: Path, data: bytes | memoryview) -> None:
-        temporary = self._temporary_path()
         try:
-            with temporary.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            self._sync_directory()
+            # Of a name of its own: another process may be writing the same blob.
+            write_atomically(path, data, self._temporary_path())
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull(
                     error.errno, f"no room for {len(data)} bytes in {self.root}"
                 ) from error
-            raise
-        except BaseException:
-            temporary.unlink(missing_ok=True)
             raise
 
     def _take_out(self, path: Path, cid: ContentId) -> bytes | None:
@@ -141,14 +145,6 @@ class BlobStore:
 
     def _temporary_path(self) -> Path:
         return self.root / f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
-
-    def _sync_directory(self) -> None:
-        # The new name survives a power cut only once the directory itself is on the disk.
-        descriptor = os.open(self.root, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def _remove_leftovers(self) -> None:
         oldest = time.time() - _TEMPORARY_LIFETIME_SECONDS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
@@ -23,12 +24,18 @@ class SpillFile:
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  (closes with us)
         self._end = 0
+        # Chains are compared in a thread, and put their entries here, too.
+        self._putting = threading.Lock()
         # By places before the file's beginning.
         self._unwritten: dict[int, bytes] = {}
 
     def put(self, entry: bytes) -> int:
         """Keep `entry`; returns its place."""
         framed = len(entry).to_bytes(_LENGTH_BYTES, "big") + entry
+        with self._putting:
+            return self._put(entry, framed)
+
+    def _put(self, entry: bytes, framed: bytes) -> int:
         try:
             # A short write is a full disk; the next entry overwrites what it left.
             whole = os.pwrite(self._file.fileno(), framed, self._end) == len(framed)

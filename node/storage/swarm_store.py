@@ -3,25 +3,32 @@
 Two append-only files of length-prefixed entries (the ledger, and what this node has signed), and a small
 file that says which snapshot is the newest on disk. A write that was cut off by a crash is found when
 the file is next read, and dropped; everything before it stands.
+
+What is handed over is written in that order by a thread, while the event loop goes on; many entries
+share one fsync. Whoever tells the world of something waits for `written` first, so a crash at any moment
+looks to all others like one before.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
+
+import trio
 
 from ...crypto.envelope import MAX_ENVELOPE_BYTES, Envelope, EnvelopeError, open_envelope
 from ...crypto.hashing import ContentId
 from ...protocol.chain.entries import MAX_DECIDED_BYTES, decode_decided
 from ...protocol.chain.ledger import Ledger
-from ...protocol.wire.encoding import encode
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
-from ...protocol.wire.messages import Decided
+from .atomic_write import replacing, sync, write_atomically
 from .data_dir import SwarmDir
 from .spill_file import SpillFile
 
@@ -38,6 +45,7 @@ class EntryFile:
         self._path = path
         self._max_entry = max_entry
         self._file: FileIO | None = None
+        self._durable = 0
 
     def read(self, *, mend: bool) -> Iterator[bytes]:
         """All whole entries in order.
@@ -62,32 +70,34 @@ class EntryFile:
         if mend and good < self._path.stat().st_size:
             os.truncate(self._path, good)
 
-    def append(self, *entries: bytes) -> None:
-        """Add entries; they are on disk when this returns, all or none of them."""
+    def append(self, entry: bytes) -> None:
+        """Add an entry, which is on the disk after the next `sync`."""
         file = self._open()
-        before = file.tell()
         try:
-            framed = (len(entry).to_bytes(_LENGTH_BYTES, "big") + entry for entry in entries)
-            rest = memoryview(b"".join(framed))
+            rest = memoryview(len(entry).to_bytes(_LENGTH_BYTES, "big") + entry)
             while rest:
                 rest = rest[file.write(rest) :]
-            os.fsync(file.fileno())
         except OSError:
-            # A full disk: take the torn entry back, as far as that still works.
-            os.truncate(self._path, before)
-            self.close()
+            self._take_back()
             raise
 
+    def sync(self) -> None:
+        """Wait until all entries are on the disk."""
+        if self._file is None:
+            return
+        try:
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._take_back()
+            raise
+        self._durable = self._file.tell()
+
     def replace(self, entries: Iterable[bytes]) -> None:
-        """Put these entries in the place of all there were, whole or not at all."""
+        """Put these entries in the place of all there were, whole or not at all, on the disk."""
         self.close()
-        temporary = self._path.with_suffix(".new")
-        with temporary.open("wb") as file:
+        with replacing(self._path) as aside, aside.open("wb") as file:
             for entry in entries:
                 file.write(len(entry).to_bytes(_LENGTH_BYTES, "big") + entry)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
 
     def close(self) -> None:
         """Close the file; the next append opens it again."""
@@ -99,7 +109,15 @@ class EntryFile:
         if self._file is None:
             # Unbuffered: a failed write leaves nothing behind that a later close would retry.
             self._file = FileIO(self._path, "ab")
+            self._durable = self._file.tell()
+            # It may be new.
+            sync(self._path.parent)
         return self._file
+
+    def _take_back(self) -> None:
+        """After a full disk: remove what is torn or not certain, as far as that still works."""
+        self.close()
+        os.truncate(self._path, self._durable)
 
 
 @dataclass(frozen=True)
@@ -115,10 +133,16 @@ class LocalSnapshot:
 
 
 class SwarmStore:
-    """The remembered state of one swarm."""
+    """The remembered state of one swarm.
+
+    `keep`, `keep_instead`, `sign`, `forget_signed` and `keep_snapshots` hand something over; it is on
+    the disk once `written` returns. That raises `OSError`, and does so from then on: what follows a gap
+    would be worth nothing.
+    """
 
     def __init__(self, directory: SwarmDir, manifest: Manifest) -> None:
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        sync(directory.root.parent)
         self._manifest = manifest
         self._root = directory.root
         self._ledger = EntryFile(directory.ledger, MAX_DECIDED_BYTES)
@@ -126,6 +150,40 @@ class SwarmStore:
         self._snapshots = directory.root / "snapshots.json"
         self.momentum = directory.momentum
         self.history = directory.history
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._writing = trio.Lock()
+        self._handed_over = self._done = 0
+        self._listed: list[LocalSnapshot] | None = None
+        self._broken: OSError | None = None
+
+    async def written(self) -> None:
+        """Wait until everything that was handed over before is on the disk."""
+        wanted = self._handed_over
+        async with self._writing:
+            # Whoever had the lock before may have written ours with its own.
+            if self._done < wanted:
+                await trio.to_thread.run_sync(self.write)
+
+    def write(self) -> None:
+        """Write all that was handed over; by one thread at a time."""
+        if self._broken is not None:
+            raise self._broken
+        done = self._done
+        try:
+            while self._jobs:
+                self._jobs.popleft()()
+                done += 1
+            # The ledger first: what others signed in a round lies there, and is not signed again.
+            self._ledger.sync()
+            self._votes.sync()
+        except OSError as error:
+            self._broken = error
+            raise
+        self._done = done
+
+    def _hand_over(self, job: Callable[[], None]) -> None:
+        self._jobs.append(job)
+        self._handed_over += 1
 
     def load_ledger(self, *, mend: bool = True) -> Ledger:
         """The ledger on disk, checked again up to the first bad entry.
@@ -147,14 +205,16 @@ class SwarmStore:
             self._ledger.replace(entries)
         return ledger
 
-    def keep(self, *decided: Decided) -> None:
-        """Append ledger entries; it takes one wait for the disk, however many they are."""
-        self._ledger.append(*map(encode, decided))
+    def keep(self, entry: bytes) -> None:
+        """Append a ledger entry."""
+        self._hand_over(partial(self._ledger.append, entry))
 
     def keep_instead(self, ledger: Ledger) -> None:
         """Change to another chain."""
-        self._ledger.replace(encode(ledger[round_]) for round_ in range(len(ledger)))
-        self._snapshots.unlink(missing_ok=True)
+        # A copy: the ledger grows while this is being written.
+        chain = ledger.truncated(len(ledger))
+        self._hand_over(lambda: self._ledger.replace(map(chain.raw, range(len(chain)))))
+        self.keep_snapshots([])
 
     def signed(self) -> list[Envelope]:
         """What this node has signed and a restart must not contradict."""
@@ -167,15 +227,28 @@ class SwarmStore:
         return envelopes
 
     def sign(self, envelope: bytes) -> None:
-        """Remember something signed, before anybody else sees it."""
-        self._votes.append(envelope)
+        """Remember something signed."""
+        self._hand_over(partial(self._votes.append, envelope))
 
-    def forget_signed(self, envelopes: Iterable[bytes]) -> None:
+    def forget_signed(self, envelopes: Sequence[bytes]) -> None:
         """Drop what was signed in rounds that are decided, but for `envelopes`."""
-        self._votes.replace(envelopes)
+        # Not before it is certain that they are decided.
+        self._hand_over(self._ledger.sync)
+        self._hand_over(partial(self._votes.replace, envelopes))
 
     def snapshots(self) -> list[LocalSnapshot]:
         """The snapshots on disk, oldest first; one that is not whole comes last."""
+        if self._listed is None:
+            self._listed = self._read_snapshots()
+        return self._listed
+
+    def keep_snapshots(self, snapshots: list[LocalSnapshot]) -> None:
+        """Replace the list of snapshots on disk."""
+        self._listed = list(snapshots)
+        data = json.dumps([asdict(snapshot) for snapshot in snapshots]).encode()
+        self._hand_over(partial(write_atomically, self._snapshots, data))
+
+    def _read_snapshots(self) -> list[LocalSnapshot]:
         try:
             rows = json.loads(self._snapshots.read_bytes()[: 1 << 16])
             found = [
@@ -195,15 +268,6 @@ class SwarmStore:
             usable, found = False, []
         # Missing or damaged: the node starts from a certified snapshot instead.
         return found if usable else []
-
-    def keep_snapshots(self, snapshots: list[LocalSnapshot]) -> None:
-        """Replace the list of snapshots on disk."""
-        temporary = self._snapshots.with_suffix(".new")
-        with temporary.open("w") as file:
-            json.dump([asdict(snapshot) for snapshot in snapshots], file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._snapshots)
 
 
 def blob_of(snapshot: LocalSnapshot) -> ContentId:

@@ -77,6 +77,8 @@ Reason = Literal[
 # A small model on a LAN computes in tens of milliseconds, and the manifest's default limit of a
 # collect phase is ten minutes; steps of about three tell a slow phase from a fast one.
 DURATION_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 600.0)
+# From what nobody notices to what others take for a broken line.
+_STALL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
@@ -150,6 +152,12 @@ class Metrics:
             Owner,
         )
         self.memory["node"].set_function(_resident_bytes)
+        self.stalls = self._single(
+            Histogram,
+            "event_loop_stall_seconds",
+            "Steps of a single task, longer than 10 ms, in which the node process did nothing else.",
+            buckets=_STALL_BUCKETS,
+        )
 
         self.round = self._single(Gauge, "round", "Rounds applied since the swarm began.")
         self.members = self._single(Gauge, "members", "Members in force in the current round.")
@@ -261,8 +269,8 @@ class Metrics:
         """
         return serve_page(self.registry, address)
 
-    def _single(self, kind: type[Metric], name: str, text: str) -> Metric:
-        return kind(f"distro_{name}", text, registry=self.registry)
+    def _single(self, kind: type[Metric], name: str, text: str, **options: Any) -> Metric:
+        return kind(f"distro_{name}", text, registry=self.registry, **options)
 
     def _family(
         self, kind: type[Metric], name: str, text: str, label: str, values: Any, **options: Any

@@ -7,7 +7,6 @@ an empty momentum, not to fail.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from ...protocol.wire.manifest import ParameterSpec
+from ..storage.atomic_write import replacing
 from .optimizer import LocalOptimizer
 
 _log = logging.getLogger(__name__)
@@ -31,14 +31,8 @@ def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
     """
     tensors = {key: tensor.cpu() for key, tensor in _tensors(optimizer, table).items()}
     tensors[_STEPS] = torch.tensor(optimizer.steps)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        save_file(tensors, temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        save_file(tensors, file)
 
 
 @torch.no_grad()

@@ -1,8 +1,9 @@
-"""A ledger's entries: the latest at hand, older ones on a spill.
+"""A ledger's entries: the bytes of all on a spill, the latest at hand as objects, too.
 
 A round's entry is some kilobytes of objects, and a run has tens of thousands of rounds, of which all but
 the last are read when a newcomer asks for them and hardly ever else. So a node gives its ledger a spill
-on its disk, and its memory does not grow with them. A ledger without a spill keeps all at hand.
+on its disk: its memory does not grow with them, and others are answered with the very bytes that lie
+there. A ledger without a spill keeps all at hand.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from ..wire.messages import Decided
 MAX_DECIDED_BYTES = 4 << 20
 
 AT_HAND = 128
-"""At least so many entries are not put on the spill: the rounds that messages may still refer to, and
-what those lack who were away for a moment."""
+"""At least so many entries are at hand: the rounds that messages may still refer to."""
 
 
 def decode_decided(data: bytes) -> Decided:
@@ -43,27 +43,34 @@ class Entries:
 
     def __init__(self, spill: Spill | None = None) -> None:
         self._spill = spill
-        # Where the entries before those at hand are.
+        # Where each is on the spill, and the latest themselves.
         self._places: list[int] = []
         self._latest: list[Decided] = []
+        self._length = 0
 
     def __len__(self) -> int:
-        return len(self._places) + len(self._latest)
+        return self._length
 
     def __getitem__(self, round: int) -> Decided:
-        if not 0 <= round < len(self):
+        behind = self._length - round
+        if not 0 < behind <= self._length:
             raise IndexError(f"no entry for round {round}")
-        if round >= len(self._places):
-            return self._latest[round - len(self._places)]
-        assert self._spill is not None  # where else would its place be?
-        return decode_decided(self._spill.get(self._places[round]))
+        if behind <= len(self._latest):
+            return self._latest[-behind]
+        return decode_decided(self.raw(round))
+
+    def raw(self, round: int) -> bytes:
+        """The bytes of an entry."""
+        return encode(self[round]) if self._spill is None else self._spill.get(self._places[round])
 
     def append(self, decided: Decided) -> None:
         """Add the next entry."""
+        self._length += 1
         self._latest.append(decided)
-        if self._spill is not None and len(self._latest) >= 2 * AT_HAND:
-            self._places += [self._spill.put(encode(entry)) for entry in self._latest[:AT_HAND]]
-            del self._latest[:AT_HAND]
+        if self._spill is not None:
+            self._places.append(self._spill.put(encode(decided)))
+            if len(self._latest) >= 2 * AT_HAND:
+                del self._latest[:AT_HAND]
 
     def since(self, round: int) -> Iterator[Decided]:
         """The entry of `round` and all after it."""
@@ -73,5 +80,6 @@ class Entries:
         """Those before `round`, on the same spill."""
         copy = Entries(self._spill)
         copy._places = self._places[:round]
-        copy._latest = self._latest[: max(0, round - len(self._places))]
+        copy._latest = self._latest[: max(0, len(self._latest) - (self._length - round))]
+        copy._length = round
         return copy

@@ -84,6 +84,10 @@ class Ledger:
     def __getitem__(self, round: int) -> Decided:
         return self._entries[round]
 
+    def raw(self, round: int) -> bytes:
+        """An entry as the bytes that others are sent."""
+        return self._entries.raw(round)
+
     @property
     def head(self) -> RecordId:
         """The id of the last record: the parent of the next."""

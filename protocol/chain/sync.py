@@ -14,7 +14,7 @@ from typing import Annotated
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ..wire.encoding import decode, encode
+from ..wire.encoding import decode
 from ..wire.errors import ProtocolError
 from ..wire.messages import Decided, RecordId
 from ..wire.structure import U63, Length
@@ -102,15 +102,16 @@ class Answer:
 
 def answer_to(
     request: SyncRequest, ledger: Ledger, messages: Callable[[int], list[Envelope]]
-) -> tuple[int, tuple[RecordId, ...], Iterator[Decided], list[Envelope]]:
-    """What a member with this ledger answers: its height, record ids, entries and messages."""
+) -> tuple[int, tuple[RecordId, ...], range, list[Envelope]]:
+    """What a member with this ledger answers: its height, record ids, the rounds whose entries to send,
+    and messages."""
     height = len(ledger)
     ids = tuple(ledger.parent(round_ + 1) for round_ in request.probes if round_ < height)
     end = min(height, request.round + min(request.most, MAX_ENTRIES))
-    entries = (ledger[round_] for round_ in range(request.round, end))
     # Who wants no entries wants no messages either.
     wanted = request.round == height and request.most > 0
-    return height, ids, entries, messages(request.round) if wanted else []
+    rounds = range(request.round, end)
+    return height, ids, rounds, messages(request.round) if wanted else []
 
 
 def likely_first(peers: Sequence[PeerId], members: set[PeerId]) -> list[PeerId]:
@@ -142,7 +143,7 @@ def read_answer(data: bytes) -> Answer:
 
 def compose_response(
     height: int,
-    entries: Iterable[Decided],
+    entries: Iterable[bytes],
     envelopes: Iterable[bytes],
     ids: tuple[bytes, ...] = (),
 ) -> SyncResponse:
@@ -150,7 +151,7 @@ def compose_response(
     return SyncResponse(
         height,
         ids,
-        tuple(_first(map(encode, entries), _ENTRIES_BYTES)),
+        tuple(_first(entries, _ENTRIES_BYTES)),
         tuple(_first(envelopes, _MESSAGES_BYTES)),
     )
 

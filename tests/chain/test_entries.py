@@ -1,4 +1,4 @@
-"""Older ledger entries lie on a spill, and nothing about the ledger tells the difference."""
+"""Ledger entries lie on a spill, and nothing about the ledger tells the difference."""
 
 from __future__ import annotations
 
@@ -52,10 +52,22 @@ def spilled(chain: Chain, drawer: Drawer) -> Ledger:
     return ledger
 
 
-def test_older_entries_are_put_away_in_order(chain: Chain, spilled: Ledger, drawer: Drawer) -> None:
-    assert ROUNDS - 2 * AT_HAND <= len(drawer.entries) <= ROUNDS - AT_HAND
+def test_all_entries_are_put_away_in_order(chain: Chain, spilled: Ledger, drawer: Drawer) -> None:
     rounds = [decode_decided(entry).record.round for entry in drawer.entries]
-    assert rounds == list(range(len(rounds)))
+    assert rounds == list(range(ROUNDS))
+
+
+def test_the_latest_are_at_hand_and_no_others(chain: Chain, spilled: Ledger) -> None:
+    at_hand = [round_ for round_ in range(ROUNDS) if spilled[round_] is chain.ledger[round_]]
+    assert at_hand == list(range(at_hand[0], ROUNDS))
+    assert AT_HAND <= len(at_hand) < 2 * AT_HAND
+
+
+def test_what_others_are_sent_are_the_very_bytes(chain: Chain, spilled: Ledger) -> None:
+    part = spilled.truncated(AT_HAND + 30)
+    for ledger in (spilled, part, chain.ledger):
+        for round_ in range(len(ledger)):
+            assert ledger.raw(round_) == encode(chain.ledger[round_])
 
 
 def test_they_are_read_as_they_were(chain: Chain, spilled: Ledger) -> None:

@@ -52,8 +52,8 @@ def serves(ledger: Ledger) -> Answer:
     """What an honest member with this ledger answers."""
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
-        height, ids, entries, _ = answer_to(decode_request(request), ledger, lambda round_: [])
-        return encode(compose_response(height, entries, [], ids))
+        height, ids, rounds, _ = answer_to(decode_request(request), ledger, lambda round_: [])
+        return encode(compose_response(height, map(ledger.raw, rounds), [], ids))
 
     return answer
 
@@ -67,7 +67,7 @@ async def follow(network: Network, chain: Chain) -> Ledger:
         keep=lambda *entries: kept.extend(entries),
         report=lambda done, total: None,
     )
-    assert kept == [ledger[number] for number in range(len(ledger))]
+    assert kept == [ledger.raw(number) for number in range(len(ledger))]
     return ledger
 
 
@@ -106,7 +106,7 @@ async def test_forged_rounds_and_empty_claims_are_offences(chain: Chain) -> None
     forged = forger.decide(forger.record(updates=[]), signers=[forger.membership.peers[0]])
     entries = [chain.ledger[0], chain.ledger[1], forged]
     async with star(4) as (a, one, other, honest):
-        hostile(one, says(compose_response(3, entries, [])))
+        hostile(one, says(compose_response(3, map(encode, entries), [])))
         hostile(other, says(compose_response(1 << 40, [], [])))
         serve_sync(honest, chain.manifest, chain.member(0))
         assert len(await follow(a, chain)) == ROUNDS
@@ -155,7 +155,8 @@ async def test_a_liar_cannot_keep_a_starting_node_busy(chain: Chain) -> None:
         asked += wanted.most
         while len(forged.ledger) < min(wanted.round + wanted.most, 5000):
             forged.grow()
-        height, ids, entries, _ = answer_to(wanted, forged.ledger, lambda round_: [])
+        height, ids, rounds, _ = answer_to(wanted, forged.ledger, lambda round_: [])
+        entries = map(forged.ledger.raw, rounds)
         return encode(compose_response(height + 1000, entries, [], ids))
 
     async with star(4) as (a, evil, *honest):

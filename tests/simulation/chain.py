@@ -297,7 +297,7 @@ def answers(ledger: Ledger) -> Answering:
 
     def answering(question: Question) -> Answer:
         request = question.request(ledger.swarm)
-        height, ids, entries, _ = answer_to(request, ledger, lambda round_: [])
-        return Answer(height, ids, at_hand=list(entries))
+        height, ids, rounds, _ = answer_to(request, ledger, lambda round_: [])
+        return Answer(height, ids, at_hand=[ledger[round_] for round_ in rounds])
 
     return answering

@@ -357,8 +357,8 @@ class Swarm:
     ) -> tuple[Answer, int, list[Decided], list[Envelope]]:
         """What a node answers another, and what its answer comes to."""
         ledger, request = other.offers(asker), question.request(self.manifest.swarm)
-        height, ids, told, envelopes = answer_to(request, ledger, other.member.messages)
-        entries = list(told)
+        height, ids, rounds, envelopes = answer_to(request, ledger, other.member.messages)
+        entries = [ledger[round_] for round_ in rounds]
         size = sum(200 * (len(e.record.updates) + len(e.certificate.ballots)) for e in entries)
         size += sum(140 + len(envelope.body) for envelope in envelopes) + 32 * len(ids)
         self.network.other_bytes += size

@@ -100,10 +100,10 @@ class FakeSupervisor:
     def loaded(self, round: int, fingerprint: int, snapshot: object) -> None:
         self.trainer_supervisor.apply(apply_effect(round + 1))
 
-    def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
+    async def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
         assert round in self.trained_on
 
-    def applied(self, record_round: int, fingerprint: int, seconds: float, _: object) -> None:
+    async def applied(self, record_round: int, fingerprint: int, seconds: float, _: object) -> None:
         self.applied_rounds.append(record_round)
         if record_round < LOADED_ROUND + 5:
             self.trainer_supervisor.apply(apply_effect(record_round + 1))
@@ -197,7 +197,7 @@ async def test_training_ahead_whose_data_is_late_lets_the_record_pass(
         shop.trainer_supervisor.train(round + 1, (1,))
         shop.trainer_supervisor.train(round + 2, (1,))
 
-    def applied(round: int, *_: object) -> None:
+    async def applied(round: int, *_: object) -> None:
         shop.applied_rounds.append(round)
 
     monkeypatch.setattr(shop, "data_ready", arrives)

@@ -66,7 +66,7 @@ def test_requests_fit_their_limit() -> None:
 
 def test_answers_hold_what_fits() -> None:
     entry = len(encode(DECIDED))
-    answer = compose_response(9, [DECIDED] * 10_000, [bytes(1000)] * 10_000)
+    answer = compose_response(9, [encode(DECIDED)] * 10_000, [bytes(1000)] * 10_000)
     data = encode(answer)
     # One more entry of the largest kind would have had room.
     assert len(data) + MAX_DECIDED_BYTES <= MAX_SYNC_RESPONSE_BYTES + (1 << 20)
@@ -78,7 +78,7 @@ def test_answers_hold_what_fits() -> None:
 
 
 def test_an_answer_with_an_entry_that_is_none() -> None:
-    answer = compose_response(1, [DECIDED], [])
+    answer = compose_response(1, [encode(DECIDED)], [])
     broken = dataclasses.replace(answer, entries=(answer.entries[0][:-1],))
     with pytest.raises(ProtocolError):
         list(read_answer(encode(broken)).entries())

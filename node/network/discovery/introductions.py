@@ -11,7 +11,6 @@ import base64
 import contextlib
 import json
 import logging
-import os
 import random
 import secrets
 import time
@@ -38,6 +37,7 @@ from ....protocol.wire.introductions import (
     seal_record,
 )
 from ....protocol.wire.manifest import SwarmId
+from ...storage.atomic_write import write_atomically
 from ..addresses import endpoint, parse_dial, split_circuit, through_relay
 from ..errors import BadAddress, DialError, RequestError
 from ..events import PeerDown
@@ -222,7 +222,7 @@ class Introducer:
                 nursery.start_soon(self._follow_suggestions)
                 nursery.start_soon(self._save_regularly)
         finally:
-            self._save()
+            self._save(self._to_save())
 
     async def _watch_peers(self) -> None:
         """Whoever is lost is called again at once, and whoever knows others is asked."""
@@ -424,27 +424,24 @@ class Introducer:
     async def _save_regularly(self) -> None:
         while True:
             await trio.sleep(_SAVE_SECONDS)
-            self._save()
+            await trio.to_thread.run_sync(self._save, self._to_save())
 
-    def _save(self) -> None:
-        """Remember the peers that are worth a call after a restart: those connected come first."""
-        if self._known is None:
-            return
+    def _to_save(self) -> bytes:
+        """The peers that are worth a call after a restart: those connected come first."""
         connected = self._network.connected()
         known = [record for record in self.records.values() if self._may_remember(record)]
         records = sorted(known, key=lambda record: record.peer not in connected)
         kept = [base64.b64encode(record.sealed).decode() for record in records[:_MAX_REMEMBERED]]
-        data = json.dumps({"version": 1, "records": kept}).encode()
         # Nobody heard of yet is no reason to forget those of last time.
-        if not kept or data == self._saved:
+        return json.dumps({"version": 1, "records": kept}).encode() if kept else self._saved
+
+    def _save(self, data: bytes) -> None:
+        if self._known is None or data == self._saved:
             return
-        temporary = self._known.with_name(f"{self._known.name}.{os.getpid()}.temporary")
         try:
-            temporary.write_bytes(data)
-            temporary.replace(self._known)
+            write_atomically(self._known, data)
             self._saved = data
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             log.warning("cannot remember the peers in %s: %s", self._known, error)
 
     def _may_remember(self, record: PeerRecord) -> bool:
