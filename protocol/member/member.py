@@ -462,7 +462,8 @@ class Member:
             effects.append(Note("admitted", record.round, admission.peer))
             self._inbox.joins.drop(admission.peer)
         for departure in record.departed:
-            kind = "counted_out" if departure.peer == self.me else departure.reason
+            counted_out = departure.peer == self.me and departure.reason == "silent"
+            kind = "counted_out" if counted_out else departure.reason
             effects.append(Note(kind, record.round, departure.peer))
         for evidence in record.evidence:
             effects.append(Note("expelled", record.round, evidence.peer))
