@@ -1,4 +1,4 @@
-"""The table of `docs/status.md`: every field of a status, its type in JSON, its meaning; from the code."""
+"""The table of `docs/status.md`: every field of a status, its type in JSON and its meaning."""
 
 from __future__ import annotations
 

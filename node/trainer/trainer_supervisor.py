@@ -135,7 +135,7 @@ class TrainerSupervisor:
             reason = ""
             try:
                 async with open_trainer(self._spec) as trainer:
-                    self._telemetry.device = trainer.info.device
+                    self._telemetry.device = trainer.device
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:
                 reason = str(death)

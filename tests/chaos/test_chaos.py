@@ -18,8 +18,9 @@ import psutil
 import pytest
 from chaos.driver import Driver
 from chaos.schedule import draw_schedule
+from distro_node.node.demo.processes import is_running
 from distro_node.node.errors import ExitCode
-from e2e.program import is_running, wait_for
+from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
 from namespaces import Town, available
 

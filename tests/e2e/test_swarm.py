@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import pytest
 from distro_node.crypto.envelope import open_envelope
 from distro_node.crypto.identity import peer_from_text
+from distro_node.node.demo.processes import is_running
 from distro_node.node.errors import ExitCode
 from distro_node.protocol.wire.messages import Ballot, Proposal, decode_message
-from e2e.program import is_running, wait_for
+from e2e.program import wait_for
 from e2e.support import Node, Swarm, check_agreement, wait_for_round
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
