@@ -12,7 +12,7 @@ import typer
 from .options import DataDirectory, Json, data_directory
 
 if TYPE_CHECKING:
-    from ..telemetry.status import Status
+    from ..telemetry.status import BootstrapStatus, Status
 
 # The daemon answers between two rounds at once; on an overloaded machine it may take seconds.
 _TIMEOUT_SECONDS = 10.0
@@ -30,13 +30,13 @@ def status(data_dir: DataDirectory = None, json: Json = False) -> None:
         distro-node status
     """
     from ..control.command_socket import ask
-    from ..telemetry.status import decode_status
+    from ..telemetry.status import decode_any_status
 
     answer = ask(data_directory(data_dir).socket, "status", _TIMEOUT_SECONDS)
     if json:
         typer.echo(dumps(answer))
     else:
-        _show(decode_status(answer))
+        _show(decode_any_status(answer))
 
 
 def pause(data_dir: DataDirectory = None, json: Json = False) -> None:
@@ -82,7 +82,7 @@ def _command(command: str, data_dir: Path | None, json: bool, said: str) -> None
     typer.echo(dumps(answer) if json else said)
 
 
-def _show(status: Status) -> None:
+def _show(status: Status | BootstrapStatus) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -98,7 +98,7 @@ def _show(status: Status) -> None:
             gap = " " * max(2, _VALUE_WIDTH - len(row.value))
             line.append(gap + row.note, "not bold dim")
         console.print(line, soft_wrap=True)
-    events = status.events[-_EVENTS_SHOWN:]
+    events = getattr(status, "events", ())[-_EVENTS_SHOWN:]
     if events:
         console.print()
     for event in events:

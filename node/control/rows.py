@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..telemetry.status import Status
+from ..telemetry.status import BootstrapStatus, LineStatus, Status
 from ..telemetry.words import STATES, reach_words, shift_sentence, state_sentence
 from .terminal import plain, size_text
 
@@ -39,8 +39,14 @@ class Row:
     note: str = ""
 
 
-def rows(status: Status) -> Iterator[Row]:
+def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
     """All rows, in the order in which people ask; what does not apply is left out."""
+    if isinstance(status, BootstrapStatus):
+        yield Row("peer", status.peer, "a bootstrap peer: it introduces others")
+        yield Row("swarms", _count(status.swarms), "whose members it introduces now")
+        yield Row("connections", _count(status.line.peers), "to whomever it is")
+        yield from _line(status.line)
+        return
     training, swarm = status.training, status.swarm
     name = UNKNOWN if swarm is None else plain(swarm.name)
     yield Row("swarm", f"{name}  {status.node.swarm}")
@@ -69,9 +75,7 @@ def rows(status: Status) -> Iterator[Row]:
     if dense is not None:
         factor = f", {dense / received:,.0f} × as much" if received else ""
         yield Row("instead of", size_text(dense) + factor, "that a dense all-reduce moves")
-    line = status.line
-    total = f"{size_text(line.sent_bytes)} up, {size_text(line.received_bytes)} down"
-    yield Row("traffic", total, "all of it, since the start")
+    yield from _line(status.line)
     parameters = None if swarm is None else swarm.parameters
     device = plain(training.trainer.device or UNKNOWN)
     model = f"{_count(parameters)} parameters on {device}"
@@ -85,10 +89,15 @@ def rows(status: Status) -> Iterator[Row]:
         yield Row("reach", words.meaning, words.remedy)
         ways = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
         yield Row("connections", ways, "to whomever it is")
-    for address in line.addresses:
-        yield Row("address", address, "where others reach you")
     if status.node.metrics is not None:
         yield Row("metrics", status.node.metrics, "for Prometheus")
+
+
+def _line(line: LineStatus) -> Iterator[Row]:
+    total = f"{size_text(line.sent_bytes)} up, {size_text(line.received_bytes)} down"
+    yield Row("traffic", total, "all of it, since the start")
+    for address in line.addresses:
+        yield Row("address", address, "where others reach you")
 
 
 def dense_bytes(status: Status) -> float | None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ...protocol.wire.structure import StructureError, from_plain
 from ..errors import ExitCode, UserError
+
+T = TypeVar("T")
 
 State = Literal[
     "starting",
@@ -269,7 +271,23 @@ class StayStatus:
     reach: ReachStatus | None
 
 
-def encode_status(status: Status) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class BootstrapStatus:
+    """What a bootstrap peer says of itself."""
+
+    version: str
+    """Of distro-node."""
+    peer: str
+    """Its peer id."""
+    started: float
+    """Seconds since 1970."""
+    swarms: int
+    """To how many swarms it introduces peers now."""
+    line: LineStatus
+    """The network connection."""
+
+
+def encode_status(status: Status | BootstrapStatus) -> dict[str, Any]:
     """As a table for JSON. A number that is no number there (a loss that diverged) becomes null."""
     plain = _plain(status)
     assert isinstance(plain, dict)  # as a dataclass does
@@ -277,9 +295,19 @@ def encode_status(status: Status) -> dict[str, Any]:
 
 
 def decode_status(answer: object) -> Status:
-    """Read what `encode_status` wrote. Raises `UserError` (`VERSION`) for anything else."""
+    """Read what `encode_status` wrote of a node. Raises `UserError` (`VERSION`) for anything else."""
+    return _decode(Status, answer)
+
+
+def decode_any_status(answer: object) -> Status | BootstrapStatus:
+    """Likewise, of a node or a bootstrap peer."""
+    bootstrap = isinstance(answer, dict) and "swarms" in answer
+    return _decode(BootstrapStatus if bootstrap else Status, answer)
+
+
+def _decode(kind: type[T], answer: object) -> T:
     try:
-        return from_plain(Status, answer, named=True)
+        return from_plain(kind, answer, named=True)
     except StructureError as error:
         raise UserError(
             ExitCode.VERSION,

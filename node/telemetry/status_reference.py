@@ -11,15 +11,19 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from . import status
-from .status import Status
+from .status import BootstrapStatus, Status
 
 _JSON = {str: "string", int: "whole number", float: "number", bool: "true or false"}
 
 
 def reference() -> str:
-    """The table: path, type and meaning of every field."""
+    """The tables: path, type and meaning of every field."""
+    return _table(Status) + "\nA bootstrap peer says less:\n\n" + _table(BootstrapStatus)
+
+
+def _table(cls: Any) -> str:
     lines = ["| field | type | meaning |", "|---|---|---|"]
-    for path, kind, meaning in _fields(Status, "", _meanings()):
+    for path, kind, meaning in _fields(cls, "", _meanings()):
         lines.append(f"| `{path}` | {kind} | {meaning} |")
     return "\n".join(lines) + "\n"
 

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from distro_node.node.control.rows import rows
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.telemetry.status import State, Status, decode_status, encode_status
+from distro_node.node.telemetry.status import (
+    BootstrapStatus,
+    State,
+    Status,
+    decode_any_status,
+    decode_status,
+    encode_status,
+)
 from distro_node.node.telemetry.status_reference import reference
 from distro_node.node.telemetry.words import STATES, event_sentence, reach_words, state_sentence
 from statuses import AWAITING, EARLY, TRAINING, UNREACHABLE, B, C
@@ -34,6 +42,15 @@ def test_every_field_is_explained(checkout: Path) -> None:
     assert text.endswith("\n\n" + reference()), "run `make docs`"
     for line in reference().splitlines()[2:]:
         assert "|  |" not in line
+
+
+def test_a_bootstrap_peer_is_told_from_a_node() -> None:
+    mine = BootstrapStatus(version="1", peer=B, started=1.0, swarms=2, line=TRAINING.line)
+    assert decode_any_status(json.loads(json.dumps(encode_status(mine)))) == mine
+    assert decode_any_status(encode_status(TRAINING)) == TRAINING
+    assert [row.name for row in rows(mine)][:2] == ["peer", "swarms"]
+    with pytest.raises(UserError):
+        decode_status(encode_status(mine))
 
 
 def test_a_loss_that_diverged_is_unknown_in_json() -> None:
