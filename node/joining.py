@@ -98,7 +98,7 @@ async def fetch_ledger(
             means.telemetry.report("waiting for a member of the swarm", 0, 0)
             await trio.sleep(_AGAIN_SECONDS)
     check_standing(ledger, means.me)
-    _check_invitation(manifest, ledger, means.me, ticket)
+    check_invitation(manifest, ledger, means.me, ticket)
     return ledger
 
 
@@ -136,7 +136,7 @@ def check_standing(ledger: Ledger, me: PeerId) -> None:
         )
 
 
-def _check_invitation(manifest: Manifest, ledger: Ledger, me: PeerId, ticket: bytes) -> None:
+def check_invitation(manifest: Manifest, ledger: Ledger, me: PeerId, ticket: bytes) -> None:
     """Raise `UserError` (`NO_TICKET`) if the swarm admits guests alone, and this node is none."""
     if me in ledger.membership(len(ledger)):
         return
