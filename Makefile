@@ -49,6 +49,9 @@ docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents an
 		&& $(BIN)/python -m distro_node.node.telemetry.metrics_reference; } \
 		> $(VENV)/metrics.md
 	mv $(VENV)/metrics.md docs/metrics.md
+	{ sed '/^| field /,$$d' docs/status.md && $(BIN)/python -m distro_node.node.telemetry.status_reference; } \
+		> $(VENV)/status.md
+	mv $(VENV)/status.md docs/status.md
 	{ sed '/^<!-- states -->/q' docs/protocol.md && $(BIN)/python -c \
 		'from distro_node.protocol.member.states import diagrams; print(diagrams())' \
 		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md

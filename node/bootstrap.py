@@ -6,22 +6,28 @@ with little memory beside the updates that it relays.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import trio
 
 from .. import __version__
-from ..crypto.identity import Identity
+from ..crypto.identity import Identity, peer_text
 from ..protocol.wire.introductions import Registry
+from .control.command_socket import serve_control
 from .network.circuit_relay import CircuitLimits
 from .network.discovery.introductions import IntroductionService
 from .network.exchange.update_relay import UpdateRelay
 from .network.nat.dial_back import DialBack
-from .network.network import NetworkSettings, open_network
+from .network.network import Network, NetworkSettings, open_network
 from .settings import RelayLimits
 from .telemetry.bootstrap_metrics import BootstrapMetrics
 from .telemetry.metrics import serve_page
+from .telemetry.status import BootstrapStatus, LineStatus, encode_status
 
 # Members stay connected, so this is also how many nodes one bootstrap peer looks after; each costs
 # some 200 KB.
@@ -29,6 +35,7 @@ MAX_CONNECTIONS = 512
 # Of one IP address: a crowd behind it cannot keep all others out.
 MAX_CONNECTIONS_PER_ADDRESS = 128
 _METRICS_SECONDS = 1.0
+_ANSWER_SECONDS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +55,14 @@ class BootstrapSettings:
     """How much it relays of members' updates; None: nothing."""
     circuits: CircuitLimits = field(default_factory=CircuitLimits)
     """What it carries for peers that cannot be dialled."""
+    socket: Path | None = None
+    """Where its owner's `distro-node status` and `leave` find it; None: nowhere."""
 
 
 async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[str]], None]) -> None:
-    """Introduce peers, and relay updates, until cancelled; `ready` is told the addresses to pass around.
+    """Introduce peers, and relay updates, until told to leave; `ready` is told the addresses.
 
-    Cancelling it closes the connections properly. Raises `PortInUse` and `BadAddress`.
+    Cancelling it, too, closes the connections properly. Raises `PortInUse` and `BadAddress`.
     """
     network_settings = NetworkSettings(
         listen=settings.listen,
@@ -71,12 +80,45 @@ async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[st
         if settings.relay is not None:
             UpdateRelay(network, settings.relay)
         metrics = BootstrapMetrics(version=__version__)
+        leaving = trio.Event()
         page = settings.metrics_address and serve_page(metrics.registry, settings.metrics_address)
         try:
-            ready(network.addresses)
-            while True:
-                metrics.update(network, registry)
-                await trio.sleep(_METRICS_SECONDS)
+            async with trio.open_nursery() as nursery:
+                if settings.socket is not None:
+                    status = partial(_status, network, registry, time.time())
+                    handlers = {
+                        "status": lambda _: encode_status(status()),
+                        "leave": lambda _: _leave(leaving),
+                    }
+                    await nursery.start(serve_control, settings.socket, handlers)
+                ready(network.addresses)
+                while not leaving.is_set():
+                    metrics.update(network, registry)
+                    with trio.move_on_after(_METRICS_SECONDS):
+                        await leaving.wait()
+                # Whoever asked for it is answered first.
+                await trio.sleep(_ANSWER_SECONDS)
+                nursery.cancel_scope.cancel()
         finally:
             if page:
                 page.close()
+
+
+def _leave(leaving: trio.Event) -> dict[str, Any]:
+    leaving.set()
+    return {"ok": True}
+
+
+def _status(network: Network, registry: Registry, started: float) -> BootstrapStatus:
+    sent, received = network.wire_bytes()
+    line = LineStatus(
+        sent_bytes=sent,
+        received_bytes=received,
+        peers=len(network.connected()),
+        bootstrap=False,
+        addresses=tuple(network.addresses),
+    )
+    peer = peer_text(network.peer)
+    return BootstrapStatus(
+        version=__version__, peer=peer, started=started, swarms=registry.swarms(), line=line
+    )

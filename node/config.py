@@ -1,8 +1,8 @@
 """Settings out of four places: command line > environment > configuration file > default.
 
 The command line is Typer's business; this module reads the others into the map of defaults that
-Typer asks next: `DISTRO_NODE_<COMMAND>_<OPTION>`, `DISTRO_NODE_<OPTION>` and the TOML file. What in
-the file it doesn't know it refuses, naming the nearest thing it knows.
+Typer asks next: `DISTRO_NODE_<COMMAND>_<OPTION>`, `DISTRO_NODE_<OPTION>` and the TOML file. What it
+doesn't know in any of them it refuses, naming the nearest thing it knows.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typer.models import OptionInfo
 from .errors import ExitCode, UserError
 
 ENVIRONMENT_PREFIX = "DISTRO_NODE"
+# Those that stand for no option of a command.
+_OTHER_VARIABLES = tuple(f"{ENVIRONMENT_PREFIX}_{n}" for n in ("CONFIG", "DEBUG", "PASSPHRASE"))
 
 # Nobody writes a larger one; a wrong path (a disk image, /dev/zero) must not fill the memory.
 _MAX_CONFIG_BYTES = 1 << 20
@@ -141,11 +143,13 @@ def _parse(path: Path) -> dict[str, Any]:
 def _read_environment(
     commands: Commands, environment: Mapping[str, str], defaults: dict[str, dict[str, Any]]
 ) -> None:
+    known = set(_OTHER_VARIABLES)
     for command, options in commands.items():
         for option, kind in options.items():
             names = (option.upper(), f"{command.upper()}_{option.upper()}")
             # The one for this command alone comes last and wins.
             for variable in (f"{ENVIRONMENT_PREFIX}_{name}" for name in names):
+                known.add(variable)
                 text = environment.get(variable)
                 # An empty variable is how shells and containers say that there is none.
                 if not text:
@@ -154,6 +158,15 @@ def _read_environment(
                     defaults[command][option] = _check(_from_text(text, kind), kind)
                 except ValueError as error:
                     raise _bad(f"the environment variable {variable}: {error}") from None
+
+    for variable, text in environment.items():
+        if text and variable.startswith(f"{ENVIRONMENT_PREFIX}_") and variable not in known:
+            near = difflib.get_close_matches(variable, sorted(known), n=1, cutoff=0.0)[0]
+            raise UserError(
+                ExitCode.BAD_CONFIG,
+                f"the environment variable {variable} is not known; did you mean {near}?",
+                "mend it or unset it; `distro-node COMMAND --help` lists the options",
+            )
 
 
 def _from_text(text: str, kind: OptionKind) -> Any:

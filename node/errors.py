@@ -20,6 +20,7 @@ class ExitCode(IntEnum):
     NO_BOOTSTRAP = 12
     PORT_IN_USE = 13
     BAD_ADDRESS = 14
+    NO_TICKET = 15
     KEYSTORE = 20
     WRONG_PASSPHRASE = 21
     DATA_DIR_LOCKED = 22

@@ -50,7 +50,7 @@ from ..protocol.member.member import Member
 from ..protocol.member.vote_recovery import RECALL_SECONDS
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
-from ..protocol.wire.messages import SnapshotEntry
+from ..protocol.wire.messages import Announcement, SnapshotEntry, decode_message
 from .network.events import PeerUp
 from .network.exchange.blobs import BlobFetcher
 from .network.exchange.relays import Relays
@@ -141,9 +141,10 @@ class Runner:
         """Take part until `finished`. The supervisor must not have been opened yet."""
         self.trainer_supervisor = trainer_supervisor
         self._until_round = until_round
-        received = await self._network.subscribe(self._topic, self._validate)
         async with trio.open_nursery() as nursery:
+            # First of all: a leave may come at any time from now on.
             self._nursery = nursery
+            received = await self._network.subscribe(self._topic, self._validate)
             nursery.start_soon(self._publish)
             nursery.start_soon(self._watch_peers)
             nursery.start_soon(self._tick)
@@ -153,6 +154,10 @@ class Runner:
             await self.finished.wait()
             await self._swarm_store.written()
             nursery.cancel_scope.cancel()
+
+    def ledger(self) -> Ledger:
+        """The chain that is followed by now."""
+        return self.member.ledger
 
     @property
     def leaving(self) -> bool:
@@ -171,6 +176,7 @@ class Runner:
 
     def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
         """The trainer holds the parameters after `round`."""
+        self.telemetry.loaded(round, fingerprint)
         self._dispatch(Loaded(round, fingerprint, snapshot))
         self._say_state()
 
@@ -262,8 +268,10 @@ class Runner:
             case Publish(envelope, durable):
                 if durable:
                     self._remember(envelope)
-                if envelope.kind == "announcement":
-                    times = self.telemetry.round_times(self.member.round)
+                message = decode_message(envelope)
+                if isinstance(message, Announcement):
+                    # Alone, a member has decided its round by now and is in the next one.
+                    times = self.telemetry.round_times(message.round)
                     times.announced = trio.current_time()
                 try:
                     self._outgoing.send_nowait(envelope)

@@ -59,7 +59,6 @@ def test_the_environment_stands_above_the_file(tmp_path: Path) -> None:
         DISTRO_NODE_JSON="yes",
         DISTRO_NODE_JOIN_SCREEN="off",
         DISTRO_NODE_JOIN_DEVICE="",
-        DISTRO_NODE_VERSION="1.0",
     )
     assert found["join"] == {
         "data_dir": "/all",
@@ -114,6 +113,8 @@ def test_a_mistake_in_the_file_is_named(
         ("DISTRO_NODE_JOIN_THREADS", "0", "at least 1"),
         ("DISTRO_NODE_JOIN_SCREEN", "maybe", "true or false"),
         ("DISTRO_NODE_LOG_FORMAT", "xml", "text, json"),
+        ("DISTRO_NODE_DEVIC", "cpu", "did you mean DISTRO_NODE_DEVICE?"),
+        ("DISTRO_NODE_STATUS_DEVICE", "cpu", "is not known"),
     ],
 )
 def test_a_mistake_in_the_environment_is_named(

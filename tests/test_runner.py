@@ -437,3 +437,24 @@ async def test_a_relay_hears_of_our_update_from_us(world: World) -> None:
         await until(lambda: len(world.offered) == 1)
         assert world.offered[0].announcement == said
         assert world.offered[0].author == identity(ME).peer
+
+
+async def test_an_announcement_is_timed_in_its_own_round(world: World) -> None:
+    """Alone, a member has decided its round before the announcement is on its way."""
+    said = world.chain.announcement(ME)
+    async with running(world):
+        world.decide(updates=[])
+        assert world.runner.member.round == said.round + 1
+        envelope = world.chain.envelope(ME, "announcement", said)
+        world.runner._perform([Publish(envelope, durable=True)])
+        assert world.telemetry.times[said.round].announced is not None
+        assert said.round + 1 not in world.telemetry.times
+
+
+async def test_the_parameters_that_were_loaded_are_told(world: World) -> None:
+    async with running(world):
+        told = world.telemetry.status()
+        assert (told.round, told.fingerprint) == (
+            len(world.chain.ledger) - 1,
+            f"{FINGERPRINT:016x}",
+        )

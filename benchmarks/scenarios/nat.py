@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from distro_node.node.telemetry.words import reach_words
 from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement
 from street import Router, Street, has_upnpd
@@ -85,7 +86,8 @@ def _run(swarm: Swarm, street: Street, routers: dict[str, Router]) -> dict[str, 
     for (one, other), way in pairs.items():
         print(f"{one + ' – ' + other:<24}{routers[one] + ', ' + routers[other]:<26}{way}")
     relayed = _relayed_bytes(street)
-    traffic = {node.name: node.status() for node in everybody}
+    told = {node.name: node.told() for node in everybody}
+    reach = {name: status.reach for name, status in told.items() if status.reach is not None}
     upgrade = max(
         seconds["direct"] - seconds["connected"],
         seconds["newcomer_direct"] - seconds["newcomer_connected"],
@@ -94,30 +96,31 @@ def _run(swarm: Swarm, street: Street, routers: dict[str, Router]) -> dict[str, 
         f"\ndirect where it can be: {upgrade:.1f} s after the first way (limit {_LIMIT_SECONDS:g} s)"
     )
     print(f"bytes through the relay: {relayed:,}; round {last}, all fingerprints alike")
-    for name, told in traffic.items():
-        print(f"{name:<12}{told['reach']['verdict']:<14}{told['reach']['advice']}")
+    for name, found in reach.items():
+        words = reach_words(found)
+        print(f"{name:<12}{found.verdict:<14}{words.meaning}: {words.remedy}")
     return {
         "limit_seconds": _LIMIT_SECONDS,
         "measured_seconds": round(upgrade, 1),
         "seconds": seconds,
-        "upload_bytes_max": max(told["sent_bytes"] for told in traffic.values()),
-        "download_bytes_max": max(told["received_bytes"] for told in traffic.values()),
+        "upload_bytes_max": max(status.line.sent_bytes for status in told.values()),
+        "download_bytes_max": max(status.line.received_bytes for status in told.values()),
         "members": len(everybody),
         "rounds": last,
         "newcomer_rounds_counted": len(counted),
         "relayed_bytes": relayed,
         "upnp": routers["upnp"] == "upnp",
-        "verdicts": {name: told["reach"]["verdict"] for name, told in traffic.items()},
+        "verdicts": {name: found.verdict for name, found in reach.items()},
         "pairs": {f"{one}-{other}": way for (one, other), way in pairs.items()},
     }
 
 
 def _until_training(nodes: list[Node], since: float) -> float:
     wait_for(
-        lambda: all(node.status().get("state") == "training" for node in nodes),
+        lambda: all(node.state == "training" for node in nodes),
         "all to train",
         limit=_PATIENCE_SECONDS,
-        describe=lambda: {node.name: node.status().get("state") for node in nodes},
+        describe=lambda: {node.name: node.state for node in nodes},
     )
     return round(time.monotonic() - since, 1)
 
@@ -156,7 +159,9 @@ def _pairs(nodes: list[Node]) -> dict[tuple[str, str], str]:
     ways: dict[tuple[str, str], str] = {}
     told = {}
     for node in nodes:
-        told[node.name] = (node.status().get("reach") or {}).get("ways") or {}
+        status = node.status()
+        reach = status.reach if status is not None else None
+        told[node.name] = {each.peer: each.way for each in reach.connections} if reach else {}
     for one, other in itertools.combinations(nodes, 2):
         both = {told[one.name].get(other.peer), told[other.name].get(one.peer)}
         ways[one.name, other.name] = both.pop() if len(both) == 1 and None not in both else "none"

@@ -95,7 +95,7 @@ def measure(members: int | None, minutes: float) -> dict[str, Any]:
         _show(figures)
         # On a busy machine the last one to go takes its time to come back.
         wait_for(
-            lambda: all(node.status().get("state") == "training" for node in nodes),
+            lambda: all(node.state == "training" for node in nodes),
             "everybody to train again",
             limit=_RECOVERY_SECONDS,
         )

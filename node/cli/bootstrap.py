@@ -31,6 +31,7 @@ from .options import (
 )
 
 # A port of its own, so that a link with it outlives a restart; 4001 is the habit of libp2p.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT_LISTEN = ("/ip4/0.0.0.0/tcp/4001",)
 
 
@@ -84,7 +85,7 @@ def bootstrap(
     async def stop_on_signal(scope: trio.CancelScope) -> None:
         # A signal is how a bootstrap peer ends. While it closes, a second one ends it at once: the
         # handlers are then the ordinary ones again.
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*_ENDING) as signals:
             async for _ in signals:
                 scope.cancel()
                 return
@@ -110,6 +111,7 @@ def bootstrap(
             max_download=download,
             metrics_address=metrics_address,
             relay=relay_limits(relay_updates, relay_memory),
+            socket=data.socket,
         )
         spare_what_stays()
         trio.run(serve, settings)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 import trio
 
 from ..hours import Hours
+from ..telemetry.status import ShiftStatus
 
 _LOOK_SECONDS = 1.0
 
@@ -43,15 +43,15 @@ class Shifts:
         self._order = True
         self._tell()
 
-    def status(self) -> dict[str, Any]:
-        """What `distro-node status` shows of it."""
+    def status(self) -> ShiftStatus:
+        """What the owner is told of it."""
         change = self._hours.next_change(self._minute()) if self._hours is not None else None
-        return {
-            "at_work": self.at_work,
-            "by_command": self._order is not None and self._order != self._scheduled,
-            "active": self._hours.text if self._hours is not None else None,
-            "until": None if change is None else f"{change // 60:02}:{change % 60:02}",
-        }
+        return ShiftStatus(
+            at_work=self.at_work,
+            by_command=self._order is not None and self._order != self._scheduled,
+            active=self._hours.text if self._hours is not None else None,
+            until=None if change is None else f"{change // 60:02}:{change % 60:02}",
+        )
 
     async def run(self) -> None:
         """Follow the clock, for ever."""

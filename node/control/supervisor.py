@@ -11,25 +11,29 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import trio
 
 from ..errors import ExitCode
+from ..telemetry.status import NO_LINE, NodeStatus, Status, StayStatus, encode_status
 from ..telemetry.telemetry import Telemetry
 from .command_socket import serve_control
 from .shifts import Shifts
 
 _log = logging.getLogger(__name__)
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 class Stay(Protocol):
     """A node's stay in the swarm, from joining to the goodbye."""
 
-    def status(self) -> dict[str, Any]:
-        """What `distro-node status` shows."""
+    def status(self) -> StayStatus:
+        """The parts of the status that hold for this stay."""
         ...
 
     def leave(self) -> None:
@@ -46,24 +50,24 @@ class Supervisor:
         socket: Path,
         shifts: Shifts,
         telemetry: Telemetry,
-        facts: Mapping[str, Any],
+        node: NodeStatus,
         screen: bool,
     ) -> None:
-        """`facts` are those of the status that are known before the first stay."""
         self._socket = socket
         self._shifts = shifts
         self._telemetry = telemetry
-        self._facts = dict(facts)
+        self._node = node
         self._screen = screen
         self._stay: Stay | None = None
-        self._carried = {"sent_bytes": 0, "received_bytes": 0}
+        # What is left of the stays that are over: the swarm's name, and what their networks moved.
+        self._before = StayStatus(swarm=None, line=NO_LINE, reach=None)
         self._leaving = trio.Event()
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Serve for as long as the context lasts; commands get through from its beginning on."""
         handlers = {
-            "status": lambda _: self.status(),
+            "status": lambda _: encode_status(self.status()),
             "leave": lambda _: self._leave(),
             "pause": lambda _: self._pause(),
             "resume": lambda _: self._resume(),
@@ -104,23 +108,45 @@ class Supervisor:
                 stay.leave()
             yield
         finally:
+            last = self._now()
             self._stay = None
-            last = stay.status()
-            for name in self._carried:
-                self._carried[name] += last[name]
             # Of whom it met and where it was, nothing holds any more.
-            gone = {"members": [], "addresses": [], "peers_connected": 0, "reach": None}
-            self._facts |= last | gone | {"bootstrap_connected": False}
+            self._before = StayStatus(
+                swarm=last.swarm and replace(last.swarm, round=None, members=None, awaited=()),
+                line=replace(
+                    NO_LINE,
+                    sent_bytes=last.line.sent_bytes,
+                    received_bytes=last.line.received_bytes,
+                ),
+                reach=None,
+            )
 
-    def status(self) -> dict[str, Any]:
-        """What `distro-node status` shows."""
+    def status(self) -> Status:
+        """What the node says of itself."""
+        now, telemetry = self._now(), self._telemetry
+        return Status(
+            node=self._node,
+            state=telemetry.state,
+            progress=telemetry.progress,
+            shift=self._shifts.status(),
+            training=telemetry.status(),
+            swarm=now.swarm,
+            line=now.line,
+            reach=now.reach,
+            events=telemetry.events,
+        )
+
+    def _now(self) -> StayStatus:
+        """This stay; what its line moved comes on top of what those before it did."""
         if self._stay is None:
-            status = self._facts | self._telemetry.status() | self._carried
-        else:
-            status = self._stay.status()
-            for name, carried in self._carried.items():
-                status[name] += carried
-        return status | {"shift": self._shifts.status()}
+            return self._before
+        stay, before = self._stay.status(), self._before.line
+        line = replace(
+            stay.line,
+            sent_bytes=before.sent_bytes + stay.line.sent_bytes,
+            received_bytes=before.received_bytes + stay.line.received_bytes,
+        )
+        return replace(stay, swarm=stay.swarm or self._before.swarm, line=line)
 
     def _leave(self) -> dict[str, Any]:
         self._leaving.set()
@@ -130,11 +156,11 @@ class Supervisor:
 
     def _pause(self) -> dict[str, Any]:
         self._shifts.pause()
-        return {"ok": True} | self._shifts.status()
+        return {"ok": True} | asdict(self._shifts.status())
 
     def _resume(self) -> dict[str, Any]:
         self._shifts.resume()
-        return {"ok": True} | self._shifts.status()
+        return {"ok": True} | asdict(self._shifts.status())
 
     async def _watch_shifts(self) -> None:
         while True:
@@ -146,7 +172,8 @@ class Supervisor:
             _log.info("back at work")
 
     async def _watch_signals(self) -> None:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        # A closed terminal says SIGHUP: it is no reason to leave the others waiting.
+        with trio.open_signal_receiver(*_ENDING) as signals:
             async for _ in signals:
                 if self._leaving.is_set():
                     # The trainer ends with the pipe to it. Nothing is lost: all is on disk.

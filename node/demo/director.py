@@ -86,7 +86,8 @@ class _Node:
         """What it does, in a word."""
         if self.ending != "running":
             return self.ending if self.ending in ("killed", "left") else "failed"
-        return str(self.poller.latest.get("state", "starting"))
+        latest = self.poller.latest
+        return "starting" if latest is None else latest.state
 
 
 class Director:
@@ -338,8 +339,7 @@ class Director:
                     state=node.state,
                     round=node.history.last_round,
                     contributed=len(facts.counted),
-                    sent=node.poller.latest.get("sent_bytes"),
-                    received=node.poller.latest.get("received_bytes"),
+                    line=node.poller.latest and node.poller.latest.line,
                 )
                 for node, facts in zip(self._nodes, run.nodes, strict=True)
             ],

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..control.command_socket import ask
 from ..errors import UserError
+from ..telemetry.status import Status, decode_status
 
 _POLL_SECONDS = 1.0
 # Nodes that share two cores with their trainers may take a while.
@@ -67,8 +68,8 @@ class StatusPoller:
     """Asks a node for its status every second, in a thread of its own."""
 
     def __init__(self, socket: Path) -> None:
-        self.latest: dict[str, Any] = {}
-        """The last answer; empty before the first."""
+        self.latest: Status | None = None
+        """The last answer."""
         self._socket = socket
         self._stop = threading.Event()
         # A daemon thread: an answer that does not come must not hold up the end of the demo.
@@ -82,7 +83,7 @@ class StatusPoller:
     def _poll(self) -> None:
         while not self._stop.wait(_POLL_SECONDS):
             try:
-                self.latest = ask(self._socket, "status", _ANSWER_SECONDS)
+                self.latest = decode_status(ask(self._socket, "status", _ANSWER_SECONDS))
             except UserError:
                 # It starts, it is busy, or it is dead; whoever started it knows which.
                 continue

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +29,32 @@ _LOG_TAIL_BYTES = 16_384
 _LOG_TAIL_LINES = 8
 
 
-class Program:
-    """One running `distro-node` command. Its output goes into files in the demo's log folder."""
+class Command:
+    """One running `distro-node` command, with its output in two files and all that it has started."""
 
-    def __init__(self, name: str, arguments: Sequence[str], logs: Path, config: Path) -> None:
-        self.name = name
-        self.log = logs / f"{name}.log"
-        self.answer = logs / f"{name}.out"
-        with self.log.open("ab") as log, self.answer.open("wb") as answer:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        out: Path,
+        log: Path,
+        prefix: Sequence[str] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it: `out` is written anew, `log` goes on.
+
+        `prefix` is put before the command, and must become the command itself (`exec`). Of our
+        environment it gets what does not change what it does, one thread for its mathematics, and
+        `variables`.
+        """
+        with log.open("ab") as errors, out.open("wb") as answer:
             self._process = subprocess.Popen(
                 # -P: what lies in the working directory is none of ours.
-                [
-                    *(sys.executable, "-P", "-m", "distro_node.node"),
-                    *("--config", str(config)),
-                    *arguments,
-                ],
+                [*prefix, sys.executable, "-P", "-m", "distro_node.node", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=answer,
-                stderr=log,
-                env=_environment(),
+                stderr=errors,
+                env=_environment() | {"OMP_NUM_THREADS": "1"} | dict(variables or {}),
                 start_new_session=True,
             )
         self.pid = self._process.pid
@@ -66,7 +73,7 @@ class Program:
 
     def children(self) -> list[psutil.Process]:
         """Those of its remembered children that still run."""
-        return [process for process in self._family if _runs(process)]
+        return [process for process in self._family if is_running(process)]
 
     def kill(self) -> None:
         """Kill -9 to its whole process group. What it started elsewhere is left alone."""
@@ -74,10 +81,24 @@ class Program:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
+    def wait(self, seconds: float) -> int:
+        """Wait until it has ended; its exit code. Raises `subprocess.TimeoutExpired`."""
+        return self._process.wait(seconds)
+
+
+class Program(Command):
+    """A command of the demo. Its output goes into files in the demo's log folder."""
+
+    def __init__(self, name: str, arguments: Sequence[str], logs: Path, config: Path) -> None:
+        self.name = name
+        self.log = logs / f"{name}.log"
+        self.answer = logs / f"{name}.out"
+        super().__init__(["--config", str(config), *arguments], out=self.answer, log=self.log)
+
     def wait_gone(self, seconds: float = _GONE_SECONDS) -> None:
         """Wait until it has ended. Raises `RuntimeError` if it does not within `seconds`."""
         try:
-            self._process.wait(seconds)
+            self.wait(seconds)
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"process {self.pid} ({self.name}) goes on running") from None
 
@@ -169,12 +190,11 @@ def _handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without what would change the demo, and with one thread for each process's mathematics."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(f"{ENVIRONMENT_PREFIX}_")}
-    return kept | {"OMP_NUM_THREADS": "1"}
+    """Ours without what would change what the commands do."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(f"{ENVIRONMENT_PREFIX}_")}
 
 
-def _runs(process: psutil.Process) -> bool:
+def is_running(process: psutil.Process) -> bool:
     """Whether it runs. One that has ended and waits for its parent to ask does not."""
     try:
         # is_running() compares start times: a number that was given to another process is not it.

@@ -18,14 +18,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ..control.rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN
 from ..control.terminal import plain, size_text, sparkline
+from ..telemetry.status import LineStatus
 from .outcome import Check, reduction
 
 _CURVE_WIDTH = 48
 # Between lines about the loss where there is no terminal.
 _LINE_ROUNDS = 5
-
-_STATE_STYLES = {"training": "green", "killed": "red", "left": "cyan"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ class NodeRow:
     state: str
     round: int
     contributed: int
-    sent: float | None
-    received: float | None
+    line: LineStatus | None
+    """None before it has said anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ def print_results(
     nodes = Table("node", "peer", "first", "last", "counted", "fingerprint", "end")
     for node in summary["nodes"]:
         keys = ("first_round", "last_round", "rounds_contributed", "final_fingerprint", "exit")
-        cells = ["–" if node[key] is None else str(node[key]) for key in keys]
+        cells = [UNKNOWN if node[key] is None else str(node[key]) for key in keys]
         nodes.add_row(node["name"], node["peer_id"][-6:], *cells)
     console.print(nodes)
     results = Table("", "promise", "seen")
@@ -189,7 +189,7 @@ def _bar(picture: Picture) -> Text:
 
 
 def _curve(label: str, values: Sequence[float], colour: str) -> Text:
-    value = f"{values[-1]:.4f}" if values else "–"
+    value = f"{values[-1]:.4f}" if values else UNKNOWN
     line = Text(f"{label:10}{value:13}")
     return line.append(sparkline(values, _CURVE_WIDTH), colour)
 
@@ -197,11 +197,10 @@ def _curve(label: str, values: Sequence[float], colour: str) -> Text:
 def _node(row: NodeRow) -> Text:
     line = Text(f"{row.name:10}{(row.peer or '')[-6:]:8}")
     line.append(f"{plain(row.state):12}", _style(row.state))
-    sent, received = (
-        "–" if count is None else size_text(count) for count in (row.sent, row.received)
-    )
+    sent = UNKNOWN if row.line is None else size_text(row.line.sent_bytes)
+    received = UNKNOWN if row.line is None else size_text(row.line.received_bytes)
     return line.append(f"{row.round:>6}{row.contributed:>9}{sent:>10}{received:>10}")
 
 
 def _style(state: str) -> str:
-    return _STATE_STYLES.get(state, "yellow")
+    return STATE_COLOURS.get(state, OTHER_COLOUR)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import os
 import sys
 import time
 from enum import StrEnum
@@ -23,6 +24,8 @@ LOG_FILE = "distro-node.log"
 # libp2p reports what is everyday life in a swarm of home computers (lines that break) as errors,
 # with tracebacks; the network module counts what matters itself. The others chat.
 _QUIET_BELOW = {"libp2p": logging.CRITICAL, "multiaddr": logging.ERROR, "zeroconf": logging.ERROR}
+
+_LOUD_VARIABLE = "DISTRO_NODE_DEBUG"
 
 
 class LogFormat(StrEnum):
@@ -82,7 +85,9 @@ def configure_logging(
             # With levels of their own they would ignore the one set on their package.
             logging.getLogger(name).setLevel(logging.NOTSET)
     for name, lowest in _QUIET_BELOW.items():
-        logging.getLogger(name).setLevel(number if level is LogLevel.DEBUG else lowest)
+        # At level DEBUG nearly every line would be libp2p's: only who looks for faults wants those.
+        loud = level is LogLevel.DEBUG and os.environ.get(_LOUD_VARIABLE) == "1"
+        logging.getLogger(name).setLevel(number if loud else lowest)
     # A full disk or a closed terminal must not fill the other with tracebacks of the logger.
     logging.raiseExceptions = False
 

@@ -27,18 +27,9 @@ from prometheus_client import (
 )
 
 from ..errors import ExitCode, UserError
+from .status import State
 
-State = Literal[
-    "starting",
-    "connecting",
-    "syncing",
-    "joining",
-    "waiting",
-    "training",
-    "paused",
-    "leaving",
-    "other",
-]
+StateLabel = Literal[State, "other"]
 Phase = Literal["compute", "encode", "transfer", "agree", "apply", "other"]
 # As in network/traffic.py.
 Kind = Literal["update", "relayed", "blob", "gossip", "ledger", "other"]
@@ -134,7 +125,11 @@ class Metrics:
     def __init__(self, *, version: str) -> None:
         self.registry = new_registry(version)
         self._state = self._family(
-            Gauge, "state", "1 for the state that the node is in, 0 for the others.", "state", State
+            Gauge,
+            "state",
+            "1 for the state that the node is in, 0 for the others.",
+            "state",
+            StateLabel,
         )
         self.trainer_restarts = self._single(
             Counter, "trainer_restarts_total", "Times the trainer process was started again."
@@ -255,9 +250,9 @@ class Metrics:
             Reason,
         )
 
-    def set_state(self, state: str) -> None:
+    def set_state(self, state: State) -> None:
         """Say which state the node is in, and so which ones it is not in."""
-        for known in get_args(State):
+        for known in get_args(StateLabel):
             self._state[known].set(0)
         self._state[state].set(1)
 

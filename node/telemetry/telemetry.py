@@ -17,9 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...crypto.identity import PeerId, peer_text, short_peer
+from ...crypto.identity import PeerId, peer_text
 from ...protocol.wire.messages import Record
 from .metrics import Metrics
+from .status import (
+    EventStatus,
+    Losses,
+    OwnWork,
+    Phase,
+    Progress,
+    State,
+    TrainerStatus,
+    TrainingStatus,
+)
+from .words import event_sentence
 
 _log = logging.getLogger(__name__)
 
@@ -30,22 +41,6 @@ _ROUNDS_REMEMBERED = 1024
 _ROUNDS_AVERAGED = 17
 # Of the history's end; some hundred members make a line of ten kilobytes.
 _TAIL_BYTES = 8 << 20
-
-_SENTENCES = {
-    "admitted": "{who} joined the swarm",
-    "left": "{who} left politely",
-    "silent": "{who} fell silent and counts as departed",
-    "counted_out": "the others took this node for gone; it rejoins",
-    "expelled": "{who} contradicted itself, which a record now proves: it is expelled for good",
-    "late": "the update of {who} came after round {round} was decided",
-    "refunded": "our update missed round {round}; it goes back into the momentum",
-    "skipped": "the leader {who} was too slow; another one takes over",
-    "mismatch": "different parameters were found: {text}",
-    "forked": "the swarm followed another chain after a partition; this node rejoins it",
-    "resync": "fetching the swarm's state again: {text}",
-    "trainer": "the trainer process was started again: {text}",
-    "started": "{text}",
-}
 
 
 @dataclass
@@ -91,23 +86,24 @@ class Telemetry:
         self.me = me
         self.metrics = metrics
         self.started = time.time()
-        self.state = "starting"
-        self.progress: dict[str, Any] | None = None
-        self.round = 0
+        self.state: State = "starting"
+        self.progress: Progress | None = None
+        self.round: int | None = None
         self.fingerprint: int | None = None
         self.loss: float | None = None
         self.heldout: tuple[int, float] | None = None
         self.trainer_restarts = 0
-        self.device = ""
-        self.parameters = 0
+        self.device: str | None = None
         self.times: dict[int, RoundTimes] = {}
         self.own: dict[int, OwnUpdate] = {}
         self._history: Path | None = None
         # The fingerprints of the rounds that have been told already, the newest last.
         self._told: dict[int, int] = {}
         self._received: dict[int, int] = {}
-        self._events: deque[dict[str, Any]] = deque(maxlen=_EVENTS_KEPT)
+        self._events: deque[EventStatus] = deque(maxlen=_EVENTS_KEPT)
         self._totals = _Totals()
+        # The first round of this node's time in the swarm, since the program started.
+        self._since: int | None = None
         self._last_applied: float | None = None
         # When recent rounds were applied, and what the trainer had waited for by then.
         self._waits: deque[tuple[float, float]] = deque(maxlen=_ROUNDS_AVERAGED)
@@ -119,31 +115,30 @@ class Telemetry:
 
     # What happens
 
-    def enter(self, state: str) -> None:
-        """The node is in another state (one of those in metrics.State)."""
+    def arrive(self, round: int) -> None:
+        """The node has caught up to `round`: what was decided before is history, not its time here."""
+        if self._since is None:
+            self._since = round
+
+    def enter(self, state: State) -> None:
+        """The node is in another state."""
         if state != self.state:
             _log.info("now %s", state)
         self.state = state
         self.metrics.set_state(state)
 
     def report(self, what: str, done: int, total: int) -> None:
-        """Progress of something long."""
-        self.progress = {"what": what, "done": done, "total": total}
+        """Progress of something long; a total of 0 is one that is not known."""
+        self.progress = Progress(what=what, done=done, total=total or None)
 
     def event(self, kind: str, round: int, peer: PeerId | None = None, text: str = "") -> None:
         """Something that people want to read."""
-        who = "this node" if peer == self.me else f"peer {short_peer(peer)}" if peer else "a peer"
-        sentence = _SENTENCES.get(kind, "{text}").format(who=who, round=round, text=text)
+        kind = "joined" if kind == "admitted" else kind
+        name = peer_text(peer) if peer else None
+        sentence = event_sentence(kind, round, name, peer == self.me, text)
         _log.info("round %d: %s", round, sentence)
-        self._events.append(
-            {
-                "time": time.time(),
-                "round": round,
-                "kind": "joined" if kind == "admitted" else kind,
-                "peer": peer_text(peer) if peer else None,
-                "text": sentence,
-            }
-        )
+        event = EventStatus(time=time.time(), round=round, kind=kind, peer=name, text=sentence)
+        self._events.append(event)
         if kind == "late":
             self.metrics.updates_late.inc()
         elif kind == "refunded":
@@ -184,12 +179,17 @@ class Telemetry:
         self.metrics.heldout_loss.set(loss)
         self._write({"round": round, "time": time.time(), "heldout": loss})
 
+    def loaded(self, round: int, fingerprint: int) -> None:
+        """The parameters after `round` are loaded; -1 are the initial ones."""
+        self.round, self.fingerprint = max(0, round), fingerprint
+
     def applied(
         self, record: Record, members: int, fingerprint: int, seconds: float, now: float
     ) -> None:
         """A record is in the parameters. Writes the round's line of the history.
 
-        A round that is only replayed, after a restart, is told and counted once.
+        A round that is only replayed, after a restart, is told and counted once; one from before the
+        node's time is told and not counted.
         """
         round_ = record.round
         self.round, self.fingerprint = round_, fingerprint
@@ -212,8 +212,17 @@ class Telemetry:
         phases = self._phases(round_, seconds)
         waited = self._totals.idle - (self._waits[-1][1] if self._waits else 0.0)
         self._waits.append((now, self._totals.idle))
-        self._count(round_, counted, own, tokens, received, len(record.updates))
-        self._update_metrics(round_, members, counted, own, tokens, phases, now)
+        if self._since is None or round_ >= self._since:
+            loss = f"loss {self.loss:.4f}, " if losses else ""
+            number, said = len(record.updates), "yours among them" if counted else "yours not"
+            _log.info("round %d: %s%d of %d updates, %s", round_, loss, number, members, said)
+            self._count(round_, counted, own, tokens, received, len(record.updates))
+            self._count_metrics(counted, own, tokens, now)
+        self.metrics.round.set(round_)
+        self.metrics.members.set(members)
+        for phase, length in phases.items():
+            if length is not None:
+                self.metrics.phase_seconds[phase].observe(max(0.0, length))
         self._write(
             {
                 "round": round_,
@@ -236,36 +245,38 @@ class Telemetry:
 
     # What people ask
 
-    def status(self) -> dict[str, Any]:
-        """The telemetry's part of the status."""
+    @property
+    def events(self) -> tuple[EventStatus, ...]:
+        """The last events, the newest last."""
+        return tuple(self._events)
+
+    def status(self) -> TrainingStatus:
+        """How far the training is."""
         totals = self._totals
-        return {
-            "state": self.state,
-            "progress": self.progress,
-            "round": self.round,
-            "phase": self._phase(),
-            "loss": self.loss,
-            "heldout": list(self.heldout) if self.heldout else None,
-            "tokens": totals.tokens,
-            "fingerprint": f"{self.fingerprint:016x}" if self.fingerprint is not None else None,
-            "first_round": totals.first_round,
-            "last_round": totals.last_round,
-            "rounds_contributed": totals.contributed,
-            "update_bytes": _mean(totals.update_bytes),
-            "bits_per_coefficient": _mean(totals.bits),
-            "received_bytes_per_round": _mean(totals.received),
-            "device": self.device,
-            "parameters": self.parameters,
-            "trainer_restarts": self.trainer_restarts,
-            "trainer_idle": self._idle_share(),
-            "started": self.started,
-            "events": list(self._events),
-        }
+        heldout_round, heldout = self.heldout or (None, None)
+        return TrainingStatus(
+            round=self.round,
+            phase=self._phase(),
+            fingerprint=f"{self.fingerprint:016x}" if self.fingerprint is not None else None,
+            losses=Losses(training=self.loss, heldout=heldout, heldout_round=heldout_round),
+            tokens=totals.tokens,
+            received_bytes_per_round=_mean(totals.received),
+            own=OwnWork(
+                counted=totals.contributed,
+                first_round=totals.first_round,
+                last_round=totals.last_round,
+                update_bytes=_mean(totals.update_bytes),
+                bits_per_coefficient=_mean(totals.bits),
+            ),
+            trainer=TrainerStatus(
+                device=self.device, restarts=self.trainer_restarts, idle=self._idle_share()
+            ),
+        )
 
     # Private
 
-    def _phase(self) -> str:
-        times = self.times.get(self.round + 1)
+    def _phase(self) -> Phase:
+        times = None if self.round is None else self.times.get(self.round + 1)
         if times is None or times.began is None:
             return "idle"
         if times.trained is None:
@@ -314,19 +325,8 @@ class Telemetry:
             if totals.first_round is None:
                 totals.first_round = round
 
-    def _update_metrics(
-        self,
-        round: int,
-        members: int,
-        counted: bool,
-        own: OwnUpdate | None,
-        tokens: int,
-        phases: dict[str, float | None],
-        now: float,
-    ) -> None:
+    def _count_metrics(self, counted: bool, own: OwnUpdate | None, tokens: int, now: float) -> None:
         metrics = self.metrics
-        metrics.round.set(round)
-        metrics.members.set(members)
         metrics.tokens["swarm"].inc(tokens)
         own_tokens = own.tokens if own is not None and counted else 0
         metrics.tokens["own"].inc(own_tokens)
@@ -336,9 +336,6 @@ class Telemetry:
         self._last_applied = now
         if counted:
             metrics.rounds_contributed.inc()
-        for phase, seconds in phases.items():
-            if seconds is not None:
-                metrics.phase_seconds[phase].observe(max(0.0, seconds))
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._history is None:

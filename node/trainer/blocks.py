@@ -72,25 +72,13 @@ def forward_transform(
     return result
 
 
-def inverse_transform(
-    coefficients_NAB: torch.Tensor, matrix_a: torch.Tensor, matrix_b: torch.Tensor
-) -> torch.Tensor:
-    """Aᵀ · C · B for each block; with the orthonormal basis this undoes `forward_transform`."""
-    count, a, b = coefficients_NAB.shape
-    result = coefficients_NAB
-    if b > 1:
-        result = (result.reshape(count * a, b) @ matrix_b).view(count, a, b)
-    if a > 1:
-        result = torch.matmul(matrix_a.T, result)
-    return result
-
-
 def inverse_transform_rows(
     coefficients_RC: torch.Tensor, matrix_a: torch.Tensor, matrix_b: torch.Tensor
 ) -> torch.Tensor:
-    """`inverse_transform` of whole block rows whose blocks lie as in the tensor, with no copy.
+    """Aᵀ · C · B for each block of whole block rows, which lie as in the tensor; nothing is copied.
 
-    The result is laid out likewise, and may be the argument's memory.
+    With the orthonormal basis this undoes `forward_transform`. The result is laid out likewise, and may
+    be the argument's memory.
     """
     a, b = len(matrix_a), len(matrix_b)
     rows, columns = coefficients_RC.shape

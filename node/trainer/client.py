@@ -32,7 +32,6 @@ __all__ = [
     "TrainerClient",
     "TrainerDied",
     "TrainerFailed",
-    "TrainerInfo",
     "TrainerSpec",
     "initialise_model",
     "open_trainer",
@@ -61,16 +60,6 @@ class TrainerSpec:
     """Folders that it writes to beside `blobs`; made if they are not there."""
     confined: bool = True
     """Whether it gives up the network and all other files, where the system can do that."""
-
-
-@dataclass(frozen=True)
-class TrainerInfo:
-    """What a started trainer says of itself."""
-
-    device: str
-    parameters: int
-    needed_bytes: int
-    """An estimate of the memory that training takes at the least."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +121,7 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
             threads=spec.threads,
             micro_batch=spec.micro_batch,
         )
-        client.info = TrainerInfo(**answer)
+        client.device = answer["device"]
         yield client
 
 
@@ -170,7 +159,7 @@ class TrainerClient:
     process is gone (and so will all later calls).
     """
 
-    info: TrainerInfo
+    device: str
 
     def __init__(self, process: trio.Process, requests: int, answers: int) -> None:
         self._process = process
@@ -201,7 +190,7 @@ class TrainerClient:
         """Compute a gradient over these samples, and take the round's update from the momentum.
 
         Without samples the momentum alone is sent, with the loss 0 over 0 tokens. The update stays
-        pending until `apply` or `refund` settles the round.
+        pending until `apply` settles the round.
         """
         return Trained(**await self._call("train", round_number=round, samples=list(samples)))
 
@@ -223,10 +212,6 @@ class TrainerClient:
                 own_counted=own_counted,
             )
         )
-
-    async def refund(self, round: int) -> bool:
-        """Add a round's own update back into the momentum; False if none is pending."""
-        return await self._call("refund", round_number=round)
 
     async def snapshot(self) -> SnapshotResult:
         """Store the parameters as chunks in the blob store; the list itself is only returned."""

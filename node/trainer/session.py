@@ -29,7 +29,6 @@ from .device import (
     check_fits,
     default_micro_batch,
     is_out_of_memory,
-    needed_bytes,
     sequence_bytes,
 )
 from .errors import TrainerFailed
@@ -73,7 +72,6 @@ class TrainingSession:
         data = manifest.data
         per_sequence = sequence_bytes(manifest.model, data.sequence_length, data.vocabulary)
         check_fits(manifest.elements, per_sequence, device)
-        self.needed_bytes = needed_bytes(manifest.elements, per_sequence)
         self.manifest = manifest
         self.device = device
         self.model = build_model(manifest.model, manifest.parameters, device)

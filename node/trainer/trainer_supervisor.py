@@ -135,8 +135,7 @@ class TrainerSupervisor:
             reason = ""
             try:
                 async with open_trainer(self._spec) as trainer:
-                    self._telemetry.device = trainer.info.device
-                    self._telemetry.parameters = trainer.info.parameters
+                    self._telemetry.device = trainer.device
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:
                 reason = str(death)
@@ -155,7 +154,7 @@ class TrainerSupervisor:
                     f"the trainer failed {false_starts} times in a row: {reason}",
                     "see the log in the data directory; what the node had is safe",
                 )
-            self._telemetry.event("trainer", self._telemetry.round, None, reason)
+            self._telemetry.event("trainer", max(0, self._applied), None, reason)
             await trio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -177,6 +176,7 @@ class TrainerSupervisor:
             _log.info("took up the momentum where it was saved")
         # Whatever was queued was for other parameters; the report makes the member ask anew.
         self._jobs.clear()
+        self._applied = snapshot.round
         reports.loaded(snapshot.round, fingerprint, self._snapshots.entry(snapshot))
 
     async def _do(

@@ -49,7 +49,6 @@ class Worker:
             "load": self._load,
             "train": self._train,
             "apply": self._apply,
-            "refund": self._refund,
             "snapshot": self._snapshot,
             "evaluate": self._evaluate,
             "save_momentum": self._save_momentum,
@@ -92,11 +91,7 @@ class Worker:
             raise TrainerFailed("bad_model", f"the manifest does not decode: {error}") from None
         self._store = BlobStore(Path(blobs))
         self._session = TrainingSession(decoded, self._store, chosen, micro_batch)
-        return {
-            "device": _device_text(chosen),
-            "parameters": decoded.elements,
-            "needed_bytes": self._session.needed_bytes,
-        }
+        return {"device": _device_text(chosen)}
 
     def _initialise(
         self, config: dict[str, Any], seed: int, checkpoint: str | None, blobs: str, device: str
@@ -133,9 +128,6 @@ class Worker:
             "seconds": time.perf_counter() - started,
             "left_out": self._opened.left_out,
         }
-
-    def _refund(self, round_number: int) -> bool:
-        return self._opened.optimizer.refund(round_number)
 
     def _snapshot(self) -> dict[str, Any]:
         blobs = self._opened.snapshot()

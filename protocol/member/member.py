@@ -437,7 +437,8 @@ class Member(MemberView):
             effects.append(Note("admitted", record.round, admission.peer))
             self._joins.drop(admission.peer)
         for departure in record.departed:
-            kind = "counted_out" if departure.peer == self._me else departure.reason
+            counted_out = departure.peer == self._me and departure.reason == "silent"
+            kind = "counted_out" if counted_out else departure.reason
             effects.append(Note(kind, record.round, departure.peer))
         for evidence in record.evidence:
             effects.append(Note("expelled", record.round, evidence.peer))

@@ -7,10 +7,14 @@ from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..wire.messages import Announcement
 from .inbox import Inbox
+from .pacing import Pacing
 from .presence import Presence
 from .replica import Replica
 from .round import Round
 from .states import MemberState
+
+# Without a word for so many heartbeats, a member may be gone.
+_UNUSUAL_HEARTBEATS = 2.0
 
 
 class MemberView:
@@ -20,6 +24,7 @@ class MemberView:
     _me: PeerId
     _replica: Replica
     _presence: Presence
+    _pacing: Pacing
     _inbox: Inbox
     _current: Round
     """The round at the tip."""
@@ -95,6 +100,25 @@ class MemberView:
     def last_heard(self, peer: PeerId) -> float | None:
         """When something new that a member signed last arrived."""
         return self._presence.last_heard(peer)
+
+    @property
+    def lease(self) -> float:
+        """After how many seconds of silence a member is recorded as gone."""
+        return self._pacing.lease
+
+    def overdue(self, now: float) -> list[tuple[PeerId, float]]:
+        """Members whose update is to come and of whom nothing has been heard for longer than is usual,
+        and for how long."""
+        if not self.is_member or self.round == 0:
+            return []
+        announced = self._current.collection.announced
+        silent = {
+            peer: now - heard
+            for peer in self.members
+            if peer != self._me and (heard := self.last_heard(peer)) is not None
+        }
+        usual = _UNUSUAL_HEARTBEATS * self._pacing.heartbeat
+        return [(p, time) for p, time in silent.items() if time > usual and not announced(p)]
 
     def announcement(self, round: int, peer: PeerId) -> tuple[Announcement, bytes] | None:
         """What `peer` announced for `round`, and its signature: as decided, or as heard if that is

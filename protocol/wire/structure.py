@@ -243,7 +243,8 @@ def _check_bound(bound: Any, value: Any, where: str) -> None:
         )
     if isinstance(bound, Length) and not bound.low <= len(value) <= bound.high:
         size = f"{bound.low}" if bound.low == bound.high else f"{bound.low} to {bound.high}"
-        raise StructureError(where, f"must have {size} items, has {len(value)}")
+        unit = {str: "characters", bytes: "bytes"}.get(type(value), "items")
+        raise StructureError(where, f"must have {size} {unit}, has {len(value)}")
 
 
 def _check_free(value: Any, where: str) -> Any:

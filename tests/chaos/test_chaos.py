@@ -18,8 +18,9 @@ import psutil
 import pytest
 from chaos.driver import Driver
 from chaos.schedule import draw_schedule
+from distro_node.node.demo.processes import is_running
 from distro_node.node.errors import ExitCode
-from e2e.program import is_running, wait_for
+from e2e.program import wait_for
 from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
 from namespaces import Town, available
 
@@ -89,12 +90,10 @@ def storm(root: Path, *, seed: int, count: int, seconds: float, rounds: int) -> 
 def check_recovery(nodes: Sequence[Node], rounds: int) -> None:
     """Everybody trains, on one chain, with the same parameters, and has learnt something."""
     wait_for(
-        lambda: (
-            all(node.status().get("state") == "training" for node in nodes) and on_one_chain(nodes)
-        ),
+        lambda: all(node.state == "training" for node in nodes) and on_one_chain(nodes),
         "everybody to train again, on one chain",
         limit=RECOVERY_SECONDS,
-        describe=lambda: {node.name: (node.status().get("state"), node.round) for node in nodes},
+        describe=lambda: {node.name: (node.state, node.round) for node in nodes},
     )
     # Before, the side of a partition that gave in had applied another chain.
     last = check_agreement(nodes, rounds=5, since=max(node.round for node in nodes))

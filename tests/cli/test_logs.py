@@ -56,12 +56,20 @@ def test_the_files_are_bounded(tmp_path: Path, monkeypatch) -> None:
     assert "line 999" in (tmp_path / LOG_FILE).read_text()
 
 
-def test_libraries_are_quiet_unless_debugging(capsys) -> None:
+def test_libraries_are_quiet_unless_one_looks_for_faults(capsys, monkeypatch) -> None:
+    monkeypatch.delenv("DISTRO_NODE_DEBUG", raising=False)
     noisy = logging.getLogger("libp2p.host.test")
     noisy.setLevel(logging.INFO)
     configure_logging()
     noisy.error("a line broke")
     assert capsys.readouterr().err == ""
+    configure_logging(level=LogLevel.DEBUG)
+    noisy.error("a line broke")
+    logging.getLogger("distro_node.x").debug("ours")
+    lines = capsys.readouterr().err
+    assert "ours" in lines
+    assert "a line broke" not in lines
+    monkeypatch.setenv("DISTRO_NODE_DEBUG", "1")
     configure_logging(level=LogLevel.DEBUG)
     noisy.debug("a line broke")
     assert "a line broke" in capsys.readouterr().err

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -13,9 +13,11 @@ from distro_node.node.control.supervisor import Supervisor
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.hours import parse_hours
 from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.status import NO_LINE, ShiftStatus, StayStatus
 from distro_node.node.telemetry.telemetry import Telemetry
 from hypothesis import given
 from hypothesis import strategies as st
+from statuses import SWARM, TRAINING, UNREACHABLE
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 MIDNIGHT = datetime(2026, 3, 1)
@@ -85,10 +87,10 @@ async def test_a_node_works_at_its_hours(autojump_clock: MockClock, nursery: tri
     shifts = Shifts(parse_hours("22:00-07:00"), Wound("21:00"))
     nursery.start_soon(shifts.run)
     assert not shifts.at_work
-    assert shifts.status()["until"] == "22:00"
+    assert shifts.status().until == "22:00"
     await shifts.wait(at_work=True)
     assert 3600 <= trio.current_time() <= 3602
-    assert shifts.status()["until"] == "07:00"
+    assert shifts.status().until == "07:00"
     await shifts.wait(at_work=False)
     assert 10 * 3600 <= trio.current_time() <= 10 * 3600 + 2
 
@@ -100,11 +102,11 @@ async def test_a_command_holds_until_the_hours_change(
     nursery.start_soon(shifts.run)
     shifts.pause()
     assert not shifts.at_work
-    assert shifts.status()["by_command"]
+    assert shifts.status().by_command
     # The end of the window changes nothing, its beginning does.
     await trio.sleep(10 * 3600)
     assert not shifts.at_work
-    assert not shifts.status()["by_command"]
+    assert not shifts.status().by_command
     await trio.sleep(14 * 3600)
     assert shifts.at_work
 
@@ -120,7 +122,8 @@ async def test_without_hours_a_command_holds_until_the_next(
     assert not shifts.at_work
     shifts.resume()
     assert shifts.at_work
-    assert shifts.status() == {"at_work": True, "by_command": False, "active": None, "until": None}
+    nothing = ShiftStatus(at_work=True, by_command=False, active=None, until=None)
+    assert shifts.status() == nothing
 
 
 class FakeStay:
@@ -129,8 +132,9 @@ class FakeStay:
     def __init__(self) -> None:
         self.told = trio.Event()
 
-    def status(self) -> dict[str, Any]:
-        return {"sent_bytes": 10, "received_bytes": 20, "members": ["somebody"], "name": "swarm"}
+    def status(self) -> StayStatus:
+        line = replace(TRAINING.line, sent_bytes=10, received_bytes=20)
+        return StayStatus(swarm=SWARM, line=line, reach=UNREACHABLE)
 
     def leave(self) -> None:
         self.told.set()
@@ -143,7 +147,7 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
         socket=tmp_path / "socket",
         shifts=shifts,
         telemetry=telemetry,
-        facts={"peer": "p"},
+        node=TRAINING.node,
         screen=False,
     )
     stays: list[FakeStay] = []
@@ -157,19 +161,20 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
     async with supervisor.open():
         nursery.start_soon(live)
         await wait_all_tasks_blocked()
-        assert supervisor.status()["sent_bytes"] == 10
+        assert supervisor.status().line.sent_bytes == 10
         shifts.pause()
         await wait_all_tasks_blocked()
         assert stays[0].told.is_set()
         resting = supervisor.status()
-        assert resting["state"] == "paused"
-        assert resting["members"] == []
-        assert (resting["name"], resting["sent_bytes"]) == ("swarm", 10)
+        assert resting.state == "paused"
+        assert resting.swarm == replace(SWARM, round=None, members=None)
+        assert resting.line == replace(NO_LINE, sent_bytes=10, received_bytes=20)
+        assert resting.reach is None
         shifts.resume()
         await wait_all_tasks_blocked()
         assert len(stays) == 2
         # All stays count.
-        assert supervisor.status()["received_bytes"] == 40
+        assert supervisor.status().line.received_bytes == 40
         assert supervisor._leave() == {"ok": True}
         await wait_all_tasks_blocked()
         assert stays[1].told.is_set()

@@ -20,6 +20,7 @@ from distro_node.node.demo.processes import Processes, Program
 from distro_node.node.demo.view import NodeRow, Picture, View, picture_text, print_results
 from distro_node.node.errors import ExitCode, UserError
 from rich.console import Console
+from statuses import TRAINING
 
 PLAN = Plan(nodes=3, rounds=12, victim=3)
 PARAMETERS = 1000
@@ -314,8 +315,7 @@ def picture(nodes: int, happened: int) -> Picture:
                 state="training\x1b",
                 round=20,
                 contributed=19,
-                sent=None if n % 2 else 12345.0,
-                received=6789.0,
+                line=None if n % 2 else TRAINING.line,
             )
             for n in range(nodes)
         ],

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
+from distro_node.node.demo.processes import Command
 
 T = TypeVar("T")
 
@@ -25,7 +24,7 @@ PATIENCE_SECONDS = 120.0
 _POLL_SECONDS = 0.05
 
 
-class Program:
+class Program(Command):
     """One `distro-node` command as a process of its own; its output goes into files."""
 
     def __init__(
@@ -39,23 +38,15 @@ class Program:
         self.name = name
         self.stdout_path = folder / f"{name}.out"
         self.stderr_path = folder / f"{name}.err"
-        with self.stdout_path.open("wb") as out, self.stderr_path.open("ab") as err:
-            self._errors_from = err.tell()
-            self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-P", "-m", "distro_node.node", *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env=_environment(),
-                start_new_session=True,
-            )
-        self.pid = self._process.pid
-        self._family: set[psutil.Process] = set()
-
-    @property
-    def code(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
-        return self._process.poll()
+        self._errors_from = self.stderr_path.stat().st_size if self.stderr_path.exists() else 0
+        super().__init__(
+            [*map(str, arguments)],
+            out=self.stdout_path,
+            log=self.stderr_path,
+            prefix=prefix,
+            # No configuration of whoever runs the tests.
+            variables={"DISTRO_NODE_DEBUG": "1", "XDG_CONFIG_HOME": str(folder)},
+        )
 
     @property
     def stdout(self) -> str:
@@ -76,9 +67,8 @@ class Program:
 
     def children(self) -> list[psutil.Process]:
         """Its children that run."""
-        with contextlib.suppress(psutil.Error):
-            self._family.update(psutil.Process(self.pid).children(recursive=True))
-        return [child for child in self._family if is_running(child)]
+        self.remember_children()
+        return super().children()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process alone."""
@@ -89,16 +79,16 @@ class Program:
         if self.code is None:
             self.signal(signal.SIGCONT)
 
-    def wait(self, limit: float = PATIENCE_SECONDS) -> int:
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
         """Wait for its end; the exit code."""
-        return self._process.wait(limit)
+        return super().wait(seconds)
 
     def kill(self) -> None:
         """Kill -9, without a word to anybody; what it started must end by itself."""
         self.children()
         if self.code is None:
-            self._process.kill()
-            self._process.wait()
+            self.signal(signal.SIGKILL)
+            self.wait()
 
     def destroy(self) -> None:
         """Kill it and everything that it started."""
@@ -134,19 +124,6 @@ def wait_for(
             raise AssertionError(f"waited {limit:g} s in vain for {what}{shown}")
         time.sleep(_POLL_SECONDS)
     return result
-
-
-def is_running(process: psutil.Process) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent to ask does not."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
-
-
-def _environment() -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DISTRO_NODE_", "XDG_"))}
-    return kept | {"OMP_NUM_THREADS": "1", "DISTRO_NODE_DEBUG": "1"}
 
 
 def _is_log(line: str) -> bool:

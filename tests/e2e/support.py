@@ -21,6 +21,7 @@ from distro_node.node.errors import UserError
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, SwarmDir
 from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
+from distro_node.node.telemetry.status import EventStatus, Status, decode_status
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.manifest import Manifest, decode_manifest
 from distro_node.protocol.wire.swarm_id import parse_invite
@@ -130,22 +131,36 @@ class Node:
         )
         return self._program
 
-    def status(self) -> dict[str, Any]:
-        """What it says of itself, {} while it does not answer. Raises `Ended`."""
+    def status(self) -> Status | None:
+        """What it says of itself, None while it does not answer. Raises `Ended`."""
         if not self.running:
             raise Ended(f"{self.name} has ended with code {self.program.code}")
         try:
-            return ask(self.data.socket, "status", 10.0)
+            answer = ask(self.data.socket, "status", 10.0)
         except UserError:
-            return {}
+            return None
+        return decode_status(answer)
+
+    def told(self) -> Status:
+        """What it says of itself, as soon as it does."""
+        return wait_for(self.status, f"{self.name} to answer")
+
+    @property
+    def state(self) -> str:
+        """Its state, or `silent`."""
+        status = self.status()
+        return "silent" if status is None else status.state
+
+    def members(self) -> set[str]:
+        """The members that it knows."""
+        swarm = self.told().swarm
+        return {member.peer for member in (swarm.members if swarm else None) or ()}
 
     @property
     def peer(self) -> str:
         """Its peer id."""
         if not self._peer:
-            self._peer = wait_for(
-                lambda: self.status().get("peer"), f"{self.name} to say who it is"
-            )
+            self._peer = self.told().node.peer
         return self._peer
 
     def wipe(self) -> None:
@@ -186,23 +201,29 @@ class Node:
         """The rounds after `since` whose record counts a peer's update, as this node applied them."""
         return [r for r, line in self.rounds().items() if r > since and peer in line["counted"]]
 
-    def events(self, kind: str, peer: str | None = None, since: int = -1) -> list[dict[str, Any]]:
+    def events(self, kind: str, peer: str | None = None, since: int = -1) -> list[EventStatus]:
         """The events of a kind from round `since` on, of any peer or one."""
         return [
             event
-            for event in self.status().get("events", [])
-            if event["kind"] == kind and peer in (None, event["peer"]) and event["round"] >= since
+            for event in self.told().events
+            if event.kind == kind and peer in (None, event.peer) and event.round >= since
         ]
 
     def ledger(self) -> Ledger:
         """Its ledger, read from disk."""
         return SwarmStore(self.directory, self.swarm.manifest).load_ledger(mend=False)
 
+    def metrics(self) -> str:
+        """Its metrics page."""
+        url = self.told().node.metrics
+        assert url is not None
+        with urllib.request.urlopen(url, timeout=10) as page:
+            return page.read().decode()
+
     def received(self) -> dict[str, float]:
         """The bytes that it has received since its start, by kind."""
-        with urllib.request.urlopen(self.status()["metrics"], timeout=10) as page:
-            text = page.read().decode()
-        found = re.findall(r'^distro_received_bytes_total{kind="(\w+)"} (\S+)$', text, re.MULTILINE)
+        line = r'^distro_received_bytes_total{kind="(\w+)"} (\S+)$'
+        found = re.findall(line, self.metrics(), re.MULTILINE)
         return {kind: float(count) for kind, count in found}
 
     def signed(self) -> list[bytes]:
@@ -318,9 +339,9 @@ class Swarm:
             if not node.running:
                 node.start()
         wait_for(
-            lambda: all(node.status().get("state") == "training" for node in nodes),
+            lambda: all(node.state == "training" for node in nodes),
             f"{', '.join(names)} to train",
-            describe=lambda: {node.name: node.status().get("state") for node in nodes},
+            describe=lambda: {node.name: node.state for node in nodes},
         )
         return nodes
 

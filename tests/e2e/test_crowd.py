@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from e2e.program import wait_for
-from e2e.support import Node, Swarm, check_agreement
+from e2e.support import Swarm, check_agreement
 
 # Sixteen trainers take some ten minutes of a processor to load.
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(4000)]
@@ -40,18 +39,18 @@ def test_sixteen_processes_are_one_swarm_however_late_the_bootstrap_peer(tmp_pat
         swarm.restore_bootstrap()
         late = time.monotonic()
         wait_for(
-            lambda: set(_states(nodes).values()) == {"training"},
+            lambda: all(node.state == "training" for node in nodes),
             "all to train",
             limit=PATIENCE_SECONDS,
-            describe=lambda: _states(nodes),
+            describe=lambda: {node.name: node.state for node in nodes},
         )
         trained = time.monotonic()
         founder = swarm.node("founder")
         wait_for(
-            lambda: len(founder.status()["members"]) == COUNT,
+            lambda: len(founder.members()) == COUNT,
             "one swarm of all",
             limit=PATIENCE_SECONDS,
-            describe=lambda: len(founder.status()["members"]),
+            describe=lambda: len(founder.members()),
         )
         last = check_agreement(nodes, 2)
         # One chain: the same records everywhere.
@@ -61,7 +60,3 @@ def test_sixteen_processes_are_one_swarm_however_late_the_bootstrap_peer(tmp_pat
             f"all train {trained - late:.0f} s later, one chain up to round {last} "
             f"after {time.monotonic() - late:.0f} s"
         )
-
-
-def _states(nodes: Sequence[Node]) -> dict[str, str]:
-    return {node.name: node.status().get("state", "silent") for node in nodes}

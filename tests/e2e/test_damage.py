@@ -51,7 +51,7 @@ def test_a_node_with_wrong_parameters_loads_the_right_ones(swarm: Swarm, nodes: 
     (second.directory.root / "snapshots.json").write_text(json.dumps([listed]))
     second.start()
     mine = wait_for(lambda: second.events("mismatch", second.peer), "the mismatch to be noticed")
-    assert mine[0]["round"] == height
+    assert mine[0].round == height
     assert second.events("resync")
     wait_for(lambda: second.counted(height), "the node to contribute again")
     check_agreement(nodes)

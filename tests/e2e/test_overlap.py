@@ -42,4 +42,4 @@ def test_a_swarm_trains_a_round_ahead(tmp_path: Path) -> None:
                 assert peer not in [e.peer for e in ledger[round_ + 1].record.updates]
         for node in nodes:
             assert not node.events("mismatch")
-        assert founder.status()["trainer_idle"] is not None
+        assert founder.told().training.trainer.idle is not None

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 import pytest
 from distro_node.crypto.envelope import open_envelope
 from distro_node.crypto.identity import peer_from_text
+from distro_node.node.demo.processes import is_running
 from distro_node.node.errors import ExitCode
 from distro_node.protocol.wire.messages import Ballot, Proposal, decode_message
-from e2e.program import is_running, wait_for
+from e2e.program import wait_for
 from e2e.support import Node, Swarm, check_agreement, wait_for_round
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -47,7 +48,8 @@ def test_training_lowers_the_heldout_loss(nodes: list[Node]) -> None:
     first = next(line["heldout"] for line in founder.history() if "heldout" in line)
     assert losses[-1] < first - 0.5
     for node in nodes:
-        assert node.status()["bits_per_coefficient"] < 13
+        bits = node.told().training.own.bits_per_coefficient
+        assert bits is not None and bits < 13  # noqa: PT018
         assert node.counted()
     assert any(len(line["counted"]) == 3 for line in founder.rounds().values())
     check_agreement(nodes)
@@ -101,7 +103,7 @@ def test_a_swarm_outlives_its_bootstrap_peer(swarm: Swarm, nodes: list[Node]) ->
         wait_for((node.directory.root / "peers.json").exists, "the peers to be remembered")
     swarm.bootstrap.kill()
     wait_for(
-        lambda: not any(node.status().get("bootstrap_connected", True) for node in nodes),
+        lambda: not any(node.told().line.bootstrap for node in nodes),
         "the nodes to notice that the bootstrap peer is dead",
     )
     check_agreement(nodes)
@@ -111,7 +113,7 @@ def test_a_swarm_outlives_its_bootstrap_peer(swarm: Swarm, nodes: list[Node]) ->
     before = founder.round
     second.start()
     wait_for(lambda: second.counted(before), "the lost member to contribute again")
-    assert not second.status()["bootstrap_connected"]
+    assert not second.told().line.bootstrap
     check_agreement([founder, second, third])
 
 
@@ -127,7 +129,7 @@ def test_a_restarted_node_goes_on_as_it_was(swarm: Swarm, nodes: list[Node]) -> 
     wait_for_round([founder, third], height + 3 * SNAPSHOT_INTERVAL)
     second.start()
     wait_for(lambda: second.counted(height), "the restarted node to contribute again")
-    assert second.status()["peer"] == me
+    assert second.told().node.peer == me
     last = check_agreement([founder, second, third])
 
     # What it says now never contradicts what it had said.
@@ -167,7 +169,7 @@ def test_a_trainer_that_is_killed_is_started_again(nodes: list[Node]) -> None:
     began = founder.round
     trainer = second.trainer()
     trainer.kill()
-    wait_for(lambda: second.status().get("trainer_restarts"), "the trainer's death to be noticed")
+    wait_for(lambda: second.told().training.trainer.restarts, "the trainer's death to be noticed")
     after = founder.round
     wait_for(lambda: second.counted(after), "the node to contribute again")
     assert second.trainer() != trainer
@@ -197,7 +199,7 @@ def test_a_second_signal_ends_a_node_at_once(nodes: list[Node]) -> None:
         founder.program.signal(signal.SIGSTOP)
         second.program.signal(signal.SIGSTOP)
         third.program.signal(signal.SIGTERM)
-        wait_for(lambda: third.status()["state"] == "leaving", "the first signal's effect")
+        wait_for(lambda: third.state == "leaving", "the first signal's effect")
         third.program.signal(signal.SIGTERM)
         assert third.program.wait() == ExitCode.INTERRUPTED
     finally:
@@ -229,9 +231,9 @@ def test_a_paused_node_gives_the_computer_back_and_returns(swarm: Swarm, nodes: 
     trainer, peer, began = third.trainer(), third.peer, founder.round
     assert swarm.run("pausing", "pause", "--data-dir", third.data.root).wait() == ExitCode.OK
     wait_for(lambda: founder.events("left", peer, began), "the goodbye to be recorded")
-    wait_for(lambda: third.status()["state"] == "paused", "the pause")
+    wait_for(lambda: third.state == "paused", "the pause")
     assert not is_running(trainer)
-    assert third.status()["peers_connected"] == 0
+    assert third.told().line.peers == 0
     paused, height, before = founder.round, len(third.ledger()), third.received()
     wait_for_round([founder, second], paused + 2)
     assert swarm.run("resuming", "resume", "--data-dir", third.data.root).wait() == ExitCode.OK

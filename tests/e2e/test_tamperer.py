@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,22 +43,15 @@ def start(swarm: Swarm, name: str) -> Node:
 
 def rejected(node: Node) -> dict[str, float]:
     """What a node has refused, by reason, as its metrics tell."""
-    with urllib.request.urlopen(node.status()["metrics"], timeout=10) as page:
-        lines = page.read().decode().splitlines()
+    lines = node.metrics().splitlines()
     prefix = 'distro_messages_rejected_total{reason="'
     found = (line.removeprefix(prefix) for line in lines if line.startswith(prefix))
     return {reason: float(count) for reason, _, count in (line.partition('"} ') for line in found)}
 
 
-def members(node: Node) -> set[str]:
-    return {row["peer"] for row in node.status().get("members", [])}
-
-
 def test_lies_cost_the_honest_nothing(swarm: Swarm, tmp_path: Path) -> None:
     nodes = [start(swarm, "founder"), start(swarm, "second")]
-    wait_for(
-        lambda: all(node.status().get("state") == "training" for node in nodes), "two to train"
-    )
+    wait_for(lambda: all(node.state == "training" for node in nodes), "two to train")
     liar = peer_text(Identity.from_seed(SEED).peer)
     log = tmp_path / "tamperer.txt"
     script = Path(__file__).with_name("tamperer.py")
@@ -77,9 +69,9 @@ def test_lies_cost_the_honest_nothing(swarm: Swarm, tmp_path: Path) -> None:
         # It is thrown out for the worst of it, and refused for a while.
         honest = {node.peer for node in nodes}
         wait_for(
-            lambda: all(members(node) == honest for node in nodes),
+            lambda: all(node.members() == honest for node in nodes),
             "the liar to be thrown out",
-            describe=lambda: [members(node) for node in nodes],
+            describe=lambda: [node.members() for node in nodes],
         )
         assert process.poll() is None, log.read_text()
         check_agreement(nodes)
@@ -94,7 +86,7 @@ def test_lies_cost_the_honest_nothing(swarm: Swarm, tmp_path: Path) -> None:
         }
         assert not node.counts(liar)
         assert len(node.counted()) >= 3
-        assert node.status()["trainer_restarts"] == 0
+        assert node.told().training.trainer.restarts == 0
         refused = rejected(node)
         assert refused["bad_signature"] >= 2
         assert refused["not_leader"] >= 1

@@ -988,3 +988,11 @@ def test_announcements_are_what_entries_report() -> None:
     entry = chain.update(1)
     assert isinstance(chain.announcement(1), Announcement)
     assert chain.record(updates=[entry]).announcement(entry) == chain.announcement(1)
+
+
+def test_a_goodbye_of_one_s_own_is_no_being_counted_out() -> None:
+    seat = ready(Seat())
+    seat.member.handle(Goodbye(), seat.now)
+    decided = seat.chain.grow(departed=[seat.chain.leave(seat.me)])
+    notes = of(Note, seat.member.handle(Learned(decided), seat.now))
+    assert [(note.kind, note.peer) for note in notes if note.peer] == [("left", seat.me)]

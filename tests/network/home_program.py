@@ -58,7 +58,9 @@ async def run_home(number: int, listen: str, bootstrap: list[str]) -> None:
                         came_back[numbers[peer]] = await _echoes(network, peer)
                 say(
                     {
-                        "reach": reach.status(),
+                        "verdict": reach.verdict,
+                        "mapped": reach.mapped,
+                        "relays": len(reach.relays),
                         "direct": sorted(numbers[p] for p in network.connected() - relayed),
                         "relayed": sorted(numbers[p] for p in relayed),
                         "echoes": sorted(n for n, good in came_back.items() if good),

@@ -13,7 +13,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange import chunks
 from distro_node.node.network.exchange.blobs import BlobFetcher, FetchFailed, serve_blobs
-from distro_node.node.network.exchange.chunks import MAX_MEMORY_BYTES, ChunkFetcher, serve_chunks
+from distro_node.node.network.exchange.chunks import ChunkFetcher, serve_chunks
 from distro_node.node.network.network import Network
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
@@ -252,5 +252,7 @@ async def test_a_download_takes_no_more_memory_than_it_says(tmp_path: Path) -> N
         finally:
             tracemalloc.stop()
     # What the two that serve hold is in here, too.
-    # Half of the bound is for providers that are overtaken; nobody is here.
-    assert peak < MAX_MEMORY_BYTES / 2 < count * CHUNK_BYTES
+    # Three providers at each of the chunks under way, all of which stop short of the end, make 96 MiB,
+    # and a few are being checked and written: 128. Half of that is for providers that are overtaken;
+    # nobody is here.
+    assert peak < 64 << 20 < count * CHUNK_BYTES

@@ -69,17 +69,13 @@ async def test_a_node_knows_where_it_stands() -> None:
             assert hidden.reach.dialable is None
             await until(lambda: hidden.reach.dialable is False)
             await until(lambda: open_one.reach.dialable is True)
-            await until(lambda: bool(hidden.reach.status()["relays"]))
-            told = hidden.reach.status()
-            assert told["verdict"] == "unreachable"
-            assert told["observed"] == "127.0.0.1"
-            assert told["advice"] == (
-                "not reachable from outside: open TCP 1, or nothing: a relay carries you"
-            )
+            await until(lambda: bool(hidden.reach.relays))
+            assert hidden.reach.verdict == "unreachable"
+            assert hidden.reach.observed == "127.0.0.1"
+            assert hidden.reach.port == 1
             # Whoever can be dialled needs no relay, and is one.
-            told = open_one.reach.status()
-            assert told["verdict"] == "local"
-            await until(lambda: open_one.reach.status()["relays"] == [])
+            assert open_one.reach.verdict == "local"
+            await until(lambda: open_one.reach.relays == [])
             await until(lambda: "circuit" not in " ".join(open_one.network.addresses))
             await until(lambda: open_one.network.carries)
             assert not hidden.network.carries

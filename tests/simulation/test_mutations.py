@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from simulation.mutations import MUTATIONS, Mutation, find
+from simulation.mutations import MUTATIONS, Mutation, find, run_mutated
 from simulation.scenario import draw_scenario, run
 
 
@@ -15,8 +15,11 @@ def test_a_fault_is_found(mutation: Mutation) -> None:
 
 
 def test_nothing_is_left_of_a_mutation() -> None:
+    scenario = draw_scenario(0, "crash")
     for mutation in MUTATIONS:
-        before = [vars(owner)[name] for owner, name, _ in mutation.patches()]
-        after = [vars(owner)[name] for owner, name, _ in mutation.patches()]
-        assert before == after
-    assert run(draw_scenario(0, "crash")).failure is None
+        places = [(owner, name) for owner, name, _ in mutation.patches()]
+        before = [vars(owner)[name] for owner, name in places]
+        run_mutated(scenario, mutation)
+        for (owner, name), original in zip(places, before, strict=True):
+            assert vars(owner)[name] is original, mutation.name
+    assert run(scenario).failure is None

@@ -8,7 +8,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from distro_node.node.errors import ExitCode, UserError
@@ -117,7 +117,8 @@ def test_one_state_at_a_time() -> None:
         labels["state"]: value for name, labels, value in series(metrics) if name == "distro_state"
     }
     assert {state for state, value in states.items() if value} == {"training"}
-    metrics.set_state("a state of a later version")
+    later: Any = "a state of a later version"
+    metrics.set_state(later)
     assert read(metrics, "distro_state", state="other") == 1
     assert read(metrics, "distro_state", state="training") == 0
 

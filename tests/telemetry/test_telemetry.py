@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -50,9 +52,35 @@ def test_replayed_rounds_are_counted_once(history: Path, chain: Chain) -> None:
     apply_rounds(telemetry, chain, 2, 3, 4)
     after = telemetry.status()
     assert told(history) == [1, 2, 3, 4]
-    assert after["rounds_contributed"] == before["rounds_contributed"] + 1 == 4
-    assert after["tokens"] == 4 * 2 * 500
-    assert after["round"] == 4
+    assert after.own.counted == before.own.counted + 1 == 4
+    assert after.tokens == 4 * 2 * 500
+    assert after.round == 4
+
+
+def test_rounds_from_before_a_node_came_are_not_its_own_time(history: Path, chain: Chain) -> None:
+    telemetry = new_telemetry(history)
+    telemetry.arrive(3)
+    # A pause later, what was missed is part of it.
+    telemetry.arrive(5)
+    telemetry.loaded(0, 9)
+    apply_rounds(telemetry, chain, 1, 2)
+    assert telemetry.status().round == 2
+    assert telemetry.status().losses.training is not None
+    assert (telemetry.status().tokens, telemetry.status().own.counted) == (0, 0)
+    apply_rounds(telemetry, chain, 3, 4)
+    assert (telemetry.status().tokens, telemetry.status().own.first_round) == (2 * 2 * 500, 3)
+    assert told(history) == [1, 2, 3, 4]
+
+
+def test_each_round_is_a_line_of_the_log(
+    history: Path, chain: Chain, caplog: pytest.LogCaptureFixture
+) -> None:
+    telemetry = new_telemetry(history)
+    with caplog.at_level(logging.INFO):
+        apply_rounds(telemetry, chain, 1, 2, 2)
+    lines = [line for line in caplog.messages if line.startswith("round ")]
+    assert len(lines) == 2
+    assert re.fullmatch(r"round 1: loss \d\.\d{4}, 2 of 2 updates, yours among them", lines[0])
 
 
 def test_a_restart_goes_on_where_the_history_ends(history: Path, chain: Chain) -> None:
@@ -74,11 +102,11 @@ def test_rounds_of_another_chain_are_told_again(history: Path, chain: Chain) -> 
 
 def test_the_trainer_s_waiting_is_told_by_round_and_as_a_share(history: Path, chain: Chain) -> None:
     telemetry = new_telemetry(history)
-    assert telemetry.status()["trainer_idle"] is None
+    assert telemetry.status().trainer.idle is None
     for round_ in (1, 2, 3):
         telemetry.idle(0.25)
         apply_rounds(telemetry, chain, round_)
     lines = [json.loads(line) for line in history.read_text().splitlines()]
     assert [line["idle_seconds"] for line in lines] == [0.25, 0.25, 0.25]
     # A round a second.
-    assert telemetry.status()["trainer_idle"] == 0.25
+    assert telemetry.status().trainer.idle == 0.25

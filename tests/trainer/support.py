@@ -12,7 +12,7 @@ import torch
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.blocks import Stripe, block_view, inverse_transform
+from distro_node.node.trainer.blocks import Stripe, block_view
 from distro_node.node.trainer.initial import initialise
 from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.node.trainer.session import TrainingSession
@@ -106,6 +106,19 @@ def make_session(root: Path, **changes: Any) -> TrainingSession:
     session = TrainingSession(manifest, BlobStore(root), CPU)
     session.load(chunks)
     return session
+
+
+def inverse_transform(
+    coefficients_NAB: torch.Tensor, matrix_a: torch.Tensor, matrix_b: torch.Tensor
+) -> torch.Tensor:
+    """Aᵀ · C · B for each block; with the orthonormal basis this undoes `forward_transform`."""
+    count, a, b = coefficients_NAB.shape
+    result = coefficients_NAB
+    if b > 1:
+        result = (result.reshape(count * a, b) @ matrix_b).view(count, a, b)
+    if a > 1:
+        result = torch.matmul(matrix_a.T, result)
+    return result
 
 
 def dense_momentum(optimizer: LocalOptimizer, layout: UpdateLayout) -> list[torch.Tensor]:

@@ -63,9 +63,7 @@ async def test_a_whole_life(tmp_path: Path) -> None:
     manifest, chunks = make_manifest(root)
     twin = make_session(root)
     async with open_trainer(spec_of(root, manifest)) as trainer:
-        assert trainer.info.device == "cpu"
-        assert trainer.info.parameters == manifest.elements
-        assert trainer.info.needed_bytes > 16 * manifest.elements
+        assert trainer.device == "cpu"
         # Ctrl-C is the daemon's business.
         os.kill(trainer.pid, signal.SIGINT)
 
@@ -84,9 +82,6 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert applied.fingerprint == twin.apply(1, [trained.body, other], RATE, True)
         assert applied.fingerprint != start
 
-        await trainer.train(2, [])
-        assert await trainer.refund(2)
-        assert not await trainer.refund(2)
         with pytest.raises(TrainerFailed) as caught:
             await trainer.train(3, [10**9])
         assert caught.value.kind == "bad_data"

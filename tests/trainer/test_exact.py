@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from distro_node.node.trainer import blocks, exact
-from distro_node.node.trainer.blocks import float_basis, inverse_transform, whole_basis
+from distro_node.node.trainer.blocks import float_basis, whole_basis
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.exact import apply_step, check_exactness, inverse_signs
 from distro_node.protocol.codec.basis import exact_in_float32, integer_basis
@@ -24,7 +24,7 @@ from trainer.exactness import (
     random_updates,
     reference_step,
 )
-from trainer.support import CPU
+from trainer.support import CPU, inverse_transform
 
 LAYOUT = layout_of(SHAPES)
 

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from distro_node.node.trainer.blocks import Stripe, block_view, float_basis, inverse_transform
+from distro_node.node.trainer.blocks import Stripe, block_view, float_basis
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer, Taken
 from distro_node.protocol.codec.update import DecodedUpdate, TensorLayout
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from trainer.demo_reference import DemoReference
 from trainer.exactness import layout_of
-from trainer.support import CPU, dense_momentum
+from trainer.support import CPU, dense_momentum, inverse_transform
 
 TOLERANCE = 1e-5
 DECAY = 0.9

@@ -79,7 +79,7 @@ def test_what_goes_in_comes_out(named: bool) -> None:
     [
         ({"nam": 1}, "", "unknown key 'nam'; did you mean 'name'?"),
         ({"name": 3}, "name", "expected a string, got 3 (a whole number)"),
-        ({"name": ""}, "name", "must have 1 to 4 items, has 0"),
+        ({"name": ""}, "name", "must have 1 to 4 characters, has 0"),
         ({"name": "bad"}, "", "a bad name"),
         ({"rate": "1"}, "rate", "expected a number"),
         ({"rate": True}, "rate", "expected a number, got True (true or false)"),
@@ -100,7 +100,7 @@ def test_what_goes_in_comes_out(named: bool) -> None:
         ({"pair": [1]}, "pair", "expected 2 items, got 1"),
         ({"pair": ["a", 1]}, "pair[0]", "expected a whole number"),
         ({"maybe": 1}, "maybe", "expected a table"),
-        ({"blob": bytes(31)}, "blob", "must have 32 items, has 31"),
+        ({"blob": bytes(31)}, "blob", "must have 32 bytes, has 31"),
         ({"blob": "x" * 32}, "blob", "expected bytes"),
         ({"table": []}, "table", "expected a table"),
         ({"table": {"a": {"b": [0, {1}]}}}, "table.a.b[1]", "unexpected {1}"),

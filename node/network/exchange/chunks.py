@@ -39,10 +39,6 @@ MAX_UNDER_WAY = 8
 """Chunks on their way at once. Two from each of four members keep their lines full while one of the two
 is asked for."""
 
-MAX_MEMORY_BYTES = 128 << 20
-"""What a download takes at most: three providers at each of the chunks under way make 96 MiB, if all of
-them stop short of the end; and a few are being checked and written."""
-
 # On a slow line fewer are begun, so that a chunk takes about this long and not minutes.
 _CHUNK_SECONDS = 20.0
 _FEWEST_UNDER_WAY = 2

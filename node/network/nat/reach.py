@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
 
 import trio
 
-from ....crypto.identity import peer_text
+from ....crypto.identity import PeerId
 from ..discovery.introductions import Introducer
 from ..network import Network
 from .dial_back import DialBack
 from .port_mapping import Mapping
 from .punching import Punching
-from .reachability import Reachability
+from .reachability import Reachability, Verdict
 from .reservations import Reservations
 from .upgrades import Upgrades
 
@@ -53,36 +52,30 @@ class Reach:
         verdict = self._reachability.verdict
         return None if verdict == "unknown" else verdict != "unreachable"
 
-    def status(self) -> dict[str, Any]:
-        """What a node's owner is told: `verdict`, `advice` and the facts behind them."""
-        reachability, relayed = self._reachability, self._network.relayed()
-        return {
-            "verdict": reachability.verdict,
-            "advice": self._advice(),
-            "observed": reachability.observed,
-            "port": reachability.port,
-            "mapped": self._mapping.address,
-            "relays": [peer_text(relay) for relay in self._reservations.relays],
-            "ways": {
-                peer_text(peer): "relayed" if peer in relayed else "direct"
-                for peer in self._network.connected()
-            },
-            "peers_relayed": len(relayed),
-            "peers_direct": len(self._network.connected() - relayed),
-        }
+    @property
+    def verdict(self) -> Verdict:
+        """Who can dial this node."""
+        return self._reachability.verdict
 
-    def _advice(self) -> str:
-        verdict, port = self._reachability.verdict, self._reachability.port
-        if verdict == "reachable":
-            return "reachable from outside"
-        if verdict == "local":
-            return "reachable in this network; nobody outside it has tried"
-        if verdict == "unreachable":
-            carried = "or nothing: a relay carries you"
-            if not self._reservations.relays:
-                carried = "or name a bootstrap peer that relays with --bootstrap"
-            return f"not reachable from outside: open TCP {port}, {carried}"
-        return "not known yet: nobody has called back"
+    @property
+    def observed(self) -> str | None:
+        """The address that others see this node at."""
+        return self._reachability.observed
+
+    @property
+    def port(self) -> int | None:
+        """The TCP port at which it was reached, else the one to open."""
+        return self._reachability.port
+
+    @property
+    def mapped(self) -> str | None:
+        """The address that the router opened for it."""
+        return self._mapping.address
+
+    @property
+    def relays(self) -> list[PeerId]:
+        """The peers that carry connections to it."""
+        return list(self._reservations.relays)
 
     def _needs_relay(self) -> bool:
         verdict = self._reachability.verdict

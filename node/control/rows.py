@@ -1,0 +1,146 @@
+"""A status as rows of text: a name, a value, and a word on what it means.
+
+`distro-node status` prints them all; the screen of `join` has room for some. What a stranger wrote (the
+swarm's name) is made harmless here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..telemetry.status import BootstrapStatus, LineStatus, Status
+from ..telemetry.words import STATES, reach_words, shift_sentence, state_sentence
+from .terminal import plain, size_text
+
+UNKNOWN = "–"
+
+# The screens' colours. What a node is on its way through is yellow; `killed` and `left` are the demo's.
+OTHER_COLOUR = "yellow"
+STATE_COLOURS = {
+    "training": "green",
+    "paused": "blue",
+    "leaving": "magenta",
+    "killed": "red",
+    "left": "cyan",
+}
+
+_DENSE_BYTES = 2
+"""Bytes a parameter that a dense all-reduce in bfloat16 moves, as the DisTrO report counts it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line; `note` may be empty."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
+    """All rows, in the order in which people ask; what does not apply is left out."""
+    if isinstance(status, BootstrapStatus):
+        yield Row("peer", status.peer, "a bootstrap peer: it introduces others")
+        yield Row("swarms", _count(status.swarms), "whose members it introduces now")
+        yield Row("connections", _count(status.line.peers), "to whomever it is")
+        yield from _line(status.line)
+        return
+    training, swarm = status.training, status.swarm
+    name = UNKNOWN if swarm is None else plain(swarm.name)
+    yield Row("swarm", f"{name}  {status.node.swarm}")
+    yield Row("peer", status.node.peer, "who you are to the others")
+    yield Row("state", _state(status), _meaning(status))
+    if status.shift.active is not None:
+        when = f"{status.shift.active}, now until {_text(status.shift.until)}"
+        yield Row("hours", when, shift_sentence(status.shift))
+    yield Row("round", f"{_count(training.round)} done", "each a step of the shared model")
+    yield Row("members", _members(status), "who trains, you included")
+    losses = training.losses
+    yield Row("loss", _loss(losses.training), "on training text, mean of all")
+    if losses.heldout_round is not None:
+        value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
+        yield Row("held-out loss", value, "on unseen text: lower is better")
+    yield Row("tokens", _count(training.tokens), "by the swarm, since your start")
+    yield Row("your rounds", _own_rounds(status), "in which your update counted")
+    own, received = training.own, training.received_bytes_per_round
+    if own.update_bytes is not None:
+        bits = own.bits_per_coefficient
+        each = "" if bits is None else f", {bits:.2f} bits a number"
+        yield Row("update", size_text(own.update_bytes) + each, "what you send to all in a round")
+    if received is not None:
+        yield Row("received", size_text(received), "a round: the others' updates")
+    dense = dense_bytes(status)
+    if dense is not None:
+        factor = f", {dense / received:,.0f} × as much" if received else ""
+        yield Row("instead of", size_text(dense) + factor, "that a dense all-reduce moves")
+    yield from _line(status.line)
+    parameters = None if swarm is None else swarm.parameters
+    device = plain(training.trainer.device or UNKNOWN)
+    model = f"{_count(parameters)} parameters on {device}"
+    yield Row("model", model, f"fingerprint {_text(training.fingerprint)}")
+    if training.trainer.idle is not None:
+        share = f"{training.trainer.idle:.0%} of the time"
+        yield Row("trainer waits", share, "for the line, or for others")
+    reach = status.reach
+    if reach is not None:
+        words = reach_words(reach)
+        yield Row("reach", words.meaning, words.remedy)
+        ways = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
+        yield Row("connections", ways, "to whomever it is")
+    if status.node.metrics is not None:
+        yield Row("metrics", status.node.metrics, "for Prometheus")
+
+
+def _line(line: LineStatus) -> Iterator[Row]:
+    total = f"{size_text(line.sent_bytes)} up, {size_text(line.received_bytes)} down"
+    yield Row("traffic", total, "all of it, since the start")
+    for address in line.addresses:
+        yield Row("address", address, "where others reach you")
+
+
+def dense_bytes(status: Status) -> float | None:
+    """What one round of a dense all-reduce in bfloat16 would have brought to this member."""
+    swarm = status.swarm
+    if swarm is None or swarm.members is None or len(swarm.members) < 2:
+        return None
+    return _DENSE_BYTES * swarm.parameters * (len(swarm.members) - 1)
+
+
+def _state(status: Status) -> str:
+    progress = status.progress
+    if progress is None:
+        return status.state
+    share = "" if progress.total is None else f" {progress.done}/{progress.total}"
+    return f"{status.state}: {progress.what}{share}"
+
+
+def _meaning(status: Status) -> str:
+    remedy = STATES[status.state].remedy
+    return state_sentence(status) + (f"; {remedy}" if remedy else "")
+
+
+def _members(status: Status) -> str:
+    members = None if status.swarm is None else status.swarm.members
+    if members is None:
+        return UNKNOWN
+    return f"{len(members)}, {sum(each.connected for each in members)} in reach"
+
+
+def _own_rounds(status: Status) -> str:
+    own = status.training.own
+    since = "" if own.first_round is None else f" since round {own.first_round}"
+    return f"{own.counted:,}{since}"
+
+
+def _count(number: int | None) -> str:
+    return UNKNOWN if number is None else f"{number:,}"
+
+
+def _loss(loss: float | None) -> str:
+    return UNKNOWN if loss is None or not math.isfinite(loss) else f"{loss:.4f}"
+
+
+def _text(value: str | None) -> str:
+    return UNKNOWN if value is None else value

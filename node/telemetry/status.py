@@ -1,0 +1,326 @@
+"""What a node says of itself, as one frozen value: whatever shows a node reads this and nothing else.
+
+`None` stands for what is not known (yet), never a number that only looks like an answer. As JSON
+(`encode_status`) it has the same names; `decode_status` takes back exactly that. docs/status.md explains
+every field, and tests freeze them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeVar
+
+from ...protocol.wire.structure import StructureError, from_plain
+from ..errors import ExitCode, UserError
+
+T = TypeVar("T")
+
+State = Literal[
+    "starting",
+    "connecting",
+    "syncing",
+    "joining",
+    "waiting",
+    "training",
+    "paused",
+    "leaving",
+]
+Phase = Literal["idle", "compute", "transfer", "agree", "apply"]
+Verdict = Literal["unknown", "reachable", "local", "unreachable"]
+Way = Literal["direct", "relayed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStatus:
+    """What holds from the start of the program to its end."""
+
+    version: str
+    """Of distro-node."""
+    peer: str
+    """This node's peer id."""
+    swarm: str
+    """The swarm-id."""
+    started: float
+    """Seconds since 1970."""
+    metrics: str | None
+    """The URL for Prometheus."""
+    until_round: int | None
+    """The node leaves after this round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far something long is."""
+
+    what: str
+    """What it is about, for people."""
+    done: int
+    """Bytes, rounds or entries."""
+    total: int | None
+    """None: nobody can say how much it will be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftStatus:
+    """When the node works."""
+
+    at_work: bool
+    """Whether the node is to work now."""
+    by_command: bool
+    """The owner has told it otherwise than its hours say."""
+    active: str | None
+    """Its hours, as the owner wrote them; None: always."""
+    until: str | None
+    """The time of day at which that changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """Losses in nats a token."""
+
+    training: float | None
+    """Mean over the last round's tokens of all members."""
+    heldout: float | None
+    """On text that nobody trains on."""
+    heldout_round: int | None
+    """The round after which it was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnWork:
+    """What this node has added to the swarm since its start."""
+
+    counted: int
+    """Rounds in which its update counted."""
+    first_round: int | None
+    """The first of them."""
+    last_round: int | None
+    """The last of them."""
+    update_bytes: float | None
+    """The mean size of its updates."""
+    bits_per_coefficient: float | None
+    """What a coefficient of an update costs on the line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerStatus:
+    """The trainer process."""
+
+    device: str | None
+    """What it computes on."""
+    restarts: int
+    """How often it had to be started again."""
+    idle: float | None
+    """Which part of the last rounds it had nothing to do, from 0 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingStatus:
+    """How far the swarm's training is, as this node has applied it."""
+
+    round: int | None
+    """The last round in the parameters; None before they are loaded."""
+    phase: Phase
+    """What is being done for the next round."""
+    fingerprint: str | None
+    """Of the parameters, in hex; the same at every member."""
+    losses: Losses
+    tokens: int
+    """What the swarm has trained on in the rounds since this node's start."""
+    received_bytes_per_round: float | None
+    """Updates of others, on average."""
+    own: OwnWork
+    trainer: TrainerStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberStatus:
+    """A member of the swarm."""
+
+    peer: str
+    """Its peer id."""
+    me: bool
+    """Whether it is this node."""
+    connected: bool
+    """Whether there is a connection to it; to oneself always."""
+    heard_seconds: float | None
+    """Since it was last heard; None: it is this node, or was never heard."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Awaited:
+    """A member whose update is still to come, and that may have gone."""
+
+    peer: str
+    """Its peer id."""
+    silent_seconds: float
+    """How long nothing was heard of it."""
+    lease_seconds: float
+    """After so many it counts as gone, and the others go on without it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmStatus:
+    """The swarm, as far as this node knows it."""
+
+    name: str
+    """As its founder called it."""
+    parameters: int
+    """How many the model has."""
+    round: int | None
+    """The round that is being agreed on."""
+    members: tuple[MemberStatus, ...] | None
+    """None while this node does not take part."""
+    awaited: tuple[Awaited, ...]
+    """Members whose update is still to come, and that may have gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineStatus:
+    """The network connection."""
+
+    sent_bytes: int
+    """Since the start of the program, all included."""
+    received_bytes: int
+    """Likewise."""
+    peers: int
+    """To how many peers it is connected."""
+    bootstrap: bool
+    """Whether one of them is a bootstrap peer."""
+    addresses: tuple[str, ...]
+    """Where others reach it."""
+
+
+NO_LINE = LineStatus(sent_bytes=0, received_bytes=0, peers=0, bootstrap=False, addresses=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """A peer to which there is a connection."""
+
+    peer: str
+    """Its peer id."""
+    way: Way
+    """`relayed`: a relay carries it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReachStatus:
+    """How others reach this node. None stands for what nobody has told it yet."""
+
+    verdict: Verdict
+    """`local`: whoever shares its network can dial it; nobody else has tried."""
+    observed: str | None
+    """The address that others see it at."""
+    port: int | None
+    """The TCP port at which it was reached, else the one to open."""
+    mapped: str | None
+    """The address that the router opened for it."""
+    relays: tuple[str, ...]
+    """The peers that carry connections to it."""
+    connections: tuple[Connection, ...]
+    """The peers to which there is a connection now."""
+
+    def count(self, way: Way) -> int:
+        """To how many peers it is connected in this way."""
+        return sum(connection.way == way for connection in self.connections)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventStatus:
+    """Something that happened."""
+
+    time: float
+    """Seconds since 1970."""
+    round: int
+    """The round in which it happened."""
+    kind: str
+    """What it was, for programs."""
+    peer: str | None
+    """Whom it is about."""
+    text: str
+    """What it was, for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """All of it."""
+
+    node: NodeStatus
+    state: State
+    """What it does; `distro-node status` says what that means."""
+    progress: Progress | None
+    shift: ShiftStatus
+    training: TrainingStatus
+    swarm: SwarmStatus | None
+    """None before its manifest is here."""
+    line: LineStatus
+    reach: ReachStatus | None
+    """None while this node is not connected."""
+    events: tuple[EventStatus, ...]
+    """The last ones, the newest last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StayStatus:
+    """The parts of a status that hold for one stay in the swarm, between two pauses."""
+
+    swarm: SwarmStatus | None
+    line: LineStatus
+    reach: ReachStatus | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapStatus:
+    """What a bootstrap peer says of itself."""
+
+    version: str
+    """Of distro-node."""
+    peer: str
+    """Its peer id."""
+    started: float
+    """Seconds since 1970."""
+    swarms: int
+    """To how many swarms it introduces peers now."""
+    line: LineStatus
+    """The network connection."""
+
+
+def encode_status(status: Status | BootstrapStatus) -> dict[str, Any]:
+    """As a table for JSON. A number that is no number there (a loss that diverged) becomes null."""
+    plain = _plain(status)
+    assert isinstance(plain, dict)  # as a dataclass does
+    return plain
+
+
+def decode_status(answer: object) -> Status:
+    """Read what `encode_status` wrote of a node. Raises `UserError` (`VERSION`) for anything else."""
+    return _decode(Status, answer)
+
+
+def decode_any_status(answer: object) -> Status | BootstrapStatus:
+    """Likewise, of a node or a bootstrap peer."""
+    bootstrap = isinstance(answer, dict) and "swarms" in answer
+    return _decode(BootstrapStatus if bootstrap else Status, answer)
+
+
+def _decode(kind: type[T], answer: object) -> T:
+    try:
+        return from_plain(kind, answer, named=True)
+    except StructureError as error:
+        raise UserError(
+            ExitCode.VERSION,
+            f"the node that runs here speaks of itself in other words than this command: {error}",
+            "they are of two versions: start the node anew, or use `distro-node status --json`",
+        ) from None
+
+
+def _plain(value: object) -> Any:
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

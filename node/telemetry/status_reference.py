@@ -1,0 +1,80 @@
+"""The table of `docs/status.md`: every field of a status, its type in JSON and its meaning."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from . import status
+from .status import BootstrapStatus, Status
+
+_JSON = {str: "string", int: "whole number", float: "number", bool: "true or false"}
+
+
+def reference() -> str:
+    """The tables: path, type and meaning of every field."""
+    return _table(Status) + "\nA bootstrap peer says less:\n\n" + _table(BootstrapStatus)
+
+
+def _table(cls: Any) -> str:
+    lines = ["| field | type | meaning |", "|---|---|---|"]
+    for path, kind, meaning in _fields(cls, "", _meanings()):
+        lines.append(f"| `{path}` | {kind} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _fields(
+    cls: Any, prefix: str, meanings: dict[tuple[str, str], str]
+) -> Iterator[tuple[str, str, str]]:
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        path = prefix + field.name
+        kind, inner, many = _kind(hints[field.name])
+        meaning = meanings.get((cls.__name__, field.name), "").replace("None", "null")
+        if inner is not None and not meaning:
+            meaning = (inspect.getdoc(inner) or "").partition("\n")[0]
+        yield path, kind, meaning
+        if inner is not None:
+            yield from _fields(inner, f"{path}[]." if many else f"{path}.", meanings)
+
+
+def _kind(hint: Any) -> tuple[str, Any, bool]:
+    """A type's name in JSON, the dataclass in it if there is one, and whether there are many of it."""
+    options = typing.get_args(hint)
+    if typing.get_origin(hint) is types.UnionType:
+        kind, inner, many = _kind(next(each for each in options if each is not types.NoneType))
+        return f"{kind}, or null", inner, many
+    if typing.get_origin(hint) is tuple:
+        kind, inner, _ = _kind(options[0])
+        return f"list of {kind}s", inner, True
+    if typing.get_origin(hint) is Literal:
+        return " ".join(f"`{each}`" for each in options), None, False
+    if dataclasses.is_dataclass(hint):
+        return "table", hint, False
+    return _JSON[hint], None, False
+
+
+def _meanings() -> dict[tuple[str, str], str]:
+    """The sentence below each field that has one, by class and field."""
+    found = {}
+    for cls in ast.parse(inspect.getsource(status)).body:
+        if isinstance(cls, ast.ClassDef):
+            for field, after in zip(cls.body, cls.body[1:], strict=False):
+                if (
+                    isinstance(field, ast.AnnAssign)
+                    and isinstance(field.target, ast.Name)
+                    and isinstance(after, ast.Expr)
+                    and isinstance(after.value, ast.Constant)
+                ):
+                    text = " ".join(str(after.value.value).split())
+                    found[cls.name, field.target.id] = text
+    return found
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

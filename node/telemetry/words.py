@@ -1,0 +1,127 @@
+"""What people are told of a node: the words for every state, its cause, what helps, and what happened.
+
+The screen, `distro-node status`, the demo and the log take their sentences from here, so that a thing is
+called the same wherever it is seen. Text that comes from others stays as it is: whoever shows it makes
+it harmless.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .status import Awaited, Phase, ReachStatus, ShiftStatus, State, Status
+
+
+@dataclass(frozen=True)
+class Words:
+    """What something means, and what helps if it stays; nothing has to where `remedy` is empty."""
+
+    meaning: str
+    remedy: str = ""
+
+
+STATES: dict[State, Words] = {
+    "starting": Words(
+        "the trainer process starts; PyTorch takes some seconds to load",
+        "half a minute is usual; the log says more",
+    ),
+    "connecting": Words(
+        "looking for members of the swarm",
+        "no bootstrap peer can be reached, or no member is up: check the addresses",
+    ),
+    "syncing": Words(
+        "fetching the model as the swarm has it now; training follows",
+        "a large model on a slow line takes its time",
+    ),
+    "joining": Words(
+        "asking the members to be admitted; the next round's record says yes",
+        "too few members are up for a decision",
+    ),
+    "waiting": Words("the swarm starts once enough members are there", "tell your friends"),
+    "training": Words("the swarm trains, and you with it"),
+    "paused": Words("the line and the computer are yours", "`distro-node resume` goes on"),
+    "leaving": Words(
+        "saying goodbye, so that nobody waits for you", "a second Ctrl-C ends it at once"
+    ),
+}
+
+_PHASES: dict[Phase, str] = {
+    "idle": "round {round} is about to begin",
+    "compute": "your {device} computes round {round}'s share",
+    "transfer": "round {round}'s updates travel between the members",
+    "agree": "the members agree on which updates of round {round} count",
+    "apply": "round {round}'s step goes into the model",
+}
+
+_EVENTS = {
+    "joined": "{who} joined the swarm",
+    "left": "{who} left politely",
+    "silent": "{who} fell silent and counts as departed",
+    "counted_out": "the others took this node for gone; it rejoins",
+    "expelled": "{who} contradicted itself, which a record now proves: it is expelled for good",
+    "late": "the update of {who} came after round {round} was decided",
+    "refunded": "our update missed round {round}; it goes back into the momentum",
+    "skipped": "{who} led round {round} and was too slow; another member takes over",
+    "mismatch": "different parameters were found: {detail}",
+    "forked": "the swarm followed another chain after a partition; this node rejoins it",
+    "resync": "fetching the swarm's state again: {detail}",
+    "trainer": "the trainer process was started again: {detail}",
+    "started": "{detail}",
+}
+
+
+def state_sentence(status: Status) -> str:
+    """What the node does now, and for whom or what it waits."""
+    if status.state != "training":
+        return STATES[status.state].meaning
+    if status.swarm is not None and status.swarm.awaited:
+        return awaited_sentence(status.swarm.awaited)
+    training = status.training
+    device = "processor" if (training.trainer.device or "").startswith("cpu") else "GPU"
+    if training.trainer.device is None:
+        device = "trainer"
+    round_ = 0 if training.round is None else training.round + 1
+    return _PHASES[training.phase].format(device=device, round=round_)
+
+
+def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
+    """For whom the round waits: the one that is given the longest."""
+    last = max(awaited, key=lambda each: each.lease_seconds - each.silent_seconds)
+    others = f" and {len(awaited) - 1} more" if len(awaited) > 1 else ""
+    return (
+        f"waiting for {short(last.peer)}{others}, silent for {last.silent_seconds:.0f} of the "
+        f"{last.lease_seconds:.0f} s after which it counts as gone"
+    )
+
+
+def event_sentence(kind: str, round: int, peer: str | None, me: bool, detail: str) -> str:
+    """What happened in a round, at or to a peer, if it was one; `me`: that peer is this node."""
+    who = "this node" if me else f"peer {short(peer)}" if peer else "a peer"
+    return _EVENTS.get(kind, "{detail}").format(who=who, round=round, detail=detail)
+
+
+def reach_words(reach: ReachStatus) -> Words:
+    """Whether others reach the node, and what helps or lies behind it."""
+    match reach.verdict:
+        case "reachable":
+            return Words("reachable from outside", "you also carry who is not")
+        case "local":
+            return Words("reachable in this network", "nobody outside has tried")
+        case "unknown":
+            return Words("not known yet", "nobody has called back")
+        case "unreachable":
+            port = "its port" if reach.port is None else f"TCP {reach.port}"
+            if reach.relays:
+                return Words("a relay carries you", f"to be called: open {port}")
+            return Words("not reachable from outside", f"open {port}, or --bootstrap")
+
+
+def shift_sentence(shift: ShiftStatus) -> str:
+    """Whether the node keeps to its hours."""
+    kept = "you have told it otherwise for now" if shift.by_command else "it keeps to them"
+    return f"when it works; {kept}"
+
+
+def short(peer: str) -> str:
+    """The end of a peer id, which tells peers apart; its beginning is the same for all."""
+    return peer[-6:]

@@ -1,0 +1,116 @@
+"""Statuses for tests of whatever shows one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from distro_node.node.telemetry.status import (
+    Awaited,
+    Connection,
+    EventStatus,
+    LineStatus,
+    Losses,
+    MemberStatus,
+    NodeStatus,
+    OwnWork,
+    Progress,
+    ReachStatus,
+    ShiftStatus,
+    Status,
+    SwarmStatus,
+    TrainerStatus,
+    TrainingStatus,
+)
+
+ME = "12D3KooWRwvjkGxUF6KC3rbtbQHNfmHL5VAFeCBbtYnshHRwn4H"
+B, C = "12D3KooWaaaaaaBBBBBB", "12D3KooWaaaaaaCCCCCC"
+
+MEMBERS = (
+    MemberStatus(peer=ME, me=True, connected=True, heard_seconds=None),
+    MemberStatus(peer=B, me=False, connected=True, heard_seconds=0.4),
+    MemberStatus(peer=C, me=False, connected=False, heard_seconds=12.0),
+)
+EVENTS = tuple(
+    EventStatus(time=1e6 + n, round=n, kind="joined", peer=ME, text=f"event {n}") for n in range(50)
+)
+SWARM = SwarmStatus(name="example", parameters=857_216, round=18, members=MEMBERS, awaited=())
+UNREACHABLE = ReachStatus(
+    verdict="unreachable",
+    observed="192.0.2.1",
+    port=65535,
+    mapped=None,
+    relays=(B,),
+    connections=(Connection(peer=B, way="relayed"), Connection(peer=C, way="direct")),
+)
+TRAINING = Status(
+    node=NodeStatus(
+        version="0.1.0",
+        peer=ME,
+        swarm="swarm-abc",
+        started=1_000_000.0,
+        metrics="http://127.0.0.1:9464/metrics",
+        until_round=None,
+    ),
+    state="training",
+    progress=None,
+    shift=ShiftStatus(at_work=True, by_command=False, active=None, until=None),
+    training=TrainingStatus(
+        round=17,
+        phase="compute",
+        fingerprint="0123456789abcdef",
+        losses=Losses(training=3.4567, heldout=3.5, heldout_round=15),
+        tokens=1_234_567,
+        received_bytes_per_round=6120.0,
+        own=OwnWork(
+            counted=14,
+            first_round=3,
+            last_round=17,
+            update_bytes=3060.0,
+            bits_per_coefficient=10.56,
+        ),
+        trainer=TrainerStatus(device="cpu", restarts=0, idle=None),
+    ),
+    swarm=SWARM,
+    line=LineStatus(
+        sent_bytes=100_000,
+        received_bytes=200_000,
+        peers=2,
+        bootstrap=True,
+        addresses=(f"/ip4/192.0.2.1/tcp/4001/p2p/{ME}/p2p-circuit/p2p/{ME}",),
+    ),
+    reach=None,
+    events=EVENTS,
+)
+AWAITING = replace(
+    TRAINING,
+    swarm=replace(SWARM, awaited=(Awaited(peer=C, silent_seconds=12.2, lease_seconds=20.0),)),
+    reach=UNREACHABLE,
+    progress=Progress(what="replaying rounds", done=3, total=None),
+    shift=ShiftStatus(at_work=True, by_command=True, active="22:00-07:00", until="07:00"),
+)
+EARLY = Status(
+    node=replace(TRAINING.node, metrics=None),
+    state="syncing",
+    progress=Progress(what="fetching the model", done=3, total=8),
+    shift=TRAINING.shift,
+    training=TrainingStatus(
+        round=None,
+        phase="idle",
+        fingerprint=None,
+        losses=Losses(training=None, heldout=None, heldout_round=None),
+        tokens=0,
+        received_bytes_per_round=None,
+        own=OwnWork(
+            counted=0,
+            first_round=None,
+            last_round=None,
+            update_bytes=None,
+            bits_per_coefficient=None,
+        ),
+        trainer=TrainerStatus(device=None, restarts=0, idle=None),
+    ),
+    swarm=None,
+    line=LineStatus(sent_bytes=0, received_bytes=0, peers=0, bootstrap=False, addresses=()),
+    reach=None,
+    events=(),
+)
