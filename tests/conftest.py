@@ -29,8 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        real = folder == "network" or item.get_closest_marker("e2e") is not None
+        processes = item.get_closest_marker("e2e") is not None
+        real = folder == "network" or processes
         item.add_marker(pytest.mark.xdist_group("real" if real else str(item.path)))
+        # They wait for several things one after the other, each for ten minutes at most.
+        if processes and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(3000))
 
 
 @pytest.fixture(scope="session")
