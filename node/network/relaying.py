@@ -87,6 +87,10 @@ class CircuitRelay:
         """Requests refused, by reason."""
         host.set_stream_handler(HOP, self._serve)
 
+    def holds(self, peer: PeerId) -> bool:
+        """Whether a peer has a place."""
+        return peer in self._places
+
     def places(self) -> int:
         """How many peers hold a place."""
         self._expire()

@@ -23,9 +23,9 @@ from libp2p.network.stream.exceptions import StreamError
 from ...crypto.identity import PeerId, short_peer
 from ...protocol.errors import ProtocolError
 from .addresses import id_of, peer_of
+from .credit import widen
 from .errors import RequestError
 from .lanes import Lane, Lanes
-from .queues import widen
 from .rates import Rate
 from .streams import (
     MAX_REASON_BYTES,
