@@ -126,10 +126,10 @@ async def test_tiny_gossip_messages_do_not_keep_the_processor_busy() -> None:
         begun, handled = trio.current_time(), 0
         real = victim.gossip.pubsub.handle_subscription
 
-        def counting(origin: Any, message: Any) -> None:
+        def counting(origin_id: Any, sub_message: Any) -> None:
             nonlocal handled
             handled += 1
-            real(origin, message)
+            real(origin_id, sub_message)
 
         victim.gossip.pubsub.handle_subscription = counting
         rpc = rpc_pb2.RPC()
