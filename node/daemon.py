@@ -185,6 +185,7 @@ class _Daemon:
                 nursery.start_soon(self._reach.run)
                 runner, trainer_supervisor = await self._join(self._introducer)
                 self._runner = runner
+                self._network.favours = lambda peer: peer in runner.member.members
             # Told to leave at the last instant of joining, nobody has said goodbye yet.
             if self._runner is not None and not self._leaving.is_set():
                 await self._runner.run(trainer_supervisor, until_round=self._settings.until_round)
