@@ -74,6 +74,8 @@ async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[st
         carry=settings.circuits,
     )
     async with open_network(network_settings, settings.identity) as network:
+        if network.carrier is not None:
+            network.favours = network.carrier.holds
         registry = Registry()
         IntroductionService(network, registry)
         DialBack(network)

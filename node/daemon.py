@@ -189,6 +189,7 @@ class _Stay:
                 work = await self._join(ticket)
                 # From here on there is somebody to say goodbye to.
                 self._work = work
+                self._network.favours = lambda peer: peer in work.runner.member.members
             if self._work is not None and not self._told_to_leave:
                 await self._take_part(self._work)
             nursery.cancel_scope.cancel()

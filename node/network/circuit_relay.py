@@ -91,6 +91,10 @@ class CircuitRelay:
         """Requests refused, by reason."""
         host.set_stream_handler(HOP, self._serve)
 
+    def holds(self, peer: PeerId) -> bool:
+        """Whether a peer has a reservation."""
+        return peer in self._reservations
+
     def reservations(self) -> int:
         """How many peers hold a reservation."""
         self._expire()

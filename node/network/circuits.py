@@ -2,7 +2,7 @@
 
 The wire protocol is libp2p's circuit relay v2. Over the relay's two streams the peers speak Noise and
 yamux with each other as over TCP, so a relay can neither read nor forge anything; it can only delay
-or drop. This is the side of the peers; `relaying` is the relay's.
+or drop. This is the side of the peers; `circuit_relay` is the relay's.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from multiaddr import Multiaddr
 
 from ...crypto.identity import PeerId
 from .addresses import id_of, parse_dial, peer_of
+from .credit import wait_for_credit
 from .errors import BadAddress, DialError, RequestError
 from .streams import reset
 
@@ -56,7 +57,6 @@ _MAX_RELAY_ADDRESSES = 2
 # The relay's line may be full. The library's own patience with a full window is five seconds, which
 # a busy home line exceeds without anybody being at fault.
 _STALL_SECONDS = 30.0
-_POLL_SECONDS = 0.01
 
 _REFUSALS = {
     Status.NO_RESERVATION: "the relay does not hold a reservation for it",
@@ -212,9 +212,8 @@ async def write_patiently(stream: Any, data: bytes) -> None:
     view = memoryview(data)
     muxed = stream.muxed_stream
     while view:
-        with trio.fail_after(_STALL_SECONDS):
-            while muxed.send_window <= 0 and not muxed.closed:  # noqa: ASYNC110  (no event either)
-                await trio.sleep(_POLL_SECONDS)
+        if not await wait_for_credit(muxed, _STALL_SECONDS):
+            raise trio.TooSlowError
         size = max(1, min(len(view), muxed.send_window))
         await stream.write(bytes(view[:size]))
         view = view[size:]

@@ -18,12 +18,12 @@ import trio
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
 from libp2p.peer.id import ID
-from libp2p.pubsub.pubsub import Pubsub
 from libp2p.tools.anyio_service import background_trio_service
 
 from ...crypto.identity import PeerId
 from .addresses import peer_of
 from .gossip_router import Router
+from .pubsub import CarefulPubsub
 from .traffic import Traffic
 
 log = logging.getLogger(__name__)
@@ -38,10 +38,6 @@ _PER_SECOND = 40.0
 _BURST = 40.0
 # Several rounds of a swarm of hundreds; at 256 KiB each still bounded to what a node can hold.
 _BUFFERED_MESSAGES = 1024
-# A peer needs the swarms it is in, one topic each.
-_MAX_TOPICS_PER_PEER = 16
-# In one message: each starts three tasks in the library.
-_MAX_SUBSCRIPTIONS = 32
 _PROTOCOL = TProtocol("/meshsub/1.1.0")
 
 Validator = Callable[[PeerId, bytes], "str | None"]
@@ -78,15 +74,7 @@ class Gossip:
         # Without the adaptation above nobody ever clears these times of all messages.
         times: Any = defaultdict(lambda: deque(maxlen=0))
         self.router.recent_message_deliveries = times
-        self.pubsub = _CountingPubsub(
-            host,
-            self.router,
-            strict_signing=True,
-            max_subscriptions_per_rpc=_MAX_SUBSCRIPTIONS,
-            max_subscriptions_per_peer=_MAX_TOPICS_PER_PEER,
-        )
-        self.pubsub.traffic = traffic
-        self.pubsub.forged = self._forged
+        self.pubsub = CarefulPubsub(host, self.router, traffic, self._forged)
         # The library begins at the seconds since 1970 and counts up; after a restart the numbers
         # would repeat and the messages vanish as duplicates.
         self.pubsub.counter = time.time_ns()
@@ -163,60 +151,6 @@ async def open_gossip(gossip: Gossip) -> AsyncIterator[None]:
         finally:
             # It sweeps in a thread of its own, which would outlive us.
             gossip.pubsub.seen_messages.stop()
-
-
-class _CountingPubsub(Pubsub):
-    """Pubsub that counts its bytes, and tells who passes forgeries on."""
-
-    traffic: Traffic
-    forged: Callable[[ID], None]
-
-    async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
-        try:
-            await super().push_msg(msg_forwarder, msg)
-        except Exception as error:
-            if msg_forwarder == self.my_id:
-                raise
-            # A key that does not parse, for instance.
-            log.info("a gossip message was dropped: %r", error)
-        # The library drops a message with a bad signature without a word. Neither passed on nor
-        # judged, and not held back for its forwarder's score: nothing else is left.
-        router: Any = self.router
-        if (
-            not self._is_msg_seen(msg)
-            and self.validation_cache.get(self.get_message_id(msg)) is None
-            and router.scorer.allow_publish(msg_forwarder, list(msg.topicIDs))
-        ):
-            self.forged(msg_forwarder)
-
-    async def write_msg(self, stream: Any, rpc_msg: Any) -> bool:
-        sent = await super().write_msg(stream, rpc_msg)
-        if sent:
-            self.traffic.count_sent("gossip", rpc_msg.ByteSize())
-            self.traffic.upload.note(rpc_msg.ByteSize())
-        return sent
-
-    async def stream_handler(self, stream: Any) -> None:
-        counting: Any = _CountingStream(stream, self.traffic)
-        await super().stream_handler(counting)
-
-
-class _CountingStream:
-    def __init__(self, inner: Any, traffic: Traffic) -> None:
-        self._inner = inner
-        self._traffic = traffic
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def read(self, n: int | None = None) -> bytes:
-        data = await self._inner.read(n)
-        # The library handles each message in a task of its own. Tasks that begin together run in any
-        # order: the last message's must have begun before the next is read.
-        await trio.lowlevel.checkpoint()
-        self._traffic.count_received("gossip", len(data))
-        self._traffic.download.note(len(data))
-        return data
 
 
 class _Mailbox:

@@ -60,6 +60,19 @@ class Hearsay:
     def __init__(self) -> None:
         # By teller or target: what is left, as of when. The longest unused come first.
         self._left: dict[Hashable, tuple[float, float]] = {}
+        # How near the peers are, or were when they were last connected.
+        self._scopes: dict[PeerId, Scope] = {}
+
+    def meet(self, peer: PeerId, scope: Scope, *, again: bool) -> None:
+        """A connection to a peer has come about; `again`: while there is another."""
+        before = self._scopes.pop(peer, Scope.WORLD)
+        self._scopes[peer] = min(before, scope) if again else scope
+        if len(self._scopes) > _MAX_ENTRIES:
+            del self._scopes[next(iter(self._scopes))]
+
+    def word_of(self, peer: PeerId) -> Word:
+        """What a peer's word is worth: as much as it was near when it was last here."""
+        return Word(peer, self._scopes.get(peer, Scope.WORLD))
 
     def refusal(self, word: Word, host: str, now: float) -> str | None:
         """Why not to dial an IP address on this word; None if it may be dialled, which is charged."""
@@ -102,12 +115,15 @@ def scope_of(host: str) -> Scope:
 
 def _charged(word: Word, host: str, scope: Scope) -> list[tuple[Hashable, _Allowance]]:
     target = _TARGET if scope is Scope.WORLD else _NEAR_TARGET
-    return [(word.teller, _TELLER), (_place(host), target)]
+    return [(word.teller, _TELLER), (place_of(host), target)]
 
 
-def _place(host: str) -> str:
-    """What counts as one target: an address, or the network that a home gets in IPv6."""
-    address = ipaddress.ip_address(host.partition("%")[0])
+def place_of(host: str) -> str:
+    """What counts as one place: an address, or the network that a home gets in IPv6."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
     if address.version == 6:
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)

@@ -25,6 +25,7 @@ from multiaddr import Multiaddr
 
 from ...crypto.identity import Identity
 from .addresses import advertised, id_of
+from .errors import BadAddress
 from .peer_store import OwnKeys
 
 # Both directions dialling each other at once makes two; a third can be a reconnection that
@@ -83,3 +84,12 @@ def build_host(
     connector.maybe_connect = trio.lowlevel.checkpoint
     connector.record_disconnect = lambda peer_id: None
     return host, swarm
+
+
+def check_listening(swarm: Swarm, listen: Sequence[Multiaddr]) -> None:
+    """Make sure that a host listens at all these addresses. Raises `BadAddress`."""
+    # The library reports nothing when an address cannot be listened on; `check_free` has caught
+    # all but a race.
+    for address in listen:
+        if str(address) not in swarm.listeners:
+            raise BadAddress(str(address), "cannot listen there")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import trio
 from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FORMAT, Yamux
 
-from .guards import GuardedConnection
+from .connection import GuardedConnection
 
 CHECK_SECONDS = 1.0
 # Quiet for this long: ping.

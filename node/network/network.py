@@ -18,7 +18,6 @@ import trio
 from libp2p.host.basic_host import BasicHost
 from libp2p.network.swarm import Swarm
 from libp2p.stream_muxer.yamux.yamux import Yamux
-from multiaddr import Multiaddr
 
 from ...crypto.identity import Identity, PeerId, short_peer
 from . import liveness
@@ -37,23 +36,25 @@ from .addresses import (
 from .circuit_relay import CircuitLimits, CircuitRelay
 from .circuits import Circuits, is_relayed
 from .dialling import answers, dial_from, dial_reason, resolve
-from .errors import BadAddress, DialError, RequestError
+from .doorway import choose_to_leave
+from .errors import DialError, RequestError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
 from .gossip import Gossip, Receiver, Validator, open_gossip
-from .hearsay import Hearsay, Scope, Word, scope_of
-from .host import MAX_CONNECTIONS_PER_PEER, build_host
-from .queues import UNSENT_BYTES, ends_here, shorten
+from .hearsay import Hearsay, Word, scope_of
+from .host import MAX_CONNECTIONS_PER_PEER, build_host, check_listening
+from .queues import UNSENT_BYTES, shorten
 from .rates import Rate
+from .remotes import Remote, find_remote, guests, host_of, scope_of_connection
 from .requests import Handler, Kind, Requests
-from .scopes import shielded
+from .scopes import close_all, close_quietly, shielded
 from .scores import Scores
 from .traffic import Traffic
 
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 2.0
-# Far more than a node keeps connections.
-_MAX_SCOPES = 2048
+# Kept free for newcomers: whoever has been here longest where most come from makes room.
+_SPARE_CONNECTIONS = 16
 # Rejections that no honest peer causes by being late or early.
 _OFFENCES = frozenset({"malformed", "oversized", "invalid", "bad_signature", "wrong_swarm"})
 
@@ -76,15 +77,6 @@ class NetworkSettings:
     """What to relay for peers that cannot be dialled; None: nothing."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Remote:
-    """Where the other end of a connection is; dialled by us, the port is one that it listens on."""
-
-    host: str
-    port: int
-    dialled: bool
-
-
 @asynccontextmanager
 async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIterator[Network]:
     """Listen, and close everything at the end.
@@ -103,7 +95,7 @@ async def open_network(settings: NetworkSettings, identity: Identity) -> AsyncIt
         async with host.run(listen), open_gossip(network.gossip):
             nursery.start_soon(liveness.watch, network._muxers)
             try:
-                _check_listening(swarm, listen)
+                check_listening(swarm, listen)
                 yield network
             except Exception as error:
                 # Carried past the nurseries, which would wrap it into groups.
@@ -156,8 +148,9 @@ class Network:
         self._scores = Scores()
         self._hearsay = Hearsay()
         self._connections: dict[PeerId, set[Any]] = {}
-        # How near the peers are, or were when they were last connected.
-        self._scopes: dict[PeerId, Scope] = {}
+        self.favours: Callable[[PeerId], bool] = lambda peer: False
+        """Who is not asked to make room for newcomers; to be set by whoever knows."""
+        self._max_connections = max(1, settings.max_connections - _SPARE_CONNECTIONS)
         self._listeners: list[Events] = []
         self._closing = False
         swarm.register_notifee(Notices(self._arrived, self._departed))
@@ -215,22 +208,15 @@ class Network:
 
     async def close_circuits(self, peer: PeerId) -> None:
         """Close the connections to a peer that go through relays."""
-        await _close_all(filter(is_relayed, list(self._connections.get(peer, ()))))
+        await close_all(filter(is_relayed, list(self._connections.get(peer, ()))))
 
     def remote(self, peer: PeerId) -> Remote | None:
         """The other end of a direct connection to a peer; one that we dialled comes first."""
-        found: Remote | None = None
-        for connection in self._connections.get(peer, ()):
-            address = connection.muxed_conn.secured_conn.get_remote_address()
-            if address is not None and not is_relayed(connection):
-                dialled = bool(connection.muxed_conn.is_initiator)
-                if found is None or dialled:
-                    found = Remote(host=str(address[0]), port=int(address[1]), dialled=dialled)
-        return found
+        return find_remote(self._connections.get(peer, ()))
 
     def word_of(self, peer: PeerId) -> Word:
         """What a peer's word about where others are is worth: as much as it was near when last here."""
-        return Word(peer, self._scopes.get(peer, Scope.WORLD))
+        return self._hearsay.word_of(peer)
 
     def connected(self) -> frozenset[PeerId]:
         """The peers with a connection at present."""
@@ -311,9 +297,18 @@ class Network:
             raise DialError(address, "the name has no address")
         raise DialError(address, dial_reason(failure)) from failure
 
-    async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool:
-        """Whether a peer proves its key at a TCP port; hangs up again at once."""
-        return await answers(self._swarm, id_of(peer), host, port, timeout)
+    async def answers(self, peer: PeerId, host: str, port: int, timeout: float) -> bool | None:
+        """Whether a peer proves its key at a TCP port; hangs up again at once.
+
+        None: it was not tried, since too many calls to that address were in vain.
+        """
+        word, now = Word(peer, scope_of(host)), trio.current_time()
+        if self._hearsay.refusal(word, host, now) is not None:
+            return None
+        answered = await answers(self._swarm, id_of(peer), host, port, timeout)
+        if answered:
+            self._hearsay.refund(word, host, now)
+        return answered
 
     async def dial_from_port(
         self, peer: PeerId, host: str, port: int, timeout: float, *, answering: bool
@@ -327,7 +322,7 @@ class Network:
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close every connection to a peer."""
-        await _close_all(self._connections.get(peer, ()))
+        await close_all(self._connections.get(peer, ()))
 
     def penalise(self, peer: PeerId, reason: str) -> None:
         """Score an offence. A peer with too many is disconnected and refused for ten minutes."""
@@ -442,36 +437,33 @@ class Network:
         known = self._connections.get(peer, set()) if peer is not None else set()
         crowded = len(known) >= MAX_CONNECTIONS_PER_PEER or self._is_crowded(connection)
         if peer is None or self.refuses(peer) or crowded:
-            self._nursery.start_soon(_close_all, [connection])
+            self._nursery.start_soon(close_all, [connection])
             return
         shorten(connection.muxed_conn, self.unsent_bytes)
         self._connections.setdefault(peer, known).add(connection)
-        self._locate(peer, connection, first=len(known) == 1)
+        self._hearsay.meet(peer, scope_of_connection(connection), again=len(known) > 1)
+        self._make_room()
         if len(known) == 1:
             self._tell(PeerUp(peer))
+
+    def _make_room(self) -> None:
+        connections = [each for group in self._connections.values() for each in group]
+        if len(connections) > self._max_connections:
+            favoured = {peer for peer in self._connections if self.favours(peer)}
+            leaving = choose_to_leave(guests(self._connections, favoured))
+            if leaving is not None:
+                self.traffic.reject("crowded_out")
+                self._nursery.start_soon(close_all, [leaving])
 
     def _is_crowded(self, connection: Any) -> bool:
         """Whether the address that a connection comes from has enough of them."""
         if self._max_per_address is None:
             return False
-        host = _host(connection)
+        host = host_of(connection)
         if host is None or ipaddress.ip_address(host).is_loopback:
             return False
         group = (each for group in self._connections.values() for each in group)
-        return sum(_host(each) == host for each in group) >= self._max_per_address
-
-    def _locate(self, peer: PeerId, connection: Any, first: bool) -> None:
-        before = self._scopes.pop(peer, Scope.WORLD)
-        host = None if is_relayed(connection) else _host(connection)
-        if host is None:
-            scope = Scope.WORLD
-        elif ends_here(connection.muxed_conn):
-            scope = Scope.MACHINE
-        else:
-            scope = scope_of(host)
-        self._scopes[peer] = scope if first else min(before, scope)
-        if len(self._scopes) > _MAX_SCOPES:
-            del self._scopes[next(iter(self._scopes))]
+        return sum(host_of(each) == host for each in group) >= self._max_per_address
 
     def _departed(self, connection: Any) -> None:
         peer = peer_of(connection.muxed_conn.peer_id)
@@ -497,37 +489,9 @@ class Network:
         with shielded(_CLOSE_SECONDS):
             async with trio.open_nursery() as nursery:
                 for listener in list(self._swarm.listeners.values()):
-                    nursery.start_soon(_close_quietly, listener)
+                    nursery.start_soon(close_quietly, listener)
                 for group in self._connections.values():
-                    nursery.start_soon(_close_all, group)
+                    nursery.start_soon(close_all, group)
         with shielded(_CLOSE_SECONDS):
             for muxer in list(self._muxers()):
-                await _close_quietly(muxer.secured_conn)
-
-
-def _host(connection: Any) -> str | None:
-    """The IP address at the other end of a direct connection."""
-    address = connection.muxed_conn.secured_conn.get_remote_address()
-    return str(address[0]) if address is not None else None
-
-
-async def _close_all(connections: Iterable[Any]) -> None:
-    async with trio.open_nursery() as nursery:
-        for connection in list(connections):
-            nursery.start_soon(_close_quietly, connection)
-
-
-async def _close_quietly(closable: Any) -> None:
-    # What breaks while it is being closed is closed.
-    try:
-        await closable.close()
-    except Exception as error:
-        log.info("a connection did not close: %r", error)
-
-
-def _check_listening(swarm: Swarm, listen: list[Multiaddr]) -> None:
-    # The library reports nothing when an address cannot be listened on; `check_free` has caught
-    # all but a race.
-    for address in listen:
-        if str(address) not in swarm.listeners:
-            raise BadAddress(str(address), "cannot listen there")
+                await close_quietly(muxer.secured_conn)

@@ -1,9 +1,8 @@
-"""How much waits where between two peers, so that bulk keeps neither small messages nor processors.
+"""How much waits in the kernel between two peers: bulk keeps neither small messages nor processors.
 
 Left alone, the kernel takes megabytes from us for a line that sends one in a second; votes, window
 updates and whatever else is said on that connection then arrive seconds late, and the other side's
-downloads stand still meanwhile. It also wakes us for every packet, forty times for one message; and the
-library grants the sender new credit after every read, which costs both ends as much work as the bytes.
+downloads stand still meanwhile. It also wakes us for every packet, forty times for one message.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import Any
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
-from libp2p.stream_muxer.yamux.yamux import YamuxStream
 
 from .ledbat import Sample
 
@@ -30,11 +28,6 @@ UNSENT_BYTES = 128 << 10
 RELAY_UNSENT_BYTES = 1 << 20
 """Of a relay that feeds dozens of members: each has its turn only now and then, and the line is fast."""
 
-# The credit with which a large answer begins. The library's 256 KiB fill a line of 10 Mbit/s only while
-# word of what was read comes back within a fifth of a second, and uploads keep it waiting for longer.
-_FIRST_WINDOW_BYTES = 1 << 20
-# A sender that gets no credit for five seconds gives up; half a window takes a slow line longer.
-_GRANT_SECONDS = 1.0
 # What lies between a muxer and its socket: encryption, messages, connection, stream, socket.
 _LAYERS = ("secured_conn", "_inner", "conn", "read_writer", "read_write_closer", "stream", "stream")
 # Fewer bytes than a packet or two are not worth a system call.
@@ -137,39 +130,6 @@ async def read_ready(self: TrioTCPStream, least: int, most: int | None) -> bytes
             ) from error
         except trio.ClosedResourceError:
             return b""
-
-
-async def widen(stream: Any, size: int) -> None:
-    """Let the other side of a new stream send up to `size` bytes, or a MiB, before it hears from us."""
-    muxed = stream.muxed_stream
-    window = min(size, _FIRST_WINDOW_BYTES)
-    if not isinstance(muxed, YamuxStream) or window <= muxed.target_recv_window:
-        return
-    credit = window - muxed.target_recv_window
-    muxed.target_recv_window = window
-    muxed.recv_window += credit
-    await muxed.send_window_update(credit)
-
-
-async def grant_credit(self: YamuxStream, *, bytes_read: int = 0) -> None:
-    """In place of `YamuxStream._auto_tune_and_send_window_update`: credit for half a window at a time,
-    or for what was read in a second.
-
-    As in the reference implementation: the window grows while the sender uses it up in a few round
-    trips. A sender without credit has filled the window, so reading it empty always grants some.
-    """
-    if self.recv_closed:
-        return
-    unread = len(self.conn.stream_buffers.get(self.stream_id, b""))
-    credit = self.target_recv_window - (self.recv_window + unread)
-    now = trio.current_time()
-    waited = now - vars(self).get("_granted_at", now - _GRANT_SECONDS)
-    if credit <= 0 or (2 * credit < self.target_recv_window and waited < _GRANT_SECONDS):
-        return
-    vars(self)["_granted_at"] = now
-    self.recv_window += credit
-    credit += self._apply_autotune_epoch(unread)
-    await self.send_window_update(credit)
 
 
 def _unread(stream: Any) -> int | None:

@@ -23,8 +23,8 @@ from libp2p.network.stream.exceptions import StreamError
 from ...crypto.identity import PeerId, short_peer
 from ...protocol.wire.errors import ProtocolError
 from .addresses import id_of, peer_of
+from .credit import widen
 from .errors import RequestError
-from .queues import widen
 from .rates import Rate
 from .scopes import open_scope
 from .streams import (

@@ -26,7 +26,8 @@ from libp2p.stream_muxer.yamux.yamux import (
     YamuxStream,
 )
 
-from .queues import grant_credit, read_ready
+from .credit import grant_credit, wait_for_credit
+from .queues import read_ready
 
 # The library's own, for what is left to them.
 _READ_BODY = Yamux._read_data_body
@@ -45,7 +46,6 @@ _AHEAD_BYTES = 4 * (_LENGTH_BYTES + 65_535)
 _NOTHING = memoryview(b"")
 # As in the library: a sender that gets no credit for so long gives up.
 _CREDIT_SECONDS = 5.0
-_CREDIT_POLL_SECONDS = 0.01
 
 
 class FreeLock:
@@ -159,8 +159,8 @@ async def write_stream(self: YamuxStream, data: bytes) -> None:
     if self.send_closed:
         raise MuxedStreamError("Stream is closed for sending")
     while view:
-        if not self.send_window:
-            await _wait_for_credit(self)
+        if not self.send_window and not await wait_for_credit(self, _CREDIT_SECONDS):
+            raise MuxedStreamError("the other side gives no credit")
         if self.send_closed or self.closed:
             raise MuxedStreamError("Stream is closed")
         size = min(self.send_window, BATCH_BYTES, len(view))
@@ -199,12 +199,3 @@ async def read_stream(self: YamuxStream, n: int | None = -1) -> bytes:
             conn.stream_events[number] = event = trio.Event()
         await event.wait()
     return await _READ_STREAM(self, n)
-
-
-async def _wait_for_credit(stream: YamuxStream) -> None:
-    # There is no event for it.
-    with trio.move_on_after(_CREDIT_SECONDS):
-        while not stream.send_window and not stream.closed:  # noqa: ASYNC110  (see above)
-            await trio.sleep(_CREDIT_POLL_SECONDS)
-        return
-    raise MuxedStreamError("Timed out waiting for window update after 5 seconds.")

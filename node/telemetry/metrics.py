@@ -10,7 +10,7 @@ import errno
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from typing import Any, Generic, Literal, TypeVar, get_args
 from wsgiref.simple_server import WSGIServer
 
@@ -64,6 +64,10 @@ Reason = Literal[
     "wrong_swarm",
     "other",
 ]
+
+# Of the metrics page: a collector or two, and somebody who looks.
+_MAX_READERS = 8
+_READER_SECONDS = 5.0
 
 # A small model on a LAN computes in tens of milliseconds, and the manifest's default limit of a
 # collect phase is ten minutes; steps of about three tell a slow phase from a fast one.
@@ -307,9 +311,33 @@ def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> Metrics
             f"cannot serve metrics at {name}:{port}: {error.strerror or error}",
             "give --metrics-addr an address of this machine, such as 127.0.0.1:9464",
         ) from error
+    _limit(server)
     return MetricsPage(
         url=f"http://{name}:{server.server_port}/metrics", _server=server, _thread=thread
     )
+
+
+def _limit(server: Any) -> None:
+    """Let nobody who connects to a page and says nothing take up our threads and handles."""
+    places = BoundedSemaphore(_MAX_READERS)
+    handle, close = server.process_request_thread, server.shutdown_request
+    # The handler gives its connection this patience.
+    server.RequestHandlerClass.timeout = _READER_SECONDS
+
+    def begin(request: Any, client: Any) -> None:
+        if places.acquire(blocking=False):
+            start_thread(request, client)
+        else:
+            close(request)
+
+    def serve(request: Any, client: Any) -> None:
+        try:
+            handle(request, client)
+        finally:
+            places.release()
+
+    start_thread = server.process_request
+    server.process_request, server.process_request_thread = begin, serve
 
 
 def _resident_bytes() -> float:

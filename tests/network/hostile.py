@@ -32,6 +32,16 @@ class Hostile:
         self.id = id_of(network.peer)
         self._stream = stream
 
+    @property
+    def muxer(self) -> Any:
+        """The muxer of its connection to the victim."""
+        return self._stream.muxed_conn
+
+    async def open(self, protocol: str) -> Any:
+        """Open a stream to the victim."""
+        peer = self._stream.muxed_conn.peer_id
+        return await self.network._host.new_stream(peer, [TProtocol(protocol)])
+
     async def say(self, rpc: rpc_pb2.RPC) -> None:
         """Send one gossip message, whatever it is."""
         data = rpc.SerializeToString()
@@ -61,9 +71,8 @@ class Hostile:
 async def hostile(victim: Network) -> AsyncIterator[Hostile]:
     """Open a hostile peer that is connected to a victim."""
     async with open_network(LOOPBACK, Identity.generate()) as network:
-        await network.connect(victim.addresses[0])
-        await until(lambda: network.peer in victim.connected())
-        stream = await network._host.new_stream(id_of(victim.peer), [GOSSIP])
+        peer = await network.connect(victim.addresses[0])
+        stream = await network._host.new_stream(id_of(peer), [GOSSIP])
         yield Hostile(network, victim, stream)
 
 

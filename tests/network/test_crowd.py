@@ -65,7 +65,7 @@ async def test_a_crowd_behind_one_address_leaves_room_for_others(
 
     settings = replace(LOOPBACK, max_connections_per_address=2)
     async with open_network(settings, identity(99)) as hub, networks(4) as others:
-        monkeypatch.setattr(network_module, "_host", host)
+        monkeypatch.setattr(network_module, "host_of", host)
         for count, other in enumerate(others, 1):
             await other.connect(hub.addresses[0])
             await until(lambda count=count: len(seen) == count)

@@ -223,8 +223,7 @@ async def test_a_liar_far_away_sends_us_nowhere_near(
 ) -> None:
     quick(monkeypatch)
     # Everybody is far away.
-    monkeypatch.setattr(network, "ends_here", lambda muxer: False)
-    monkeypatch.setattr(network, "scope_of", lambda host: Scope.WORLD)
+    monkeypatch.setattr(network, "scope_of_connection", lambda connection: Scope.WORLD)
     known = tmp_path / "peers.json"
     async with third_party() as (victim, port), liar(port) as address:
         async with introduced(address, known) as introducer:
@@ -238,8 +237,7 @@ async def test_a_liar_far_away_sends_us_nowhere_near(
 async def test_whoever_was_met_is_remembered_wherever_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(network, "ends_here", lambda muxer: False)
-    monkeypatch.setattr(network, "scope_of", lambda host: Scope.WORLD)
+    monkeypatch.setattr(network, "scope_of_connection", lambda connection: Scope.WORLD)
     known = tmp_path / "peers.json"
 
     async with open_network(LOOPBACK, identity(2)) as other:

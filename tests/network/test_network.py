@@ -444,9 +444,9 @@ async def test_a_frozen_peer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 async def test_a_line_that_does_not_move_breaks_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from distro_node.node.network import guards
+    from distro_node.node.network import connection
 
-    monkeypatch.setattr(guards, "WRITE_STALL_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "WRITE_STALL_SECONDS", 0.1)
     async with star(2) as (a, b):
         serve_echo(b)
         (muxer,) = muxers(a)

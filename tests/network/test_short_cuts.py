@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ import trio
 import trio.testing
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import short_cuts
+from distro_node.node.network.circuits import write_patiently
+from distro_node.node.network.credit import Announced
 from distro_node.node.network.scopes import open_scope
 from distro_node.node.network.short_cuts import FreeLock, NoiseWire
 from distro_node.node.network.streams import reset, write_frame
 from hypothesis import given
 from hypothesis import strategies as st
+from libp2p.custom_types import TProtocol
 from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
 from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH
 from libp2p.stream_muxer.exceptions import MuxedStreamError
@@ -183,6 +187,10 @@ async def test_who_is_cancelled_does_not_take_a_free_lock() -> None:
 class Sender:
     """What `write_stream` needs of a stream and its connection."""
 
+    send_window = Announced("send_window")
+    closed = Announced("closed")
+    send_closed = Announced("send_closed")
+
     def __init__(self, window: int) -> None:
         self.send_window = window
         self.closed = self.send_closed = False
@@ -225,7 +233,7 @@ async def test_four_frames_are_written_at_once() -> None:
 async def test_a_writer_without_credit_gives_up(autojump_clock: trio.testing.MockClock) -> None:
     stream: Any = Sender(0)
     begun = trio.current_time()
-    with pytest.raises(MuxedStreamError, match="window"):
+    with pytest.raises(MuxedStreamError, match="credit"):
         await short_cuts.write_stream(stream, b"x")
     assert trio.current_time() - begun == pytest.approx(5.0)
 
@@ -238,12 +246,68 @@ async def test_a_writer_notices_the_end(end: str, autojump_clock: trio.testing.M
         with pytest.raises(MuxedStreamError, match="closed"):
             await short_cuts.write_stream(stream, b"x")
 
+    begun = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(write)
         await trio.sleep(1)
         setattr(stream, end, True)
-        stream.send_window = 1
     assert not stream.sent
+    assert trio.current_time() - begun == pytest.approx(1.0)
+
+
+class Steps(trio.abc.Instrument):
+    """Counts how often any task runs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("write", [short_cuts.write_stream, write_patiently])
+async def test_a_writer_without_credit_sleeps_until_it_comes(
+    write: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    """And does not look for it: nothing runs in between."""
+    stream: Any = Sender(0)
+    stream.muxed_stream, steps = stream, Steps()
+    stream.write = partial(short_cuts.write_stream, stream)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write, stream, b"data")
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(steps)
+        await trio.sleep(4)
+        # This task itself.
+        assert steps.count <= 2
+        trio.lowlevel.remove_instrument(steps)
+        begun = trio.current_time()
+        stream.send_window = 10
+    assert stream.sent == b"data"
+    assert trio.current_time() == begun
+
+
+async def test_nobody_looks_for_credit_on_a_real_connection() -> None:
+    """As it was: a hundred times a second, so that the tasks were never all asleep."""
+    async with star(2) as (a, b):
+
+        async def never_read(stream: Any) -> None:
+            await trio.sleep_forever()
+
+        b._host.set_stream_handler(TProtocol("/test/deaf"), never_read)
+        stream = await a._requests.open_stream(b.peer, "/test/deaf")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_write_in_vain, stream)
+            with trio.fail_after(4):
+                while stream.muxed_stream.send_window:  # noqa: ASYNC110  (whenever it is used up)
+                    await trio.sleep(0.01)
+                await trio.testing.wait_all_tasks_blocked(0.1)
+            nursery.cancel_scope.cancel()
+        await reset(stream)
+
+
+async def _write_in_vain(stream: Any) -> None:
+    await stream.write(bytes(1 << 20))
 
 
 async def test_a_read_that_is_cancelled_loses_nothing() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import socket
 import subprocess
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,3 +183,38 @@ def series(metrics: Metrics) -> Iterator[tuple[str, dict[str, str], float]]:
     for family in metrics.registry.collect():
         for sample in family.samples:
             yield sample.name, sample.labels, sample.value
+
+
+def test_whoever_connects_to_the_page_and_says_nothing_takes_up_little() -> None:
+    """As it was: a thread and a handle each, for ever; a thousand of them ended the node."""
+    page = Metrics(version="1").serve(("127.0.0.1", 0))
+    port = int(page.url.split(":")[2].split("/")[0])
+    before = threading.active_count()
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+    try:
+        # All but a few are hung up on at once.
+        open_ones = [each for each in silent[8:] if not hung_up(each)]
+        assert not open_ones
+        assert threading.active_count() <= before + 8
+    finally:
+        for each in silent:
+            each.close()
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            with urllib.request.urlopen(page.url, timeout=5) as answer:
+                assert b"distro_build_info" in answer.read()
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+    page.close()
+
+
+def hung_up(connection: socket.socket) -> bool:
+    connection.settimeout(5)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+    except TimeoutError:
+        return False

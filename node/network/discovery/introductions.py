@@ -7,9 +7,7 @@ back into its swarm although every bootstrap peer is dead, as long as one peer t
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import logging
 import random
 import secrets
@@ -17,14 +15,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import trio
 
 from ....crypto.identity import Identity, PeerId
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.introductions import (
-    MAX_RECORD_BYTES,
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
     IntroductionRequest,
@@ -37,12 +33,12 @@ from ....protocol.wire.introductions import (
     seal_record,
 )
 from ....protocol.wire.manifest import SwarmId
-from ...storage.atomic_write import write_atomically
 from ..addresses import endpoint, parse_dial, split_circuit, through_relay
 from ..errors import BadAddress, DialError, RequestError
 from ..events import PeerDown
 from ..hearsay import Scope, Word, scope_of
 from ..network import Network
+from .peers_file import PeersFile
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +49,7 @@ MAX_CONNECTED = 64
 # Records heard of and not (yet) connected to.
 _MAX_HEARD = 512
 _HEARD_SECONDS = 600.0
-_MAX_REMEMBERED = 64
 _MAX_SUGGESTIONS = 64
-_MAX_FILE_BYTES = _MAX_REMEMBERED * (MAX_RECORD_BYTES * 4 // 3 + 16) + 1024
 _ASK_SECONDS = 5.0
 _DIAL_SECONDS = 5.0
 # Three more stops on the way, and the relay's line may be full.
@@ -136,7 +130,7 @@ class Introducer:
         self._identity = identity
         self._swarm = swarm
         self._bootstrap = {address: parse_dial(address)[1] for address in bootstrap}
-        self._known = known_path
+        self._known = PeersFile(known_path, swarm) if known_path is not None else None
         self._max_connected = max_connected
         self._patience = patience
         self._suggest, self._suggestions = trio.open_memory_channel[tuple[str, ...]](
@@ -155,8 +149,8 @@ class Introducer:
         self._news = trio.Event()
         self._dialling: set[PeerId] = set()
         self._next_dial: dict[PeerId, tuple[float, float]] = {}
-        self._remembered: list[PeerRecord] = self._load()
-        self._saved: bytes = b""
+        remembered = self._known.load() if self._known is not None else []
+        self._remembered = [record for record in remembered if record.peer != network.peer]
 
     @property
     def records(self) -> dict[PeerId, PeerRecord]:
@@ -222,7 +216,8 @@ class Introducer:
                 nursery.start_soon(self._follow_suggestions)
                 nursery.start_soon(self._save_regularly)
         finally:
-            self._save(self._to_save())
+            if self._known is not None:
+                self._known.save(self._worth_remembering())
 
     async def _watch_peers(self) -> None:
         """Whoever is lost is called again at once, and whoever knows others is asked."""
@@ -424,25 +419,14 @@ class Introducer:
     async def _save_regularly(self) -> None:
         while True:
             await trio.sleep(_SAVE_SECONDS)
-            await trio.to_thread.run_sync(self._save, self._to_save())
+            if self._known is not None:
+                await trio.to_thread.run_sync(self._known.save, self._worth_remembering())
 
-    def _to_save(self) -> bytes:
+    def _worth_remembering(self) -> list[PeerRecord]:
         """The peers that are worth a call after a restart: those connected come first."""
         connected = self._network.connected()
         known = [record for record in self.records.values() if self._may_remember(record)]
-        records = sorted(known, key=lambda record: record.peer not in connected)
-        kept = [base64.b64encode(record.sealed).decode() for record in records[:_MAX_REMEMBERED]]
-        # Nobody heard of yet is no reason to forget those of last time.
-        return json.dumps({"version": 1, "records": kept}).encode() if kept else self._saved
-
-    def _save(self, data: bytes) -> None:
-        if self._known is None or data == self._saved:
-            return
-        try:
-            write_atomically(self._known, data)
-            self._saved = data
-        except OSError as error:
-            log.warning("cannot remember the peers in %s: %s", self._known, error)
+        return sorted(known, key=lambda record: record.peer not in connected)
 
     def _may_remember(self, record: PeerRecord) -> bool:
         # After a restart it is on nobody's word but ours, and would be dialled wherever it leads.
@@ -450,29 +434,6 @@ class Introducer:
         if word is None or record.peer in self._network.connected():
             return True
         return all(_scope(address) >= word.scope for address in record.addresses)
-
-    def _load(self) -> list[PeerRecord]:
-        """The remembered peers; a file that is damaged in any way only costs what is damaged."""
-        if self._known is None:
-            return []
-        try:
-            with self._known.open("rb") as file:
-                data = file.read(_MAX_FILE_BYTES + 1)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            log.warning("cannot read the remembered peers in %s: %s", self._known, error)
-            return []
-        records: list[PeerRecord] = []
-        try:
-            if len(data) > _MAX_FILE_BYTES:
-                raise ValueError("too large")
-            content: Any = json.loads(data)
-            for text in content["records"][:_MAX_REMEMBERED]:
-                records.append(open_record(base64.b64decode(text, validate=True), self._swarm))
-        except (ValueError, TypeError, KeyError, RecursionError, ProtocolError) as error:
-            log.warning("the remembered peers in %s are damaged: %s", self._known, error)
-        return [record for record in records if record.peer != self._network.peer]
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,8 @@ class DialBack:
 
         async def call(port: int) -> None:
             reached = await self._network.answers(peer, remote.host, port, _DIAL_SECONDS)
-            outcomes[port] = "reached" if reached else "failed"
+            if reached is not None:
+                outcomes[port] = "reached" if reached else "failed"
 
         if self._may_ask(peer):
             async with trio.open_nursery() as nursery:

@@ -64,11 +64,18 @@ class Mapping:
 
     def _tell(self, outside: str | None, port: int) -> None:
         before, self.address = self.address, None
-        # The library has checked that it is an address, and no private one.
-        if outside is not None and ipaddress.ip_address(outside).version == 4:
+        if outside is not None and _is_public(outside):
             self.address = f"/ip4/{outside}/tcp/{port}/p2p/{peer_text(self._network.peer)}"
         if self.address != before:
             log.info(
                 "the router %s", f"forwards {self.address}" if self.address else "forwards no port"
             )
         self._network.announce("mapping", [self.address] if self.address else [])
+
+
+def _is_public(text: str) -> bool:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return address.version == 4 and address.is_global and not address.is_multicast

@@ -1,0 +1,153 @@
+"""What lies under a muxer and in it: an encrypted connection that is counted, and bounded buffers."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import Any
+
+import trio
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.stream_muxer.yamux.yamux import (
+    FLAG_RST,
+    HEADER_SIZE,
+    TYPE_WINDOW_UPDATE,
+    YAMUX_HEADER_FORMAT,
+    Yamux,
+    YamuxStream,
+)
+
+from .patience import Patience
+from .scopes import shielded
+from .short_cuts import NoiseWire
+
+log = logging.getLogger(__name__)
+
+# A line that does not move 64 KiB in this time is dead (6.5 KB/s), and whoever waits behind them had
+# better see a broken connection.
+WRITE_STALL_SECONDS = 10.0
+_WRITE_STALL_BYTES = 1 << 16
+# What one peer may have us hold that nobody reads, in all streams it has opened: a relay has 32 circuits
+# of one peer stand still at once before one of them is given up.
+MAX_UNREAD_PER_CONNECTION = 8 << 20
+# Frames cost the processor whatever is in them, and 5,000 empty ones come in one message of the
+# encryption: pings, credit, data for streams that are over. Those that carry something pay for
+# themselves; of the others a peer may send as many as a busy connection needs.
+_BYTES_PER_FRAME = 512
+_FRAMES_PER_SECOND = 200.0
+_FRAMES_AT_ONCE = 1000.0
+# Below this a stream is not worth counting all of them.
+_LITTLE_UNREAD = 1 << 14
+
+
+class GuardedConnection:
+    """The encrypted connection under a muxer: counted, timed, and safe to be cancelled.
+
+    A write that is cancelled between encryption and the last byte leaves the two ends of Noise out
+    of step, which kills every stream of the connection; so a write that has begun is finished, or
+    the connection is closed.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._wire = NoiseWire(inner)
+        self._frames = Patience(_FRAMES_PER_SECOND, _FRAMES_AT_ONCE)
+        self.sent = 0
+        """Bytes handed to the connection, before encryption."""
+        self.received = 0
+        self.heard = trio.current_time()
+        """When the last bytes came in, on trio's clock."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def read(self, n: int | None = None) -> bytes:
+        if n == HEADER_SIZE:
+            await self._frames.spend()
+        data = await self._wire.read(n)
+        self.received += len(data)
+        self._frames.earn(len(data) / _BYTES_PER_FRAME)
+        self.heard = trio.current_time()
+        return data
+
+    def take(self, count: int) -> bytes | None:
+        """The next `count` bytes, if they are here already."""
+        data = self._wire.take(count)
+        self.received += len(data or b"")
+        self._frames.earn(len(data or b"") / _BYTES_PER_FRAME)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        with shielded(WRITE_STALL_SECONDS * max(1, len(data) / _WRITE_STALL_BYTES)) as scope:
+            await self._wire.write(data)
+        if scope.cancelled_caught:
+            with shielded(2):
+                await self._inner.close()
+            raise ConnectionClosedError("the line stopped moving", transport="tcp")
+        self.sent += len(data)
+
+
+class _Unread(bytearray):
+    """What a stream has received and nobody has read."""
+
+    def __init__(self, muxer: Yamux, stream: int, data: bytearray) -> None:
+        super().__init__(data)
+        self._muxer = muxer
+        self._stream = stream
+
+    def extend(self, data: Any) -> None:
+        # The library notices a peer that ignores its window, and goes on buffering. What is raised here
+        # it takes for the end of the stream, but not where the stream begins: so we end it.
+        stream = self._muxer.streams[self._stream]
+        if len(data) > stream.recv_window:
+            abandon(stream)
+            raise ValueError("the peer ignores its send window")
+        if len(self) + len(data) > _LITTLE_UNREAD and self._crowd() > MAX_UNREAD_PER_CONNECTION:
+            abandon(stream)
+            raise ValueError("the peer sends on many streams what nobody reads")
+        super().extend(data)
+
+    def _crowd(self) -> int:
+        """The unread bytes of all streams that the peer has opened: ours we read, and are few."""
+        streams, buffers = self._muxer.streams, self._muxer.stream_buffers
+        return sum(
+            len(buffers.get(number, b""))
+            for number, stream in streams.items()
+            if not stream.is_initiator
+        )
+
+
+class UnreadByStream(dict[int, bytearray]):
+    """The receive buffers of a muxer: bounded each, and those that the peer has opened all together."""
+
+    def __init__(self, muxer: Yamux) -> None:
+        super().__init__()
+        self._muxer = muxer
+
+    def __setitem__(self, stream: int, buffer: bytearray) -> None:
+        super().__setitem__(stream, _Unread(self._muxer, stream, buffer))
+
+
+def abandon(stream: YamuxStream) -> None:
+    """End a stream at once in both directions, and forget what it had received.
+
+    Nobody waits for the line: the word to the other side goes out in a task of the muxer's.
+    """
+    muxer, number = stream.conn, stream.stream_id
+    if not stream.closed and not muxer.event_shutting_down.is_set() and muxer._nursery is not None:
+        muxer._nursery.start_soon(_say_reset, muxer, number)
+    stream.closed = stream.send_closed = stream.recv_closed = stream.reset_received = True
+    if number in muxer.stream_events:
+        muxer.stream_events[number].set()
+    muxer._finalize_stream_locked(stream, fully_closed=True)
+    for table in (muxer.streams, muxer.stream_buffers, muxer.stream_events):
+        table.pop(number, None)
+
+
+async def _say_reset(muxer: Yamux, stream: int) -> None:
+    frame = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_WINDOW_UPDATE, FLAG_RST, stream, 0)
+    try:
+        await muxer._write_frame(frame)
+    except Exception as error:
+        # The connection has ended, and with it the stream on the other side.
+        log.debug("a reset could not be sent: %r", error)

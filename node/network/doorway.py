@@ -1,0 +1,60 @@
+"""Who gets in: handshakes that are under way, and connections, when there are too many.
+
+A connection costs a stranger nothing to begin and little to keep. So nobody is turned away because
+others fill the doorway: whoever has waited longest, at the address that sends the most, makes room.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
+
+from .hearsay import place_of
+
+Key = TypeVar("Key", bound=Hashable)
+
+MAX_HANDSHAKES = 128
+"""Under way at once. An honest one takes a second on a busy machine; a stranger that says nothing keeps
+its place for six at most."""
+
+
+class Doorway:
+    """The handshakes that are under way at one node."""
+
+    def __init__(self) -> None:
+        # By address, the longest under way first: what gives each of them up.
+        self._waiting: dict[str, dict[int, Callable[[], None]]] = defaultdict(dict)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def enter(self, host: str, give_up: Callable[[], None]) -> Callable[[], None]:
+        """A handshake with an address begins; call what is returned when it is over.
+
+        If there are too many, `give_up` of one of them is called, be it this one's.
+        """
+        place, number = place_of(host), id(give_up)
+        self._waiting[place][number] = give_up
+        if len(self) > MAX_HANDSHAKES:
+            most = max(self._waiting, key=lambda place: len(self._waiting[place]))
+            oldest = next(iter(self._waiting[most]))
+            self._waiting[most].pop(oldest)()
+
+        def leave() -> None:
+            self._waiting[place].pop(number, None)
+            if not self._waiting[place]:
+                del self._waiting[place]
+
+        return leave
+
+
+def choose_to_leave(guests: Iterable[tuple[Key, str]]) -> Key | None:
+    """Of guests and their addresses, in the order in which they came, the one to make room.
+
+    It is the one that has been there longest of those at the address with the most; None without any.
+    """
+    known = [(guest, place_of(host)) for guest, host in guests]
+    counts: Counter[str] = Counter(place for _, place in known)
+    chosen: Any = max(known, key=lambda entry: counts[entry[1]], default=(None, ""))
+    return chosen[0]

@@ -1,0 +1,149 @@
+"""The library's pubsub, made fit for strangers: bounded, counted, and nobody's words end it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from libp2p.host.basic_host import BasicHost
+from libp2p.peer.id import ID
+from libp2p.pubsub.pubsub import Pubsub
+
+from .gossip_router import Router
+from .patience import Patience
+from .scopes import shielded
+from .traffic import Traffic
+
+log = logging.getLogger(__name__)
+
+MAX_TOPIC_CHARACTERS = 128
+"""Topics are an identifier and a few letters; longer ones only fill our memory."""
+
+# A peer needs the swarms it is in, one topic each.
+_MAX_TOPICS_PER_PEER = 16
+# A message takes two reads, and costs the processor the same whatever is in it: those that carry as much
+# as a vote pay for themselves, and of the others a peer may send this many.
+_BYTES_PER_READ = 128
+_READS_PER_SECOND = 100.0
+_READS_AT_ONCE = 1000.0
+# In one message: each starts three tasks in the library.
+_MAX_SUBSCRIPTIONS = 32
+
+
+class CarefulPubsub(Pubsub):
+    """A `Pubsub` that counts its bytes in `traffic`, and tells `forged` who passes forgeries on.
+
+    Each method below mends one fault of the library; docs/upstream has a patch for most of them.
+    """
+
+    def __init__(
+        self, host: BasicHost, router: Router, traffic: Traffic, forged: Callable[[ID], None]
+    ) -> None:
+        super().__init__(
+            host,
+            router,
+            strict_signing=True,
+            max_subscriptions_per_rpc=_MAX_SUBSCRIPTIONS,
+            max_subscriptions_per_peer=_MAX_TOPICS_PER_PEER,
+        )
+        self._router = router
+        self._traffic = traffic
+        self._tell_forged = forged
+        self._registering: set[ID] = set()
+
+    async def write_msg(self, stream: Any, rpc_msg: Any) -> bool:
+        """Send a message."""
+        sent = await super().write_msg(stream, rpc_msg)
+        if sent:
+            self._traffic.count_sent("gossip", rpc_msg.ByteSize())
+            self._traffic.upload.note(rpc_msg.ByteSize())
+        return sent
+
+    async def stream_handler(self, stream: Any) -> None:
+        """Hear a peer for as long as its stream lasts."""
+        counting: Any = _CountingStream(stream, self._traffic)
+        await super().stream_handler(counting)
+
+    async def continuously_read_stream(self, stream: Any) -> None:
+        """Bytes that are no message end pubsub. Here they end the stream, which is of no more use; the
+        peer, if it is an honest one, opens another."""
+        try:
+            await super().continuously_read_stream(stream)
+        except Exception as error:
+            log.info("a gossip stream failed: %r", error)
+            with shielded(2):
+                await stream.reset()
+
+    async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
+        """A key that does not parse, and whatever a validator raises, ends pubsub; and a message with
+        a bad signature costs whoever passes it on nothing."""
+        try:
+            await super().push_msg(msg_forwarder, msg)
+        except Exception as error:
+            if msg_forwarder == self.my_id:
+                raise
+            log.info("a gossip message was dropped: %r", error)
+        # The library says nothing of bad signatures. Neither passed on nor judged, and not held back
+        # for its forwarder's score: nothing else is left.
+        scorer = self._router.scorer
+        if (
+            not self._is_msg_seen(msg)
+            and self.validation_cache.get(self.get_message_id(msg)) is None
+            and (scorer is None or scorer.allow_publish(msg_forwarder, list(msg.topicIDs)))
+        ):
+            self._tell_forged(msg_forwarder)
+
+    def handle_subscription(self, origin_id: ID, sub_message: Any) -> None:
+        """The library bounds how many topics a peer may name, but not how long they are."""
+        if len(sub_message.topicid) <= MAX_TOPIC_CHARACTERS:
+            super().handle_subscription(origin_id, sub_message)
+
+    def _handle_dead_peer(self, peer_id: ID) -> None:
+        # When our gossip stream to a peer breaks while another connection to it holds, the library
+        # opens a new one but forgets what the peer has subscribed to; the peer, whose own stream is in
+        # order, does not say it again, and never gets another message from us. What it raises would
+        # end the task that waits for the end of connections.
+        topics = [topic for topic, peers in self.peer_topics.items() if peer_id in peers]
+        try:
+            super()._handle_dead_peer(peer_id)
+        except Exception as error:
+            log.info("a peer of gossip did not go: %r", error)
+        if self._peer_is_connected(peer_id):
+            for topic in topics:
+                self.peer_topics.setdefault(topic, set()).add(peer_id)
+            if topics:
+                self._peer_subscription_count[peer_id] = len(topics)
+
+    async def _handle_new_peer_with_retry(self, peer_id: ID, timeout: float | None = None) -> None:
+        # Each connection of a peer starts this, and it may last as long as the peer pleases: it goes on
+        # with the next connection when one ends. After a thousand of them pubsub ends, and the host.
+        if peer_id in self._registering:
+            return
+        self._registering.add(peer_id)
+        try:
+            await super()._handle_new_peer_with_retry(peer_id, timeout)
+        finally:
+            self._registering.discard(peer_id)
+
+
+class _CountingStream:
+    def __init__(self, inner: Any, traffic: Traffic) -> None:
+        self._inner = inner
+        self._traffic = traffic
+        self._patience = Patience(_READS_PER_SECOND, _READS_AT_ONCE)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def read(self, n: int | None = None) -> bytes:
+        await self._patience.spend()
+        data = await self._inner.read(n)
+        self._patience.earn(len(data) / _BYTES_PER_READ)
+        # The library handles each message in a task of its own. Tasks that begin together run in any
+        # order: the last message's must have begun before the next is read.
+        await trio.lowlevel.checkpoint()
+        self._traffic.count_received("gossip", len(data))
+        self._traffic.download.note(len(data))
+        return data
