@@ -165,7 +165,7 @@ async def test_a_damaged_memory_is_ignored(tmp_path: Path, content: bytes) -> No
         introducer = Introducer(network, identity(1), SWARM, [], known)
         assert introducer._remembered == []
         # Nothing worth remembering came in its place, so it is not touched.
-        introducer._known.save(introducer._worth_remembering())
+        await introducer._save()
         assert known.read_bytes() == content
 
 

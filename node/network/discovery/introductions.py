@@ -216,8 +216,8 @@ class Introducer:
                 nursery.start_soon(self._follow_suggestions)
                 nursery.start_soon(self._save_regularly)
         finally:
-            if self._known is not None:
-                self._known.save(self._worth_remembering())
+            with trio.CancelScope(shield=True):
+                await self._save()
 
     async def _watch_peers(self) -> None:
         """Whoever is lost is called again at once, and whoever knows others is asked."""
@@ -419,14 +419,15 @@ class Introducer:
     async def _save_regularly(self) -> None:
         while True:
             await trio.sleep(_SAVE_SECONDS)
-            if self._known is not None:
-                await trio.to_thread.run_sync(self._known.save, self._worth_remembering())
+            await self._save()
 
-    def _worth_remembering(self) -> list[PeerRecord]:
-        """The peers that are worth a call after a restart: those connected come first."""
-        connected = self._network.connected()
-        known = [record for record in self.records.values() if self._may_remember(record)]
-        return sorted(known, key=lambda record: record.peer not in connected)
+    async def _save(self) -> None:
+        """Remember the peers that are worth a call after a restart: those connected come first."""
+        if self._known is not None:
+            connected = self._network.connected()
+            known = [record for record in self.records.values() if self._may_remember(record)]
+            known.sort(key=lambda record: record.peer not in connected)
+            await trio.to_thread.run_sync(self._known.save, known)
 
     def _may_remember(self, record: PeerRecord) -> bool:
         # After a restart it is on nobody's word but ours, and would be dialled wherever it leads.
