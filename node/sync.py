@@ -238,7 +238,7 @@ class Synchronizer:
         for peer in self._network.connected():
             try:
                 theirs = await self._chain_of(peer, ours)
-                better = better_chain(ours, theirs, abandoned=abandoned)
+                better = better_chain(ours, theirs, me=self._member.me, abandoned=abandoned)
             except ProtocolError as error:
                 _log.info("peer %s offers a chain that fails: %s", short_peer(peer), error)
                 self._network.penalise(peer, error.reason)
@@ -253,12 +253,14 @@ class Synchronizer:
         Each entry is checked before more is asked for. Raises `ProtocolError`.
         """
         for step in _FORK_STEPS:
-            first = max(0, len(ours) - step)
+            first = max(ours.floor, len(ours) - step)
             answer = await ask_peer(self._network, self._manifest, peer, first)
             if answer is None or not answer.entries:
                 return []
             entries = answer.decided()
             if first and entries[0].record.parent != ours.parent(first):
+                if first == ours.floor:
+                    return []
                 continue
             chain = ours.truncated(first)
             followed: list[Decided] = []

@@ -121,7 +121,7 @@ class Member:
     @property
     def at_tip(self) -> bool:
         """Whether the parameters contain everything that is decided."""
-        return self.replica.is_current(self.ledger)
+        return self.replica.is_current(self.ledger) and self.ledger.anchored
 
     @property
     def applied_round(self) -> int:
@@ -299,7 +299,7 @@ class Member:
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
         elif self._wants_in and (request := self._admission.renew(self.round, self.at_tip, now)):
             effects += self._say("join", request, now)
-        if self.is_abandoned(now):
+        if self.is_abandoned(now) or not self.ledger.anchored:
             self._inbox.divergence.parted()
         # Who has just come back asks at once: much may have been said before.
         seen = self._last_decision > float("-inf")
@@ -393,6 +393,7 @@ class Member:
         self.presence.tick(now)
         effects: list[Effect] = []
         if self.at_tip and self.is_member:
+            self.ledger.binding = True
             made = self._training.due(self.round)
             if made is not None and not self.current.collection.announced(self.me):
                 effects += self._announce(made, now)
@@ -405,6 +406,9 @@ class Member:
             members = len(self.current.membership)
             effects += self.replica.doubt(self.round, self.current.collection, members)
         effects += self._accuse(now)
+        if not self.ledger.anchored:
+            # Whose chain this is will show.
+            return effects
         return effects + self.replica.next(self.ledger, self._holdings) + self._train()
 
     def _train(self) -> list[Effect]:

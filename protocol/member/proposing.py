@@ -18,6 +18,7 @@ from ..wire.messages import (
     Record,
     SnapshotEntry,
     UpdateEntry,
+    WitnessEntry,
 )
 from .presence import Presence
 
@@ -160,13 +161,27 @@ def compose_record(
         entry for entry in joins.admissible(manifest, ledger, now) if entry.peer not in expelled
     ]
     admitted = asking[: max(0, min(room, crowd))]
+    updates = [entry for entry in updates if entry.peer not in gone]
     return Record(
         round=round_,
         parent=ledger.head,
         fingerprint=fingerprint,
-        updates=tuple(entry for entry in updates if entry.peer not in gone),
+        updates=tuple(updates),
         admitted=tuple(sorted(admitted, key=lambda entry: entry.peer)),
         departed=tuple(departed),
         snapshot=snapshot,
         evidence=tuple(evidence),
+        witnesses=_witnesses(ledger, {entry.peer for entry in updates}),
+    )
+
+
+def _witnesses(ledger: Ledger, contributors: set[PeerId]) -> tuple[WitnessEntry, ...]:
+    """Who finalized the last record and has no update in the next: it is on this chain all the same."""
+    if len(ledger) == 0:
+        return ()
+    last = ledger[len(ledger) - 1].certificate
+    return tuple(
+        WitnessEntry(signed.peer, last.slot, signed.silent, signed.signature)
+        for signed in last.ballots
+        if signed.peer not in contributors
     )

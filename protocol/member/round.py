@@ -113,6 +113,7 @@ class Round:
         self._contributors = {peer for peer in self.membership.peers if peer in dealt_to}
         self.collection = Collection()
         self.agreement = Agreement(
+            swarm=manifest.swarm,
             round=self.number,
             parent=self.parent,
             membership=self.membership,

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation.swarm import identity
 
+SWARM = b"s" * 32
 PARENT = RecordId(b"p" * 32)
 SIGNATURE = bytes(64)
 PEERS = sorted(identity(index).peer for index in range(10))
@@ -37,7 +38,7 @@ class Round:
         self.me = me or PEERS[0]
         self.others = [peer for peer in self.membership.peers if peer != self.me]
         self.agreement = Agreement(
-            round=5, parent=PARENT, membership=self.membership, model=model, me=self.me
+            swarm=SWARM, round=5, parent=PARENT, membership=self.membership, model=model, me=self.me
         )
 
     def propose(self, slot: int, block: Record) -> None:

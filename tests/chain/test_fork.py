@@ -12,7 +12,7 @@ from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Decided
 from simulation.chain import Chain
-from simulation.swarm import Swarm, toy_manifest
+from simulation.swarm import Swarm, identity, toy_manifest
 
 
 def split(chain: Chain, here: Sequence[PeerId], rounds: int, **first: object) -> Chain:
@@ -32,9 +32,15 @@ def entries(chain: Chain, first: int = 0) -> list[Decided]:
     return [chain.ledger[round_] for round_ in range(first, len(chain.ledger))]
 
 
+def choose(ours: Chain, run: Sequence[Decided], who: int = 0, **options: bool) -> Ledger | None:
+    """The choice of a node that has worked on `ours`."""
+    ours.ledger.binding = True
+    return better_chain(ours.ledger, run, me=identity(who).peer, **options)
+
+
 def follows(ours: Chain, theirs: Chain, first: int = 0) -> bool:
     """Whether a node on `ours` changes to `theirs`; checks that it gets the whole of it."""
-    better = better_chain(ours.ledger, entries(theirs, first))
+    better = choose(ours, entries(theirs, first))
     if better is not None:
         assert better.head == theirs.ledger.head
         assert len(better) == len(theirs.ledger)
@@ -69,7 +75,6 @@ def test_a_liar_gains_nothing_by_making_rounds_alone(chain: Chain) -> None:
     peers = chain.membership.peers
     honest = split(chain, peers[1:], 3)
     alone = split(chain, peers[:1], 100)
-    assert alone.ledger.weight_from(3).updates > honest.ledger.weight_from(3).updates
     assert not follows(honest, alone)
     assert follows(alone, honest)
 
@@ -126,25 +131,27 @@ def test_a_crowd_admitted_after_the_fork_counts_nothing(chain: Chain) -> None:
     for _ in range(5):
         crowd.grow()
     assert len(crowd.membership) == 31
-    assert crowd.ledger.weight_from(3).followers == 1
+    assert chain.membership.peers[0] in crowd.ledger.followers(3)
     assert not follows(honest, crowd)
 
 
 def test_a_member_that_works_on_both_sides_counts_on_both(chain: Chain) -> None:
     peers = chain.membership.peers
     left, right = split(chain, peers[:3], 3), split(chain, peers[2:], 3)
-    assert left.ledger.weight_from(3).followers == right.ledger.weight_from(3).followers == 3
+    assert peers[2] in left.ledger.followers(3).keys() & right.ledger.followers(3).keys()
+    low, high = sorted((left, right), key=lambda side: side.ledger[3].record.id)
+    assert follows(high, low)
+    assert not follows(low, high)
 
 
-def test_between_equal_sides_work_decides_and_then_the_hash() -> None:
+@pytest.mark.parametrize("rounds", [3, 4, 60])
+def test_between_equal_sides_the_hash_decides_and_never_rounds(rounds: int) -> None:
     chain = Chain(4)
-    chain.grow()
+    for _ in range(3):
+        chain.grow()
     peers = chain.membership.peers
-    left, right = split(chain, peers[:2], 3), split(chain, peers[2:], 4)
-    assert follows(left, right)
-    assert not follows(right, left)
-    right = split(chain, peers[2:], 3)
-    low, high = sorted((left, right), key=lambda side: side.ledger[2].record.id)
+    left, right = split(chain, peers[:2], 3), split(chain, peers[2:], rounds)
+    low, high = sorted((left, right), key=lambda side: side.ledger[4].record.id)
     assert follows(high, low)
     assert not follows(low, high)
 
@@ -174,20 +181,136 @@ def test_who_is_stranded_goes_by_the_hash_alone(chain: Chain) -> None:
     fork = len(chain.ledger)
     sides = split(chain, peers[:3], 3), split(chain, peers[3:], 2)
     low, high = sorted(sides, key=lambda side: side.ledger[fork].record.id)
-    assert better_chain(low.ledger, entries(high), abandoned=True) is None
-    better = better_chain(high.ledger, entries(low), abandoned=True)
+    # Each is a member still on the side that it left.
+    on_low, on_high = (
+        next(i for i in range(5) if identity(i).peer in side.membership) for side in (low, high)
+    )
+    assert choose(low, entries(high), on_high, abandoned=True) is None
+    better = choose(high, entries(low), on_low, abandoned=True)
     assert better is not None
     assert better.head == low.ledger.head
+
+
+def test_who_is_a_member_on_neither_side_goes_where_most_are(chain: Chain) -> None:
+    """Seed 7562: a stranded node that went by the hash to a chain where nobody knows it had nobody left
+    on either."""
+    peers = chain.membership.peers
+    large, small = split(chain, peers[:3], 3), split(chain, peers[3:], 2)
+    assert choose(large, entries(small), 40, abandoned=True) is None
+    assert choose(small, entries(large), 40, abandoned=True) is not None
+
+
+# The final prefix
+
+
+def test_a_founder_that_left_rewrites_no_history() -> None:
+    """It was alone in round 0, and may sign another round 0 at any time, and whatever follows."""
+    true = Chain(10)
+    founder = true.manifest.founder
+    for _ in range(5):
+        true.grow()
+    true.grow(departed=[true.leave(founder)])
+    for _ in range(5):
+        true.grow()
+    forged = Chain(0)
+    forged.manifest = true.manifest
+    forged.grow(fingerprint=666)
+    for _ in range(40):
+        forged.grow()
+    assert forged.ledger.membership(40).peers == (founder,)
+    assert true.ledger.final_round > 6
+    assert choose(true, entries(forged)) is None
+    # Nor does it convince a newcomer who has heard both, in whatever order; or has a checkpoint.
+    true.ledger.binding = False
+    assert better_chain(true.ledger, entries(forged), me=identity(40).peer) is None
+    better = better_chain(forged.ledger, entries(true), me=identity(40).peer)
+    assert better is not None
+    assert better.head == true.ledger.head
+    knowing = Ledger(true.manifest, checkpoint=true.ledger.final)
+    assert knowing.checkpoint is not None
+    for decided in entries(forged)[: knowing.checkpoint.round]:
+        knowing.append(decided)
+    with pytest.raises(ProtocolError) as caught:
+        knowing.append(forged.ledger[knowing.checkpoint.round])
+    assert caught.value.reason == "checkpoint"
+
+
+def test_nobody_goes_back_behind_what_is_final(chain: Chain) -> None:
+    """Not even when all others have: what is final was signed by more than two thirds."""
+    early = chain.fork()
+    for _ in range(4):
+        chain.grow()
+    assert chain.ledger.final_round >= 4
+    peers = chain.membership.peers
+    other = split(early, peers[1:], 5)
+    assert choose(chain, entries(other)) is None
+    assert chain.ledger.floor == chain.ledger.final_round + 1
+
+
+def test_a_chain_with_a_final_record_wins_over_one_with_more_followers(chain: Chain) -> None:
+    """A crowd that was admitted after the last final record is no match for the members before."""
+    peers = chain.membership.peers
+    chain.grow(admitted=[chain.admission(i) for i in range(20, 40)])
+    old = split(chain, peers[:4], 4)
+    new = split(chain, [*peers[4:], *(identity(i).peer for i in range(20, 40))], 6)
+    fork = len(chain.ledger)
+    assert old.ledger.final_round >= fork
+    assert new.ledger.final_round < fork
+    assert follows(new, old)
+    assert not follows(old, new)
+
+
+def test_nobody_goes_back_behind_what_is_justified_but_for_what_is_final(chain: Chain) -> None:
+    peers = chain.membership.peers
+    fork = len(chain.ledger)
+    most = split(chain, peers[:4], 2)
+    assert most.ledger.justified_round == fork
+    assert most.ledger.final_round < fork
+    lone = split(chain, peers[4:], 1)
+    # Those who are not on the other chain have come to this one since, all but one.
+    for who in range(5):
+        if identity(who).peer not in lone.membership:
+            lone.grow(admitted=[lone.admission(who)], updates=[lone.update(peers[4])])
+    assert choose(most, entries(lone)) is None
+    for _ in range(3):
+        lone.grow()
+    assert lone.ledger.final_round >= fork
+    assert choose(most, entries(lone)) is not None
+
+
+def test_a_liar_on_both_sides_of_a_cut_gains_nothing_by_rounds() -> None:
+    """Two and two, of whom one signs on both sides: it counts where it was admitted last, once."""
+    chain = Chain(4)
+    for _ in range(3):
+        chain.grow()
+    fork = len(chain.ledger)
+    peers = chain.membership.peers
+    liar = next(i for i in range(4) if identity(i).peer == peers[0])
+    honest = split(chain, peers[2:], 3)
+    alone = split(chain, peers[:2], 1)
+    alone.grow(departed=[alone.silence(peers[1])], signers=[peers[0]], silent=[peers[1]])
+    for _ in range(60):
+        alone.grow()
+    lower = alone.ledger[fork].record.id < honest.ledger[fork].record.id
+    assert follows(honest, alone) == lower
+    # Admitted by the others, too, it is one of them, whatever it goes on to sign alone.
+    honest.grow(admitted=[honest.admission(liar)])
+    for _ in range(3):
+        honest.grow()
+    for _ in range(20):
+        alone.grow()
+    assert not follows(honest, alone)
+    assert follows(alone, honest)
 
 
 def test_a_chain_that_only_goes_on_is_no_fork(chain: Chain) -> None:
     longer = chain.fork()
     longer.grow()
     for other in (longer, chain):
-        assert better_chain(chain.ledger, entries(other)) is None
-    assert better_chain(longer.ledger, entries(chain)) is None
-    assert better_chain(chain.ledger, []) is None
-    assert better_chain(chain.ledger, entries(longer, 3)) is None
+        assert choose(chain, entries(other)) is None
+    assert choose(longer, entries(chain)) is None
+    assert choose(chain, []) is None
+    assert choose(chain, entries(longer, 3)) is None
 
 
 def test_runs_that_do_not_meet_our_chain(chain: Chain) -> None:
@@ -195,7 +318,7 @@ def test_runs_that_do_not_meet_our_chain(chain: Chain) -> None:
     ours, theirs = split(chain, peers[:2], 4), split(chain, peers[2:], 4)
     for run in (entries(theirs, 4), [theirs.ledger[5]], [theirs.ledger[3], theirs.ledger[5]]):
         with pytest.raises(ProtocolError) as caught:
-            better_chain(ours.ledger, run)
+            choose(ours, run)
         assert caught.value.reason == "wrong_parent"
 
 
@@ -203,12 +326,12 @@ def test_every_entry_is_checked(chain: Chain) -> None:
     peers = chain.membership.peers
     ours, theirs = split(chain, peers[:2], 3), split(chain, peers[2:], 3)
     run = entries(theirs)
-    assert better_chain(ours.ledger, run) is not None
+    assert choose(ours, run) is not None
     for place in range(3, len(run)):
         signed = run[place - 1].certificate
         forged = [*run[:place], Decided(run[place].record, signed), *run[place + 1 :]]
         with pytest.raises(ProtocolError) as caught:
-            better_chain(ours.ledger, forged)
+            choose(ours, forged)
         assert caught.value.reason == "certificate"
     before = ours.ledger.head
     assert len(ours.ledger) == 6

@@ -70,6 +70,11 @@ class Chain:
         return self.ledger.membership(len(self.ledger))
 
     @property
+    def leaders(self) -> tuple[PeerId, ...]:
+        """Of the slots of this round."""
+        return self.membership.leaders(self.manifest.swarm, self.round)
+
+    @property
     def round(self) -> int:
         return len(self.ledger)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.ledger import Checkpoint, Ledger
 from distro_node.protocol.member.effects import FetchUpdate
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import Manifest
@@ -112,6 +112,15 @@ class Swarm:
         """The latest node with this number, if it lives."""
         node = self._by_index.get(index)
         return node if node is not None and node.alive else None
+
+    def checkpoint(self, guest: Node) -> Checkpoint | None:
+        """What a link to the swarm carries that somebody honest gives away now."""
+        honest = [
+            node for node in self.alive if node is not guest and node.index not in self.watch.liars
+        ]
+        return next(
+            (node.member.ledger.final for node in honest if node.member.ledger.binding), None
+        )
 
     def number(self, peer: PeerId | None) -> int | None:
         """The number of a peer."""
@@ -368,7 +377,9 @@ class Swarm:
         if asker.alive and other.alive:
             try:
                 abandoned = asker.member.is_abandoned(asker.now)
-                better = follow(asker.member.ledger, other.offers(asker), abandoned=abandoned)
+                better = follow(
+                    asker.member.ledger, other.offers(asker), me=asker.peer, abandoned=abandoned
+                )
             except ProtocolError as error:
                 self.reject(error.reason)
         if better is not None:
