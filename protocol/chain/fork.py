@@ -73,7 +73,7 @@ def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bo
         return _lower(ours, other, fork)
     sides = ours.followers(fork), other.followers(fork)
     for among in (other.truncated(fork).finality_set, ours.membership(fork).peers):
-        here, there = _count(*sides, among), _count(*reversed(sides), among)
+        here, there = _count(sides[0], sides[1], among), _count(sides[1], sides[0], among)
         if here != there:
             return there > here
     return _lower(ours, other, fork)

@@ -18,7 +18,7 @@ from ..sampling.sampler import order_of
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
-from ..wire.membership import REQUEST_WINDOW, Membership, founding
+from ..wire.membership import LEAVE_WINDOW, REQUEST_WINDOW, Membership, founding
 from ..wire.messages import (
     TICKET_KIND,
     Ballot,
@@ -269,6 +269,17 @@ class Ledger:
                 followers |= {entry.peer for entry in record.updates}
         return {peer: admitted.get(peer, -1) for peer in followers}
 
+    def allows_leave(self, said: int, peer: PeerId) -> bool:
+        """Whether the next record may hold a leave that `peer` said for round `said`.
+
+        It must be recent, and not taken back: whoever has an update in a later round is here again.
+        """
+        now = len(self)
+        if not leave_is_current(said, peer, now, self.membership(now)):
+            return False
+        since = (self[round_].record.updates for round_ in range(said + 1, now))
+        return all(entry.peer != peer for updates in since for entry in updates)
+
     def contributors(self, end: int) -> int:
         """How many distinct peers have an update in the records before round `end`."""
         records = (self[round_].record for round_ in range(end))
@@ -303,7 +314,7 @@ def check_record(record: Record, ledger: Ledger) -> None:
         if not signed("announcement", entry.peer, record.announcement(entry), entry.signature):
             raise ProtocolError("record", "an update that its member did not announce")
     for departure in record.departed:
-        _check_departure(departure, record, membership, signed)
+        _check_departure(departure, record, ledger, signed)
     for evidence in record.evidence:
         _check_expulsion(evidence, record, ledger)
     for witness in record.witnesses:
@@ -369,16 +380,15 @@ def invited(
     return issuer is None or verify(TICKET_KIND, manifest.swarm, issuer, peer, request.ticket)
 
 
-def _check_departure(
-    departure: DepartureEntry, record: Record, membership: Membership, signed
-) -> None:
+def _check_departure(departure: DepartureEntry, record: Record, ledger: Ledger, signed) -> None:
+    membership = ledger.membership(record.round)
     if departure.peer not in membership:
         raise ProtocolError("record", "somebody departs who is no member")
     if departure.reason == "silent":
         if departure.signature or departure.round:
             raise ProtocolError("record", "silence carries no signature")
         return
-    if not leave_is_current(departure.round, departure.peer, record.round, membership):
+    if not ledger.allows_leave(departure.round, departure.peer):
         raise ProtocolError("record", "a leave that is too old or from the future")
     if not signed("leave", departure.peer, Leave(departure.round), departure.signature):
         raise ProtocolError("record", "a leave that its member did not sign")
@@ -408,7 +418,7 @@ def _check_witness(witness: WitnessEntry, record: Record, ledger: Ledger, signed
 def leave_is_current(said: int, peer: PeerId, round: int, membership: Membership) -> bool:
     """Whether a leave that `peer` said for round `said` may be put into the record of `round`."""
     since = membership.since.get(peer)
-    return since is not None and since < said and round - REQUEST_WINDOW <= said <= round + 1
+    return since is not None and since < said and round - LEAVE_WINDOW <= said <= round + 1
 
 
 def snapshot_round(record_round: int, interval: int) -> int | None:

@@ -406,9 +406,6 @@ class Member:
             members = len(self.current.membership)
             effects += self.replica.doubt(self.round, self.current.collection, members)
         effects += self._accuse(now)
-        if not self.ledger.anchored:
-            # Whose chain this is will show.
-            return effects
         return effects + self.replica.next(self.ledger, self._holdings) + self._train()
 
     def _train(self) -> list[Effect]:

@@ -6,7 +6,7 @@ import itertools
 
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
-from ..chain.ledger import Ledger, admission_problem, leave_is_current
+from ..chain.ledger import Ledger, admission_problem
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import (
@@ -143,7 +143,7 @@ def compose_record(
     silent = presence.silent(lease * _ACCUSE_MARGIN, now)
     for peer in remaining:
         said = presence.leave_of(peer)
-        if said is not None and leave_is_current(said[0].round, peer, round_, membership):
+        if said is not None and ledger.allows_leave(said[0].round, peer):
             if leaves == _MAX_LEAVES:
                 continue
             leaves += 1

@@ -21,6 +21,10 @@ FaultModel = Literal["crash", "byzantine"]
 REQUEST_WINDOW = 64
 """Rounds for which a signed join or leave may still be put into a record; older ones are replays."""
 
+LEAVE_WINDOW = 8
+"""The same for a leave. It is recorded in the next round or two, and then has no further use but to
+count out somebody who came back."""
+
 MAX_EXPELLED = 4096
 """Expelled peers that are remembered. The oldest are forgotten first: where anybody may join, an
 identity costs nothing anyway, and elsewhere nobody invites thousands of liars."""

@@ -422,7 +422,11 @@ class Liar(Node):
             ledger.append(Decided(record, certificate))
         self._history = ledger
         # Whoever builds on another record makes the others look.
-        self._say("announcement", said)
+        other = RecordId(content_id(b"forged"))
+        self._say(
+            "announcement",
+            Announcement(self.member.round, other, content_id(b"forged"), 1000, 100, 2.0, 666),
+        )
 
 
 class _Forged(Ledger):
