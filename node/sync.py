@@ -258,6 +258,8 @@ class Synchronizer:
             if answer is None or not answer.entries:
                 return []
             entries = answer.decided()
+            if entries[0].record.round != first:
+                raise ProtocolError("invalid", "entries of another round than was asked for")
             if first and entries[0].record.parent != ours.parent(first):
                 if first == ours.floor:
                     return []
