@@ -200,6 +200,36 @@ def test_who_is_a_member_on_neither_side_goes_where_most_are(chain: Chain) -> No
     assert choose(small, entries(large), 40, abandoned=True) is not None
 
 
+@pytest.mark.parametrize("lower", ["left", "right"])
+def test_who_changed_sides_counts_where_it_was_admitted_last(chain: Chain, lower: str) -> None:
+    """One of five signed on both: left {0, 1, 4} and right {2, 3, 4} differ, whatever the hash."""
+    peers, fork = chain.membership.peers, len(chain.ledger)
+    mover = next(i for i in range(5) if identity(i).peer == peers[4])
+    for tokens in range(100):
+        first = {"updates": [chain.update(peers[0], tokens=tokens)]}
+        left = split(chain, [peers[0], peers[1], peers[4]], 3, **first)
+        right = split(chain, peers[2:4], 2)
+        if (left.ledger[fork].record.id < right.ledger[fork].record.id) == (lower == "left"):
+            break
+    right.grow(admitted=[right.admission(mover)])
+    right.grow()
+    right.grow()
+    assert follows(left, right)
+    assert not follows(right, left)
+
+
+def test_a_crowd_of_newcomers_is_no_weight(chain: Chain) -> None:
+    """Not even where neither side has a quorum of the finality set."""
+    peers = chain.membership.peers
+    three = split(chain, peers[2:], 3)
+    crowd = split(chain, peers[:2], 1, admitted=[chain.admission(i) for i in range(20, 40)])
+    for _ in range(5):
+        crowd.grow()
+    assert three.ledger.justified_round < len(chain.ledger)
+    assert follows(crowd, three)
+    assert not follows(three, crowd)
+
+
 # The final prefix
 
 

@@ -219,25 +219,6 @@ def _goes_back_behind_what_is_final() -> list[Patch]:
     return [(ledger.Ledger, "floor", property(lambda self: 0)), (fork, "prefers", prefers)]
 
 
-def _counts_rounds() -> list[Patch]:
-    def count(followers: Any, others: Any, among: Any) -> int:
-        return len(followers)
-
-    return [(fork, "_count", count)]
-
-
-def _counts_on_both_sides() -> list[Patch]:
-    def count(followers: Any, others: Any, among: Any) -> int:
-        return sum(peer in among for peer in followers)
-
-    return [(fork, "_count", count)]
-
-
-def _final_when_justified() -> list[Patch]:
-    """One phase alone: what a quorum supports counts as final, whether they knew of it or not."""
-    return [(ledger.Ledger, "final_round", property(lambda self: self._finality.justified))]
-
-
 def _a_minority_makes_final() -> list[Patch]:
     return [(finality, "quorum", lambda model, members: 1)]
 
@@ -252,27 +233,12 @@ def _who_is_silent_is_not_asked() -> list[Patch]:
     return [(finality, "_supporters", supporters)]
 
 
-def _gives_up_what_is_justified() -> list[Patch]:
-    return [(ledger.Ledger, "justified_round", property(lambda self: -1))]
-
-
 def _prefers_what_is_not_final() -> list[Patch]:
     original = fork.prefers
 
     def prefers(ours: Any, other: Any, since: int, **options: Any) -> bool:
         if other.final_round >= since > ours.final_round:
             return False
-        return original(ours, other, since, **options)
-
-    return [(fork, "prefers", prefers)]
-
-
-def _goes_by_the_hash_anywhere() -> list[Patch]:
-    original = fork.prefers
-
-    def prefers(ours: Any, other: Any, since: int, **options: Any) -> bool:
-        if options["abandoned"] and ours.justified_round < since > other.final_round:
-            return fork._lower(ours, other, since)
         return original(ours, other, since, **options)
 
     return [(fork, "prefers", prefers)]
@@ -407,21 +373,7 @@ MUTATIONS = (
     Mutation(
         "who is silent is not asked", _who_is_silent_is_not_asked, "network", 40, "fork choice"
     ),
-    Mutation(
-        "gives up what is justified", _gives_up_what_is_justified, "network", 300, "fork choice"
-    ),
     Mutation("what is final weighs nothing", _prefers_what_is_not_final, "network", 40, "progress"),
-    Mutation(
-        "who went on counts on both sides", _counts_on_both_sides, "network", 300, "fork choice"
-    ),
-    Mutation("followers are anybody", _counts_rounds, "network", 100, "fork choice"),
-    Mutation(
-        "the stranded go by the hash anywhere",
-        _goes_by_the_hash_anywhere,
-        "network",
-        300,
-        "fork choice",
-    ),
     Mutation(
         "fingerprints are not compared",
         _ignores_fingerprints,
