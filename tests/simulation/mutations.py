@@ -367,9 +367,7 @@ MUTATIONS = (
         "final",
         (HISTORY,),
     ),
-    Mutation(
-        "a minority makes records final", _a_minority_makes_final, "network", 40, "fork choice"
-    ),
+    Mutation("a minority makes records final", _a_minority_makes_final, "network", 40, "progress"),
     Mutation(
         "who is silent is not asked", _who_is_silent_is_not_asked, "network", 40, "fork choice"
     ),
