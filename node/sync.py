@@ -173,10 +173,11 @@ class Synchronizer:
             ours.truncated(len(ours)),
             connected,
             self._rests,
+            me=self._member.me,
             abandoned=abandoned,
         )
         await _carry_out(self._network, self._manifest, comparison, trio.lowlevel.checkpoint)
-        return comparison.better
+        return comparison.better_than(ours)
 
     def _others(self) -> set[PeerId]:
         return set(self._member.members) - {self._member.me}

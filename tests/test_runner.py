@@ -343,7 +343,7 @@ async def test_only_a_leaders_proposal_is_passed_on(world: World) -> None:
     """Proposals are long: what any member could say in every slot would be multiplied by gossip."""
     async with running(world):
         member = world.runner.member
-        leaders = world.chain.membership.leaders(world.chain.ledger.head)
+        leaders = world.chain.leaders
         record = world.chain.record(updates=[])
         for sender in leaders:
             proposal = world.chain.envelope(sender, "proposal", Proposal(1, record))

@@ -3,7 +3,7 @@
 After Chan & Pass, "Simplex Consensus" (TCC 2023, eprint 2023/463), with one block to decide instead of
 a chain of them. The rules:
 
-1. A round has slots 1, 2, 3 …; the last record's hash gives each its leader.
+1. A round has slots 1, 2, 3 …; in each another member leads, in an order that nobody chooses.
 2. The leader of the current slot proposes. A proposal is *well founded* if it repeats the block that
    was certified in an earlier slot s, or is fresh (s = 0), and every slot between s and its own was
    skipped by a quorum.
@@ -122,6 +122,7 @@ class Agreement:
     def __init__(
         self,
         *,
+        swarm: bytes,
         round: int,
         parent: RecordId,
         membership: Membership,
@@ -139,7 +140,7 @@ class Agreement:
         """Members that contradicted themselves in this round, each with a proof of it."""
         self._model: FaultModel = model
         self._me = me
-        self._leaders = membership.leaders(parent)
+        self._leaders = membership.leaders(swarm, round)
         self._slots: dict[int, _SlotState] = {}
         # Where votes are certified, and the last slot that has ended: asked for with every message.
         self._certified: dict[int, Certificate] = {}

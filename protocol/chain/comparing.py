@@ -4,8 +4,8 @@ That there is another chain, one message of one peer may say, and a liar says it
 into it must be cheap: a peer is first asked for the ids of a few records, until it is known where its
 chain parts from ours (with ids at distances that double, and then between them: three questions for a
 hundred thousand rounds). Only then are entries fetched, from the fork on, in portions; each is checked
-before more are asked for, and it ends as soon as more members have gone on with that chain than with
-ours, or when the peer has cost what one may.
+before more are asked for, and it ends as soon as that chain is to be followed whatever comes after, or
+when the peer has cost what one may. Nothing before our last final record is asked for.
 
 Several peers are asked at a time, those first who are or were members here; so who answers slowly, or
 is a stranger, holds up nobody. A peer whose chain was moved in vain is left alone for a while.
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from ...crypto.identity import PeerId
 from ..wire.errors import ProtocolError
-from .fork import COMPARED_ROUNDS, decided_early, preferred
+from .fork import COMPARED_ROUNDS, decided_early, prefers
 from .ledger import Ledger
 from .sync import MAX_PROBES, Answer, Question
 
@@ -82,10 +82,11 @@ class Comparison:
         peers: Iterable[PeerId],
         rests: Rests,
         *,
+        me: PeerId,
         abandoned: bool,
     ) -> None:
-        """`peers` are those within reach, in random order. `abandoned` says that no member of our
-        chain is left on it (`Member.is_abandoned`)."""
+        """`peers` are those within reach of `me`, in random order. `abandoned` says that no member of
+        our chain is left on it (`Member.is_abandoned`)."""
         peers = list(peers)
         known = [peer for peer in peers if ours.has_been_member(peer)]
         strangers = [peer for peer in peers if not ours.has_been_member(peer)]
@@ -94,7 +95,9 @@ class Comparison:
         """The chain to follow instead of ours, once one was found."""
         self._ours = ours
         self._rests = rests
+        self._me = me
         self._abandoned = abandoned
+        self._fork = 0
         self._waiting = chosen[:_MOST_PEERS]
         self._asked: dict[PeerId, float] = {}
         self._walks: dict[PeerId, _Walk] = {}
@@ -103,6 +106,15 @@ class Comparison:
     def done(self) -> bool:
         """Whether nothing is to be asked any more."""
         return self.better is not None or not (self._waiting or self._walks)
+
+    def better_than(self, ours: Ledger) -> Ledger | None:
+        """The chain to follow instead of `ours`, which may have grown since: what has become final
+        meanwhile is not given up."""
+        if self.better is None:
+            return None
+        fork, abandoned = self._fork, self._abandoned
+        preferred = prefers(ours, self.better, fork, me=self._me, abandoned=abandoned)
+        return self.better if preferred else None
 
     def deadline(self, now: float) -> float:
         """When to call `questions` again at the latest."""
@@ -114,7 +126,7 @@ class Comparison:
             self._drop(peer)
         while not self.done and self._waiting and len(self._walks) < AT_ONCE:
             peer = self._waiting.pop(0)
-            self._walks[peer] = _Walk(self._ours, self._abandoned)
+            self._walks[peer] = _Walk(self._ours, self._me, self._abandoned)
         if self.done:
             return []
         questions: list[Question] = []
@@ -141,7 +153,7 @@ class Comparison:
             self._rests.in_vain(peer, now)
             return Blame(peer, error.reason, str(error))
         if walk.better is not None:
-            self.better = walk.better
+            self.better, self._fork = walk.better, walk.fork
         elif goes_on and not (walk.fetching and self._rests.resting(peer, now)):
             return None
         elif walk.fetched:
@@ -157,19 +169,27 @@ class Comparison:
 class _Walk:
     """The way through one peer's chain: to the fork, and from there on."""
 
-    def __init__(self, ours: Ledger, abandoned: bool) -> None:
+    def __init__(self, ours: Ledger, me: PeerId, abandoned: bool) -> None:
         self.better: Ledger | None = None
         self.fetched = 0
         self._ours = ours
+        self._me = me
         self._abandoned = abandoned
-        # Their records up to this round are ours, and this one is not, as far as is known.
-        self._same = -1
+        # Their records up to this round are ours, and this one is not, as far as is known. A chain that
+        # parts from ours before the floor is none to follow, so nothing before is looked for.
+        self._floor = ours.floor
+        self._same = self._floor - 1
         self._other: int | None = None
         self._end = len(ours)
         self._answers = 0
-        self._probes = _backwards(len(ours))
+        self._probes = _backwards(len(ours), self._floor)
         self._chain: Ledger | None = None
         self._bytes = 0
+
+    @property
+    def fork(self) -> int:
+        """The first round in which their chain is another, once it is known."""
+        return self._same + 1
 
     @property
     def fetching(self) -> bool:
@@ -190,6 +210,9 @@ class _Walk:
         self._answers += 1
         ids = answer.ids_of(self._probes)
         self._end = min(len(self._ours), answer.height)
+        below = ids.get(self._floor - 1)
+        if below is not None and below != self._ours.parent(self._floor):
+            return False
         if self._other is None or self._other >= self._end:
             self._other = None
         for round_, record in sorted(ids.items()):
@@ -212,7 +235,7 @@ class _Walk:
 
     def _follow(self, answer: Answer) -> bool:
         chain = self._chain
-        fork = self._same + 1
+        fork = self.fork
         assert chain is not None  # else there is nothing to follow
         before = len(chain)
         for decided in itertools.islice(answer.entries(), _PORTION):
@@ -225,22 +248,24 @@ class _Walk:
             raise ProtocolError("invalid", "a height without the rounds that make it")
         if len(chain) == fork:
             return False
-        if decided_early(self._ours, chain, fork, abandoned=self._abandoned):
+        me, abandoned = self._me, self._abandoned
+        if decided_early(self._ours, chain, fork, me=me, abandoned=abandoned):
             self.better = chain
             return False
+        # Up to the checkpoint nobody can tell whose chain it is; there, a forged one ends.
         spent = self._bytes >= _MOST_BYTES or len(chain) - fork >= COMPARED_ROUNDS
-        if len(chain) < answer.height and not spent and not self._abandoned:
+        if len(chain) < answer.height and not (spent and chain.anchored):
             return True
-        if preferred(self._ours, chain, fork, abandoned=self._abandoned):
+        if prefers(self._ours, chain, fork, me=me, abandoned=abandoned):
             self.better = chain
         return False
 
 
-def _backwards(height: int) -> tuple[int, ...]:
-    """Rounds at distances from the end that double."""
-    rounds: list[int] = []
+def _backwards(height: int, floor: int) -> tuple[int, ...]:
+    """Rounds at distances from the end that double, down to the floor, and the one before it."""
+    rounds = [floor - 1] if floor else []
     distance = 1
-    while distance <= height and len(rounds) < MAX_PROBES - 1:
+    while distance <= height - floor and len(rounds) < MAX_PROBES - 1:
         rounds.append(height - distance)
         distance *= 2
     return tuple(sorted(rounds))

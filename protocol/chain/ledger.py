@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from ...crypto.envelope import verify_detached
 from ...crypto.identity import PeerId
@@ -19,9 +19,10 @@ from ..sampling.sampler import order_of
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
-from ..wire.membership import REQUEST_WINDOW, Membership, founding
+from ..wire.membership import LEAVE_WINDOW, REQUEST_WINDOW, Membership, founding
 from ..wire.messages import (
     TICKET_KIND,
+    Ballot,
     Decided,
     DepartureEntry,
     Evidence,
@@ -30,22 +31,20 @@ from ..wire.messages import (
     Record,
     RecordId,
     SnapshotEntry,
+    WitnessEntry,
 )
 from .certificates import Verify, check_certificate
 from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
+from .finality import Finality
 
 
-class Weight(NamedTuple):
-    """A chain's claim since a fork, in the order in which it is compared."""
+@dataclass(frozen=True)
+class Checkpoint:
+    """A record that somebody trusted told us of, or that we knew to be final."""
 
-    followers: int
-    """Members in force at the fork that signed for this chain or contributed to it, knowing that it
-    was this one."""
-    updates: int
-    """All updates that members in force at the fork contributed since."""
-    tie: bytes
-    """Decides between equals: the lower hash of the first record after the fork."""
+    round: int
+    record: RecordId
 
 
 class Ledger:
@@ -57,17 +56,24 @@ class Ledger:
         *,
         verify: Verify = verify_detached,
         spill: Spill | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
-        """`spill` takes the older entries; without one all are kept in memory."""
+        """`spill` takes the older entries; without one all are kept in memory. A chain without the
+        record of the `checkpoint` is refused."""
         self.swarm = manifest.swarm
         self.manifest = manifest
         self.order = order_of(manifest)
         self.verify = verify
+        self.checkpoint = checkpoint
+        self.binding = False
+        """Whether this node has worked on the chain: it never goes back behind what is final there. A
+        newcomer may still learn that it has followed the wrong one."""
         self._entries = Entries(spill)
         self._ids: list[RecordId] = []
         self._memberships: list[Membership] = [founding(manifest.founder)]
         # What each round from 1 on deals: four bytes a lane for a round that lost samples, shared by
         # those after it that did not.
+        self._finality = Finality(manifest.fault_model, self._memberships[0])
         self._deals = [Deal(1)]
         if manifest.rounds.overlap:
             self._deals.append(self._deals[0].then(self._deals[0], [], self.order.lanes))
@@ -119,6 +125,45 @@ class Ledger:
         """
         return self._bytes[end] - self._bytes[first]
 
+    @property
+    def final_round(self) -> int:
+        """The last round whose record is final (`finality`); -1 if none is."""
+        return self._finality.round
+
+    @property
+    def justified_round(self) -> int:
+        """The last round whose record is justified; at least `final_round`."""
+        return self._finality.justified
+
+    @property
+    def finality_set(self) -> frozenset[PeerId]:
+        """Of whom a quorum makes the next record final."""
+        return self._finality.members
+
+    @property
+    def anchored(self) -> bool:
+        """Whether the chain has the record of the checkpoint. Before that it may be anybody's."""
+        return self.checkpoint is None or self.checkpoint.round < len(self)
+
+    @property
+    def floor(self) -> int:
+        """The first round in which this node would follow another chain: nothing before is compared."""
+        if not self.anchored:
+            return 0
+        known = self.checkpoint.round if self.checkpoint is not None else -1
+        return max(known, self.final_round if self.binding else -1) + 1
+
+    @property
+    def final(self) -> Checkpoint | None:
+        """The last final record; None if none is."""
+        round_ = self.final_round
+        return Checkpoint(round_, self._ids[round_]) if round_ >= 0 else None
+
+    def move_finality_on(self, round: int) -> None:
+        """Take the record of `round` for final, as `Finality.move_on` says when."""
+        if self.final_round < round < len(self):
+            self._finality.move_on(round, self._memberships)
+
     def has_been_member(self, peer: PeerId) -> bool:
         """Whether `peer` is a member or was one at any time."""
         return peer in self._everybody
@@ -168,11 +213,15 @@ class Ledger:
             verify=self.verify,
         )
         check_record(record, self)
+        at = self.checkpoint
+        if at is not None and round_ == at.round and record.id != at.record:
+            raise ProtocolError("checkpoint", f"round {round_} is not that of the chain we know")
         if round_ > 0:
             self._deals.append(self._deal_after(record))
         self._entries.append(decided)
         self._ids.append(record.id)
         self._memberships.append(membership.after(record))
+        self._finality.take(record, self._memberships)
         for admission in record.admitted:
             self._everybody.setdefault(admission.peer, round_)
         self._bytes.append(self._bytes[-1] + self._estimate(record))
@@ -201,46 +250,57 @@ class Ledger:
 
     def truncated(self, length: int) -> Ledger:
         """A ledger with only the first `length` entries (already checked, so not checked again)."""
-        copy = Ledger(self.manifest, verify=self.verify)
+        copy = Ledger(self.manifest, verify=self.verify, checkpoint=self.checkpoint)
+        copy.binding = self.binding
         copy._entries = self._entries.before(length)
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships[: length + 1]
         copy._deals = self._deals[: max(length, 1) + self.manifest.rounds.overlap]
         copy._bytes = self._bytes[: length + 1]
         copy._snapshots = [known for known in self._snapshots if known[0] < length]
+        copy._finality = self._finality.before(
+            length, lambda round_: self[round_].record, copy._memberships
+        )
         copy._everybody |= {
             peer: round_ for peer, round_ in self._everybody.items() if round_ < length
         }
         return copy
 
-    def weight_from(self, fork: int, end: int | None = None) -> Weight:
-        """This chain's claim in a fork choice, by what it decided before round `end`: the larger wins.
+    def followers(self, fork: int, end: int | None = None) -> dict[PeerId, int]:
+        """Who went on with this chain after it parted from another before round `fork`, and the last
+        round since then in which the chain admitted it; -1 if it did not. What it decided before round
+        `end` is looked at.
 
-        Only members in force at `fork` count, so that a liar gains nothing by admitting himself a crowd
-        afterwards; and each counts once, however many rounds there are: a member that calls all others
-        silent can make rounds as fast as it can sign. The updates in the record of round `fork` show
-        nobody's choice, since they were announced before the chains parted; later ones name a record of
-        this chain as their parent. Whoever signed one of its certificates has chosen it, too: else two
-        of three who have decided one record could go on neither with the third, who went on alone,
-        nor without it.
+        Whoever signed one of its certificates since, or has an update in a record after the first since:
+        those in the first were announced before the chains parted, later ones name a record of this
+        chain as their parent. Without the certificates, two of three who have decided one record could
+        go on neither with the third, who went on alone, nor without it.
         """
-        in_force = self._memberships[fork]
-        compared = list(itertools.islice(self._entries.since(fork), end and end - fork))
-        followers = {
-            signed.peer
-            for decided in compared
-            for signed in decided.certificate.ballots
-            if signed.peer in in_force
-        }
-        counted = [
-            (decided.record.round, entry.peer)
-            for decided in compared
-            for entry in decided.record.updates
-            if entry.peer in in_force
-        ]
-        tie = bytes(255 - byte for byte in self._ids[fork]) if fork < len(self) else b""
-        followers |= {peer for round_, peer in counted if round_ > fork}
-        return Weight(len(followers), len(counted), tie)
+        admitted: dict[PeerId, int] = {}
+        followers: set[PeerId] = set()
+        for decided in itertools.islice(self._entries.since(fork), end and end - fork):
+            record = decided.record
+            admitted |= dict.fromkeys((entry.peer for entry in record.admitted), record.round)
+            followers |= {signed.peer for signed in decided.certificate.ballots}
+            if record.round > fork:
+                followers |= {entry.peer for entry in record.updates}
+        return {peer: admitted.get(peer, -1) for peer in followers}
+
+    def allows_leave(self, said: int, peer: PeerId) -> bool:
+        """Whether the next record may hold a leave that `peer` said for round `said`.
+
+        It must be recent, and not taken back: whoever has an update in a later round is here again.
+        """
+        now = len(self)
+        if not leave_is_current(said, peer, now, self.membership(now)):
+            return False
+        since = (self[round_].record.updates for round_ in range(said + 1, now))
+        return all(entry.peer != peer for updates in since for entry in updates)
+
+    def contributors(self, end: int) -> int:
+        """How many distinct peers have an update in the records before round `end`."""
+        records = (self[round_].record for round_ in range(end))
+        return len({entry.peer for record in records for entry in record.updates})
 
 
 def check_record(record: Record, ledger: Ledger) -> None:
@@ -259,6 +319,7 @@ def check_record(record: Record, ledger: Ledger) -> None:
     _check_sorted([entry.peer for entry in record.admitted])
     _check_sorted([entry.peer for entry in record.departed])
     _check_sorted([evidence.peer for evidence in record.evidence])
+    _check_sorted([witness.peer for witness in record.witnesses])
     if len({entry.update for entry in record.updates}) < len(record.updates):
         raise ProtocolError("record", "an update that counts twice")
     silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
@@ -270,9 +331,11 @@ def check_record(record: Record, ledger: Ledger) -> None:
         if not signed("announcement", entry.peer, record.announcement(entry), entry.signature):
             raise ProtocolError("record", "an update that its member did not announce")
     for departure in record.departed:
-        _check_departure(departure, record, membership, signed)
+        _check_departure(departure, record, ledger, signed)
     for evidence in record.evidence:
         _check_expulsion(evidence, record, ledger)
+    for witness in record.witnesses:
+        _check_witness(witness, record, ledger, signed)
     _check_admissions(record, manifest, membership, verify)
     _check_snapshot(record, manifest)
 
@@ -334,16 +397,15 @@ def invited(
     return issuer is None or verify(TICKET_KIND, manifest.swarm, issuer, peer, request.ticket)
 
 
-def _check_departure(
-    departure: DepartureEntry, record: Record, membership: Membership, signed
-) -> None:
+def _check_departure(departure: DepartureEntry, record: Record, ledger: Ledger, signed) -> None:
+    membership = ledger.membership(record.round)
     if departure.peer not in membership:
         raise ProtocolError("record", "somebody departs who is no member")
     if departure.reason == "silent":
         if departure.signature or departure.round:
             raise ProtocolError("record", "silence carries no signature")
         return
-    if not leave_is_current(departure.round, departure.peer, record.round, membership):
+    if not ledger.allows_leave(departure.round, departure.peer):
         raise ProtocolError("record", "a leave that is too old or from the future")
     if not signed("leave", departure.peer, Leave(departure.round), departure.signature):
         raise ProtocolError("record", "a leave that its member did not sign")
@@ -359,10 +421,21 @@ def _check_expulsion(evidence: Evidence, record: Record, ledger: Ledger) -> None
         raise ProtocolError("record", f"an expulsion that may not be: {error}") from None
 
 
+def _check_witness(witness: WitnessEntry, record: Record, ledger: Ledger, signed) -> None:
+    if record.round == 0 or witness.peer not in ledger.membership(record.round - 1):
+        raise ProtocolError("record", "a witness that was no member")
+    if witness.peer in {entry.peer for entry in record.updates}:
+        raise ProtocolError("record", "a witness whose update is in the record")
+    parent = ledger.parent(record.round - 1)
+    said = Ballot(record.round - 1, parent, witness.slot, record.parent, witness.silent)
+    if not signed("finalize", witness.peer, said, witness.signature):
+        raise ProtocolError("record", "a witness that did not sign")
+
+
 def leave_is_current(said: int, peer: PeerId, round: int, membership: Membership) -> bool:
     """Whether a leave that `peer` said for round `said` may be put into the record of `round`."""
     since = membership.since.get(peer)
-    return since is not None and since < said and round - REQUEST_WINDOW <= said <= round + 1
+    return since is not None and since < said and round - LEAVE_WINDOW <= said <= round + 1
 
 
 def snapshot_round(record_round: int, interval: int) -> int | None:

@@ -280,7 +280,7 @@ class Member(MemberView):
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
         elif self._wants_in and (request := self._admission.renew(self.round, self.at_tip, now)):
             effects += self._say("join", request, now)
-        if self.is_abandoned(now):
+        if self.is_abandoned(now) or not self._ledger.anchored:
             self._divergence.parted()
         # Who has just come back asks at once: much may have been said before.
         seen = self._last_decision > float("-inf")
@@ -368,6 +368,7 @@ class Member(MemberView):
         self._presence.tick(now)
         effects: list[Effect] = []
         if self.at_tip and self.is_member:
+            self._ledger.binding = True
             made = self._training.due(self.round)
             if made is not None and not self._current.collection.announced(self._me):
                 effects += self._announce(made, now)

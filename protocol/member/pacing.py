@@ -1,7 +1,8 @@
 """Deadlines that follow what is observed, so that nobody has to tune them.
 
-A collect deadline is a high quantile of how long updates took to arrive in recent rounds, times a
-margin; a lease is a few typical rounds. Both stay inside the manifest's limits.
+A collect deadline is the typical time in which six of ten members' updates were there, times a margin; a
+lease is a few typical rounds. Both stay inside the manifest's limits, and fewer than a third of the
+members can move neither: a single one that is always just in time must not make every round longer.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections import deque
 from ..wire.manifest import RoundSpec
 
 _WINDOW_ROUNDS = 16
-_QUANTILE = 0.95
-# Half as long again as nearly all updates took: late enough for a slow round, early enough that a
-# member which died unnoticed does not double the round.
-_MARGIN = 1.5
+# Below two thirds, so that liars cannot move it by coming late or not at all.
+_QUANTILE = 0.6
+# Twice as long as most took: a member may be half as fast as they are. Who is slower still takes part in
+# what is decided, and its updates stay in its own momentum.
+_MARGIN = 2.0
+# From one round to the next, so that no short trouble sets a long deadline.
+_COLLECT_GROWTH = 1.5
 # Each further slot waits longer, so that a swarm whose delays we underestimated finds its pace.
 _SLOT_GROWTH = 1.5
 
@@ -24,21 +28,29 @@ class Pacing:
 
     def __init__(self, limits: RoundSpec) -> None:
         self._limits = limits
-        self._arrivals: deque[list[float]] = deque(maxlen=_WINDOW_ROUNDS)
+        self._arrivals: deque[float] = deque(maxlen=_WINDOW_ROUNDS)
         self._decisions: deque[float] = deque(maxlen=_WINDOW_ROUNDS)
         self._rounds: deque[float] = deque(maxlen=_WINDOW_ROUNDS)
+        self._collect = limits.collect_max_seconds
         self._derive()
 
-    def record_round(self, *, arrivals: list[float], decision: float, total: float) -> None:
-        """Take in one round: when each update arrived, how long deciding took, and the whole.
+    def record_round(
+        self, *, arrivals: list[float], members: int, decision: float, total: float
+    ) -> None:
+        """Take in one round: when each update arrived, of how many members, how long deciding took, and
+        the whole.
 
         Not one that waited for a member's silence to be certain: the lease would grow by itself.
         """
-        if arrivals:
-            self._arrivals.append(arrivals)
         self._decisions.append(decision)
         self._rounds.append(total)
         self._derive()
+        if arrivals:
+            place = int(_QUANTILE * max(members, len(arrivals)))
+            # Too few came in time: as if the next had come just too late.
+            late = self._collect * _COLLECT_GROWTH / _MARGIN
+            self._arrivals.append(sorted(arrivals)[place] if place < len(arrivals) else late)
+            self._collect = self._collect_seconds()
 
     @property
     def collect(self) -> float:
@@ -71,16 +83,10 @@ class Pacing:
         self._slot = max(limits.slot_min_seconds, 3 * decision)
         whole = _median(self._rounds) if self._rounds else 0.0
         self._lease = max(limits.lease_min_seconds, limits.lease_rounds * whole)
-        self._collect = self._collect_seconds()
 
     def _collect_seconds(self) -> float:
-        observed = sorted(seconds for arrivals in self._arrivals for seconds in arrivals)
-        if not observed:
-            return self._limits.collect_max_seconds
-        high = observed[min(len(observed) - 1, int(_QUANTILE * len(observed)))]
-        return _clamp(
-            high * _MARGIN, self._limits.collect_min_seconds, self._limits.collect_max_seconds
-        )
+        wanted = min(_median(self._arrivals) * _MARGIN, self._collect * _COLLECT_GROWTH)
+        return _clamp(wanted, self._limits.collect_min_seconds, self._limits.collect_max_seconds)
 
 
 def _median(values: deque[float]) -> float:

@@ -6,7 +6,7 @@ import itertools
 
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
-from ..chain.ledger import Ledger, admission_problem, leave_is_current
+from ..chain.ledger import Ledger, admission_problem
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import (
@@ -18,6 +18,7 @@ from ..wire.messages import (
     Record,
     SnapshotEntry,
     UpdateEntry,
+    WitnessEntry,
 )
 from .presence import Presence
 
@@ -142,7 +143,7 @@ def compose_record(
     silent = presence.silent(lease * _ACCUSE_MARGIN, now)
     for peer in remaining:
         said = presence.leave_of(peer)
-        if said is not None and leave_is_current(said[0].round, peer, round_, membership):
+        if said is not None and ledger.allows_leave(said[0].round, peer):
             if leaves == _MAX_LEAVES:
                 continue
             leaves += 1
@@ -160,13 +161,27 @@ def compose_record(
         entry for entry in joins.admissible(manifest, ledger, now) if entry.peer not in expelled
     ]
     admitted = asking[: max(0, min(room, crowd))]
+    updates = [entry for entry in updates if entry.peer not in gone]
     return Record(
         round=round_,
         parent=ledger.head,
         fingerprint=fingerprint,
-        updates=tuple(entry for entry in updates if entry.peer not in gone),
+        updates=tuple(updates),
         admitted=tuple(sorted(admitted, key=lambda entry: entry.peer)),
         departed=tuple(departed),
         snapshot=snapshot,
         evidence=tuple(evidence),
+        witnesses=_witnesses(ledger, {entry.peer for entry in updates}),
+    )
+
+
+def _witnesses(ledger: Ledger, contributors: set[PeerId]) -> tuple[WitnessEntry, ...]:
+    """Who finalized the last record and has no update in the next: it is on this chain all the same."""
+    if len(ledger) == 0:
+        return ()
+    last = ledger[len(ledger) - 1].certificate
+    return tuple(
+        WitnessEntry(signed.peer, last.slot, signed.silent, signed.signature)
+        for signed in last.ballots
+        if signed.peer not in contributors
     )

@@ -73,6 +73,9 @@ class Replica:
         """What brings the parameters nearer to the ledger's end: fetch, apply, or load others."""
         if self._applying or self._resyncing or self.fingerprint is None or self.is_current(ledger):
             return []
+        # Without the record of the checkpoint it is not known whose chain this is.
+        if not ledger.anchored:
+            return []
         record = ledger[self.round + 1].record
         if record.fingerprint != self.fingerprint:
             return [

@@ -15,7 +15,7 @@ from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.agreement import Agreement
 from ..chain.certificates import silenced
-from ..chain.ledger import Ledger, check_record, leave_is_current
+from ..chain.ledger import Ledger, check_record
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.membership import quorum
@@ -113,6 +113,7 @@ class Round:
         self._contributors = {peer for peer in self.membership.peers if peer in dealt_to}
         self.collection = Collection()
         self.agreement = Agreement(
+            swarm=manifest.swarm,
             round=self.number,
             parent=self.parent,
             membership=self.membership,
@@ -187,7 +188,7 @@ class Round:
                 self.collection.held(message.update, now)
             return holdings.fetch(self.number, sender, message.update, message.size)
         if isinstance(message, Leave):
-            if not leave_is_current(message.round, sender, self.number, self.membership):
+            if not self._ledger.allows_leave(message.round, sender):
                 raise ProtocolError("not_member", "takes leave of a membership that it has not")
             self._presence.took_leave(sender, message, envelope.signature)
         elif isinstance(message, Proposal):
@@ -243,6 +244,7 @@ class Round:
         if self.ready_since is not None and undisturbed and self.number > 0:
             self._pacing.record_round(
                 arrivals=self.collection.arrivals(self.start),
+                members=len(self._contributors),
                 decision=now - self.ready_since,
                 total=now - self.created,
             )

@@ -65,7 +65,7 @@ class MemberView:
     @property
     def at_tip(self) -> bool:
         """Whether the parameters contain everything that is decided."""
-        return self._replica.is_current(self._ledger)
+        return self._replica.is_current(self._ledger) and self._ledger.anchored
 
     @property
     def applied_round(self) -> int:

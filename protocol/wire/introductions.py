@@ -7,6 +7,7 @@ on a third party's word: two peers would keep a dead one alive between them for 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
@@ -143,7 +144,8 @@ class Registry:
     def add(self, record: PeerRecord, now: float) -> bool:
         """Keep a record that its own peer has presented; False if a newer one is known.
 
-        Beyond the limits the longest unheard peer of the swarm, or the longest unheard swarm, goes.
+        Beyond the limits the longest unheard peer of the swarm goes, or the swarm with the fewest peers:
+        a few keys with many swarms of their own must not push out one that people are in.
         """
         self.expire(now)
         peers = self._swarms.get(record.swarm, {})
@@ -161,8 +163,16 @@ class Registry:
         for swarm in elsewhere[:-MAX_SWARMS_PER_PEER]:
             self._remove(swarm, record.peer)
         if len(self._swarms) > MAX_SWARMS:
-            del self._swarms[next(iter(self._swarms))]
+            del self._swarms[self._emptiest()]
         return True
+
+    def _emptiest(self) -> SwarmId:
+        """The swarm with the fewest peers, the longest unheard of several. A peer of several swarms
+        counts in each for a part."""
+        swarms = Counter(peer for members in self._swarms.values() for peer in members)
+        return min(
+            self._swarms, key=lambda swarm: sum(1 / swarms[peer] for peer in self._swarms[swarm])
+        )
 
     def records(self, swarm: SwarmId, now: float) -> list[PeerRecord]:
         """All records of a swarm that still hold, the longest unheard first."""

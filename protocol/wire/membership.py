@@ -14,12 +14,16 @@ from typing import Literal
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
 from .errors import ProtocolError
-from .messages import Record, RecordId
+from .messages import Record
 
 FaultModel = Literal["crash", "byzantine"]
 
 REQUEST_WINDOW = 64
 """Rounds for which a signed join or leave may still be put into a record; older ones are replays."""
+
+LEAVE_WINDOW = 8
+"""The same for a leave. It is recorded in the next round or two, and then has no further use but to
+count out somebody who came back."""
 
 MAX_EXPELLED = 4096
 """Expelled peers that are remembered. The oldest are forgotten first: where anybody may join, an
@@ -84,10 +88,15 @@ class Membership:
     def _mask_length(self) -> int:
         return max(1, (len(self) + 7) // 8)
 
-    def leaders(self, parent: RecordId) -> tuple[PeerId, ...]:
-        """The leaders of slots 1, 2, 3 … (then again from the first): the last record's hash
-        shuffles the members."""
-        return tuple(sorted(self.peers, key=lambda peer: content_id(parent + peer)))
+    def leaders(self, swarm: bytes, round: int) -> tuple[PeerId, ...]:
+        """The leaders of slots 1, 2, 3 … of a round (then again from the first).
+
+        The members stand in a circle, ordered by hash, and take turns. Nothing in it is up to who
+        proposes: a record that has a say in who leads next is varied until it names its maker again.
+        """
+        circle = sorted(self.peers, key=lambda peer: content_id(swarm + peer))
+        first = round % len(circle)
+        return (*circle[first:], *circle[:first])
 
     def after(self, record: Record) -> Membership:
         """The membership of the round after `record`. The record must have been checked."""

@@ -147,6 +147,19 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class WitnessEntry:
+    """A finalize of the round before, for the record before: its signer stands on this chain.
+
+    For members without an update in the record, so that who is always late counts as well (`finality`).
+    """
+
+    peer: PeerId
+    slot: Slot
+    silent: Mask
+    signature: Signature
+
+
+@dataclass(frozen=True)
 class SnapshotEntry:
     """The state after `round` as the blob list `blob`: certified, since a quorum voted for it."""
 
@@ -167,6 +180,7 @@ class Record:
     departed: Annotated[tuple[DepartureEntry, ...], Length(0, 4096)]
     snapshot: SnapshotEntry | None
     evidence: Annotated[tuple[Evidence, ...], Length(0, MAX_EVIDENCE)] = ()
+    witnesses: Annotated[tuple[WitnessEntry, ...], Length(0, 4096)] = ()
 
     @cached_property
     def id(self) -> RecordId:

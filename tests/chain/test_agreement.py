@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation.swarm import identity
 
+SWARM = b"s" * 32
 PARENT = RecordId(b"p" * 32)
 SIGNATURE = bytes(64)
 PEERS = sorted(identity(index).peer for index in range(10))
@@ -40,7 +41,7 @@ class Round:
         self.me = me or PEERS[0]
         self.others = [peer for peer in self.membership.peers if peer != self.me]
         self.agreement = Agreement(
-            round=5, parent=PARENT, membership=self.membership, model=model, me=self.me
+            swarm=SWARM, round=5, parent=PARENT, membership=self.membership, model=model, me=self.me
         )
 
     def propose(self, slot: int, block: Record) -> None:
@@ -672,7 +673,9 @@ def test_one_liar_does_not_have_the_ballots_of_a_slot_searched_again_and_again(
     peers = sorted(PeerId(bytes([number]) * 32) for number in range(64))
     members = Membership(since=dict.fromkeys(peers, 0))
     me, liar, *honest = peers
-    seen = Agreement(round=1, parent=B.parent, membership=members, model="byzantine", me=me)
+    seen = Agreement(
+        swarm=SWARM, round=1, parent=B.parent, membership=members, model="byzantine", me=me
+    )
 
     def votes(peer: PeerId, silent: Iterable[PeerId]) -> None:
         seen.add_ballot("vote", peer, Ballot(1, B.parent, 1, B.id, members.mask(silent)), bytes(64))

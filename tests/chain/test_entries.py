@@ -86,7 +86,7 @@ def test_parts_are_as_without_a_spill_file(
     assert part.snapshot == plain.snapshot
     known = {peer for peer in chain.keys if part.has_been_member(peer)}
     assert known == {peer for peer in chain.keys if plain.has_been_member(peer)}
-    assert part.weight_from(length // 2) == plain.weight_from(length // 2)
+    assert part.followers(length // 2) == plain.followers(length // 2)
     before = len(drawer.entries)
     for round_ in range(length, ROUNDS):
         part.append(chain.ledger[round_])

@@ -15,7 +15,7 @@ from distro_node.protocol.chain.sync import Answer, Question
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Decided, RecordId
 from simulation.chain import Chain, answers, compared
-from simulation.swarm import Swarm, toy_manifest
+from simulation.swarm import Swarm, identity, toy_manifest
 
 
 def split(chain: Chain, here: Sequence[PeerId], rounds: int, **first: object) -> Chain:
@@ -35,9 +35,16 @@ def entries(chain: Chain, first: int = 0) -> list[Decided]:
     return [chain.ledger[round_] for round_ in range(first, len(chain.ledger))]
 
 
+def choose(
+    ours: Chain, theirs: Chain, who: int = 0, *, binding: bool = True, abandoned: bool = False
+) -> Ledger | None:
+    """The choice of a node that has worked on `ours`, if it is `binding`."""
+    return compared(ours.ledger, theirs.ledger, who=who, binding=binding, abandoned=abandoned)
+
+
 def follows(ours: Chain, theirs: Chain) -> bool:
     """Whether a node on `ours` changes to `theirs`; checks that it gets a part of it."""
-    better = compared(ours.ledger, theirs.ledger)
+    better = choose(ours, theirs)
     if better is not None:
         assert better.head == theirs.ledger.parent(len(better))
         assert better.head != ours.ledger.parent(min(len(better), len(ours.ledger)))
@@ -72,7 +79,6 @@ def test_a_liar_gains_nothing_by_making_rounds_alone(chain: Chain) -> None:
     peers = chain.membership.peers
     honest = split(chain, peers[1:], 3)
     alone = split(chain, peers[:1], 100)
-    assert alone.ledger.weight_from(3).updates > honest.ledger.weight_from(3).updates
     assert not follows(honest, alone)
     assert follows(alone, honest)
 
@@ -129,25 +135,27 @@ def test_a_crowd_admitted_after_the_fork_counts_nothing(chain: Chain) -> None:
     for _ in range(5):
         crowd.grow()
     assert len(crowd.membership) == 31
-    assert crowd.ledger.weight_from(3).followers == 1
+    assert chain.membership.peers[0] in crowd.ledger.followers(3)
     assert not follows(honest, crowd)
 
 
 def test_a_member_that_works_on_both_sides_counts_on_both(chain: Chain) -> None:
     peers = chain.membership.peers
     left, right = split(chain, peers[:3], 3), split(chain, peers[2:], 3)
-    assert left.ledger.weight_from(3).followers == right.ledger.weight_from(3).followers == 3
+    assert peers[2] in left.ledger.followers(3).keys() & right.ledger.followers(3).keys()
+    low, high = sorted((left, right), key=lambda side: side.ledger[3].record.id)
+    assert follows(high, low)
+    assert not follows(low, high)
 
 
-def test_between_equal_sides_work_decides_and_then_the_hash() -> None:
+@pytest.mark.parametrize("rounds", [3, 4, 60])
+def test_between_equal_sides_the_hash_decides_and_never_rounds(rounds: int) -> None:
     chain = Chain(4)
-    chain.grow()
+    for _ in range(3):
+        chain.grow()
     peers = chain.membership.peers
-    left, right = split(chain, peers[:2], 3), split(chain, peers[2:], 4)
-    assert follows(left, right)
-    assert not follows(right, left)
-    right = split(chain, peers[2:], 3)
-    low, high = sorted((left, right), key=lambda side: side.ledger[2].record.id)
+    left, right = split(chain, peers[:2], 3), split(chain, peers[2:], rounds)
+    low, high = sorted((left, right), key=lambda side: side.ledger[4].record.id)
     assert follows(high, low)
     assert not follows(low, high)
 
@@ -176,18 +184,165 @@ def test_who_is_stranded_goes_by_the_hash_alone(chain: Chain) -> None:
     fork = len(chain.ledger)
     sides = split(chain, peers[:3], 3), split(chain, peers[3:], 2)
     low, high = sorted(sides, key=lambda side: side.ledger[fork].record.id)
-    assert compared(low.ledger, high.ledger, abandoned=True) is None
-    better = compared(high.ledger, low.ledger, abandoned=True)
+    # Each is a member still on the side that it left.
+    on_low, on_high = (
+        next(i for i in range(5) if identity(i).peer in side.membership) for side in (low, high)
+    )
+    assert choose(low, high, on_high, abandoned=True) is None
+    better = choose(high, low, on_low, abandoned=True)
     assert better is not None
     assert better.head == low.ledger.head
+
+
+def test_who_is_a_member_on_neither_side_goes_where_most_are(chain: Chain) -> None:
+    """Seed 7562: a stranded node that went by the hash to a chain where nobody knows it had nobody left
+    on either."""
+    peers = chain.membership.peers
+    large, small = split(chain, peers[:3], 3), split(chain, peers[3:], 2)
+    assert choose(large, small, 40, abandoned=True) is None
+    assert choose(small, large, 40, abandoned=True) is not None
+
+
+@pytest.mark.parametrize("lower", ["left", "right"])
+def test_who_changed_sides_counts_where_it_was_admitted_last(chain: Chain, lower: str) -> None:
+    """One of five signed on both: left {0, 1, 4} and right {2, 3, 4} differ, whatever the hash."""
+    peers, fork = chain.membership.peers, len(chain.ledger)
+    mover = next(i for i in range(5) if identity(i).peer == peers[4])
+    for tokens in range(100):
+        first = {"updates": [chain.update(peers[0], tokens=tokens)]}
+        left = split(chain, [peers[0], peers[1], peers[4]], 3, **first)
+        right = split(chain, peers[2:4], 2)
+        if (left.ledger[fork].record.id < right.ledger[fork].record.id) == (lower == "left"):
+            break
+    else:
+        pytest.fail("no such hash in a hundred")
+    right.grow(admitted=[right.admission(mover)])
+    right.grow()
+    right.grow()
+    assert follows(left, right)
+    assert not follows(right, left)
+
+
+def test_a_crowd_of_newcomers_is_no_weight(chain: Chain) -> None:
+    """Not even where neither side has a quorum of the finality set."""
+    peers = chain.membership.peers
+    three = split(chain, peers[2:], 3)
+    crowd = split(chain, peers[:2], 1, admitted=[chain.admission(i) for i in range(20, 40)])
+    for _ in range(5):
+        crowd.grow()
+    assert three.ledger.justified_round < len(chain.ledger)
+    assert follows(crowd, three)
+    assert not follows(three, crowd)
+
+
+# The final prefix
+
+
+def test_a_founder_that_left_rewrites_no_history() -> None:
+    """It was alone in round 0, and may sign another round 0 at any time, and whatever follows."""
+    true = Chain(10)
+    founder = true.manifest.founder
+    for _ in range(5):
+        true.grow()
+    true.grow(departed=[true.leave(founder)])
+    for _ in range(5):
+        true.grow()
+    forged = Chain(0)
+    forged.manifest = true.manifest
+    forged.grow(fingerprint=666)
+    for _ in range(40):
+        forged.grow()
+    assert forged.ledger.membership(40).peers == (founder,)
+    assert true.ledger.final_round > 6
+    assert choose(true, forged) is None
+    # Nor does it convince a newcomer who has heard both, in whatever order; or has a checkpoint.
+    assert choose(true, forged, 40, binding=False) is None
+    better = choose(forged, true, 40, binding=False)
+    assert better is not None
+    assert better.head == true.ledger.head
+    knowing = Ledger(true.manifest, checkpoint=true.ledger.final)
+    assert knowing.checkpoint is not None
+    for decided in entries(forged)[: knowing.checkpoint.round]:
+        knowing.append(decided)
+    with pytest.raises(ProtocolError) as caught:
+        knowing.append(forged.ledger[knowing.checkpoint.round])
+    assert caught.value.reason == "checkpoint"
+
+
+def test_nobody_goes_back_behind_what_is_final(chain: Chain) -> None:
+    """Not even when all others have: what is final was signed by more than two thirds."""
+    early = chain.fork()
+    for _ in range(4):
+        chain.grow()
+    assert chain.ledger.final_round >= 4
+    peers = chain.membership.peers
+    other = split(early, peers[1:], 5)
+    assert choose(chain, other) is None
+    assert chain.ledger.floor == chain.ledger.final_round + 1
+
+
+def test_a_chain_with_a_final_record_wins_over_one_with_more_followers(chain: Chain) -> None:
+    """A crowd that was admitted after the last final record is no match for the members before."""
+    peers = chain.membership.peers
+    chain.grow(admitted=[chain.admission(i) for i in range(20, 40)])
+    old = split(chain, peers[:4], 4)
+    new = split(chain, [*peers[4:], *(identity(i).peer for i in range(20, 40))], 6)
+    fork = len(chain.ledger)
+    assert old.ledger.final_round >= fork
+    assert new.ledger.final_round < fork
+    assert follows(new, old)
+    assert not follows(old, new)
+
+
+def test_nobody_goes_back_behind_what_is_justified_but_for_what_is_final(chain: Chain) -> None:
+    peers = chain.membership.peers
+    fork = len(chain.ledger)
+    most = split(chain, peers[:4], 2)
+    assert most.ledger.justified_round == fork
+    assert most.ledger.final_round < fork
+    lone = split(chain, peers[4:], 1)
+    # Those who are not on the other chain have come to this one since, all but one.
+    for who in range(5):
+        if identity(who).peer not in lone.membership:
+            lone.grow(admitted=[lone.admission(who)], updates=[lone.update(peers[4])])
+    assert choose(most, lone) is None
+    for _ in range(3):
+        lone.grow()
+    assert lone.ledger.final_round >= fork
+    assert choose(most, lone) is not None
+
+
+def test_a_liar_on_both_sides_of_a_cut_gains_nothing_by_rounds() -> None:
+    """Two and two, of whom one signs on both sides: it counts where it was admitted last, once."""
+    chain = Chain(4)
+    for _ in range(3):
+        chain.grow()
+    fork = len(chain.ledger)
+    peers = chain.membership.peers
+    liar = next(i for i in range(4) if identity(i).peer == peers[0])
+    honest = split(chain, peers[2:], 3)
+    alone = split(chain, peers[:2], 1)
+    alone.grow(departed=[alone.silence(peers[1])], signers=[peers[0]], silent=[peers[1]])
+    for _ in range(60):
+        alone.grow()
+    lower = alone.ledger[fork].record.id < honest.ledger[fork].record.id
+    assert follows(honest, alone) == lower
+    # Admitted by the others, too, it is one of them, whatever it goes on to sign alone.
+    honest.grow(admitted=[honest.admission(liar)])
+    for _ in range(3):
+        honest.grow()
+    for _ in range(20):
+        alone.grow()
+    assert not follows(honest, alone)
+    assert follows(alone, honest)
 
 
 def test_a_chain_that_only_goes_on_is_no_fork(chain: Chain) -> None:
     longer = chain.fork()
     longer.grow()
     for other in (longer, chain, Chain(0)):
-        assert compared(chain.ledger, other.ledger) is None
-    assert compared(longer.ledger, chain.ledger) is None
+        assert choose(chain, other) is None
+    assert choose(longer, chain) is None
 
 
 @pytest.mark.parametrize("ahead", [0, 7, 8, 9, 100, 1000])
@@ -229,7 +384,9 @@ class Crowd:
     """Peers of one comparison; some never answer."""
 
     def __init__(self, ours: Ledger, peers: Sequence[PeerId], rests: Rests | None = None) -> None:
-        self.comparison = Comparison(ours, peers, rests or Rests(), abandoned=False)
+        ours.binding = True
+        me = identity(0).peer
+        self.comparison = Comparison(ours, peers, rests or Rests(), me=me, abandoned=False)
         self.asked: list[Question] = []
         self.now = 0.0
 

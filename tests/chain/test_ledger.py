@@ -20,7 +20,7 @@ from distro_node.protocol.chain.ledger import (
 from distro_node.protocol.wire.encoding import decode, encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import AdmissionSpec
-from distro_node.protocol.wire.membership import REQUEST_WINDOW
+from distro_node.protocol.wire.membership import LEAVE_WINDOW, REQUEST_WINDOW
 from distro_node.protocol.wire.messages import (
     NO_BLOCK,
     AdmissionEntry,
@@ -215,14 +215,29 @@ def test_leaves_are_good_for_a_while(chain: Chain) -> None:
     for said, current in (
         (latest + 2, False),
         (latest + 1, True),
-        (latest - REQUEST_WINDOW, True),
-        (latest - REQUEST_WINDOW - 1, False),
+        (latest - LEAVE_WINDOW, True),
+        (latest - LEAVE_WINDOW - 1, False),
     ):
         assert leave_is_current(said, peer(1), latest, membership) == current
     assert not leave_is_current(latest, peer(9), latest, membership)
     assert "too old or from the future" in problem(
         chain, chain.record(departed=[chain.leave(1, 5)])
     )
+
+
+def test_a_leave_is_taken_back_by_the_return() -> None:
+    """Its member was here again before any record had it, and trained on: nobody can use it later."""
+    chain = Chain(4)
+    chain.grow()
+    word = chain.leave(2)
+    quiet = chain.fork()
+    for _ in range(3):
+        chain.grow()
+        quiet.grow(updates=[quiet.update(i) for i in (0, 1, 3)])
+    with pytest.raises(ProtocolError):
+        chain.grow(departed=[word])
+    quiet.grow(departed=[word])
+    assert len(quiet.membership) == 3
 
 
 def test_an_old_leave_does_not_end_a_new_membership(chain: Chain) -> None:

@@ -117,7 +117,7 @@ class Tamperer:
         return dataclasses.replace(skip, sender=others[0])
 
     def proposal_out_of_turn(self, round_: int) -> Envelope:
-        leaders = self.ledger.membership(round_).leaders(self.ledger.head)
+        leaders = self.ledger.membership(round_).leaders(self.ledger.swarm, round_)
         slot = next(s for s, leader in enumerate(leaders, 1) if leader != self.identity.peer)
         record = Record(round_, self.ledger.head, self.fingerprint or 0, (), (), (), None)
         return self.sealed("proposal", Proposal(slot, record))

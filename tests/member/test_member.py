@@ -86,7 +86,7 @@ class Seat:
         self.chain = Chain(count, **options)
         for _ in range(grown):
             self.chain.grow()
-        leaders = self.chain.membership.leaders(self.chain.ledger.head)
+        leaders = self.chain.leaders
         self.leader = leaders[0]
         self.me = leaders[0] if leads else leaders[-1]
         self.others = [peer for peer in self.chain.membership.peers if peer != self.me]

@@ -66,7 +66,7 @@ def gather(chain: Chain, member: Member, now: float = 0.0) -> list[Effect]:
 
 
 def follower(chain: Chain) -> PeerId:
-    return chain.membership.leaders(chain.ledger.head)[-1]
+    return chain.leaders[-1]
 
 
 # What it said in an earlier life
@@ -172,7 +172,7 @@ def _is_announcement(effect: Effect) -> bool:
 
 def test_a_voter_that_was_restarted_serves_and_repeats_the_record(chain: Chain) -> None:
     """The leader and its disk are gone; all who heard the certified proposal were restarted."""
-    leaders = chain.membership.leaders(chain.ledger.head)
+    leaders = chain.leaders
     voter = leaders[1]
     member = chain.member(voter)
     effects = gather(chain, member)

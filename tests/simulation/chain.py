@@ -78,6 +78,11 @@ class Chain:
         return self.ledger.membership(len(self.ledger))
 
     @property
+    def leaders(self) -> tuple[PeerId, ...]:
+        """Of the slots of this round."""
+        return self.membership.leaders(self.manifest.swarm, self.round)
+
+    @property
     def round(self) -> int:
         return len(self.ledger)
 
@@ -275,14 +280,23 @@ def by_invitation() -> tuple[Identity, AdmissionSpec]:
 
 
 def compared(
-    ours: Ledger, theirs: Ledger | Answering, *, abandoned: bool = False, rests: Rests | None = None
+    ours: Ledger,
+    theirs: Ledger | Answering,
+    *,
+    who: int = 0,
+    binding: bool = True,
+    abandoned: bool = False,
+    rests: Rests | None = None,
 ) -> Ledger | None:
-    """The chain that a member on `ours` follows, of its own and that of one peer; None for its own.
+    """The chain that the node `who` on `ours` follows, of its own and that of one peer; None for its
+    own. It has worked on its own if that is `binding`.
 
     Raises `ProtocolError` for what the peer is blamed for.
     """
+    ours.binding = binding
     peer = ours.manifest.founder
-    comparison = Comparison(ours, [peer], rests or Rests(), abandoned=abandoned)
+    me = identity(who).peer
+    comparison = Comparison(ours, [peer], rests or Rests(), me=me, abandoned=abandoned)
     answering = theirs if callable(theirs) else answers(theirs)
     while not comparison.done:
         for question in comparison.questions(0.0):

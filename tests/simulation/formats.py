@@ -55,6 +55,7 @@ from distro_node.protocol.wire.messages import (
     SnapshotEntry,
     Testimony,
     UpdateEntry,
+    WitnessEntry,
     decode_message,
 )
 
@@ -164,6 +165,7 @@ RECORD = Record(
     ),
     snapshot=SnapshotEntry(50, _id("snapshot 50"), 65_796),
     evidence=(EVIDENCE,),
+    witnesses=(WitnessEntry(PEERS[2], 3, b"\x02", _signature(9)),),
 )
 
 _BALLOT = Ballot(51, RECORD.parent, 3, RECORD.id, b"\x04")

@@ -10,8 +10,9 @@
   held by a quorum of those whom its voters heard, liars not counted.
 - *ballots*: no honest member says two things: two votes, finalizes or proposals for a slot, a finalize
   and a skip, two updates for a round. It votes for what the slot's leader proposed, on its own chain.
-- *fork choice*: nobody changes to a chain that fewer members went on with, unless no member of its own
-  chain is heard.
+- *fork choice*: nobody changes to a chain that the rules put behind its own, as the oracle reads them.
+- *final*: of two records that are final, on whatever chain, one builds on the other, and no member
+  goes back behind one.
 - *parameters*: honest members that applied the same record have the same parameters, and a record
   names the parameters before it.
 - *refund*: an update counts for its maker exactly if a record lists it, and nothing is lost.
@@ -98,6 +99,7 @@ class Watch:
         self._final: dict[tuple[object, ...], set[RecordId]] = {}
         self._cast: dict[tuple[RecordId, int, str], dict[RecordId, dict[PeerId, int]]] = {}
         self._update_of: dict[ContentId, RecordId] = {}
+        self._last_final: RecordId | None = None
         self._stirs = 0
 
     def facts(self, envelope: Envelope) -> tuple[object, ...]:
@@ -271,7 +273,8 @@ class Watch:
     def kept(self, node: Node, decided: Decided) -> None:
         """A node adds an entry to its chain."""
         record = decided.record
-        if node.index in self.liars:
+        # A newcomer takes nothing for its chain before it has seen its checkpoint there.
+        if node.index in self.liars or not node.member.ledger.anchored:
             return
         where = f"record {record.round} at node {node.index}"
         judgement = self._check_entry(decided, where)
@@ -286,18 +289,21 @@ class Watch:
         """A node changes to another chain."""
         if node.index in self.liars:
             return
-        for number in range(len(ledger)):
-            self._check_entry(ledger[number], f"record {number} at node {node.index}")
         ours, fork = node.member.ledger, 0
         while ours[fork].record.id == ledger[fork].record.id:
             fork += 1
-        stranded = node.member.is_abandoned(node.now)
-        if not stranded and self.chains.claim(ledger, fork) <= self.chains.claim(ours, fork):
+        concerned = ours[fork].record.id, ledger[fork].record.id
+        if ours.binding and fork <= self.chains.finality(ours.head).final:
             raise Violation(
-                "fork choice",
-                f"node {node.index} gives up the heavier chain",
-                ours[fork].record.id,
-                ledger[fork].record.id,
+                "final", f"node {node.index} goes back behind what is final", *concerned
+            )
+        for number in range(len(ledger)):
+            self._check_entry(ledger[number], f"record {number} at node {node.index}")
+        alone = node.member.is_abandoned(node.now)
+        newcomer = not ours.binding
+        if not newcomer and not self.chains.prefers(node.peer, ours, ledger, fork, alone=alone):
+            raise Violation(
+                "fork choice", f"node {node.index} gives up the better chain", *concerned
             )
 
     def _check_entry(self, decided: Decided, where: str) -> Judgement:
@@ -311,10 +317,32 @@ class Watch:
         known = self._parameters.get(record.parent)
         if known is not None and known != record.fingerprint:
             raise Violation("parameters", f"{where} names others than there are", record.id)
+        self._check_final(record, where)
         wrong = self.samples.check(record, self.chains)
         if wrong:
             raise Violation("samples", f"{where}: {wrong}", record.id)
         return judgement
+
+    def _check_final(self, record: Record, where: str) -> None:
+        """Of all records that are final on some chain, each builds on the one before."""
+        final = self.chains.finality(record.id).final
+        if final < 0:
+            return
+        block, known = self._back_to(record.id, final), self._last_final
+        if known is None:
+            self._last_final = block
+            return
+        before = self.chains.records[known].record.round
+        if self._back_to(block, before) != known and self._back_to(known, final) != block:
+            raise Violation("final", f"{where} shows that another record is final", block, known)
+        if final > before:
+            self._last_final = block
+
+    def _back_to(self, block: RecordId, round_: int) -> RecordId:
+        """The record of a round, or of one before it, on the chain that ends with `block`."""
+        while self.chains.records[block].record.round > round_:
+            block = self.chains.records[block].record.parent
+        return block
 
     def _check_one_chain(self, node: Node, record: Record, where: str) -> None:
         siblings = self.chains.children[record.parent]

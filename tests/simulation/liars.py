@@ -12,8 +12,9 @@ from typing import Any
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.protocol.chain.agreement import SLOT_WINDOW
-from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.ledger import Ledger, snapshot_round
 from distro_node.protocol.member.effects import Effect, Publish, Train
+from distro_node.protocol.member.inputs import Goodbye
 from distro_node.protocol.member.round import Round
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
@@ -31,6 +32,7 @@ from distro_node.protocol.wire.messages import (
     Record,
     RecordId,
     SignedBallot,
+    SnapshotEntry,
     UpdateEntry,
 )
 
@@ -63,8 +65,15 @@ LIES = (
     "wrong size",
 )
 
+HISTORY = "another history"
+"""The founder's lie: it leaves, and writes the history anew from the time when it was alone."""
+
 CONSPIRACY = "conspiracy"
 """A lie of several: they call everybody silent but one, each round another."""
+
+# When the founder leaves, and how long its history gets.
+_LEAVES_AFTER = 8.0
+_FORGED_ROUNDS = 60
 
 # What a flooding liar says now and then, and what a deluge is: more than the bound for one member.
 _FLOOD = 6
@@ -92,6 +101,10 @@ class Liar(Node):
         self._chance = random.Random(f"liar {self.swarm.random.random()}")
         self._heard: list[Envelope] = []
         self._poured = False
+        self._copied: set[ContentId] = set()
+        self._history: Ledger | None = None
+        if HISTORY in self.tells:
+            self.swarm.clock.after(_LEAVES_AFTER, self._rewrite)
 
     @property
     def _current(self) -> Round:
@@ -150,6 +163,8 @@ class Liar(Node):
         return not ("withhold from some" in self.tells and asker.index % 2)
 
     def offers(self, asker: Node) -> Ledger:
+        if self._history is not None:
+            return self._history
         false = self.tells & {"false chain", "stale certificate"}
         if not false or len(self.member.ledger) < 3:
             return self.member.ledger
@@ -192,7 +207,13 @@ class Liar(Node):
     def _copy(self, envelope: Envelope) -> None:
         said = read(envelope)
         assert isinstance(said, Announcement)
-        if said.round == self.member.round and envelope.sender != self.peer:
+        # Once each: two that copy each other's copies would do nothing else for ever.
+        if (
+            said.round == self.member.round
+            and envelope.sender != self.peer
+            and said.update not in self._copied
+        ):
+            self._copied.add(said.update)
             self._say("announcement", self._missized(said) if "wrong size" in self.tells else said)
 
     def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
@@ -389,6 +410,60 @@ class Liar(Node):
         else:
             return checked
         return forged
+
+    def _rewrite(self) -> None:
+        """Leave, and sign the rounds from 0 on once more, alone but for names that round 0 may need and
+        that nobody is behind."""
+        if not self.alive:
+            return
+        self.tell(Goodbye())
+        ledger, swarm = Ledger(self.swarm.manifest, verify=self.swarm.keys.verify), self.swarm
+        request = JoinRequest(0, b"")
+        names = range(800, 799 + swarm.manifest.rounds.start_members)
+        signatures = (
+            swarm.keys.sign(name, "join", swarm.manifest.swarm, encode(request)) for name in names
+        )
+        puppets = tuple(
+            sorted(
+                (
+                    AdmissionEntry(identity(name).peer, request, signed)
+                    for name, signed in zip(names, signatures, strict=True)
+                ),
+                key=lambda entry: entry.peer,
+            )
+        )
+        for round_ in range(_FORGED_ROUNDS):
+            said = Announcement(
+                round_, ledger.head, content_id(b"%d forged" % round_), 1000, 100, 2.0, 666
+            )
+            signature = self.sign("announcement", encode(said)).signature
+            update = UpdateEntry(self.peer, said.update, 1000, 100, 2.0, signature)
+            due = snapshot_round(round_, self.swarm.manifest.rounds.snapshot_interval)
+            size = 4 * self.swarm.manifest.elements
+            record = Record(
+                round=round_,
+                parent=ledger.head,
+                fingerprint=666,
+                updates=(update,) if round_ else (),
+                admitted=() if round_ else puppets,
+                departed=tuple(
+                    DepartureEntry(entry.peer, "silent", 0, b"")
+                    for entry in (puppets if round_ == 1 else ())
+                ),
+                snapshot=SnapshotEntry(due, content_id(b"forged"), size) if due else None,
+            )
+            mask = ledger.membership(round_).mask(entry.peer for entry in puppets)
+            ballot = Ballot(round_, record.parent, 1, record.id, mask)
+            signed = SignedBallot(self.peer, mask, self.sign("finalize", encode(ballot)).signature)
+            certificate = Certificate("finalize", round_, record.parent, 1, record.id, (signed,))
+            ledger.append(Decided(record, certificate))
+        self._history = ledger
+        # Whoever builds on another record makes the others look.
+        other = RecordId(content_id(b"forged"))
+        self._say(
+            "announcement",
+            Announcement(self.member.round, other, content_id(b"forged"), 1000, 100, 2.0, 666),
+        )
 
 
 class _Forged(Ledger):

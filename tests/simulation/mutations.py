@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from distro_node.protocol.chain import agreement, certificates, fork, ledger
+from distro_node.protocol.chain import agreement, certificates, comparing, finality, fork, ledger
 from distro_node.protocol.chain.evidence import RULED_OUT
 from distro_node.protocol.member import fetching, mailbox, member, proposing, replica, round
 from distro_node.protocol.wire.membership import quorum
 
 from .faults import Family
+from .liars import HISTORY
 from .oracle import judging_under
 from .scenario import Failure, Scenario, draw_scenario, run
 
@@ -99,7 +100,9 @@ def run_mutated(scenario: Scenario, mutation: Mutation) -> Failure | None:
 
 
 def _lying(scenario: Scenario, lies: tuple[str, ...]) -> Scenario:
-    liars = tuple((index, lies) for index, _ in scenario.liars)
+    # The founder alone has a history of its own to tell.
+    founder = ((0, lies),) if HISTORY in lies else ()
+    liars = founder or tuple((index, lies) for index, _ in scenario.liars)
     return dataclasses.replace(scenario, liars=liars)
 
 
@@ -201,17 +204,46 @@ def _takes_any_certificate() -> list[Patch]:
 
 
 def _prefers_the_lighter() -> list[Patch]:
-    original = ledger.Ledger.weight_from
+    count, lower = fork._count, fork._lower
+    return [
+        (fork, "_count", lambda *arguments: -count(*arguments)),
+        (fork, "_lower", lambda *arguments: not lower(*arguments)),
+    ]
 
-    def weight(self: Any, since: int, end: int | None = None) -> Any:
-        heavy = original(self, since, end)
-        return heavy._replace(
-            followers=100 - heavy.followers,
-            updates=-heavy.updates,
-            tie=bytes(255 - byte for byte in heavy.tie),
-        )
 
-    return [(fork.Ledger, "weight_from", weight)]
+def _goes_back_behind_what_is_final() -> list[Patch]:
+    """As fork choice was before there was a final prefix: the longer history of two wins."""
+
+    def prefers(ours: Any, other: Any, since: int, **_: Any) -> bool:
+        return len(other) > len(ours)
+
+    patched: list[Patch] = [(module, "prefers", prefers) for module in (fork, comparing)]
+    return [(ledger.Ledger, "floor", property(lambda self: 0)), *patched]
+
+
+def _a_minority_makes_final() -> list[Patch]:
+    return [(finality, "quorum", lambda model, members: 1)]
+
+
+def _who_is_silent_is_not_asked() -> list[Patch]:
+    original = finality._supporters
+
+    def supporters(record: Any) -> Any:
+        contributors, witnesses, gone = original(record)
+        return contributors, witnesses, (*gone, *(entry.peer for entry in record.departed))
+
+    return [(finality, "_supporters", supporters)]
+
+
+def _prefers_what_is_not_final() -> list[Patch]:
+    original = fork.prefers
+
+    def prefers(ours: Any, other: Any, since: int, **options: Any) -> bool:
+        if other.final_round >= since > ours.final_round:
+            return False
+        return original(ours, other, since, **options)
+
+    return [(module, "prefers", prefers) for module in (fork, comparing)]
 
 
 def _ignores_fingerprints() -> list[Patch]:
@@ -343,6 +375,19 @@ MUTATIONS = (
         ("stale certificate",),
     ),
     Mutation("fork choice is reversed", _prefers_the_lighter, "all", 40, "fork choice"),
+    Mutation(
+        "goes back behind what is final",
+        _goes_back_behind_what_is_final,
+        "liars",
+        10,
+        "final",
+        (HISTORY,),
+    ),
+    Mutation("a minority makes records final", _a_minority_makes_final, "network", 40, "progress"),
+    Mutation(
+        "who is silent is not asked", _who_is_silent_is_not_asked, "network", 40, "fork choice"
+    ),
+    Mutation("what is final weighs nothing", _prefers_what_is_not_final, "network", 40, "progress"),
     Mutation(
         "fingerprints are not compared",
         _ignores_fingerprints,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.protocol.chain.comparing import Rests
-from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.ledger import Checkpoint, Ledger
 from distro_node.protocol.chain.replaying import choose_state
 from distro_node.protocol.member.effects import (
     Apply,
@@ -89,6 +89,8 @@ class Disk:
     snapshots: dict[int, SnapshotEntry] = field(default_factory=dict)
     salt: int = 0
     """Grows from start to start: no two updates of a node are the same."""
+    checkpoint: Checkpoint | None = None
+    """The last record that it knew to be final."""
     trainer: ToyTrainer | None = None
     """The momentum; it is written as it changes."""
 
@@ -97,6 +99,7 @@ class Disk:
         clock on the wall, which starts count by, is no part of it."""
         others = [other for other in others if other is not self]
         self.entries.clear()
+        self.checkpoint = None
         self.said.clear()
         self.made.clear()
         self.blobs.difference_update(*(other.blobs for other in others))
@@ -142,7 +145,12 @@ class Node:
 
     def start(self) -> None:
         """Read the disk, load the newest snapshot, begin to tick."""
-        ledger = Ledger(self.swarm.manifest, verify=self.swarm.keys.verify)
+        disk = self.disk
+        # Who has nothing comes by a link, from whoever is there.
+        disk.checkpoint = disk.checkpoint or (None if disk.entries else self.swarm.checkpoint(self))
+        ledger = Ledger(
+            self.swarm.manifest, verify=self.swarm.keys.verify, checkpoint=disk.checkpoint
+        )
         for decided in self.disk.entries:
             ledger.append(decided)
         self.member = Member(
@@ -281,6 +289,7 @@ class Node:
                     swarm.now, self.index, "decides", decided.record.round, decided.record.id
                 )
                 self.write("entry", self.disk.entries, decided)
+                self._keep_checkpoint()
             case AskSync(round_):
                 if not self._syncing:
                     self._syncing = True
@@ -304,6 +313,11 @@ class Node:
         """Send a message to everybody."""
         self.swarm.watch.published(self, envelope)
         self.swarm.gossip(self, envelope)
+
+    def _keep_checkpoint(self) -> None:
+        ledger, known = self.member.ledger, self.disk.checkpoint
+        if ledger.binding and ledger.final_round > (known.round if known is not None else -1):
+            self.disk.checkpoint = ledger.final
 
     def load(self, *, certified_only: bool) -> None:
         """Load an own snapshot that will do, or the newest certified one from somebody who has it."""

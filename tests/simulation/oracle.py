@@ -6,9 +6,9 @@ signatures and the account of who is a member are shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
@@ -17,7 +17,7 @@ from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.membership import Membership
-from distro_node.protocol.wire.messages import Certificate, Decided, RecordId
+from distro_node.protocol.wire.messages import Certificate, Decided, Record, RecordId
 
 from .keys import Keys
 
@@ -82,6 +82,36 @@ def judge(
     return Judgement(problem, discounted, needed)
 
 
+@dataclass(frozen=True)
+class Finality:
+    """What is final on a chain."""
+
+    final: int
+    justified: int
+    earlier: frozenset[PeerId]
+    """The finality set before the last one."""
+    members: frozenset[PeerId]
+    since: int
+    """The first round of which anything counts for the next final record."""
+    said: frozenset[tuple[PeerId, int, int]] = frozenset()
+    left: Mapping[PeerId, int] = field(default_factory=dict)
+    reached: Mapping[int, int] = field(default_factory=dict)
+    """What was justified after each record since."""
+
+
+def _went_on(chain: Ledger, fork: int) -> dict[PeerId, int]:
+    """Who went on with a chain, and when it was last admitted there."""
+    found: dict[PeerId, int] = {}
+    for number in range(fork, len(chain)):
+        record = chain[number].record
+        found |= {ballot.peer: -1 for ballot in chain[number].certificate.ballots}
+        found |= {entry.peer: -1 for entry in record.updates if number > fork}
+    for number in range(fork, len(chain)):
+        admitted = {entry.peer for entry in chain[number].record.admitted}
+        found |= {peer: number for peer in admitted if peer in found}
+    return found
+
+
 class Chains:
     """Every chain that anybody followed, as a tree of records, each checked once by a fresh ledger."""
 
@@ -93,6 +123,8 @@ class Chains:
         self._home: dict[RecordId, tuple[Ledger, int]] = {fresh.head: (fresh, 0)}
         self._judged: dict[tuple[RecordId, Certificate], Judgement] = {}
         self._leaders: dict[RecordId, list[PeerId]] = {}
+        founder = frozenset({manifest.founder})
+        self._finality = {fresh.head: Finality(-1, -1, founder, founder, 0)}
         self.records: dict[RecordId, Decided] = {}
         self.children: dict[RecordId, dict[RecordId, list[Judgement]]] = {}
         """By parent, the records that were decided after it, with their certificates."""
@@ -120,9 +152,9 @@ class Chains:
             membership = self.membership(parent)
             if membership is None:
                 return None
-            self._leaders[parent] = sorted(
-                membership.since, key=lambda peer: content_id(parent + peer)
-            )
+            swarm, round_ = self._manifest.swarm, self._home[parent][1]
+            circle = sorted(membership.since, key=lambda peer: content_id(swarm + peer))
+            self._leaders[parent] = circle[round_ % len(circle) :] + circle[: round_ % len(circle)]
         leaders = self._leaders[parent]
         return leaders[(slot - 1) % len(leaders)]
 
@@ -138,20 +170,84 @@ class Chains:
                 self._judged[key] = self._judge(decided)
         return self._judged[key]
 
-    def claim(self, ours: Ledger, fork: int) -> tuple[int, int, bytes]:
-        """What speaks for a chain since a fork: who went on with it, how much, and the lot."""
-        in_force = self.membership(ours.parent(fork)) or ()
-        followers: set[PeerId] = set()
-        updates = 0
-        for number in range(fork, len(ours)):
-            signers = {ballot.peer for ballot in ours[number].certificate.ballots}
-            followers |= {peer for peer in signers if peer in in_force}
-            for entry in ours[number].record.updates:
-                if entry.peer in in_force:
-                    updates += 1
-                    followers |= {entry.peer} if number > fork else set()
-        lot = bytes(255 - byte for byte in ours[fork].record.id) if fork < len(ours) else b""
-        return len(followers), updates, lot
+    def prefers(
+        self, peer: PeerId, ours: Ledger, theirs: Ledger, fork: int, *, alone: bool
+    ) -> bool:
+        """Whether a member that was heard on `ours` should change to `theirs`, which parted from it
+        before round `fork`. `alone` says that nobody is left on its chain."""
+        common = self.finality(ours.parent(fork))
+        mine, other = (self.finality(chain.head) for chain in (ours, theirs))
+        if mine.final >= fork or other.final >= fork:
+            return mine.final < fork
+        if mine.justified >= fork:
+            return False
+        lower = theirs[fork].record.id < ours[fork].record.id
+        if alone and peer in self._members(theirs.head):
+            return lower
+        here, there = _went_on(ours, fork), _went_on(theirs, fork)
+        for voters in (common.members, self._members(ours.parent(fork))):
+            ayes = sum(p in voters and there[p] >= here.get(p, -1) for p in there)
+            noes = sum(p in voters and here[p] >= there.get(p, -1) for p in here)
+            if ayes != noes:
+                return ayes > noes
+        return lower
+
+    def finality(self, parent: RecordId) -> Finality:
+        """How finality stands after a record that was decided, worked out from the definitions."""
+        missing: list[RecordId] = []
+        while parent not in self._finality:
+            missing.append(parent)
+            parent = self.records[parent].record.parent
+        for block in reversed(missing):
+            self._finality[block] = self._finality_after(self.records[block].record)
+        return self._finality[missing[0] if missing else parent]
+
+    def _members(self, parent: RecordId) -> tuple[PeerId, ...]:
+        membership = self.membership(parent)
+        return membership.peers if membership is not None else ()
+
+    def _finality_after(self, record: Record) -> Finality:
+        before, now = self._finality[record.parent], record.round
+        gone = {entry.peer for entry in record.departed if entry.reason == "left"}
+        gone |= {proof.peer for proof in record.evidence}
+        heirs = frozenset(self._members(record.id))
+        sets = [voters - gone or heirs for voters in (before.earlier, before.members)]
+        left = {**before.left, **dict.fromkeys(gone, now)}
+        # Who said in which round that it stood on this chain, and in which record it is written.
+        said = {*before.said, *((entry.peer, now, now) for entry in record.updates)}
+        said |= {(entry.peer, now - 1, now) for entry in record.witnesses}
+        said = {entry for entry in said if entry[1] >= before.since}
+
+        def quorum(rounds: range, written: int) -> bool:
+            heard = {peer for peer, round_, at in said if round_ in rounds and at <= written}
+            model = self._manifest.fault_model
+            return all(len(voters & heard) >= least_quorum(model, len(voters)) for voters in sets)
+
+        def justified(written: int) -> int:
+            found = (
+                r
+                for r in range(written, before.final, -1)
+                if quorum(range(r + 1, written + 1), written)
+            )
+            return next(found, before.final)
+
+        reached = {before.since - 1: before.final, **before.reached, now: justified(now)}
+        most = max(before.justified, reached[now])
+        final = max(
+            reached[known]
+            for known in reached
+            if known == before.since - 1 or quorum(range(known + 1, now + 1), now)
+        )
+        if final == before.final:
+            return Finality(
+                final, most, sets[0], sets[1], before.since, frozenset(said), left, reached
+            )
+        left = {peer: at for peer, at in left.items() if at > final}
+        at_final = record
+        while at_final.round > final:
+            at_final = self.records[at_final.parent].record
+        members = frozenset(self._members(at_final.id)) - left.keys() or sets[1]
+        return Finality(final, most, sets[1], members, now + 1, frozenset(), left)
 
     def _judge(self, decided: Decided) -> Judgement:
         record = decided.record

@@ -14,6 +14,7 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.comparing import Comparison
+from distro_node.protocol.chain.ledger import Checkpoint
 from distro_node.protocol.chain.sync import Answer, Question, answer_to, likely_first
 from distro_node.protocol.member.effects import FetchUpdate
 from distro_node.protocol.member.inputs import Connected, Disconnected, Recalled
@@ -114,6 +115,15 @@ class Swarm:
         node = self._by_index.get(index)
         return node if node is not None and node.alive else None
 
+    def checkpoint(self, guest: Node) -> Checkpoint | None:
+        """What a link to the swarm carries that somebody honest gives away now."""
+        honest = [
+            node for node in self.alive if node is not guest and node.index not in self.watch.liars
+        ]
+        return next(
+            (node.member.ledger.final for node in honest if node.member.ledger.binding), None
+        )
+
     def number(self, peer: PeerId | None) -> int | None:
         """The number of a peer."""
         return None if peer is None else self._numbers.get(peer)
@@ -194,8 +204,8 @@ class Swarm:
         abandoned = asker.member.is_abandoned(asker.now)
         peers = [node.peer for node in near]
         ours = asker.member.ledger
-        comparison = Comparison(ours, peers, asker.rests, abandoned=abandoned)
-        self._carry_out(asker, comparison, lambda: asker.compared(comparison.better))
+        comparison = Comparison(ours, peers, asker.rests, me=asker.peer, abandoned=abandoned)
+        self._carry_out(asker, comparison, lambda: asker.compared(comparison.better_than(ours)))
 
     # Updates and snapshots
 

@@ -5,7 +5,7 @@ here fails after a change, the change speaks another language than the nodes out
 it is a new protocol version (`PROTOCOL_VERSION` in protocol/wire/manifest.py): raise it, then write the
 file anew and commit both:
 
-    PYTHONPATH=tests .venv/bin/python tests/protocol/test_golden.py
+    PYTHONPATH=tests .venv/bin/python tests/wire/test_golden.py
 """
 
 from __future__ import annotations

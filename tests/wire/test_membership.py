@@ -59,15 +59,30 @@ def test_masks_of_another_membership(mask: bytes) -> None:
     assert caught.value.reason == "invalid"
 
 
-def test_leaders_are_everybody_in_an_order_of_each_record() -> None:
+def test_everybody_leads_in_turn() -> None:
     chain = Chain(7)
-    orders = set()
-    for _ in range(5):
-        leaders = chain.membership.leaders(chain.ledger.head)
+    first = set()
+    for _ in range(7):
+        leaders = chain.leaders
         assert sorted(leaders) == list(chain.membership.peers)
-        orders.add(leaders)
+        first.add(leaders[0])
         chain.grow()
-    assert len(orders) == 5
+        assert chain.leaders == (*leaders[1:], leaders[0])
+    assert first == set(chain.membership.peers)
+
+
+def test_no_proposer_has_a_say_in_who_leads_next() -> None:
+    """Records that differ in what their maker may vary, here what it says it trained on."""
+    chain = Chain(7)
+    me = chain.leaders[0]
+    others = [chain.update(peer) for peer in chain.membership.peers if peer != me]
+    seen = set()
+    for tokens in range(20):
+        varied = chain.fork()
+        varied.grow(updates=[*others, varied.update(me, tokens=tokens)])
+        seen.add((varied.ledger.head, varied.leaders))
+    assert len({head for head, _ in seen}) == 20
+    assert len({leaders for _, leaders in seen}) == 1
 
 
 def test_records_change_the_membership() -> None:

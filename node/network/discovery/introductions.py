@@ -38,6 +38,7 @@ from ..errors import BadAddress, DialError, RequestError
 from ..events import PeerDown
 from ..hearsay import Scope, Word, scope_of
 from ..network import Network
+from ..scopes import shielded
 from .peers_file import PeersFile
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ _SETTLED_SECONDS = 30.0
 _FIRST_RETRY_SECONDS = 1.0
 _LAST_RETRY_SECONDS = 30.0
 _SAVE_SECONDS = 10.0
+_LAST_SAVE_SECONDS = 5.0
 _MEMBERS_ASKED = 3
 _CONCURRENT_DIALS = 8
 # Between the addresses of one peer, as in "happy eyeballs" (RFC 8305).
@@ -216,7 +218,7 @@ class Introducer:
                 nursery.start_soon(self._follow_suggestions)
                 nursery.start_soon(self._save_regularly)
         finally:
-            with trio.CancelScope(shield=True):
+            with shielded(_LAST_SAVE_SECONDS):
                 await self._save()
 
     async def _watch_peers(self) -> None:
