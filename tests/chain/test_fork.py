@@ -281,6 +281,60 @@ def test_nobody_goes_back_behind_what_is_final(chain: Chain) -> None:
     assert chain.ledger.floor == chain.ledger.final_round + 1
 
 
+def test_nothing_before_the_last_final_record_is_asked_for(chain: Chain) -> None:
+    """Whoever has another record there is asked once, for ids alone, and blamed for nothing."""
+    early = chain.fork()
+    for _ in range(6):
+        chain.grow()
+    other = split(early, chain.membership.peers[1:], 9)
+    questions: list[Question] = []
+
+    def answering(question: Question) -> Answer | None:
+        questions.append(question)
+        return answers(other.ledger)(question)
+
+    assert compared(chain.ledger, answering) is None
+    assert [question.most for question in questions] == [0]
+    assert min(questions[0].probes) == chain.ledger.final_round
+
+
+def test_what_became_final_meanwhile_is_kept(chain: Chain) -> None:
+    """Our chain grows while another is looked at."""
+    peers = chain.membership.peers
+    ours, theirs = split(chain, peers[:2], 2), split(chain, peers[2:], 3)
+    fork = len(chain.ledger)
+    ours.ledger.binding = True
+    comparison = Comparison(
+        ours.ledger.truncated(len(ours.ledger)), [peers[0]], Rests(), me=peers[0], abandoned=False
+    )
+    while not comparison.done:
+        for question in comparison.questions(0.0):
+            assert not comparison.answered(question.peer, answers(theirs.ledger)(question), 0.0)
+    assert comparison.better_than(ours.ledger) is comparison.better is not None
+    back = [who for who in range(5) if identity(who).peer in peers[2:]]
+    ours.grow(admitted=[ours.admission(who) for who in back])
+    for _ in range(4):
+        ours.grow()
+    assert ours.ledger.final_round >= fork
+    assert comparison.better_than(ours.ledger) is None
+
+
+def test_entries_of_another_round_than_was_asked_for_are_a_lie(chain: Chain) -> None:
+    peers = chain.membership.peers
+    ours, theirs = split(chain, peers[:2], 3), split(chain, peers[2:], 3)
+    for first in (len(chain.ledger) - 1, len(chain.ledger) + 1):
+
+        def answering(question: Question, first: int = first) -> Answer | None:
+            true = answers(theirs.ledger)(question)
+            assert true is not None
+            run = entries(theirs, first) if question.most else []
+            return Answer(true.height, true.ids, at_hand=run)
+
+        with pytest.raises(ProtocolError) as caught:
+            compared(ours.ledger, answering)
+        assert caught.value.reason == "wrong_parent"
+
+
 def test_a_chain_with_a_final_record_wins_over_one_with_more_followers(chain: Chain) -> None:
     """A crowd that was admitted after the last final record is no match for the members before."""
     peers = chain.membership.peers
