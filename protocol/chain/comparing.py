@@ -109,12 +109,12 @@ class Comparison:
 
     def better_than(self, ours: Ledger) -> Ledger | None:
         """The chain to follow instead of `ours`, which may have grown since: what has become final
-        meanwhile is not given up."""
-        if self.better is None:
+        or justified meanwhile is not given up."""
+        better, fork = self.better, self._fork
+        if better is None or fork < ours.floor:
             return None
-        fork, abandoned = self._fork, self._abandoned
-        preferred = prefers(ours, self.better, fork, me=self._me, abandoned=abandoned)
-        return self.better if preferred else None
+        bound = ours.binding and ours.justified_round >= fork > better.final_round
+        return None if bound else better
 
     def deadline(self, now: float) -> float:
         """When to call `questions` again at the latest."""
