@@ -38,6 +38,7 @@ from ..errors import BadAddress, DialError, RequestError
 from ..events import PeerDown
 from ..hearsay import Scope, Word, scope_of
 from ..network import Network
+from ..scopes import shielded
 from .peers_file import PeersFile
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ MAX_CONNECTED = 64
 _MAX_HEARD = 512
 _HEARD_SECONDS = 600.0
 _MAX_SUGGESTIONS = 64
+_SAVE_AT_END_SECONDS = 5.0
 _ASK_SECONDS = 5.0
 _DIAL_SECONDS = 5.0
 # Three more stops on the way, and the relay's line may be full.
@@ -216,7 +218,7 @@ class Introducer:
                 nursery.start_soon(self._follow_suggestions)
                 nursery.start_soon(self._save_regularly)
         finally:
-            with trio.CancelScope(shield=True):
+            with shielded(_SAVE_AT_END_SECONDS):
                 await self._save()
 
     async def _watch_peers(self) -> None:
