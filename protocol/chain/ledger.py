@@ -58,7 +58,7 @@ class Ledger:
         verify: Verify = verify_detached,
         spill: Spill | None = None,
     ) -> None:
-        """`spill` takes the older entries; without one all are kept in memory."""
+        """`spill` takes the entries' bytes; without one all are kept in memory."""
         self.swarm = manifest.swarm
         self.manifest = manifest
         self.order = order_of(manifest)
