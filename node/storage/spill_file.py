@@ -1,7 +1,7 @@
 """Older ledger entries on disk, out of memory.
 
 A file without a name, which is gone with the process: the ledger's own file is what a restart reads, and
-what is on this spill may belong to a chain that was dropped.
+what is in this file may belong to a chain that was dropped.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ _LENGTH_BYTES = 4
 
 
 class SpillFile:
-    """A spill for `protocol.entries`, in `folder`. Raises `OSError` where no file can be made, and
-    when one cannot be read; an entry that cannot be written (a full disk) stays in memory."""
+    """A spill file for `protocol.chain.entries`, in `folder`.
+
+    Raises `OSError` where no file can be made, and when one cannot be read; an entry that cannot be
+    written (a full disk) stays in memory.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115  (closes with us)

@@ -1,9 +1,9 @@
-"""A ledger's entries: the bytes of all on a spill, the latest at hand as objects, too.
+"""A ledger's entries: the bytes of all in a spill file, the latest at hand as objects, too.
 
 A round's entry is some kilobytes of objects, and a run has tens of thousands of rounds, of which all but
 the last are read when a newcomer asks for them and hardly ever else. So a node gives its ledger a spill
-on its disk: its memory does not grow with them, and others are answered with the very bytes that lie
-there. A ledger without a spill keeps all at hand.
+file on its disk: its memory does not grow with them, and others are answered with the very bytes that
+lie there. A ledger without one keeps all at hand.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Spill(Protocol):
 
 
 class Entries:
-    """The entries of rounds 0, 1, 2 … Only ever appended to, so copies may share a spill."""
+    """The entries of rounds 0, 1, 2 … Only ever appended to, so copies may share a spill file."""
 
     def __init__(self, spill: Spill | None = None) -> None:
         self._spill = spill
-        # Where each is on the spill, and the latest themselves.
+        # Where each is in the spill file, and the latest themselves.
         self._places: list[int] = []
         self._latest: list[Decided] = []
         self._length = 0
@@ -77,7 +77,7 @@ class Entries:
         return (self[number] for number in range(round, len(self)))
 
     def before(self, round: int) -> Entries:
-        """Those before `round`, on the same spill."""
+        """Those before `round`, in the same spill file."""
         copy = Entries(self._spill)
         copy._places = self._places[:round]
         copy._latest = self._latest[: max(0, len(self._latest) - (self._length - round))]

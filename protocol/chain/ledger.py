@@ -58,7 +58,7 @@ class Ledger:
         spill: Spill | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> None:
-        """`spill` takes the older entries; without one all are kept in memory. A chain without the
+        """`spill` takes the entries' bytes; without one all are kept in memory. A chain without the
         record of the `checkpoint` is refused."""
         self.swarm = manifest.swarm
         self.manifest = manifest

@@ -11,26 +11,54 @@ from fractions import Fraction
 
 from ..wire.manifest import ScheduleSpec
 
+_BITS = 128
+# π in units of 2⁻¹²⁸, rounded down.
+_PI = 0x3_243F6A88_85A308D3_13198A2E_03707344
+
 
 def learning_rate(schedule: ScheduleSpec, round_number: int) -> float:
     """The learning rate of a round, counted from 1; a float that float32 represents exactly.
 
-    It rises linearly and reaches `peak` in round `warmup_rounds`, stays there, and falls linearly
-    over the last `decay_rounds` to `final` × `peak` in round `total_rounds`, where it remains.
-    Without decay rounds it stays at the peak.
+    It rises linearly, reaches `peak` in round `warmup_rounds` and `final` × `peak` in round
+    `total_rounds`, where it remains. With the shape `wsd` it stays at the peak and falls linearly over
+    the last `decay_rounds`; without decay rounds it does not fall. With `linear` and `cosine` it falls
+    from the end of the warm-up on.
 
     Raises `ValueError` for a round below 1.
     """
     if round_number < 1:
         raise ValueError(f"rounds count from 1, not {round_number}")
     peak = Fraction(schedule.peak)
-    decay_start = schedule.total_rounds - schedule.decay_rounds
+    whole = schedule.total_rounds - schedule.warmup_rounds
+    decay = schedule.decay_rounds if schedule.shape == "wsd" else whole
+    decay_start = schedule.total_rounds - decay
     if round_number < schedule.warmup_rounds:
         return nearest_float32(peak * round_number / schedule.warmup_rounds)
-    if schedule.decay_rounds == 0 or round_number <= decay_start:
+    if decay == 0 or round_number <= decay_start:
         return nearest_float32(peak)
-    done = Fraction(min(round_number - decay_start, schedule.decay_rounds), schedule.decay_rounds)
+    done = Fraction(min(round_number - decay_start, decay), decay)
+    if schedule.shape == "cosine":
+        done = (1 - cosine(done)) / 2
     return nearest_float32(peak * (1 - done * (1 - Fraction(schedule.final))))
+
+
+def cosine(half_turns: Fraction) -> Fraction:
+    """cos(π·`half_turns`) for 0 to 1, in whole numbers of 2⁻¹²⁸, wrong by less than 2⁻¹²⁰.
+
+    The Taylor series, each term rounded down: whole numbers alone, so every machine has the same.
+    """
+    if half_turns > Fraction(1, 2):
+        return -cosine(1 - half_turns)
+    angle = _PI * half_turns.numerator // half_turns.denominator
+    square = angle * angle >> _BITS
+    term = total = 1 << _BITS
+    sign, count = 1, 0
+    while term:
+        count += 2
+        term = (term * square >> _BITS) // (count * (count - 1))
+        sign = -sign
+        total += sign * term
+    return Fraction(total, 1 << _BITS)
 
 
 def nearest_float32(value: Fraction) -> float:

@@ -18,7 +18,7 @@ from .encoding import decode, decode_plain, encode
 from .errors import ProtocolError
 from .structure import ADDITION, Length, Range
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 # A manifest is fetched before anything about its sender is known. The largest honest part is the
 # parameter table: 20,000 tensors at 50 bytes.
@@ -118,15 +118,23 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSpec:
-    """Learning rate by round: linear warm-up, a plateau, a linear decay to `final` × peak."""
+    """Learning rate by round: linear warm-up, then as `shape` says down to `final` × peak."""
 
     peak: Annotated[float, Range(0.0, 1.0)] = 2e-3
     warmup_rounds: Annotated[int, Range(0, 2**31)] = 10
     total_rounds: Annotated[int, Range(1, 2**31)] = 1000
     decay_rounds: Annotated[int, Range(0, 2**31)] = 0
     final: Fraction = 0.1
+    shape: Literal["wsd", "linear", "cosine"] = field(default="wsd", metadata=ADDITION)
+    """`wsd` (warm-up, stable, decay): a plateau, then a straight line over the last `decay_rounds`.
+    `linear`: a straight line from the end of the warm-up on. `cosine`: half a cosine from there on."""
 
     def __post_init__(self) -> None:
+        if self.shape != "wsd" and self.decay_rounds:
+            raise ValueError(
+                f"decay_rounds ({self.decay_rounds}) belongs to shape 'wsd': with {self.shape!r} the "
+                "rate falls from the end of the warm-up on"
+            )
         if self.warmup_rounds + self.decay_rounds > self.total_rounds:
             raise ValueError(
                 f"warmup_rounds ({self.warmup_rounds}) and decay_rounds ({self.decay_rounds}) "

@@ -1,4 +1,4 @@
-"""Ledger entries lie on a spill, and nothing about the ledger tells the difference."""
+"""Ledger entries lie in a spill file, and nothing about the ledger tells the difference."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROUNDS = 2 * AT_HAND + 40
 
 
 class Drawer:
-    """A spill that can be counted."""
+    """A spill file that can be counted."""
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from distro_node.protocol.codec.schedule import learning_rate, nearest_float32
+from distro_node.protocol.codec.schedule import cosine, learning_rate, nearest_float32
 from distro_node.protocol.wire.manifest import ScheduleSpec
 from hypothesis import given
 from hypothesis import strategies as st
 
+# Frozen: another value here would tear a swarm apart.
+GOLDEN_COSINE = [970045207, 965951749, 942130605]
 SCHEDULE = ScheduleSpec(
     peak=2.0**-8, warmup_rounds=4, total_rounds=100, decay_rounds=10, final=0.25
 )
@@ -33,6 +36,44 @@ def test_without_warm_up_and_decay_it_is_constant() -> None:
 def test_warm_up_may_meet_the_decay() -> None:
     triangle = ScheduleSpec(peak=1.0, warmup_rounds=2, decay_rounds=2, total_rounds=4, final=0.0)
     assert [learning_rate(triangle, r) for r in range(1, 6)] == [0.5, 1.0, 0.5, 0.0, 0.0]
+
+
+def test_a_line_from_the_warm_up_on() -> None:
+    line = ScheduleSpec(peak=1.0, warmup_rounds=2, total_rounds=6, final=0.5, shape="linear")
+    rates = [learning_rate(line, r) for r in range(1, 9)]
+    assert rates == [0.5, 1.0, 0.875, 0.75, 0.625, 0.5, 0.5, 0.5]
+
+
+def test_half_a_cosine_from_the_warm_up_on() -> None:
+    half = ScheduleSpec(peak=1.0, warmup_rounds=2, total_rounds=6, final=0.0, shape="cosine")
+    rates = [learning_rate(half, r) for r in range(1, 8)]
+    expected = [0.5, *((1 + math.cos(math.pi * i / 4)) / 2 for i in range(5)), 0.0]
+    assert rates == pytest.approx(expected, abs=1e-7)
+    # In the middle to the bit.
+    assert (rates[1], rates[3], rates[5], rates[6]) == (1.0, 0.5, 0.0, 0.0)
+
+
+def test_the_reports_schedule() -> None:
+    """Table 1 of the DisTrO report: 4e-4 to 4e-5 by a cosine over 25,000 steps, warm-up 400."""
+    report = ScheduleSpec(
+        peak=4e-4, warmup_rounds=400, total_rounds=25_000, final=0.1, shape="cosine"
+    )
+    assert learning_rate(report, 1) == pytest.approx(1e-6)
+    assert learning_rate(report, 400) == pytest.approx(4e-4)
+    assert learning_rate(report, 12_700) == pytest.approx(2.2e-4)
+    assert learning_rate(report, 25_000) == learning_rate(report, 30_000) == pytest.approx(4e-5)
+    bits = [int(np.float32(learning_rate(report, r)).view(np.uint32)) for r in (401, 9999, 24_999)]
+    assert bits == GOLDEN_COSINE
+
+
+@given(st.fractions(0, 1))
+def test_the_cosine_is_the_cosine(half_turns: Fraction) -> None:
+    assert abs(float(cosine(half_turns)) - math.cos(math.pi * float(half_turns))) < 1e-15
+
+
+def test_only_a_plateau_has_decay_rounds() -> None:
+    with pytest.raises(ValueError, match="belongs to shape 'wsd'"):
+        ScheduleSpec(shape="cosine", decay_rounds=10)
 
 
 def test_rounds_count_from_one() -> None:

@@ -12,6 +12,7 @@ import pytest
 from distro_node.node.create.manifest_file import ManifestFile, read_manifest_file
 from distro_node.node.create.model_config import complete_model, read_checkpoint_config
 from distro_node.node.errors import ExitCode, UserError
+from distro_node.protocol.wire.manifest import ScheduleSpec
 from distro_node.protocol.wire.structure import StructureError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,10 +131,14 @@ def test_the_large_example_is_what_it_says(checkout: Path) -> None:
     file = shipped("llama-1.2b.toml", checkout)
     assert parameters(file.model) == pytest.approx(1.2046e9, rel=1e-3)
     assert file.optimizer.top_k == 7
-    assert file.rounds.sequences * file.data.sequence_length == 1 << 20
+    assert file.rounds.sequences * file.data.sequence_length == 1 << 22
     complete_model(file.model, vocabulary=32_000, sequence_length=2048)
-    # 25,000 steps of 4.2 million tokens, as in the report, in rounds of one million.
-    assert file.schedule.total_rounds * (1 << 20) == pytest.approx(105e9, rel=0.01)
+    # As in the report's table 1.
+    assert file.schedule == ScheduleSpec(
+        peak=4e-4, warmup_rounds=400, total_rounds=25_000, final=0.1, shape="cosine"
+    )
+    assert file.schedule.total_rounds << 22 == pytest.approx(105e9, rel=0.01)
+    assert file.optimizer.weight_decay == 0.1
 
 
 # --- the model's configuration -------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The spill on disk."""
+"""The spill file."""
 
 from __future__ import annotations
 
