@@ -24,6 +24,7 @@ from distro_node.protocol.chain.sync import (
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList, decode_blob_list
 from distro_node.protocol.wire.encoding import decode, encode
 from distro_node.protocol.wire.manifest import (
+    PROTOCOL_VERSION,
     AdmissionSpec,
     DataSpec,
     Manifest,
@@ -88,7 +89,7 @@ def _signature(number: int) -> bytes:
 PEERS = sorted(_peer(number) for number in range(3))
 
 MANIFEST = Manifest(
-    version=1,
+    version=PROTOCOL_VERSION,
     name="golden",
     task="causal_lm",
     seed=2**62 + 1,
