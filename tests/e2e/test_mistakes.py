@@ -16,6 +16,7 @@ import torch
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 from distro_node.protocol.wire.swarm_id import Invite, invite_text, parse_invite, swarm_text
 from e2e.program import Program, wait_for
 from e2e.support import Node, Swarm, check_agreement, wait_for_round
@@ -90,11 +91,11 @@ def test_who_waits_is_there_when_the_bootstrap_peer_and_the_founder_are(swarm: S
 
 
 def test_a_swarm_of_another_version(swarm: Swarm) -> None:
-    newer = dataclasses.replace(swarm.manifest, version=2)
+    newer = dataclasses.replace(swarm.manifest, version=PROTOCOL_VERSION + 1)
     BlobStore(swarm.root / "old" / "blobs").put(newer.encode())
     os.chmod(swarm.root / "old", 0o700)
     link = swarm_text(newer.swarm)
-    join(swarm, "old", link).refused_with(ExitCode.VERSION, "version 2")
+    join(swarm, "old", link).refused_with(ExitCode.VERSION, f"version {PROTOCOL_VERSION + 1}")
 
 
 def test_a_ticket_that_was_cut_short(swarm: Swarm) -> None:
