@@ -42,6 +42,7 @@ Reason = Literal[
     "bad_hash",
     "bad_signature",
     "certificate",
+    "checkpoint",
     "equivocation",
     "evidence",
     "frozen",

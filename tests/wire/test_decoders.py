@@ -17,6 +17,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList, decode_blob_list
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 from distro_node.protocol.wire.structure import Length, Range
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -92,7 +93,7 @@ def instances(cls: Any) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
     fields = {name: values_of(hint) for name, hint in hints.items()}
     if cls.__name__ == "Manifest":
-        fields["version"] = st.just(1)
+        fields["version"] = st.just(PROTOCOL_VERSION)
     return st.fixed_dictionaries(fields).map(lambda made: _build(cls, made)).filter(bool)
 
 
