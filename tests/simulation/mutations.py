@@ -384,9 +384,7 @@ MUTATIONS = (
         (HISTORY,),
     ),
     Mutation("a minority makes records final", _a_minority_makes_final, "network", 40, "progress"),
-    Mutation(
-        "who is silent is not asked", _who_is_silent_is_not_asked, "network", 40, "fork choice"
-    ),
+    Mutation("who is silent is not asked", _who_is_silent_is_not_asked, "network", 40, "progress"),
     Mutation("what is final weighs nothing", _prefers_what_is_not_final, "network", 40, "progress"),
     Mutation(
         "fingerprints are not compared",
