@@ -381,7 +381,6 @@ class Runner:
                 self._dispatch(Heard(envelope))
             except ProtocolError as error:
                 self._network.traffic.reject(error.reason)
-            await trio.lowlevel.checkpoint()
         return True
 
     async def _recall(self, round: int) -> None:

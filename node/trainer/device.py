@@ -71,8 +71,8 @@ def allocated_bytes(device: torch.device) -> int:
 
 def sequence_bytes(config: dict[str, Any], sequence_length: int, vocabulary: int) -> int:
     """An estimate of what one sequence in a micro-batch needs beside the model."""
-    hidden = _whole(config, "hidden_size", "n_embd", "d_model")
-    layers = _whole(config, "num_hidden_layers", "n_layer", "num_layers")
+    hidden = _whole(config, "hidden_size", "n_embd")
+    layers = _whole(config, "num_hidden_layers", "n_layer")
     per_token = _BYTES_A_HIDDEN_UNIT * hidden * layers + _BYTES_A_LOGIT * vocabulary
     return sequence_length * per_token
 

@@ -71,9 +71,9 @@ class Ledger:
         self._entries = Entries(spill)
         self._ids: list[RecordId] = []
         self._memberships: list[Membership] = [founding(manifest.founder)]
+        self._finality = Finality(manifest.fault_model, self._memberships[0])
         # What each round from 1 on deals: four bytes a lane for a round that lost samples, shared by
         # those after it that did not.
-        self._finality = Finality(manifest.fault_model, self._memberships[0])
         self._deals = [Deal(1)]
         if manifest.rounds.overlap:
             self._deals.append(self._deals[0].then(self._deals[0], [], self.order.lanes))

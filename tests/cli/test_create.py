@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import create_identity, load_identity
-from distro_node.node.create import new_swarm as creation
+from distro_node.node.create import new_swarm
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.blob_store import BlobStore, DiskFull
@@ -55,7 +55,7 @@ def initialised(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         table = (ParameterSpec(name="weight", shape=(25, 4)),)
         return InitialModel(table, listed.encode(), 400)
 
-    monkeypatch.setattr(creation, "initialise_model", initialise_model)
+    monkeypatch.setattr(new_swarm, "initialise_model", initialise_model)
     return asked
 
 
@@ -273,7 +273,7 @@ def test_what_the_trainer_says_is_passed_on(
     async def initialise_model(*_: object) -> InitialModel:
         raise error
 
-    monkeypatch.setattr(creation, "initialise_model", initialise_model)
+    monkeypatch.setattr(new_swarm, "initialise_model", initialise_model)
     command("create", run, "--data-dir", home / "data").refused_with(code)
     assert DataDir(home / "data").known_swarms() == []
 
@@ -282,7 +282,7 @@ def test_a_bug_of_the_trainer_is_a_bug(command, run: Path, home: Path, monkeypat
     async def initialise_model(*_: object) -> InitialModel:
         raise TrainerFailed("internal", "KeyError")
 
-    monkeypatch.setattr(creation, "initialise_model", initialise_model)
+    monkeypatch.setattr(new_swarm, "initialise_model", initialise_model)
     monkeypatch.setattr("tempfile.tempdir", str(home))
     assert command("create", run, "--data-dir", home / "data").code == ExitCode.BUG
 

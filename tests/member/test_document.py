@@ -19,8 +19,7 @@ from distro_node.protocol.chain import (
 from distro_node.protocol.member import divergence as divergence
 from distro_node.protocol.member import mailbox, pacing, presence, proposing
 from distro_node.protocol.member import vote_recovery as vote_recovery
-from distro_node.protocol.wire import encoding as wire
-from distro_node.protocol.wire import membership, messages
+from distro_node.protocol.wire import encoding, membership, messages
 from distro_node.protocol.wire.manifest import MAX_MEMBERS, RoundSpec
 
 TYPES = [
@@ -71,7 +70,7 @@ def test_every_kind_of_message(sections: dict[str, str]) -> None:
         ("at most {} members", MAX_MEMBERS),
         ("| a message | {} KiB |", messages.MAX_MESSAGE_BYTES >> 10),
         ("| a ledger entry | {} MiB |", entries.MAX_DECIDED_BYTES >> 20),
-        ("| items in one decoded value | {:,},", wire.MAX_ITEMS),
+        ("| items in one decoded value | {:,},", encoding.MAX_ITEMS),
         ("of which messages are kept | {} |", mailbox.FUTURE_ROUNDS),
         ("messages kept of a member, all rounds together | {} MiB |", mailbox.MEMBER_BYTES >> 20),
         ("asks for admission | {} KiB |", mailbox.NEWCOMER_BYTES >> 10),

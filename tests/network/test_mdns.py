@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 from distro_node.crypto.identity import peer_text
-from distro_node.node.network.discovery import mdns as local
+from distro_node.node.network.discovery import mdns
 from distro_node.node.network.discovery.introductions import Introducer, NoBootstrap
 from distro_node.node.network.discovery.mdns import (
     SERVICE,
@@ -97,11 +97,11 @@ class Neighbourhood:
         self._asked: Counter[str] = Counter()
         self._tell: Callable[..., None] = lambda **event: None
         self._attempts = 0
-        monkeypatch.setattr(local, "Zeroconf", self.open)
-        monkeypatch.setattr(local, "_open", self.begin)
-        monkeypatch.setattr(local, "_FIRST_REPEAT_SECONDS", 0.01)
-        monkeypatch.setattr(local, "_LAST_REPEAT_SECONDS", 0.02)
-        monkeypatch.setattr(local, "_AGAIN_SECONDS", 0.01)
+        monkeypatch.setattr(mdns, "Zeroconf", self.open)
+        monkeypatch.setattr(mdns, "_open", self.begin)
+        monkeypatch.setattr(mdns, "_FIRST_REPEAT_SECONDS", 0.01)
+        monkeypatch.setattr(mdns, "_LAST_REPEAT_SECONDS", 0.02)
+        monkeypatch.setattr(mdns, "_AGAIN_SECONDS", 0.01)
 
     def open(self) -> Neighbourhood:
         self._attempts += 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.identity import peer_text
-from distro_node.node.network.nat import port_mapping as mapping
+from distro_node.node.network.nat import port_mapping
 from distro_node.node.network.nat.port_mapping import Mapping
 from distro_node.node.network.network import NetworkSettings, open_network
 from network.support import identity, until
@@ -45,9 +45,9 @@ class Router:
 @pytest.fixture
 def router(monkeypatch: pytest.MonkeyPatch) -> Router:
     router = Router()
-    monkeypatch.setattr(mapping, "UpnpManager", router)
-    monkeypatch.setattr(mapping, "_CHECK_SECONDS", 0.01)
-    monkeypatch.setattr(mapping, "_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(port_mapping, "UpnpManager", router)
+    monkeypatch.setattr(port_mapping, "_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(port_mapping, "_RETRY_SECONDS", 0.05)
     return router
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.identity import PeerId
-from distro_node.node.network import circuit_relay as relaying
-from distro_node.node.network import circuits
+from distro_node.node.network import circuit_relay, circuits
 from distro_node.node.network.addresses import circuit_through, id_of, peer_of
 from distro_node.node.network.circuit_relay import CircuitLimits, CircuitRelay
 from distro_node.node.network.circuits import HOP, STOP
@@ -112,7 +111,7 @@ async def test_a_crowd_gets_no_more_than_the_bounds_and_breaks_no_honest_circuit
             assert peer is not None
             return houses.get(peer, "7.7.0.9")
 
-        monkeypatch.setattr(relaying, "_address", house)
+        monkeypatch.setattr(circuit_relay, "_address", house)
         ledger = Ledger(relay.carrier, monkeypatch)
         for each in crowd:
             each._host.set_stream_handler(STOP, swallow)
@@ -162,7 +161,9 @@ async def test_data_beyond_the_limits_ends_the_circuit_that_it_came_through(
             swallowed[number] += len(data)
 
     async with relay_and(4, LIMITS) as (relay, (a, b, caller, callee)):
-        monkeypatch.setattr(relaying, "_address", lambda stream: str(stream.muxed_conn.peer_id))
+        monkeypatch.setattr(
+            circuit_relay, "_address", lambda stream: str(stream.muxed_conn.peer_id)
+        )
         callee._host.set_stream_handler(STOP, swallow_and_count)
         for each in (b, callee):
             await each.circuits.reserve(relay.peer)
