@@ -38,11 +38,13 @@ format: $(INSTALLED) ## put the code into the project's format
 	$(BIN)/ruff format .
 
 # A hundred seeds at a time are added to the file, so a soak can be stopped and continued.
-soak: $(INSTALLED) ## the long fuzz runs, and 10,000 seeds of the simulator
+soak: $(INSTALLED) ## the long fuzz runs, and 10,000 seeds of the simulator, 1,000 of whole nodes
 	$(BIN)/pytest -m soak $(ARGS)
 	$(BIN)/python benchmarks/simulate.py --soak $(VENV)/soak.jsonl --seeds 0:10000 \
 		--commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 	$(BIN)/python benchmarks/simulate.py --summarise $(VENV)/soak.jsonl
+	$(BIN)/python benchmarks/simulate_whole.py --soak $(VENV)/soak-whole.jsonl --seeds 0:1000 \
+		--commit "$$(git rev-parse --short HEAD 2>/dev/null)"
 
 docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents anew
 	{ sed '/^| metric /,$$d' docs/metrics.md \
@@ -69,7 +71,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		echo "error: $(PYTHON) cannot make a virtual environment"; \
 		echo "  Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) \
-		-e '.[train,dev]' -c constraints.txt || { \
+		-e '.[train,create,dev]' -c constraints.txt || { \
 		echo "error: pip could not install what distro-node needs; its words are above"; \
 		echo "  libp2p needs a C compiler and the headers of Python and GMP to be installed:"; \
 		echo "  Debian and Ubuntu: apt install gcc python3-dev libgmp-dev; macOS: brew install gmp"; \
@@ -81,7 +83,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # releases; then without what only this machine needs: local build tags and CUDA packages.
 constraints: ## take the newest releases of all dependencies into constraints.txt
 	$(PYTHON) -m venv --clear $(FRESH)
-	$(FRESH)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[train,dev]'
+	$(FRESH)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[train,create,dev]'
 	{ sed '/^[^#]/,$$d' constraints.txt; \
 		$(FRESH)/bin/python -m pip freeze --exclude-editable --exclude setuptools \
 		| sed -e 's/+.*//' | grep -v -E '^(nvidia|cuda|triton)'; } > $(FRESH)/constraints.txt

@@ -119,7 +119,7 @@ def real_updates(
             data_dir=root / "data",
             passphrase=None,
         )
-        manifest = trio.run(create_swarm, settings, lambda what, done, total: None)
+        manifest = trio.run(create_swarm, settings, lambda what, done, total: None).manifest
         store = BlobStore(DataDir(root / "data").blobs)
         session = TrainingSession(manifest, store, torch.device("cpu"))
         chunks = blob_list_at(store, "snapshot", manifest.initial, 4 * manifest.elements)

@@ -47,12 +47,14 @@ from distro_node.node.telemetry.stalls import StallMeter, spare_what_stays
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer import trainer_supervisor
 from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
+from distro_node.node.updates import RECENT_UPDATES
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import MAX_ENTRIES, SYNC_PROTOCOL, SyncRequest
 from distro_node.protocol.codec.update import encode_update, update_layout
 from distro_node.protocol.member.effects import FetchUpdate, Publish
 from distro_node.protocol.member.inputs import Learned, UpdateHeld
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
+from distro_node.protocol.wire.bounded import Bounded
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import ParameterSpec
 from distro_node.protocol.wire.messages import SnapshotEntry
@@ -157,7 +159,7 @@ class World:
             telemetry=self.telemetry,
             session=1,
             ticket=b"",
-            update_ids={},
+            update_ids=Bounded(RECENT_UPDATES),
         )
         state = self.state(self.chain.round - 1)
         newest = LocalSnapshot(
@@ -258,8 +260,10 @@ class World:
         return SimpleNamespace(fingerprint=FINGERPRINT, seconds=0.0, left_out=0)
 
     async def snapshot(self) -> Any:
-        blobs = self.state(self.round)
-        return SimpleNamespace(blob_list=blobs.encode(), size=blobs.size)
+        # In the trainer's own process it would be.
+        blobs = await trio.to_thread.run_sync(self.state, self.round)
+        data = await trio.to_thread.run_sync(blobs.encode)
+        return SimpleNamespace(blob_list=data, size=blobs.size)
 
     def state(self, round_: int) -> BlobList:
         """Of the parameters after a round; its chunks are there."""
@@ -306,7 +310,7 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
 
     @asynccontextmanager
     async def trainer(_: object) -> AsyncIterator[Any]:
-        world.info = SimpleNamespace(device="none", parameters=0)  # type: ignore[attr-defined]
+        world.device = "none"  # type: ignore[attr-defined]
         yield world
 
     trainer_supervisor.open_trainer = trainer  # type: ignore[assignment]

@@ -1,11 +1,13 @@
-"""What strangers can cost a node: memory, handles, processor, and how long honest peers wait meanwhile.
+"""What strangers can cost a node: disk, memory, handles, processor, and whether honest peers are
+served and rounds go on meanwhile.
 
     python benchmarks/strangers.py [ATTACK ...] [--seconds 8] [--json FILE]
 
-A node's network runs in a process of its own, with gossip, introductions, a relay of circuits and a
-protocol that echoes. Against it each attack runs with one hostile peer and with fifty, from other
-processes, while an honest peer asks for an echo twenty times a second. On loopback, where no line is in
-the attackers' way. docs/threats.md has the table.
+A node's network runs in a process of its own, with gossip, introductions, calls back, a relay of
+circuits, a metrics page and a protocol that echoes. Against it each attack runs with one hostile peer
+and with fifty, from other processes, while an honest peer asks for an echo twenty times a second. Then
+two real nodes train, first by themselves, and then with all attacks at once on one of them. On loopback,
+where no line is in the attackers' way. docs/threats.md has the table.
 """
 
 # ruff: noqa: E402  (the tests' package is found only after the path is set)
@@ -17,6 +19,7 @@ import multiprocessing
 import os
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -28,21 +31,40 @@ import psutil
 import trio
 from distro_node.crypto.identity import Identity
 from distro_node.node.network.circuit_relay import CircuitLimits
+from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
 from distro_node.node.network.discovery.introductions import IntroductionService
+from distro_node.node.network.errors import RequestError
+from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
+from distro_node.node.network.nat.dial_back import DialBack, encode_ports
 from distro_node.node.network.network import NetworkSettings, open_network
-from distro_node.protocol.wire.introductions import Registry
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.protocol.wire.introductions import IntroductionRequest, Registry
+from distro_node.protocol.wire.manifest import SwarmId
 from libp2p.pubsub.pb import rpc_pb2
-from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_DATA, TYPE_PING, YAMUX_HEADER_FORMAT
+from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX
+from libp2p.stream_muxer.yamux.yamux import (
+    FLAG_SYN,
+    TYPE_DATA,
+    TYPE_PING,
+    TYPE_WINDOW_UPDATE,
+    YAMUX_HEADER_FORMAT,
+)
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 # This folder's `network.py` would be taken for the tests' package.
 sys.path[:] = [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
 
+from e2e.support import Node, Swarm
 from network.hostile import Hostile, hostile
 from network.support import ECHO, LOOPBACK, echo
 
-TOPIC = "swarm"
+# Of the swarm that is attacked; the attackers' processes are told by their environment.
+_TOPIC_VARIABLE = "DISTRO_STRANGERS_TOPIC"
+TOPIC = os.environ.get(_TOPIC_VARIABLE, "swarm")
+_PAGE_VARIABLE = "DISTRO_STRANGERS_PAGE"
 CROWD = 50
+# What stands beside the attacks: whether two nodes that train go on under all of them.
+ROUNDS = "rounds"
 
 
 @dataclass(frozen=True)
@@ -58,6 +80,7 @@ class Cost:
     handles: int
     processor: float
     """Of one core."""
+    disk_mib: float
     echo_median_ms: float
     echo_longest_ms: float
     echoes_lost: int
@@ -71,33 +94,53 @@ class Victim:
         self.peer = address
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """How many rounds two nodes finished while everything ran against one of them."""
+
+    peers: int
+    calm_per_minute: float
+    attacked_per_minute: float
+
+
 async def serve(tell: Any) -> None:
     """Be the node."""
     settings = NetworkSettings(listen=LOOPBACK.listen, carry=CircuitLimits())
     async with open_network(settings, Identity.generate()) as network:
         network.serve(ECHO, echo, max_request=1 << 16, max_concurrent=64)
         IntroductionService(network, Registry())
+        DialBack(network)
+        page = Metrics(version="strangers").serve(("127.0.0.1", 0))
         await network.subscribe(TOPIC, lambda sender, data: None)
-        tell.send(network.addresses[0])
+        tell.send((network.addresses[0], page.url))
         await trio.sleep_forever()
 
 
 async def silent(address: str, end: float) -> None:
     """Connections that say nothing, renewed when they are closed (60 each)."""
     _, _, host, _, port, *_ = address.split("/")
+    await knock(host, int(port), end)
+
+
+async def page_readers(address: str, end: float) -> None:
+    """The same at the metrics page."""
+    await knock("127.0.0.1", int(os.environ[_PAGE_VARIABLE]), end)
+
+
+async def knock(host: str, port: int, end: float) -> None:
     async with trio.open_nursery() as nursery:
 
-        async def knock() -> None:
+        async def wait() -> None:
             while time.monotonic() < end:
                 with suppress(OSError, trio.BrokenResourceError):
-                    stream = await trio.open_tcp_stream(host, int(port))
+                    stream = await trio.open_tcp_stream(host, port)
                     with trio.move_on_after(end - time.monotonic()):
                         await stream.receive_some(1)
                     await stream.aclose()
                 await trio.sleep(0.1)
 
         for _ in range(60):
-            nursery.start_soon(knock)
+            nursery.start_soon(wait)
 
 
 async def unread(peer: Hostile, end: float) -> None:
@@ -176,6 +219,23 @@ async def forgeries(peer: Hostile, end: float) -> None:
     await say_over_and_over(peer, end, make)
 
 
+async def announcements(peer: Hostile, end: float) -> None:
+    """Messages that it has signed itself, as many as go through, each another."""
+    keys = peer.network._host.get_private_key()
+
+    def message(number: int) -> rpc_pb2.Message:
+        said = rpc_pb2.Message(data=bytes(300), topicIDs=[TOPIC], from_id=peer.id.to_bytes())
+        said.seqno = number.to_bytes(8, "big")
+        words = PUBSUB_SIGNING_PREFIX.encode() + said.SerializeToString()
+        said.key, said.signature = keys.get_public_key().serialize(), keys.sign(words)
+        return said
+
+    def make(number: int) -> rpc_pb2.RPC:
+        return rpc_pb2.RPC(publish=[message(10 * number + n) for n in range(10)])
+
+    await say_over_and_over(peer, end, make)
+
+
 async def records(peer: Hostile, end: float) -> None:
     """Signed records of 900 kB with every message."""
     await say_over_and_over(peer, end, lambda number: rpc_pb2.RPC(senderRecord=bytes(900_000)))
@@ -211,9 +271,49 @@ async def idle(address: str, end: float) -> None:
         await trio.sleep(max(0.0, end - time.monotonic()))
 
 
+async def credits(peer: Hostile, end: float) -> None:
+    """Credit that nobody asked for, on a stream and on none."""
+    stream = await peer.open(ECHO)
+    number = stream.muxed_stream.stream_id
+    frame = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_WINDOW_UPDATE, 0, number, 2**32 - 1)
+    none = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_WINDOW_UPDATE, 0, 2**31 + 1, 1)
+    while time.monotonic() < end:
+        await peer.muxer._write_frame((frame + none) * 2500)
+
+
+async def places(peer: Hostile, end: float) -> None:
+    """Places at the relay, asked for again and again."""
+    relay = peer.muxer.peer_id.to_bytes()[-32:]
+    while time.monotonic() < end:
+        with suppress(Exception):
+            await peer.network.circuits.reserve(relay)
+
+
+async def ask_without_end(peer: Hostile, end: float, protocol: str, request: bytes) -> None:
+    node = peer.muxer.peer_id.to_bytes()[-32:]
+    while time.monotonic() < end:
+        with suppress(RequestError):
+            await peer.network.request(node, protocol, request, max_response=1 << 20, timeout=5)
+
+
+async def calls_back(peer: Hostile, end: float) -> None:
+    """Being called back at four ports, as often as it is done."""
+    await ask_without_end(peer, end, DIAL_BACK, encode_ports([1, 2, 3, 4]))
+
+
+async def introductions(peer: Hostile, end: float) -> None:
+    """Asking whom one knows in a swarm that is none, for ever."""
+    request = IntroductionRequest(SwarmId(os.urandom(32)), None)
+    await ask_without_end(peer, end, INTRODUCE, request.encode())
+
+
 Attack = Callable[[Any, float], Awaitable[None]]
-BARE: tuple[Attack, ...] = (silent, visitors, idle)
+BARE: tuple[Attack, ...] = (silent, page_readers, visitors, idle)
 TALKING: tuple[Attack, ...] = (
+    credits,
+    places,
+    calls_back,
+    introductions,
     unread,
     slow_readers,
     pings,
@@ -221,6 +321,7 @@ TALKING: tuple[Attack, ...] = (
     subscriptions,
     ihaves,
     forgeries,
+    announcements,
     records,
 )
 ATTACKS: dict[str, Attack] = {
@@ -241,15 +342,16 @@ async def attack_alone(attack: Attack, address: str, end: float) -> None:
         await trio.sleep(0.2)
 
 
-def attack_many(name: str, address: str, peers: int, seconds: float, together: Any) -> None:
-    """Be so many attackers, in a process."""
+def attack_many(names: list[str], address: str, peers: int, seconds: float, together: Any) -> None:
+    """Be so many attackers, in a process; of several attacks each takes the next."""
     together.wait()
     end = time.monotonic() + seconds
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
-            for _ in range(peers):
-                nursery.start_soon(attack_alone, ATTACKS[name], address, end)
+            for number in range(peers):
+                attack = ATTACKS[names[number % len(names)]]
+                nursery.start_soon(attack_alone, attack, address, end)
 
     trio.run(run)
 
@@ -282,20 +384,21 @@ def measure(name: str, peers: int, seconds: float) -> Cost:
     hear, tell = context.Pipe(False)
     node = context.Process(target=trio.run, args=(serve, tell), daemon=True)
     node.start()
-    address = hear.recv()
+    address, page = hear.recv()
+    os.environ[_PAGE_VARIABLE] = page.rpartition(":")[2].partition("/")[0]
     process = psutil.Process(node.pid)
     counts = [peers // 2, peers - peers // 2] if peers > 1 else [1]
     hear, tell = context.Pipe(False)
     together = context.Barrier(len(counts) + 2)
     helpers = [context.Process(target=honest, args=(address, seconds, together, tell), daemon=True)]
     for count in counts:
-        arguments = (name, address, count, seconds, together)
+        arguments = ([name], address, count, seconds, together)
         helpers.append(context.Process(target=attack_many, args=arguments, daemon=True))
     for helper in helpers:
         helper.start()
     time.sleep(1.0)
     memory, handles = process.memory_info().rss, process.num_fds()
-    used = sum(process.cpu_times()[:2])
+    used, before = sum(process.cpu_times()[:2]), process.io_counters()
     together.wait()
     begun = time.monotonic()
     end = begun + seconds
@@ -306,6 +409,7 @@ def measure(name: str, peers: int, seconds: float) -> Cost:
         time.sleep(0.05)
     spent = sum(process.cpu_times()[:2]) - used
     took = time.monotonic() - begun
+    after = process.io_counters()
     waits = hear.recv()
     for helper in helpers:
         helper.join(20)
@@ -322,41 +426,93 @@ def measure(name: str, peers: int, seconds: float) -> Cost:
         left_mib=round((left - memory) / 2**20, 1),
         handles=most_handles - handles,
         processor=round(spent / took, 2),
+        disk_mib=round((after.write_bytes - before.write_bytes) / 2**20, 1),
         echo_median_ms=round(1e3 * answered[len(answered) // 2], 1),
         echo_longest_ms=round(1e3 * answered[-1], 1),
         echoes_lost=sum(wait < 0.0 for wait in waits),
     )
 
 
+def measure_rounds(peers: int, seconds: float) -> Rounds:
+    """Let two nodes train in peace and then with all attacks at once on the founder."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder) / "swarm") as swarm:
+        swarm.create()
+        nodes = swarm.start("founder", "other")
+        calm = rounds_in(nodes, seconds)
+        status = nodes[0].told()
+        assert status.line is not None
+        assert status.node.metrics is not None
+        os.environ[_TOPIC_VARIABLE] = f"distro/{swarm.manifest.swarm.hex()}"
+        os.environ[_PAGE_VARIABLE] = status.node.metrics.rpartition(":")[2].partition("/")[0]
+        counts = [peers // 2, peers - peers // 2] if peers > 1 else [1]
+        together = context.Barrier(len(counts) + 1)
+        address = status.line.addresses[0]
+        # One hostile peer does one thing after the other would be too kind: it gossips the worst.
+        names = list(ATTACKS) if peers > 1 else ["prunes"]
+        helpers = [
+            context.Process(
+                target=attack_many,
+                args=(names, address, count, seconds, together),
+                daemon=True,
+            )
+            for count in counts
+        ]
+        for helper in helpers:
+            helper.start()
+        together.wait()
+        attacked = rounds_in(nodes, seconds)
+        for helper in helpers:
+            helper.kill()
+            helper.join()
+    return Rounds(peers, calm, attacked)
+
+
+def rounds_in(nodes: list[Node], seconds: float) -> float:
+    """Rounds a minute that all of the nodes applied."""
+    begun, before = time.monotonic(), min(node.round for node in nodes)
+    time.sleep(seconds)
+    after, took = min(node.round for node in nodes), time.monotonic() - begun
+    return round(60.0 * (after - before) / took, 1)
+
+
 def main() -> None:
     """Measure what the command line names."""
     parser = argparse.ArgumentParser(description="What strangers can cost a node.")
-    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=", ".join(ATTACKS))
+    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=", ".join((*ATTACKS, ROUNDS)))
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--peers", type=int, nargs="*", default=[1, CROWD])
+    parser.add_argument("--round-seconds", type=float, default=40.0)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    unknown = [name for name in options.attacks if name not in ATTACKS]
+    unknown = [name for name in options.attacks if name not in {*ATTACKS, ROUNDS}]
     if unknown:
         parser.error(f"no such attack: {', '.join(unknown)}")
-    costs: list[Cost] = []
+    result: dict[str, Any] = {"costs": {}, "rounds": {}}
+    if options.json and options.json.exists():
+        # What is measured anew takes the place of what is there.
+        result = json.loads(options.json.read_text())
+    costs = result["costs"]
     print(f"{'attack':<14}{'peers':>6}{'MiB':>8}{'left':>7}{'handles':>9}{'core':>6}", end="")
-    print(f"{'echo ms':>9}{'longest':>9}{'lost':>6}")
-    for name in options.attacks or ATTACKS:
+    print(f"{'disk':>6}{'echo ms':>9}{'longest':>9}{'lost':>6}")
+    for name in options.attacks or (*ATTACKS, ROUNDS):
         for peers in options.peers:
+            if name == ROUNDS:
+                found = measure_rounds(peers, options.round_seconds)
+                result["rounds"][str(peers)] = asdict(found)
+                print(found, flush=True)
+                continue
             cost = measure(name, peers, options.seconds)
-            costs.append(cost)
+            costs.setdefault(name, {})[str(peers)] = asdict(cost)
             print(
                 f"{cost.attack:<14}{cost.peers:>6}{cost.memory_mib:>8}{cost.left_mib:>7}"
-                f"{cost.handles:>9}{cost.processor:>6}{cost.echo_median_ms:>9}"
-                f"{cost.echo_longest_ms:>9}{cost.echoes_lost:>6}",
+                f"{cost.handles:>9}{cost.processor:>6}{cost.disk_mib:>6}"
+                f"{cost.echo_median_ms:>9}{cost.echo_longest_ms:>9}{cost.echoes_lost:>6}",
                 flush=True,
             )
-    if options.json:
-        result = {"cores": os.cpu_count(), "seconds": options.seconds}
-        options.json.write_text(
-            json.dumps(result | {"costs": [asdict(c) for c in costs]}, indent=1)
-        )
+        result |= {"cores": os.cpu_count(), "load": os.getloadavg(), "seconds": options.seconds}
+        if options.json:
+            options.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The file that holds a peer's identity, optionally under a passphrase.
 
-The file appears whole or not at all, readable by its owner alone, and is never overwritten.
-Whatever is in it when it is read back, the result is the identity or a `KeystoreError` that says
-what to do.
+The file appears whole or not at all, readable by its owner alone, and is never overwritten but by
+the same identity under a passphrase that costs more to guess. Whatever is in it when it is read back,
+the result is the identity or a `KeystoreError` that says what to do.
 
 It is a JSON object in one fixed spelling: `format`, `version`, `peer` (so that a peer's id is known
 without the passphrase), `key`, `checksum`. The key is either `{"kdf": "none", "seed"}`, where
@@ -35,12 +35,12 @@ MAX_KEYSTORE_BYTES = 4096
 
 _FORMAT = "distro-node identity"
 _VERSION = 1
-# 32 MiB and about a tenth of a second for each guess of a passphrase.
-_SCRYPT_DEFAULT_N = 2**15
+# 128 MiB (128·n·r bytes) and some tenths of a second for each guess of a passphrase: what OWASP's
+# "Password Storage Cheat Sheet" asks for. A file may ask for no more, so that a hostile one costs
+# little to refuse, and for no less than 16 MiB; earlier versions wrote 32 MiB.
+_SCRYPT_DEFAULT_N = 2**17
 _SCRYPT_R = 8
 _SCRYPT_P = 1
-# A file may ask for at most 128 MiB (128·n·r bytes), so that a hostile one costs little to refuse;
-# less than 16 MiB was never written.
 _SCRYPT_N = (2**14, 2**15, 2**16, 2**17)
 _SALT_BYTES = 16
 _NONCE_BYTES = 12
@@ -72,9 +72,10 @@ class PassphraseNeeded(KeystoreError):
 def load_identity(path: str | Path, passphrase: str | None) -> Identity:
     """Read the identity in `path`. Without one on the key, a passphrase given is not looked at.
 
-    Raises `KeystoreMissing`, `PassphraseNeeded`, `WrongPassphrase`, or plain `KeystoreError` if the
-    file cannot be read, is damaged, too large, or open to others. Takes about 0.1 s and 32 MiB
-    where there is a passphrase.
+    A file whose passphrase is cheaper to guess than those written today is written anew, if it is ours
+    and there is room. Raises `KeystoreMissing`, `PassphraseNeeded`, `WrongPassphrase`, or plain
+    `KeystoreError` if the file cannot be read, is damaged, too large, or open to others. Takes some
+    tenths of a second and 128 MiB where there is a passphrase.
     """
     path = Path(path)
     content = _read(path)
@@ -91,6 +92,8 @@ def load_identity(path: str | Path, passphrase: str | None) -> Identity:
     identity = Identity.from_seed(seed)
     if peer_text(identity.peer) != peer:
         raise _damaged(path, "the secret key is not that of the peer it names")
+    if passphrase and key["kdf"] == "scrypt" and key["n"] < _SCRYPT_DEFAULT_N:
+        _strengthen(path, identity, passphrase)
     return identity
 
 
@@ -114,9 +117,11 @@ def create_identity(path: str | Path, passphrase: str | None) -> Identity:
         raise KeystoreError(
             "the passphrase is empty", "give a passphrase, or none for a key protected by file mode"
         )
-    content = _render(Identity.generate(), passphrase)
     try:
+        content = _render(Identity.generate(), passphrase)
         _write_new(path, content)
+    except MemoryError:
+        raise _no_memory(path, _SCRYPT_DEFAULT_N) from None
     except FileExistsError:
         raise KeystoreError(
             f"{path} exists already", "keep that identity, or move the file away first"
@@ -203,10 +208,35 @@ def _unseal(path: Path, content: dict[str, Any], passphrase: str) -> bytes:
             "try again; without its passphrase an identity is lost, and a new one must be made",
         ) from None
     except MemoryError:
-        raise KeystoreError(
-            f"not enough memory to open {path}",
-            f"free {128 * key['n'] * key['r'] >> 20} MiB and try again",
-        ) from None
+        raise _no_memory(path, key["n"]) from None
+
+
+def _no_memory(path: Path, n: int) -> KeystoreError:
+    return KeystoreError(
+        f"not enough memory for the passphrase of {path}",
+        f"free {128 * n * _SCRYPT_R >> 20} MiB and try again",
+    )
+
+
+def _strengthen(path: Path, identity: Identity, passphrase: str) -> None:
+    """Write the file anew under today's settings, or leave it as it is."""
+    path = path.resolve()
+    temporary = _temporary(path)
+    # The file of another user would become one of ours.
+    with contextlib.suppress(OSError, MemoryError):
+        if path.stat().st_uid != os.geteuid():
+            return
+        content = _render(identity, passphrase)
+        try:
+            _write(temporary, content)
+            if _unseal(temporary, _read(temporary), passphrase) == identity.seed:
+                os.replace(temporary, path)
+                _sync(path.parent)
+        except KeystoreError:
+            # What was written is not what came back: then the old file is worth more.
+            return
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def _write_new(path: Path, content: bytes) -> None:
@@ -214,18 +244,31 @@ def _write_new(path: Path, content: bytes) -> None:
 
     A process killed in between leaves a `.tmp` file with a key that nothing uses.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    temporary = _temporary(path)
     try:
-        with open(temporary, "xb", opener=_open_private) as file:
-            os.fchmod(file.fileno(), 0o600)  # the umask may have taken the owner's own bits
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        _write(temporary, content)
         _rename_new(temporary, path)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Gone after a rename; and a disk that took no file may not let one go, either.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "xb", opener=_open_private) as file:
+        os.fchmod(file.fileno(), 0o600)  # the umask may have taken the owner's own bits
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(directory)
     finally:

@@ -19,7 +19,7 @@ COPY crypto ./crypto
 COPY protocol ./protocol
 COPY node ./node
 RUN --mount=type=cache,target=/var/cache/pip \
-    /opt/distro-node/bin/pip install --cache-dir /var/cache/pip '.[train]' --constraint constraints.txt
+    /opt/distro-node/bin/pip install --cache-dir /var/cache/pip '.[train,create]' --constraint constraints.txt
 
 
 FROM nvidia/cuda:13.0.2-runtime-ubuntu24.04

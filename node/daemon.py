@@ -1,6 +1,6 @@
 """The daemon: one node in one swarm, from the start of the process to its polite end.
 
-`run_daemon` holds what lasts as long as the program; a `_Stay` is what lies between two pauses. It opens
+`run_daemon` holds what lasts as long as the program; a `Stay` is what lies between two pauses. It opens
 the network, finds the swarm, brings what is missing to the disk (`joining`) and runs the member. All
 that a user can mend ends in a `UserError`; whatever was stored stays good, and the same command resumes.
 """
@@ -21,6 +21,7 @@ from ..crypto.envelope import sign
 from ..crypto.hashing import ContentId
 from ..crypto.identity import Identity, PeerId, peer_text
 from ..protocol.member.member import Member
+from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.messages import TICKET_KIND
 from ..protocol.wire.swarm_id import swarm_text
@@ -47,6 +48,7 @@ from .runner import Runner
 from .settings import DaemonSettings
 from .storage.blob_store import BlobStore
 from .storage.data_dir import DataDir, open_identity
+from .storage.numbering import Numbering
 from .storage.swarm_store import SwarmStore
 from .telemetry.metrics import Follower, Metrics
 from .telemetry.stalls import StallMeter
@@ -61,8 +63,9 @@ from .telemetry.status import (
     SwarmStatus,
 )
 from .telemetry.telemetry import Telemetry
-from .trainer.client import TrainerSpec
-from .trainer.trainer_supervisor import TrainerSupervisor
+from .trainer.client import TrainerSpec, open_trainer
+from .trainer.trainer_supervisor import OpenTrainer, TrainerSupervisor
+from .updates import RECENT_UPDATES
 
 # What it waits for members in its own network if nobody else answers.
 _LOCAL_SECONDS = 10.0
@@ -73,8 +76,10 @@ _TICKET_BYTES = 64
 _METRICS_SECONDS = 1.0
 
 
-async def run_daemon(settings: DaemonSettings) -> None:
-    """Take part in a swarm until told to leave. Raises `UserError`."""
+async def run_daemon(settings: DaemonSettings) -> bool:
+    """Take part in a swarm until told to leave, or until the run is over; returns whether it is.
+    Raises `UserError`."""
+    finished = False
     ticket = _decode_ticket(settings.ticket)
     data = DataDir(settings.data_dir)
     data.create()
@@ -105,11 +110,13 @@ async def run_daemon(settings: DaemonSettings) -> None:
         async with supervisor.open():
             while await supervisor.next_stay():
                 async with _network(settings, identity) as network:
-                    stay = _Stay(settings, data, identity, network, telemetry)
+                    stay = Stay(settings, data, identity, network, telemetry)
                     with supervisor.serving(stay):
                         await stay.run(ticket)
+                finished = stay.run_is_over
                 if not stay.told_to_leave:
                     break
+    return finished
 
 
 @contextlib.asynccontextmanager
@@ -131,7 +138,7 @@ async def _network(settings: DaemonSettings, identity: Identity) -> AsyncIterato
         raise explain_network(error) from None
 
 
-class _Stay:
+class Stay:
     """One stay in the swarm: from the first connection to the goodbye.
 
     Told to leave, it says goodbye if it takes part already; else there is nobody to say it to.
@@ -144,6 +151,7 @@ class _Stay:
         identity: Identity,
         network: Network,
         telemetry: Telemetry,
+        start_trainer: OpenTrainer = open_trainer,
     ) -> None:
         directory = data.swarm(settings.swarm)
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -154,7 +162,9 @@ class _Stay:
         self._identity = identity
         self._network = network
         self._telemetry = telemetry
+        self._start_trainer = start_trainer
         self._relays = Relays(network)
+        self._numbering = Numbering(data.starts, clock=time.time())
         self._introducer = Introducer(
             network,
             identity,
@@ -162,6 +172,7 @@ class _Stay:
             settings.bootstrap,
             known_path=directory.root / "peers.json",
             patience=_LOCAL_SECONDS if self._looks_around else 0.0,
+            numbering=self._numbering,
         )
         self._reach = Reach(network, self._introducer, upnp=settings.upnp)
         store = BlobStore(data.blobs)
@@ -198,6 +209,11 @@ class _Stay:
     def told_to_leave(self) -> bool:
         """Whether somebody wanted this stay to end; else it came to its own end."""
         return self._told_to_leave
+
+    @property
+    def run_is_over(self) -> bool:
+        """Whether the swarm's run has ended, and what came out is on this disk."""
+        return self._work is not None and self._work.runner.member.is_finished
 
     def leave(self) -> None:
         """Say goodbye and end."""
@@ -245,7 +261,7 @@ class _Stay:
         manifest = self._manifest = await find_manifest(means)
         swarm_store = SwarmStore(means.directory, manifest)
         await trio.to_thread.run_sync(telemetry.keep_history, swarm_store.history)
-        update_ids: dict[ContentId, None] = {}
+        update_ids: Bounded[ContentId, None] = Bounded(RECENT_UPDATES)
         # Others may fetch from here what has arrived already.
         serve_blobs(
             self._network,
@@ -272,7 +288,7 @@ class _Stay:
             swarm_store=swarm_store,
             ledger=ledger,
             telemetry=telemetry,
-            session=int(time.time()),
+            session=self._numbering.session,
             ticket=ticket,
             update_ids=update_ids,
         )
@@ -308,8 +324,9 @@ class _Stay:
             momentum=means.directory.momentum,
             telemetry=self._telemetry,
             evaluate_every=settings.evaluate_every or _EVALUATE_ROUNDS,
-            last_round=settings.until_round,
+            last_round=_earlier(settings.until_round, manifest.last_round),
             data_ready=prefetch.ready,
+            start=self._start_trainer,
         )
 
     async def _take_part(self, work: _Work) -> None:
@@ -320,7 +337,8 @@ class _Stay:
             return upcoming_samples(runner.ledger(), me, rounds)
 
         self._network.spawn(work.prefetch.run, upcoming)
-        await runner.run(work.trainer, until_round=self._settings.until_round)
+        settings = self._settings
+        await runner.run(work.trainer, until_round=settings.until_round, stay=settings.stay)
         check_standing(runner.ledger(), me)
 
     # While it lasts
@@ -336,7 +354,9 @@ class _Stay:
         return SwarmStatus(
             name=self._manifest.name,
             parameters=self._manifest.elements,
+            last_round=self._manifest.last_round,
             round=None if member is None else member.round,
+            final_round=None if member is None else _final_round(member),
             members=None if member is None else _members(member, self._network.connected()),
             awaited=() if member is None else _awaited(member),
         )
@@ -349,6 +369,11 @@ class _Stay:
             sent.update(network.traffic.sent)
             received.update(network.traffic.received)
             rejected.update(network.traffic.rejected)
+            if (
+                self._work is not None
+                and (final := _final_round(self._work.runner.member)) is not None
+            ):
+                metrics.final_round.set(final)
             metrics.peers_connected.set(len(network.connected()))
             metrics.peers_relayed.set(len(network.relayed()))
             if self._reach.dialable is not None:
@@ -364,6 +389,16 @@ class _Work:
     snapshots: Snapshots
     prefetch: Prefetch
     trainer: TrainerSupervisor
+
+
+def _earlier(wanted: int | None, last: int | None) -> int | None:
+    rounds = [each for each in (wanted, last) if each is not None]
+    return min(rounds, default=None)
+
+
+def _final_round(member: Member) -> int | None:
+    bound = member.ledger.bound
+    return None if bound is None else bound.round
 
 
 def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus, ...]:

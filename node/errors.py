@@ -27,6 +27,7 @@ class ExitCode(IntEnum):
     DISK_FULL = 23
     DATA_DIR = 24
     EXPELLED = 25
+    FINAL = 26
     MANIFEST = 30
     DATA_MISSING = 31
     VERSION = 32
@@ -36,6 +37,10 @@ class ExitCode(IntEnum):
     TRAINER = 42
     NOT_RUNNING = 50
     NOTHING_TO_EXPORT = 51
+    NOT_WRITABLE = 52
+    NOT_THE_SWARMS = 53
+    HUB = 54
+    EVALUATION = 55
     INTERRUPTED = 130
 
 

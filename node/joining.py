@@ -5,15 +5,18 @@ What arrived stays on the disk, so a join that was broken off goes on where it w
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import partial
 
 import trio
 
-from ..crypto.hashing import ContentId
+from ..crypto.hashing import ContentId, content_id
 from ..crypto.identity import PeerId
 from ..protocol.chain.ledger import Ledger, invited
-from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.checkpoint import Checkpoint
+from ..protocol.wire.errors import ProtocolError
+from ..protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId
 from ..protocol.wire.messages import JoinRequest
 from .content.downloads import Downloads
 from .content.manifest_search import Search, read_manifest
@@ -32,6 +35,8 @@ from .storage.data_dir import SwarmDir
 from .storage.swarm_store import SwarmStore
 from .sync import catch_up
 from .telemetry.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
 
 # What a node that could start by itself waits for others to turn up.
 _COMPANY_SECONDS = 3.0
@@ -65,14 +70,32 @@ class Means:
 async def find_manifest(means: Means) -> Manifest:
     """The manifest from disk, or from whoever has it. Raises `UserError`."""
     swarm = means.settings.swarm
-    data = await trio.to_thread.run_sync(means.store.get, ContentId(swarm))
+    data = await trio.to_thread.run_sync(_manifest_at_hand, means.store, means.directory, swarm)
     if data is None:
         report = means.telemetry.report
         search = Search(means.network, means.introducer, means.fetcher, report)
         data = await search.manifest(swarm, wait=means.settings.wait)
-    manifest = read_manifest(data, swarm)
+    # One of 20,000 tensors takes a third of a second.
+    manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
     await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
     return manifest
+
+
+def _manifest_at_hand(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> bytes | None:
+    """The manifest's bytes from either of its two places on this disk, and again in both of them."""
+    data = store.get(ContentId(swarm))
+    if data is not None:
+        return data
+    try:
+        with directory.manifest.open("rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+    except OSError:
+        return None
+    if content_id(data) != swarm:
+        _log.warning("the swarm's manifest on this disk is damaged: it is fetched again")
+        return None
+    store.put(data)
+    return data
 
 
 async def fetch_ledger(
@@ -82,26 +105,82 @@ async def fetch_ledger(
 
     Without anybody there, a node with nothing but the manifest waits, unless it is the founder, who
     starts the swarm; one that took part before goes on from its own disk. Raises `UserError` for a node
-    that the swarm would never admit (`EXPELLED`, `NO_TICKET`).
+    that the swarm would never admit (`EXPELLED`, `NO_TICKET`), or whose link names another chain than
+    the one that it knows (`FINAL`).
+
+    A record that the link names, or that this node knew to be final before, has to be on the ledger:
+    without it the node waits, even if it is the founder.
     """
-    ledger = await trio.to_thread.run_sync(swarm_store.load_ledger)
-    begun = len(ledger) > 0 or manifest.founder == means.me
+    linked = means.settings.at
+    known = await trio.to_thread.run_sync(swarm_store.final)
+    ledger = await trio.to_thread.run_sync(_load_ledger, swarm_store, known, linked)
+    if len(ledger):
+        _log.info("on this disk: the ledger up to round %d", len(ledger) - 1)
+    begun = ledger.anchored and (len(ledger) > 0 or manifest.founder == means.me)
     if not begun or await _has_company(means):
-        while not await catch_up(
-            means.network,
-            manifest,
-            ledger,
-            keep=swarm_store.keep,
-            written=swarm_store.written,
-            report=partial(means.telemetry.report, "fetching the ledger"),
+        while (
+            not await catch_up(
+                means.network,
+                manifest,
+                ledger,
+                keep=swarm_store.keep,
+                keep_instead=swarm_store.keep_instead,
+                written=swarm_store.written,
+                report=partial(means.telemetry.report, "fetching the ledger"),
+            )
+            or not ledger.anchored
         ):
             if begun:
                 break
-            means.telemetry.report("waiting for a member of the swarm", 0, 0)
+            means.telemetry.report(_waiting_for(ledger.checkpoint), 0, 0)
             await trio.sleep(_AGAIN_SECONDS)
+    for point in (linked, known):
+        _check_point(ledger, point)
     check_standing(ledger, means.me)
     check_invitation(manifest, ledger, means.me, ticket)
     return ledger
+
+
+def _load_ledger(
+    swarm_store: SwarmStore, known: Checkpoint | None, linked: Checkpoint | None
+) -> Ledger:
+    """The ledger on disk, held to the later of two checkpoints. Raises `UserError` (`FINAL`)."""
+    try:
+        ledger = swarm_store.load_ledger(checkpoint=known)
+    except ProtocolError:
+        _log.warning("the ledger on the disk lacks the final record: it is fetched anew")
+        swarm_store.drop_ledger()
+        ledger = swarm_store.load_ledger(checkpoint=known)
+    _check_point(ledger, linked)
+    if linked is not None and (known is None or linked.round > known.round):
+        ledger.checkpoint = linked
+    elif (
+        linked is not None and known is not None and linked.round == known.round and linked != known
+    ):
+        raise _another_chain(linked)
+    return ledger
+
+
+def _check_point(ledger: Ledger, point: Checkpoint | None) -> None:
+    """Raise `UserError` (`FINAL`) if the ledger has another record in the place of this one."""
+    there = point is not None and point.round < len(ledger)
+    if point is not None and there and ledger.parent(point.round + 1) != point.record:
+        raise _another_chain(point)
+
+
+def _another_chain(point: Checkpoint) -> UserError:
+    return UserError(
+        ExitCode.FINAL,
+        f"the link and this node do not mean the same record of round {point.round}",
+        "ask somebody whom you trust for a new link; if that says the same, this node was on a chain "
+        "that the others have left: docs/exit-codes.md says how it forgets that",
+    )
+
+
+def _waiting_for(checkpoint: Checkpoint | None) -> str:
+    if checkpoint is None:
+        return "waiting for a member of the swarm"
+    return f"waiting for a member whose chain has the final record of round {checkpoint.round}"
 
 
 async def fetch_data(means: Means, manifest: Manifest) -> Prefetch:

@@ -25,6 +25,7 @@ from ..protocol.member.effects import (
     FetchUpdate,
     Fork,
     Keep,
+    KeepFinal,
     Note,
     Publish,
     Recall,
@@ -48,9 +49,10 @@ from ..protocol.member.inputs import (
 )
 from ..protocol.member.member import Member
 from ..protocol.member.vote_recovery import RECALL_SECONDS
+from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
-from ..protocol.wire.messages import Announcement, SnapshotEntry, decode_message
+from ..protocol.wire.messages import Announcement, SnapshotEntry, decode_message, round_of
 from .network.events import PeerUp
 from .network.exchange.blobs import BlobFetcher
 from .network.exchange.relays import Relays
@@ -88,7 +90,7 @@ class Runner:
         telemetry: Telemetry,
         session: int,
         ticket: bytes,
-        update_ids: dict[ContentId, None],
+        update_ids: Bounded[ContentId, None],
     ) -> None:
         """`update_ids` is kept filled with the ids of recent updates, for counting their bytes."""
         self.telemetry = telemetry
@@ -111,6 +113,9 @@ class Runner:
         self._signed: dict[int, list[bytes]] = {}
         self._signed_bytes = 0
         signed = swarm_store.signed()
+        for envelope in signed:
+            # They are about this round or, if the ledger's end was lost, about a later one.
+            self._note_signed(round_of(decode_message(envelope)), envelope.encode())
         self.member.restore(signed, trio.current_time())
         self._topic = f"distro/{manifest.swarm.hex()}"
         self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
@@ -130,16 +135,23 @@ class Runner:
         self._settling = False
         self._leave_by = float("inf")
         self._until_round: int | None = None
+        self._stay = False
         self._nursery: trio.Nursery | None = None
         self.trainer_supervisor: TrainerSupervisor | None = None
         self.finished = trio.Event()
         """Set once a polite leave is complete, or its patience ended."""
 
     async def run(
-        self, trainer_supervisor: TrainerSupervisor, *, until_round: int | None = None
+        self,
+        trainer_supervisor: TrainerSupervisor,
+        *,
+        until_round: int | None = None,
+        stay: bool = False,
     ) -> None:
-        """Take part until `finished`. The supervisor must not have been opened yet."""
+        """Take part until `finished`: with `stay` on after the end of the run, for whoever asks for what
+        came out. The supervisor must not have been opened yet."""
         self.trainer_supervisor = trainer_supervisor
+        self._stay = stay
         self._until_round = until_round
         async with trio.open_nursery() as nursery:
             # First of all: a leave may come at any time from now on.
@@ -201,7 +213,9 @@ class Runner:
             self.telemetry.applied(record, members, fingerprint, seconds, now)
         self._dispatch(Applied(record_round, fingerprint, snapshot))
         self._say_state()
-        if self._until_round is not None and record_round >= self._until_round:
+        # After the last round of the run the end comes by itself, with a record that needs all of us.
+        over = self._manifest.last_round is not None and record_round >= self._manifest.last_round
+        if self._until_round is not None and record_round >= self._until_round and not over:
             self.leave(patience=8.0)
         await self._updates.sweep(record_round)
 
@@ -250,12 +264,15 @@ class Runner:
                 self.finished.set()
             if self.leaving and (now >= self._leave_by or self._may_go()):
                 self.finished.set()
+            if self.member.may_end(now) and not self._stay:
+                self.finished.set()
             await trio.sleep(TICK_SECONDS)
 
     def _may_go(self) -> bool:
         """Whether nobody needs us any more: our departure is recorded, or all others go as well."""
         others = set(self.member.members) - {self.member.me}
-        return not self.member.is_member or others <= self.member.leaving
+        over = not self.member.is_member or self.member.is_finished
+        return over or others <= self.member.leaving
 
     # Effects
 
@@ -299,6 +316,8 @@ class Runner:
                     kept = [raw for said in self._signed.values() for raw in said]
                     self._signed_bytes = sum(map(len, kept))
                     self._swarm_store.forget_signed(kept)
+            case KeepFinal(checkpoint):
+                self._swarm_store.keep_final(checkpoint)
             case AskSync():
                 if not self._syncing:
                     self._syncing = True
@@ -330,9 +349,13 @@ class Runner:
 
     def _remember(self, envelope: Envelope) -> None:
         raw = envelope.encode()
-        self._signed.setdefault(self.member.round, []).append(raw)
-        self._signed_bytes += len(raw)
+        self._note_signed(self.member.round, raw)
         self._swarm_store.sign(raw)
+
+    def _note_signed(self, round_: int, raw: bytes) -> None:
+        """What is in the file, by the round after which it may go."""
+        self._signed.setdefault(round_, []).append(raw)
+        self._signed_bytes += len(raw)
 
     async def _publish(self) -> None:
         async for envelope in self._to_publish:
@@ -435,6 +458,13 @@ class Runner:
             case "recalling" | "collecting" | "agreeing":
                 self.telemetry.progress = None
                 self.telemetry.enter("waiting" if self.member.round == 0 else "training")
+            case "finished":
+                self.telemetry.progress = None
+                if self.telemetry.state != "finished":
+                    # The rounds behind the last one train nothing: people know the run's own.
+                    last = self._manifest.last_round or self.member.applied_round
+                    self.telemetry.event("finished", last)
+                self.telemetry.enter("finished")
             case "leaving" | "left" | "expelled":
                 # Said when it was told to leave, or by the daemon.
                 pass

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..protocol.wire.checkpoint import Checkpoint
 from ..protocol.wire.manifest import SwarmId
 from .errors import ExitCode, UserError
 from .hours import Hours
@@ -52,6 +53,8 @@ class DaemonSettings:
     bootstrap: tuple[str, ...] = ()
     """Multiaddrs ending in /p2p/<peer>."""
     ticket: str | None = None
+    at: Checkpoint | None = None
+    """A record that the swarm's chain must have, out of the link."""
     listen: tuple[str, ...] = ()
     """Multiaddrs to listen on; empty: the network's own choice."""
     announce: tuple[str, ...] = ()
@@ -87,6 +90,8 @@ class DaemonSettings:
     screen: bool = True
     until_round: int | None = None
     """Leave politely once this round is applied."""
+    stay: bool = False
+    """Go on after the end of the run, for whoever asks for what came out."""
 
     def __repr__(self) -> str:
         # A repr ends up in logs; the passphrase must not.
@@ -94,21 +99,15 @@ class DaemonSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportSettings:
-    """What `export_swarm` needs to know."""
+class Which:
+    """The state that is meant: that after `round`, the `best`, or with neither the newest."""
 
-    swarm: SwarmId
-    data_dir: Path
-    to: Path
+    round: int | None = None
+    best: bool = False
+    """Of those at hand the one with the lowest held-out loss."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exported:
-    """What `export_swarm` wrote."""
-
-    directory: Path
-    round: int
-    parameters: int
+NEWEST = Which()
 
 
 def parse_device(text: str) -> str:

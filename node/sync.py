@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 _TIMEOUT_SECONDS = 60.0
 _MAX_CONCURRENT = 8
+# Beyond this an answer is decoded in a thread. So much takes 20 ms at most.
+_LARGE_BYTES = 16 << 10
 
 
 Written = Callable[[], Awaitable[None]]
@@ -88,6 +90,9 @@ async def ask_peer(network: Network, manifest: Manifest, question: Question) -> 
             timeout=_TIMEOUT_SECONDS,
             kind="ledger",
         )
+        # A stranger may send tens of thousands of items, which take a third of a second.
+        if len(data) > _LARGE_BYTES:
+            return await trio.to_thread.run_sync(read_answer, data)
         return read_answer(data)
     except RequestError:
         return None
@@ -115,22 +120,28 @@ async def catch_up(
     ledger: Ledger,
     *,
     keep: Callable[[bytes], None],
+    keep_instead: Callable[[Ledger], None],
     report: Callable[[int, int], None],
     written: Written = trio.lowlevel.checkpoint,
 ) -> bool:
-    """Bring a ledger up to what the connected peers have; whether any of them is a member.
+    """Bring a ledger up to what the connected peers have; whether any of them is a member whose chain
+    has the ledger's checkpoint.
 
-    `keep` hears of every entry, `report` how many there are of how many; `written` is waited for before
-    the answers that follow are looked at.
+    `keep` hears of every entry, `keep_instead` of a ledger that was begun anew, and `report` how many
+    entries there are of how many; `written` is waited for before the answers that follow are looked at.
     """
     catching_up = CatchingUp(ledger)
 
     async def kept() -> None:
-        fresh = catching_up.drain()
-        for decided in fresh:
-            keep(ledger.raw(decided.record.round))
+        if catching_up.rewound():
+            keep_instead(ledger.truncated(0))
+        rounds = [decided.record.round for decided in catching_up.drain()]
+        # A thousand entries take a tenth of a second to encode, and more in a large swarm. Nothing else
+        # touches the ledger meanwhile.
+        for entry in await trio.to_thread.run_sync(lambda: [*map(ledger.raw, rounds)]):
+            keep(entry)
         await written()
-        if fresh:
+        if rounds:
             report(len(ledger), catching_up.height)
 
     def peers() -> list[PeerId]:

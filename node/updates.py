@@ -20,6 +20,7 @@ from ..protocol.member.effects import FetchUpdate
 from ..protocol.member.fetching import FETCH_PAUSE_SECONDS, FETCH_SECONDS, Fetching
 from ..protocol.member.inputs import Input
 from ..protocol.member.member import Member
+from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.relay_requests import RelayRequest, open_relay_request, relay_request
@@ -32,8 +33,8 @@ from .telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 
-# Updates whose bytes are counted as such when they are asked for: rounds of a swarm of any size.
-_RECENT_UPDATES = 16_384
+RECENT_UPDATES = 16_384
+"""Updates whose bytes are counted as such when they are asked for: rounds of a swarm of any size."""
 
 
 class Updates:
@@ -49,7 +50,7 @@ class Updates:
         fetcher: BlobFetcher,
         relays: Relays,
         telemetry: Telemetry,
-        ids: dict[ContentId, None],
+        ids: Bounded[ContentId, None],
         tell: Callable[[Input], None],
     ) -> None:
         """`ids` is kept filled with the ids of recent updates; `tell` hands the member an input."""
@@ -95,8 +96,6 @@ class Updates:
         """An update of `round` is in the store."""
         self._kept.setdefault(round, set()).add(update)
         self._ids[update] = None
-        if len(self._ids) > _RECENT_UPDATES:
-            del self._ids[next(iter(self._ids))]
 
     async def sweep(self, round: int) -> None:
         """Remove updates that missed their round: nobody will ever ask for them."""
@@ -108,7 +107,14 @@ class Updates:
         if missed:
             # The same bytes may have counted in a round whose updates are still kept for others.
             newest = ledger.snapshot.round if ledger.snapshot is not None else 0
-            missed -= updates_from(ledger, newest - self._manifest.rounds.snapshot_interval)
+            first = newest - self._manifest.rounds.snapshot_interval
+            known = ledger.truncated(len(ledger))
+            # Two hundred entries, most of them on the disk alone.
+            missed -= await trio.to_thread.run_sync(updates_from, known, first)
+            # And what has come meanwhile, or belongs to a chain that was changed to.
+            now = self._member.ledger
+            missed -= updates_from(now, len(known) if now is ledger else first)
+            missed = missed.difference(*self._kept.values())
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.free, files)
 

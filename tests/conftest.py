@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import HealthCheck, settings
+from trio.testing import MockClock
 
 # An example that takes long says something of the machine, and nothing of what is tested.
 settings.register_profile(
@@ -35,6 +38,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # They wait for several things one after the other, each for ten minutes at most.
         if processes and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(3000))
+
+
+@pytest.fixture
+def autojump_clock(monkeypatch: pytest.MonkeyPatch) -> MockClock:
+    """Virtual time that stands while a thread works, however slow the machine is.
+
+    The one of pytest-trio jumps on meanwhile: then limits end what has only begun.
+    """
+    clock = MockClock(autojump_threshold=0.0)
+    run_sync, at_work = trio.to_thread.run_sync, 0
+
+    async def run_while_time_stands(*arguments: Any, **options: Any) -> Any:
+        nonlocal at_work
+        at_work += 1
+        clock.autojump_threshold = math.inf
+        try:
+            return await run_sync(*arguments, **options)
+        finally:
+            at_work -= 1
+            if not at_work:
+                clock.autojump_threshold = 0.0
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_while_time_stands)
+    return clock
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from distro_node.node.telemetry.scores import Score, Scores
 from distro_node.node.telemetry.status import (
     Awaited,
     Connection,
@@ -33,7 +34,29 @@ MEMBERS = (
 EVENTS = tuple(
     EventStatus(time=1e6 + n, round=n, kind="joined", peer=ME, text=f"event {n}") for n in range(50)
 )
-SWARM = SwarmStatus(name="example", parameters=857_216, round=18, members=MEMBERS, awaited=())
+SWARM = SwarmStatus(
+    name="example",
+    parameters=857_216,
+    round=18,
+    last_round=120,
+    final_round=14,
+    members=MEMBERS,
+    awaited=(),
+)
+SCORES = Scores(
+    swarm="swarm-abc",
+    round=15,
+    record="ab" * 32,
+    fingerprint="0123456789abcdef",
+    time=1_000_100.0,
+    fewshot=0,
+    limit=None,
+    lm_eval="0.4.9",
+    tasks=(
+        Score(task="arc_easy", metric="acc", value=0.25, error=0.01, samples=2376),
+        Score(task="arc_easy", metric="acc_norm", value=0.26, error=None, samples=2376),
+    ),
+)
 UNREACHABLE = ReachStatus(
     verdict="unreachable",
     observed="192.0.2.1",
@@ -57,6 +80,7 @@ TRAINING = Status(
     training=TrainingStatus(
         round=17,
         phase="compute",
+        round_seconds=72.5,
         fingerprint="0123456789abcdef",
         losses=Losses(training=3.4567, heldout=3.5, heldout_round=15),
         tokens=1_234_567,
@@ -71,6 +95,8 @@ TRAINING = Status(
         trainer=TrainerStatus(device="cpu", restarts=0, idle=None),
     ),
     swarm=SWARM,
+    seconds_left=7467.5,
+    scores=SCORES,
     line=LineStatus(
         sent_bytes=100_000,
         received_bytes=200_000,
@@ -96,6 +122,7 @@ EARLY = Status(
     training=TrainingStatus(
         round=None,
         phase="idle",
+        round_seconds=None,
         fingerprint=None,
         losses=Losses(training=None, heldout=None, heldout_round=None),
         tokens=0,
@@ -110,6 +137,8 @@ EARLY = Status(
         trainer=TrainerStatus(device=None, restarts=0, idle=None),
     ),
     swarm=None,
+    seconds_left=None,
+    scores=None,
     line=LineStatus(sent_bytes=0, received_bytes=0, peers=0, bootstrap=False, addresses=()),
     reach=None,
     events=(),

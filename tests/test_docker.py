@@ -151,7 +151,7 @@ def test_images_are_of_a_fixed_release(docker: Path, name: str) -> None:
 def test_only_the_nodes_image_has_torch(docker: Path) -> None:
     node = (docker / "node.Dockerfile").read_text(encoding="utf-8")
     bootstrap = (docker / "bootstrap.Dockerfile").read_text(encoding="utf-8")
-    assert " '.[train]' --constraint constraints.txt" in node
+    assert " '.[train,create]' --constraint constraints.txt" in node
     assert " . --constraint constraints.txt" in bootstrap
 
 

@@ -33,7 +33,7 @@ EXCEPTIONS = {
 # A folder, or a module at the top of node/ by name, and what it may import: these and whatever stands
 # under them here. docs/layout.md has the same table for people. Every arrow points up the list, so
 # there is no circle.
-_SHARED = ("node/errors", "node/hours", "node/settings", "node/config")
+_SHARED = ("node/errors", "node/harmless", "node/hours", "node/settings", "node/config")
 ARROWS: dict[str, tuple[str, ...]] = {
     "crypto": (),
     "protocol/wire": ("crypto",),
@@ -43,6 +43,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "protocol/member": ("crypto", "protocol/wire", "protocol/sampling", "protocol/chain"),
     "protocol": (),
     "node/errors": (),
+    "node/harmless": (),
     "node/hours": ("node/errors",),
     "node/settings": ("node/errors", "node/hours", "protocol/wire"),
     "node/config": ("node/errors",),
@@ -71,7 +72,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/storage", "node/content", "node/telemetry"),
     ),
     "node/create": (
-        *(*_SHARED, "crypto", "protocol/wire", "protocol/sampling"),
+        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
         *("node/storage", "node/trainer"),
     ),
     "node": (
@@ -80,13 +81,18 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/network/discovery", "node/network/nat", "node/network/exchange"),
         *("node/content", "node/telemetry", "node/control", "node/trainer"),
     ),
+    "node/results": (
+        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/chain"),
+        *("node/storage", "node/content", "node/telemetry", "node/control", "node/trainer"),
+    ),
     "node/demo": (
         *(*_SHARED, "crypto", "protocol/wire"),
         *("node/storage", "node/telemetry", "node/control"),
     ),
     "node/cli": (
         *(*_SHARED, "crypto", "protocol/wire", "node/storage", "node/network"),
-        *("node/telemetry", "node/control", "node/create", "node", "node/demo"),
+        *("node/telemetry", "node/control", "node/create", "node", "node/results"),
+        "node/demo",
     ),
     # `python -m distro_node.node` is the command.
     "node/__main__": ("node/cli",),
@@ -103,6 +109,7 @@ NODE_SIDE_OF_TRAINER = {
         "explain",
         "frames",
         "sandbox",
+        "tokenizer_settings",
         "trainer_supervisor",
     ),
 }
@@ -322,3 +329,66 @@ def test_the_search_for_machines_can_find_one() -> None:
         assert MACHINE.search(text), text
     for text in ("/home/distro/data", "the work/life balance", "/tmp is full", "/root"):
         assert not MACHINE.search(text), text
+
+
+def _private_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """What is private to another object and touched all the same, with its line.
+
+    Constants are not meant: a test shortens a pause, or holds a document against a bound.
+    """
+    for node in ast.walk(tree):
+        name: object = None
+        if isinstance(node, ast.Attribute):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            name = None if own else node.attr
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "setattr":
+            name = getattr([*node.args, None, None][1], "value", None)
+        if isinstance(name, str) and re.match("_[a-z]", name):
+            yield name, node.lineno  # type: ignore[attr-defined]  # both kinds have one
+
+
+def _unexplained(source: str) -> list[str]:
+    """Private names in a test's source that no comment gives a reason for, and reasons for nothing."""
+    lines = ["", *source.splitlines()]
+    explained: set[str] = set()
+    for block in re.findall(
+        r"^# Private here:.*\n(?:#(?! Private here:).*\n)*", source, re.MULTILINE
+    ):
+        explained |= set(re.findall(r"`(_\w+)`", block))
+    found = list(_private_names(ast.parse(source)))
+    problems = [
+        f"{line}: {name}"
+        for name, line in found
+        if name not in explained
+        and "#" not in lines[line]
+        and not lines[line - 1].lstrip().startswith("#")
+    ]
+    return problems + [f"{name} is not touched" for name in explained - {name for name, _ in found}]
+
+
+def test_tests_say_why_they_touch_what_is_private(checkout: Path) -> None:
+    """Beside the access or above it, or for a file: `# Private here: NAMES: why`, with backticks."""
+    found = {
+        str(path.relative_to(checkout)): problems
+        for path in modules(checkout, "tests")
+        if (problems := _unexplained(path.read_text(encoding="utf-8")))
+    }
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("a._b()\n", 1),
+        ("self._b()\n", 0),
+        ("# Because.\na._b()\n", 0),
+        ("a._b()  # because\n", 0),
+        ("# Private here: `_b`: because.\n\na._b()\n", 0),
+        ("# Private here: it is\n# `_b`.\n\na._b()\n", 0),
+        ("# Private here: `_c`: because.\n\na._b()\n", 2),
+        ("patch.setattr(a, '_b', 1)\n", 1),
+        ("patch.setattr(a, '_B', a._C)\n", 0),
+    ],
+)
+def test_a_private_name_without_a_reason_is_found(source: str, count: int) -> None:
+    assert len(_unexplained(source)) == count

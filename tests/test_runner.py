@@ -23,6 +23,7 @@ from distro_node.node.storage.data_dir import SwarmDir
 from distro_node.node.storage.swarm_store import SwarmStore
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.node.updates import RECENT_UPDATES
 from distro_node.protocol.chain.sync import (
     MAX_ENTRIES,
     SYNC_PROTOCOL,
@@ -34,11 +35,17 @@ from distro_node.protocol.codec.update import encode_update, update_layout
 from distro_node.protocol.member import inbox
 from distro_node.protocol.member.effects import Apply, Publish
 from distro_node.protocol.member.inputs import Heard, Learned, Rebased
+from distro_node.protocol.wire.bounded import Bounded
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import NO_BLOCK, Announcement, Decided, Heartbeat, Proposal
 from distro_node.protocol.wire.relay_requests import RelayRequest
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import identity
+
+# Private here: `_dispatch`, `_perform`, `_validate`: what the tasks of a runner call, with inputs that
+# the world would take rounds to bring about.
+# Private here: `_updates`, `_kept`, `_settling`: what a node has let go, and when it is at rest, shows
+# nowhere else.
 
 ME, LIAR = 0, 1
 SNAPSHOT_INTERVAL = 20
@@ -56,6 +63,7 @@ class World:
         self.answer: Callable[[], bytes] = lambda: encode(compose_response(0, [], []))
         self.others: dict[ContentId, bytes] = {}
         self.applies: list[Apply] = []
+        self.update_ids: Bounded[ContentId, None] = Bounded(RECENT_UPDATES)
         self.telemetry = Telemetry(identity(ME).peer, Metrics(version="test"))
         self.reloads = self.missed = 0
         self.offered: list[RelayRequest] = []
@@ -84,7 +92,7 @@ class World:
             telemetry=self.telemetry,
             session=1,
             ticket=b"",
-            update_ids={},
+            update_ids=self.update_ids,
         )
 
     @property
@@ -219,7 +227,7 @@ async def test_a_size_that_was_announced_decides_nothing(world: World, more: int
     body = world.body(0)
     async with running(world):
         said = await world.announce(body, size=len(body) + more)
-        await until(lambda: said.update in world.runner._updates._ids)
+        await until(lambda: said.update in world.update_ids)
         assert not world.offences
         applied = len(world.applies)
         size = len(body) + 2 * more if more < 0 else (1 << 32)
@@ -236,7 +244,7 @@ async def test_a_copycat_with_another_size_does_not_spoil_the_authors_update(wor
         copy = world.chain.announcement(copycat, update=content_id(body), size=len(body) - 1)
         world.runner._dispatch(Heard(world.chain.envelope(copycat, "announcement", copy)))
         said = await world.announce(body)
-        await until(lambda: said.update in world.runner._updates._ids)
+        await until(lambda: said.update in world.update_ids)
         # The round's own account of it: both are held, none of them is bad.
         collection = world.runner.member._current.collection
         assert len(collection.arrivals(0.0)) == 2
@@ -246,7 +254,7 @@ async def test_a_copycat_with_another_size_does_not_spoil_the_authors_update(wor
 async def test_an_update_that_missed_its_round_is_removed(world: World) -> None:
     async with running(world):
         said = await world.announce(world.body(0), fingerprint=FINGERPRINT + 1)
-        await until(lambda: said.update in world.runner._updates._ids)
+        await until(lambda: said.update in world.update_ids)
         world.decide(updates=[])
         await world.runner.applied(world.applies[-1].record.round, FINGERPRINT, 0.0, None)
         assert not world.store.has(said.update)
@@ -256,7 +264,7 @@ async def test_an_old_update_that_is_announced_again_stays_for_newcomers(world: 
     body = world.body(0)
     async with running(world):
         said = await world.announce(body)
-        await until(lambda: said.update in world.runner._updates._ids)
+        await until(lambda: said.update in world.update_ids)
         world.decide(updates=[world.chain.update(LIAR, update=said.update, size=said.size)])
         await world.runner.applied(world.applies[-1].record.round, FINGERPRINT, 0.0, None)
         # Once more, from other parameters, so that it cannot count.
@@ -393,6 +401,25 @@ async def test_a_node_that_was_started_asks_what_it_said_before_it_votes(world: 
         await until(lambda: skip in world.runner.member.messages(height))
         await world.swarm_store.written()
         assert skip in world.swarm_store.signed()
+
+
+async def test_words_of_before_a_restart_stay_until_their_round_is_decided(world: World) -> None:
+    """As it was: the next clearing took them, whatever round they were about."""
+    while len(world.chain.ledger) < 60:
+        world.chain.grow(updates=[])
+    ahead = world.chain.fork()
+    while len(ahead.ledger) < 66:
+        ahead.grow(updates=[])
+    # The ledger's end is lost, and what was signed after it is not.
+    words = [chain.envelope(ME, "skip", chain.ballot(NO_BLOCK)) for chain in (world.chain, ahead)]
+    for word in words:
+        world.swarm_store.sign(word.encode())
+    world.swarm_store.write()
+    async with running(world):
+        while world.runner.member.round <= 64:
+            world.decide(updates=[])
+        await world.swarm_store.written()
+        assert world.swarm_store.signed() == words[1:]
 
 
 async def test_own_words_reach_nobody_before_they_are_on_the_disk(

@@ -128,6 +128,7 @@ async def _fetch(folder: Path, address: str, members: Sequence[str]) -> None:
             manifest,
             ledger,
             keep=lambda decided: None,
+            keep_instead=lambda ledger: None,
             report=lambda done, total: None,
         )
         peak = resting

@@ -32,17 +32,30 @@ def create(
         typer.Argument(metavar="MANIFEST.toml", help="The file that describes the run."),
     ] = None,
     data: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--data",
             metavar="PATH",
-            help="A text file, or a directory of them, to train on; may be repeated.",
+            help="What to train on: a file or a directory of text, JSON lines, CSV, Parquet, also "
+            "compressed, a saved data set, or hf://OWNER/NAME; may be repeated.",
         ),
     ] = None,
     bootstrap: Bootstrap = None,
     data_dir: DataDirectory = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
+    dry: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Only say what would come out: data, rounds, time, traffic."
+        ),
+    ] = False,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", metavar="DEVICE", help="Where a dry run measures: auto, cpu, cuda, …"
+        ),
+    ] = "auto",
     example: Annotated[
         bool, typer.Option("--example", help="Print a commented manifest file to start from.")
     ] = False,
@@ -56,7 +69,8 @@ def create(
 
     \b
         distro-node create --example > my-swarm.toml
-        distro-node create my-swarm.toml --data ~/texts
+        distro-node create my-swarm.toml --data corpus.parquet --dry-run
+        distro-node create my-swarm.toml --data corpus.parquet
     """
     if example:
         typer.echo(_example(), nl=False)
@@ -71,47 +85,69 @@ def create(
     # trio, numpy and all: only now, so that --help is quick.
     import trio
 
-    from ..create.new_swarm import CreateSettings, create_swarm
+    from ..create.files import HUB
+    from ..create.new_swarm import CreateSettings, create_swarm, dry_run
 
     introducers = bootstrap_addresses(bootstrap)
     place = data_directory(data_dir)
     settings = CreateSettings(
         manifest=manifest,
-        data=tuple(data or ()),
+        data=tuple(each if each.startswith(HUB) else Path(each) for each in data or ()),
         data_dir=place.root,
-        passphrase=find_passphrase(place, passphrase_file),
+        passphrase=None if dry else find_passphrase(place, passphrase_file),
+        device=device,
     )
     with _progress() as progress:
-        made = trio.run(functools.partial(create_swarm, settings, progress))
-    link = invite_text(Invite(swarm=made.swarm, bootstrap=introducers))
+        make = dry_run if dry else create_swarm
+        made = trio.run(functools.partial(make, settings, progress))
+    swarm = made.manifest.swarm
+    link = invite_text(Invite(swarm=swarm, bootstrap=introducers))
     if json:
-        facts = {
-            "swarm": swarm_text(made.swarm),
-            "invite": link,
-            "name": made.name,
-            "parameters": made.elements,
-            "samples": made.data.samples,
-            "tokens": sum(shard.tokens for shard in made.data.shards),
-            "heldout_tokens": made.data.heldout.tokens,
-            "manifest": str(place.swarm(made.swarm).manifest),
-        }
+        facts = made.facts()
+        if dry:
+            facts |= {"samples": made.forecast.samples, "tokens": facts["epoch_tokens"]}
+            facts["heldout_tokens"] = made.data.heldout_tokens
+        else:
+            facts |= {"swarm": swarm_text(swarm), "invite": link}
+            facts["manifest"] = str(place.swarm(swarm).manifest)
+            facts["report"] = str(place.logs / "create.json")
         typer.echo(dumps(facts))
         return
     typer.echo(
-        f"Made the swarm {made.name!r}: {made.elements:,} parameters, "
-        f"{made.data.samples:,} training sequences of {made.data.sequence_length} tokens.\n"
+        f"{'Would make' if dry else 'Made'} the swarm {made.manifest.name!r}: "
+        f"{made.manifest.elements:,} parameters, {made.forecast.samples:,} training sequences of "
+        f"{made.manifest.data.sequence_length} tokens.\n"
     )
-    typer.echo(f"swarm-id     {swarm_text(made.swarm)}")
+    for line in (*made.data.lines(), *made.forecast.lines()):
+        typer.echo(line)
+    for warning in made.warnings:
+        typer.echo(f"Mind: {warning}")
+    if dry:
+        typer.echo(
+            "\nNothing was made. The tokens are kept, so that `create` without --dry-run need not "
+            "make them again."
+        )
+        return
+    if made.data.bad:
+        typer.echo(
+            f"The report in {place.logs / 'create.json'} names the bad rows, at most the first thousand."
+        )
+    typer.echo()
+    typer.echo(f"swarm-id     {swarm_text(swarm)}")
     typer.echo(f"invite link  {link}\n")
     options = "" if data_dir is None else f" --data-dir {shlex.quote(str(data_dir))}"
     typer.echo(f"Start it with\n\n    distro-node join '{link}'{options}\n")
-    if introducers:
+    if made.manifest.admission.issuer is not None:
+        typer.echo(
+            "Each guest needs a link of its own: distro-node invite SWARM PEER --bootstrap ADDRESS"
+        )
+    elif introducers:
         typer.echo("and give the link to everybody who is to join.")
     else:
         typer.echo(
             "Others on your local network join with the same link. For others on the internet, "
             "run `distro-node bootstrap`\nwhere it can be reached, and add its address to the "
-            "link: distro-node create … --bootstrap ADDRESS"
+            "link: distro-node invite SWARM --bootstrap ADDRESS"
         )
 
 
@@ -127,9 +163,10 @@ def _example() -> str:
 def _progress() -> Iterator:
     """A bar on stderr, which leaves stdout to the result."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    left = TimeRemainingColumn(elapsed_when_finished=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), left)
     console = Console(stderr=True)
     # In a log file a bar is noise.
     hidden = not console.is_terminal

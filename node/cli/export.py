@@ -1,17 +1,16 @@
-"""`distro-node export`: take the trained model out of a swarm."""
+"""`distro-node export` and `verify`: take the trained model out of a swarm, and check one."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
-from ..settings import ExportSettings
-from .options import DataDirectory, Json, data_directory, parse_target
+from .options import BestState, DataDirectory, Json, RoundState, data_directory, joined_swarm, which
 
 
 def export(
@@ -21,43 +20,96 @@ def export(
     to: Annotated[
         Path, typer.Option("--to", metavar="DIRECTORY", help="Where to write the model.")
     ],
+    round: RoundState = None,
+    best: BestState = False,
+    push: Annotated[
+        str | None,
+        typer.Option(
+            "--push",
+            metavar="OWNER/NAME",
+            help="Put the model on the Hugging Face hub, too, under this name.",
+        ),
+    ] = None,
     data_dir: DataDirectory = None,
     json: Json = False,
 ) -> None:
     """Write the trained model to a directory.
 
-    Takes the model as this node last had it, in the format of Hugging Face: the directory can be
-    loaded with `AutoModelForCausalLM.from_pretrained`. The node may be running or not. For example:
+    Takes the model as this node last had it, or after a round that it still has, in the format of
+    Hugging Face: the directory opens with `AutoModelForCausalLM.from_pretrained` and
+    `AutoTokenizer.from_pretrained`, and says in its README.md where it comes from. The node may be
+    running or not. For example:
 
     \b
         distro-node export swarm-… --to my-model
     """
-    data = data_directory(data_dir)
-    identifier = parse_target(swarm).swarm
-    if not data.swarm(identifier).manifest.is_file():
-        known = ", ".join(swarm_text(one) for one in data.known_swarms())
+    if push is not None and push.count("/") != 1:
         raise UserError(
-            ExitCode.NOTHING_TO_EXPORT,
-            f"nothing of this swarm is stored in {data.root}",
-            f"these swarms are: {known}"
-            if known
-            else "join it first, or give the right directory with --data-dir",
+            ExitCode.USAGE, f"{push!r} is not a name on the hub", "give --push OWNER/NAME"
         )
+    data = data_directory(data_dir)
+    identifier = joined_swarm(swarm, data)
     import trio
 
-    from ..export import export_swarm
+    from ..results.export import ExportSettings, export_swarm
 
-    settings = ExportSettings(swarm=identifier, data_dir=data.root, to=to.absolute())
+    settings = ExportSettings(
+        swarm=identifier, data_dir=data.root, to=to.absolute(), which=which(round, best)
+    )
     done = trio.run(export_swarm, settings)
+    url = None
+    if push is not None:
+        from ..results.push import push as put_on_hub
+
+        url = put_on_hub(done.directory, push)
     if json:
-        facts = {
-            "directory": str(done.directory),
-            "round": done.round,
-            "parameters": done.parameters,
-        }
-        typer.echo(dumps(facts))
-    else:
-        typer.echo(
-            f"Wrote the model after round {done.round:,} ({done.parameters:,} parameters) to "
-            f"{done.directory}"
-        )
+        facts = asdict(done) | {"directory": str(done.directory)}
+        typer.echo(dumps(facts if url is None else facts | {"url": url}))
+        return
+    typer.echo(
+        f"Wrote the model after round {done.round:,} ({done.parameters:,} parameters) to "
+        f"{done.directory}"
+    )
+    if url is not None:
+        typer.echo(f"Put it on the hub: {url}")
+
+
+def verify(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="A model that was exported.")
+    ],
+    swarm: Annotated[
+        str, typer.Argument(metavar="SWARM", help="The swarm-id, or a link to the swarm.")
+    ],
+    data_dir: DataDirectory = None,
+    json: Json = False,
+) -> None:
+    """Check that an exported model is what a swarm agreed on.
+
+    Computes the fingerprint of the weights in the directory anew and looks for it in the swarm's
+    records, which a quorum of its members has signed and this node has checked. The exit code is 0 if it
+    is there, in the round that the directory says, and 53 if not. For example:
+
+    \b
+        distro-node verify my-model swarm-…
+    """
+    data = data_directory(data_dir)
+    identifier = joined_swarm(swarm, data)
+    import trio
+
+    from ..results.verify import VerifySettings, verify_model
+
+    settings = VerifySettings(directory=directory.absolute(), swarm=identifier, data_dir=data.root)
+    found = trio.run(verify_model, settings)
+    if json:
+        typer.echo(dumps(asdict(found)))
+        return
+    proof = {
+        "content": "its content id is the one that the record certifies",
+        "fingerprint": "its fingerprint is the one in the record. Nobody changed it by accident; only "
+        "rounds with a snapshot have a content id, which nobody can forge either",
+    }
+    typer.echo(
+        f"This is the swarm's model after round {found.round:,}: {proof[found.proof]}.\n"
+        f"  record {found.record}, fingerprint {found.fingerprint}"
+    )

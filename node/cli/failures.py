@@ -7,7 +7,6 @@ and the line says where.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sys
 import tempfile
@@ -15,10 +14,10 @@ import traceback
 from collections.abc import Iterator
 
 from ..errors import ExitCode, UserError
+from ..harmless import harmless
+from ..storage.disk_faults import explain_disk
 
 DEBUG_VARIABLE = "DISTRO_NODE_DEBUG"
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def explain(error: BaseException) -> int:
@@ -26,12 +25,10 @@ def explain(error: BaseException) -> int:
     leaves = list(_leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         return ExitCode.INTERRUPTED
-    full = [leaf for leaf in leaves if isinstance(leaf, OSError) and leaf.errno in _DISK_FULL]
-    if full:
-        # Imported here: the lock needs modules that not every command needs.
-        from ..storage.data_dir import disk_full
-
-        return _tell(disk_full(full[0].filename))
+    # Whatever else fails beside it, the disk comes first: what else there is may be its doing.
+    for fault in map(explain_disk, leaves):
+        if fault is not None:
+            return _tell(fault)
     mistakes = [leaf for leaf in leaves if isinstance(leaf, UserError)]
     # A bug beside a user's mistake would be lost if the mistake alone were told.
     if mistakes and len(mistakes) == len(leaves):
@@ -71,8 +68,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _one_line(text: str) -> str:
-    """Without line breaks and terminal commands, which a stranger's text may hold."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    return harmless(" ".join(text.split()))
 
 
 def _write(text: str) -> None:

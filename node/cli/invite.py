@@ -1,21 +1,23 @@
-"""`distro-node invite`: write the ticket with which one peer may join."""
+"""`distro-node invite`: a link to a swarm, with what is known to be final and the guest's ticket."""
 
 from __future__ import annotations
 
 import base64
 from json import dumps
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ...crypto.envelope import sign
-from ...crypto.identity import peer_from_text
+from ...crypto.identity import PeerId, peer_from_text
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import decode_manifest
+from ...protocol.wire.manifest import Manifest, decode_manifest
 from ...protocol.wire.messages import TICKET_KIND
 from ...protocol.wire.swarm_id import Invite, invite_text
 from ..errors import ExitCode, UserError
-from ..storage.data_dir import open_identity
+from ..storage.data_dir import DataDir, open_identity
+from ..storage.final_file import read_final
 from .options import (
     Bootstrap,
     DataDirectory,
@@ -31,39 +33,68 @@ from .options import (
 def invite(
     swarm: Annotated[str, typer.Argument(metavar="SWARM", help="The swarm-id, or a link to it.")],
     peer: Annotated[
-        str, typer.Argument(metavar="PEER", help="The guest's peer id (`distro-node id --create`).")
-    ],
+        str | None,
+        typer.Argument(metavar="PEER", help="The guest's peer id (`distro-node id --create`)."),
+    ] = None,
     bootstrap: Bootstrap = None,
     data_dir: DataDirectory = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
 ) -> None:
-    """Invite a peer to a swarm that takes guests only.
+    """Print a link to a swarm, for whoever is to join.
 
-    For swarms with the policy "invite": prints a link that works for this one peer. Only the swarm's
-    issuer can write it, who is the founder unless the manifest names another. For example:
+    The link says which record of the swarm's chain this node knows to be final, so whoever joins with it
+    is not misled by others. In a swarm that takes guests only (policy "invite") it holds the guest's
+    ticket as well and works for this one PEER; only the swarm's issuer can write it, who is the founder
+    unless the manifest names another. For example:
 
     \b
+        distro-node invite swarm-…
         distro-node invite swarm-… 12D3KooW…
     """
     target = parse_target(swarm)
     data = data_directory(data_dir)
+    directory = data.swarm(target.swarm)
     try:
-        manifest = decode_manifest(data.swarm(target.swarm).manifest.read_bytes(), target.swarm)
+        manifest = decode_manifest(directory.manifest.read_bytes(), target.swarm)
     except (OSError, ProtocolError):
         raise UserError(
             ExitCode.UNKNOWN_SWARM,
             f"the swarm's manifest is not in {data.root}",
-            "invite from the machine that made the swarm, or give its directory with --data-dir",
+            "invite from a machine that has made or joined the swarm, or give its directory with "
+            "--data-dir",
         ) from None
+    ticket = None
+    if peer is not None:
+        ticket = _ticket(manifest, data, _guest(peer), passphrase_file)
+    elif manifest.admission.issuer is not None:
+        raise UserError(
+            ExitCode.USAGE,
+            "this swarm takes guests only, and the link is for one of them",
+            "name the guest: ask for what `distro-node id` prints there",
+        )
+    introducers = tuple(dict.fromkeys((*target.bootstrap, *bootstrap_addresses(bootstrap))))
+    # A node may be at work in this directory: the file is replaced whole.
+    at = read_final(directory.final)
+    link = invite_text(
+        Invite(swarm=target.swarm, bootstrap=introducers, ticket=ticket, at=at or target.at)
+    )
+    typer.echo(dumps({"invite": link}) if json else link)
+
+
+def _guest(text: str) -> PeerId:
     try:
-        guest = peer_from_text(peer)
+        return peer_from_text(text)
     except ValueError as error:
         raise UserError(
             ExitCode.USAGE,
-            f"{peer!r} is not a peer id: {error}",
+            f"{text!r} is not a peer id: {error}",
             "ask the guest for `distro-node id`",
         ) from None
+
+
+def _ticket(manifest: Manifest, data: DataDir, guest: PeerId, passphrase_file: Path | None) -> str:
+    """The ticket that lets `guest` in, signed by the issuer, whose directory this must be."""
     identity = open_identity(data, find_passphrase(data, passphrase_file), create=False)
     if manifest.admission.issuer != identity.peer:
         raise UserError(
@@ -71,12 +102,9 @@ def invite(
             "this swarm takes anybody who has its link"
             if manifest.admission.issuer is None
             else "somebody else issues the tickets of this swarm",
-            "pass the link on as it is"
+            "leave the guest out: one link is for everybody"
             if manifest.admission.issuer is None
             else "ask whoever made the swarm",
         )
     signature = sign(identity, TICKET_KIND, manifest.swarm, guest).signature
-    ticket = base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
-    introducers = tuple(dict.fromkeys((*target.bootstrap, *bootstrap_addresses(bootstrap))))
-    link = invite_text(Invite(swarm=target.swarm, bootstrap=introducers, ticket=ticket))
-    typer.echo(dumps({"invite": link}) if json else link)
+    return base64.urlsafe_b64encode(signature).rstrip(b"=").decode()

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ...protocol.wire.swarm_id import swarm_text
 from ..hours import parse_hours
 from ..settings import (
     DaemonSettings,
@@ -85,7 +86,7 @@ def join(
             "--evaluate-every",
             metavar="ROUNDS",
             min=1,
-            help="Rounds between measurements of the loss on held-out text.",
+            help="Rounds between measurements of the loss on held-out text. [default: 10]",
         ),
     ] = None,
     max_upload: MaxUpload = None,
@@ -140,6 +141,13 @@ def join(
             "--until-round", metavar="ROUND", min=1, help="Leave politely after this round."
         ),
     ] = None,
+    stay: Annotated[
+        bool,
+        typer.Option(
+            "--stay/--no-stay",
+            help="When the run is over, go on giving what came out to whoever asks for it.",
+        ),
+    ] = False,
     data_dir: DataDirectory = None,
     passphrase_file: PassphraseFile = None,
     screen: Annotated[
@@ -155,7 +163,8 @@ def join(
 
     Fetches the model and trains it with the others until you leave. Ctrl-C leaves politely (the
     others go on without waiting for you), a second Ctrl-C at once. Stop and come back whenever you
-    like: the same command goes on where the swarm is. For example:
+    like: the same command goes on where the swarm is. When the run is over the command ends by
+    itself, with the exit code 0. For example:
 
     \b
         distro-node join 'distro:swarm-…?bootstrap=/dns4/boot.example.org/tcp/4001/p2p/12D3KooW…'
@@ -169,6 +178,7 @@ def join(
         # One mentioned in the link and on the command line is one, in the order of mention.
         bootstrap=tuple(dict.fromkeys(introducers)),
         ticket=invite.ticket,
+        at=invite.at,
         listen=multiaddrs(listen),
         announce=multiaddrs(announce),
         max_upload=parse_rate(max_upload) if max_upload else None,
@@ -190,6 +200,7 @@ def join(
         # Lines for people would spoil a stream of JSON.
         screen=screen and log_format is LogFormat.TEXT,
         until_round=until_round,
+        stay=stay,
     )
     data.create()
     # libp2p: only now, so that --help is quick and a mistake above is told at once.
@@ -203,4 +214,9 @@ def join(
     drawn = settings.screen and Console(stderr=True).is_terminal
     configure_logging(form=log_format, level=log_level, folder=data.logs, screen=drawn)
     spare_what_stays()
-    trio.run(run_daemon, settings)
+    if trio.run(run_daemon, settings):
+        typer.echo(
+            "The run is over, and what came out is on this disk. To write the model to a directory: "
+            f"distro-node export {swarm_text(invite.swarm)} --to DIRECTORY",
+            err=True,
+        )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,15 +16,18 @@ from typer.core import TyperGroup
 from ... import __version__
 from ..config import ENVIRONMENT_PREFIX, command_options, load_defaults
 from ..errors import ExitCode, UserError
+from ..harmless import harmless
+from ..telemetry.logs import LogLevel, configure_logging
 from .bootstrap import bootstrap
 from .create import create
 from .demo import demo
-from .export import export
+from .export import export, verify
 from .failures import explain
 from .identity import id_command
 from .invite import invite
 from .join import join
 from .status import leave, pause, resume, status
+from .try_out import evaluate, generate
 
 COMMANDS = {
     "join": join,
@@ -33,6 +38,9 @@ COMMANDS = {
     "resume": resume,
     "leave": leave,
     "export": export,
+    "generate": generate,
+    "evaluate": evaluate,
+    "verify": verify,
     "bootstrap": bootstrap,
     "id": id_command,
     "demo": demo,
@@ -44,9 +52,14 @@ _HELP_OPTIONS = ("-h", "--help")
 class _Commands(TyperGroup):
     """The group of commands, in the order in which they were registered."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _harmless_usage():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
+            with _harmless_usage():
+                result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
             # Whoever reads our output (`| head`) has seen enough: no error, and no second complaint
@@ -54,6 +67,19 @@ class _Commands(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return None
         return result
+
+
+@contextlib.contextmanager
+def _harmless_usage() -> Iterator[None]:
+    """The library repeats words that it does not understand: a link, perhaps, that somebody was sent."""
+    try:
+        yield
+    except Exception as error:
+        # Its own class for them is not to be had by a public name.
+        message = getattr(error, "message", None)
+        if hasattr(error, "format_message") and isinstance(message, str):
+            setattr(error, "message", harmless(message))  # noqa: B010  (not every exception has one)
+        raise
 
 
 app = typer.Typer(
@@ -119,6 +145,9 @@ def _settings(
     Join a swarm with `distro-node join LINK`, watch it with `distro-node status`. To start a swarm
     of your own: `distro-node create --example`.
     """
+    if not logging.getLogger().handlers:
+        # What a trainer says while a swarm is made or a model exported; nodes configure their own.
+        configure_logging(level=LogLevel.WARNING)
     options = {name: command_options(command) for name, command in COMMANDS.items()}
     try:
         ctx.default_map = load_defaults(config, options, os.environ)

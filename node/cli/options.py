@@ -11,15 +11,17 @@ from typing import Annotated
 import typer
 
 from ...crypto import keystore
+from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import (
     Invite,
     SwarmIdError,
     check_bootstrap,
     check_multiaddr,
     parse_invite,
+    swarm_text,
 )
 from ..errors import ExitCode, UserError
-from ..settings import RelayLimits
+from ..settings import RelayLimits, Which
 from ..storage.data_dir import DataDir, default_data_dir
 from ..telemetry.logs import LogFormat, LogLevel
 
@@ -124,6 +126,30 @@ Mirror = Annotated[
         help="Where to look for training data before asking peers; may be repeated.",
     ),
 ]
+RoundState = Annotated[
+    int | None,
+    typer.Option(
+        "--round",
+        metavar="ROUND",
+        min=0,
+        help="Take the model as it was after this round, if this node still has it. "
+        "[default: the newest]",
+    ),
+]
+BestState = Annotated[
+    bool,
+    typer.Option(
+        "--best/--newest", help="Take the state with the lowest held-out loss of those at hand."
+    ),
+]
+SwarmOption = Annotated[
+    str | None,
+    typer.Option(
+        "--swarm",
+        metavar="SWARM",
+        help="The swarm-id, or a link to the swarm. [default: the only one that this node knows]",
+    ),
+]
 LogFormatOption = Annotated[
     LogFormat, typer.Option("--log-format", help="How log lines are written.")
 ]
@@ -171,6 +197,48 @@ def parse_target(text: str) -> Invite:
             "copy the swarm-id or the link once more, whole, and put a link between quotes: "
             "'distro:swarm-…?bootstrap=…'",
         ) from None
+
+
+def which(round_: int | None, best: bool) -> Which:
+    """The state that is meant. Raises `UserError` (`USAGE`)."""
+    if round_ is not None and best:
+        raise UserError(
+            ExitCode.USAGE, "--round and --best name two states", "give one of them, or neither"
+        )
+    return Which(round=round_, best=best)
+
+
+def joined_swarm(text: str, data: DataDir) -> SwarmId:
+    """Read a swarm-id or link of a swarm that is stored here. Raises `UserError`."""
+    identifier = parse_target(text).swarm
+    if not data.swarm(identifier).manifest.is_file():
+        known = ", ".join(swarm_text(one) for one in data.known_swarms())
+        raise UserError(
+            ExitCode.NOTHING_TO_EXPORT,
+            f"nothing of this swarm is stored in {data.root}",
+            f"these swarms are: {known}"
+            if known
+            else "join it first, or give the right directory with --data-dir",
+        )
+    return identifier
+
+
+def only_swarm(text: str | None, data: DataDir) -> SwarmId:
+    """Likewise; without a text it is the only one that is stored here. Raises `UserError`."""
+    if text is not None:
+        return joined_swarm(text, data)
+    known = data.known_swarms()
+    if len(known) != 1:
+        raise UserError(
+            ExitCode.USAGE if known else ExitCode.NOTHING_TO_EXPORT,
+            f"no swarm is stored in {data.root}"
+            if not known
+            else f"{len(known)} swarms are stored in {data.root}",
+            "join one first, or give the right directory with --data-dir"
+            if not known
+            else "say which with --swarm: " + ", ".join(swarm_text(one) for one in known),
+        )
+    return known[0]
 
 
 def find_passphrase(data: DataDir, file: Path | None) -> str | None:

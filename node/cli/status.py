@@ -87,16 +87,16 @@ def _show(status: Status | BootstrapStatus) -> None:
     from rich.text import Text
 
     from ..control.rows import rows
-    from ..control.terminal import plain
+    from ..harmless import harmless
 
     console = Console()
     for row in rows(status):
-        # Text takes names and messages of others as they are, without markup; soft wrapping leaves
-        # ids and addresses in one piece, to be copied.
-        line = Text(f"{row.name:<{_NAME_WIDTH}}", "bold").append(plain(row.value), "not bold")
+        # Text takes no markup; soft wrapping leaves ids and addresses in one piece, to be copied.
+        value = harmless(row.value)
+        line = Text(f"{row.name:<{_NAME_WIDTH}}", "bold").append(value, "not bold")
         if row.note:
-            gap = " " * max(2, _VALUE_WIDTH - len(row.value))
-            line.append(gap + row.note, "not bold dim")
+            gap = " " * max(2, _VALUE_WIDTH - len(value))
+            line.append(gap + harmless(row.note), "not bold dim")
         console.print(line, soft_wrap=True)
     events = getattr(status, "events", ())[-_EVENTS_SHOWN:]
     if events:
@@ -104,4 +104,4 @@ def _show(status: Status | BootstrapStatus) -> None:
     for event in events:
         when = time.strftime("%H:%M:%S", time.localtime(event.time))
         line = f"{when}  round {event.round}  {event.text}"
-        console.print(Text(plain(line)), soft_wrap=True)
+        console.print(Text(harmless(line)), soft_wrap=True)

@@ -72,7 +72,8 @@ class Downloads:
         data = await self._blob(blob, what, wanted)
         if data is None:
             return None
-        blobs = decode_blob_list(data, kind, size)
+        # The longest name 131,072 chunks.
+        blobs = await trio.to_thread.run_sync(decode_blob_list, data, kind, size)
 
         def progress(done: int, total: int) -> None:
             self._report(what, min(done * CHUNK_BYTES, blobs.size), blobs.size)

@@ -11,7 +11,7 @@ import ipaddress
 import logging
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -19,8 +19,7 @@ from urllib.parse import urljoin
 import trio
 
 from ...crypto.hashing import ContentId, content_id, content_text
-from ...crypto.identity import PeerId
-from ..network.exchange.blobs import BlobFetcher, Wanted
+from ..network.exchange.blobs import BlobFetcher
 from ..storage.blob_store import BlobStore
 
 _log = logging.getLogger(__name__)
@@ -80,24 +79,14 @@ class MirroredFetcher:
         self._store = store
         self._mirrors = mirrors
 
-    async def fetch(
-        self,
-        cid: ContentId,
-        *,
-        max_bytes: int,
-        providers: Callable[[], Sequence[PeerId]],
-        timeout: float,
-        wanted: Wanted,
-    ) -> bytes:
+    async def fetch(self, cid: ContentId, *, max_bytes: int, **how: Any) -> bytes:
         """As `BlobFetcher.fetch`."""
         if self._mirrors and not self._store.has(cid):
             data = await self._mirrors.get(cid, max_bytes)
             if data is not None:
                 await trio.to_thread.run_sync(self._store.put, data)
                 return data
-        return await self._fetcher.fetch(
-            cid, max_bytes=max_bytes, providers=providers, timeout=timeout, wanted=wanted
-        )
+        return await self._fetcher.fetch(cid, max_bytes=max_bytes, **how)
 
 
 def is_url(place: str) -> bool:

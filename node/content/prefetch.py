@@ -96,6 +96,8 @@ class Prefetch:
     async def begin(self) -> None:
         """Fetch what any member needs: the tokenizer, and what it evaluates on. Raises `DiskFull`."""
         await self._downloads.blob(self._data.tokenizer, "the tokenizer")
+        if self._data.tokenizer_settings is not None:
+            await self._downloads.blob(self._data.tokenizer_settings, "the tokenizer")
         heldout = self._data.heldout
         samples = range(min(_HELDOUT_SAMPLES, self._data.samples_in(heldout)))
         listed = await self._list(heldout)
@@ -125,7 +127,9 @@ class Prefetch:
         # Chunk by chunk: with every round others may be more urgent.
         ahead = await self._chunks_of(upcoming(_ROUNDS_AHEAD))
         self._ahead = dict.fromkeys(list(ahead)[: self._room_ahead()])
-        chunk = next((each for each in self._ahead if not self._store.has(each)), None)
+        # What evaluation needs was here; a disk may lose it all the same.
+        needed = (*self._ahead, *self._heldout)
+        chunk = next((each for each in needed if not self._store.has(each)), None)
         if chunk is None and self._scarce is not None and self._has_room():
             chunk = await self._spare_chunk(self._scarce)
         if chunk is None:
@@ -153,10 +157,13 @@ class Prefetch:
         return listed.chunks[start // CHUNK_BYTES : last // CHUNK_BYTES + 1]
 
     async def _list(self, shard: ShardSpec) -> BlobList:
-        if shard.blob not in self._lists:
+        # The trainer reads the list from the disk, which may have lost it meanwhile.
+        if shard.blob not in self._lists or not self._store.has(shard.blob):
             data = await self._downloads.blob(shard.blob, "a list of training data")
             size = shard.tokens * self._data.token_bytes
-            self._lists[shard.blob] = decode_blob_list(data, "shard", size)
+            # The longest name 131,072 chunks.
+            listed = await trio.to_thread.run_sync(decode_blob_list, data, "shard", size)
+            self._lists[shard.blob] = listed
         return self._lists[shard.blob]
 
     async def _spare_chunk(self, scarce: Scarce) -> ContentId | None:

@@ -6,13 +6,14 @@ many readers the latest count, and no snapshot is held for ever, however often s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ...protocol.chain.ledger import Ledger
+from ...protocol.wire.bounded import Bounded
 from ..storage.swarm_store import LocalSnapshot
 
 # A chunk of 4 MiB takes 35 s at 1 Mbit/s; who has not asked for so long has gone.
@@ -26,8 +27,8 @@ class Retention:
     """When each peer last asked for a part of each snapshot, or for an update that follows it."""
 
     def __init__(self) -> None:
-        # The reader that came last is the last; times by snapshot, on trio's clock.
-        self._readers: dict[PeerId, dict[LocalSnapshot, float]] = {}
+        # Times by snapshot, on trio's clock.
+        self._readers: Bounded[PeerId, dict[LocalSnapshot, float]] = Bounded(_MAX_READERS)
         # When anybody first asked.
         self._since: dict[LocalSnapshot, float] = {}
         self._owners: dict[ContentId, LocalSnapshot] = {}
@@ -35,21 +36,21 @@ class Retention:
         self._rounds: dict[ContentId, int] = {}
         self._read = 0
 
+    def knows(self, snapshot: LocalSnapshot) -> bool:
+        """Whether `learn` was told of it."""
+        return snapshot in self._owned
+
+    def learn(self, snapshot: LocalSnapshot, blobs: Iterable[ContentId]) -> None:
+        """A snapshot is kept from now on, and consists of these blobs."""
+        self._owned.add(snapshot)
+        self._owners |= dict.fromkeys(blobs, snapshot)
+
     def note(
-        self,
-        peer: PeerId,
-        blob: ContentId,
-        kept: list[LocalSnapshot],
-        ledger: Ledger,
-        listed: Callable[[LocalSnapshot], Iterable[ContentId]],
+        self, peer: PeerId, blob: ContentId, kept: list[LocalSnapshot], ledger: Ledger
     ) -> None:
-        """A peer asks for a blob; `listed` names those of a snapshot, of which `kept` are here."""
+        """A peer asks for a blob while the snapshots in `kept` are here."""
         if not kept:
             return
-        for snapshot in kept:
-            if snapshot not in self._owned:
-                self._owned.add(snapshot)
-                self._owners |= dict.fromkeys(listed(snapshot), snapshot)
         # What came before all of them nobody needs from us, and is far back in a long ledger.
         first = max(self._read, min(each.round for each in kept) + 1)
         for round_ in range(first, len(ledger)):
@@ -86,9 +87,5 @@ class Retention:
 
     def _note_read(self, peer: PeerId, snapshot: LocalSnapshot) -> None:
         now = trio.current_time()
-        reads = self._readers.pop(peer, {})
-        reads[snapshot] = now
         self._since.setdefault(snapshot, now)
-        self._readers[peer] = reads
-        if len(self._readers) > _MAX_READERS:
-            del self._readers[next(iter(self._readers))]
+        self._readers[peer] = {**self._readers.get(peer, {}), snapshot: now}

@@ -4,6 +4,9 @@ A node keeps its two newest snapshots and the updates since the older of them: e
 the network and to serve newcomers. An older one stays for as long as somebody fetches it, so that no
 swarm outruns a newcomer. Before the first there is the manifest's initial one, which is kept. Updates
 stay longer while they come to no more than a snapshot: whoever was away fetches them instead of one.
+
+Those of a chain that the node has left stay until there is one of the chain that it follows now: all may
+come back to the first, and nobody else may have them.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ class Snapshots:
         self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
         listed = swarm_store.snapshots()
         self._kept = [each for each in listed if each.whole]
-        self._partial = next((each for each in listed if not each.whole), None)
+        unlisted = [each for each in listed if not each.whole]
+        self._partial: LocalSnapshot | None = unlisted[0] if unlisted else None
+        self._left = unlisted[1:]
         # The last round whose updates were removed; None: to be found out.
         self._swept: int | None = None
         self._retention = Retention()
@@ -66,7 +71,7 @@ class Snapshots:
         held against the record's fingerprint; not after a mismatch. One that became old while it was
         fetched will do as well: the updates since are kept for whoever fetches it. Raises `DiskFull`.
         """
-        await self._forget_left_chain()
+        await self._put_left_chain_aside()
         while True:
             ledger = self._ledger()
             certified = self._certified(ledger)
@@ -106,7 +111,7 @@ class Snapshots:
 
     def asked(self, peer: PeerId, blob: ContentId) -> None:
         """A peer asks for this blob: if it is of a snapshot or an update, that is still needed."""
-        self._retention.note(peer, blob, self._kept, self._ledger(), self._listed)
+        self._retention.note(peer, blob, self._kept, self._ledger())
 
     def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
         """The chunks of a snapshot that `best` returned."""
@@ -122,7 +127,10 @@ class Snapshots:
 
     async def keep(self, entry: SnapshotEntry) -> None:
         """Remember a new snapshot, and remove what only older ones needed."""
+        # Now the chain that is followed has one of its own.
+        left, self._left = self._left, []
         await self._keep(LocalSnapshot(entry.round, entry.blob.hex(), entry.size))
+        await self._remove(left)
 
     async def _keep(self, new: LocalSnapshot) -> None:
         if self._swept is None:
@@ -180,18 +188,34 @@ class Snapshots:
         dropped = [old for old in self._kept if old not in kept]
         self._kept = kept
         self._save()
+        fresh = [each for each in kept if not self._retention.knows(each)]
+        # Lists of large models are long, and whoever asks for a chunk should not wait for that.
+        lists = await trio.to_thread.run_sync(lambda: [*map(self._listed, fresh)])
+        for each, blobs in zip(fresh, lists, strict=True):
+            self._retention.learn(each, blobs)
         await self._remove(dropped)
 
     def _save(self) -> None:
-        partial = [self._partial] if self._partial is not None else []
-        self._swarm_store.keep_snapshots([*self._kept, *partial])
+        # After a restart one that was left is like one whose fetching was interrupted.
+        self._swarm_store.keep_snapshots([*self._kept, *self._unlisted()])
 
-    async def _forget_left_chain(self) -> None:
+    def _unlisted(self) -> list[LocalSnapshot]:
+        """Those that are not to start from as they are, but not to be removed yet either."""
+        partial = [self._partial] if self._partial is not None else []
+        return [*partial, *(replace(left, whole=False) for left in self._left)]
+
+    async def _put_left_chain_aside(self) -> None:
         """The list on disk is emptied with a change to another chain."""
         listed = self._swarm_store.snapshots()
-        if any(own not in listed for own in self._kept):
-            self._retention = Retention()
+        left = [own for own in self._kept if own not in listed]
+        if not left:
+            return
+        self._retention = Retention()
+        # Those of the chain left before are to start from now, if it is the one that is followed again.
+        gone = [old for old in self._left if not self._is_certified(old, self._ledger())]
+        self._left = [*left, *(old for old in self._left if old not in gone)]
         await self._replace([own for own in self._kept if own in listed])
+        await self._remove(gone)
 
     def _certified(self, ledger: Ledger) -> LocalSnapshot:
         entry = ledger.snapshot
@@ -228,10 +252,9 @@ class Snapshots:
     async def _remove(self, dropped: list[LocalSnapshot]) -> None:
         if not dropped:
             return
-        partial = [self._partial] if self._partial is not None else []
         # First the list, then the files: a crash in between wastes space and breaks nothing.
         await self._swarm_store.written()
-        kept = (self._initial, *self._kept, *partial)
+        kept = (self._initial, *self._kept, *self._unlisted())
 
         def remove() -> None:
             needed = {blob for each in kept for blob in self._listed(each)}

@@ -193,7 +193,11 @@ def _bound(path: Path) -> Iterator[socket.socket]:
             place = Path(folder) / "daemon.sock"
         server = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         path.unlink(missing_ok=True)
-        server.bind(os.fspath(place))
+        try:
+            server.bind(os.fspath(place))
+        except OSError as error:
+            # The system does not say which file it is about.
+            raise OSError(error.errno, error.strerror, str(place)) from None
         stack.callback(path.unlink, missing_ok=True)
         # Before listen(), so that nobody else gets in between.
         place.chmod(0o600)

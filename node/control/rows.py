@@ -1,7 +1,7 @@
 """A status as rows of text: a name, a value, and a word on what it means.
 
 `distro-node status` prints them all; the screen of `join` has room for some. What a stranger wrote (the
-swarm's name) is made harmless here.
+swarm's name) is in them as it is: whoever shows them makes it harmless.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..telemetry.status import BootstrapStatus, LineStatus, Status
-from ..telemetry.words import STATES, reach_words, shift_sentence, state_sentence
-from .terminal import plain, size_text
+from ..telemetry.words import STATES, duration_words, reach_words, shift_sentence, state_sentence
+from .terminal import size_text
 
 UNKNOWN = "–"
+# The preset `gpt4all` has six.
+_TASKS_SHOWN = 8
 
 # The screens' colours. What a node is on its way through is yellow; `killed` and `left` are the demo's.
 OTHER_COLOUR = "yellow"
 STATE_COLOURS = {
     "training": "green",
+    "finished": "green",
     "paused": "blue",
     "leaving": "magenta",
     "killed": "red",
@@ -48,20 +51,27 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         yield from _line(status.line)
         return
     training, swarm = status.training, status.swarm
-    name = UNKNOWN if swarm is None else plain(swarm.name)
+    name = UNKNOWN if swarm is None else swarm.name
     yield Row("swarm", f"{name}  {status.node.swarm}")
     yield Row("peer", status.node.peer, "who you are to the others")
     yield Row("state", _state(status), _meaning(status))
     if status.shift.active is not None:
         when = f"{status.shift.active}, now until {_text(status.shift.until)}"
         yield Row("hours", when, shift_sentence(status.shift))
-    yield Row("round", f"{_count(training.round)} done", "each a step of the shared model")
+    final = None if swarm is None else swarm.final_round
+    said = "each a step of the shared model" if final is None else f"final up to {final:,}"
+    yield Row("round", _round(status), said)
     yield Row("members", _members(status), "who trains, you included")
     losses = training.losses
     yield Row("loss", _loss(losses.training), "on training text, mean of all")
     if losses.heldout_round is not None:
         value = f"{_loss(losses.heldout)} (round {losses.heldout_round})"
         yield Row("held-out loss", value, "on unseen text: lower is better")
+    if status.scores is not None:
+        shown = [f"{t} {s.value:.3f}" for t, s in status.scores.main().items()]
+        more = f" +{len(shown) - _TASKS_SHOWN}" if len(shown) > _TASKS_SHOWN else ""
+        value = ", ".join(shown[:_TASKS_SHOWN]) + more
+        yield Row("tasks", value, f"after round {status.scores.round:,}, by lm-eval")
     yield Row("tokens", _count(training.tokens), "by the swarm, since your start")
     yield Row("your rounds", _own_rounds(status), "in which your update counted")
     own, received = training.own, training.received_bytes_per_round
@@ -77,7 +87,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         yield Row("instead of", size_text(dense) + factor, "that a dense all-reduce moves")
     yield from _line(status.line)
     parameters = None if swarm is None else swarm.parameters
-    device = plain(training.trainer.device or UNKNOWN)
+    device = training.trainer.device or UNKNOWN
     model = f"{_count(parameters)} parameters on {device}"
     yield Row("model", model, f"fingerprint {_text(training.fingerprint)}")
     if training.trainer.idle is not None:
@@ -119,6 +129,15 @@ def _state(status: Status) -> str:
 def _meaning(status: Status) -> str:
     remedy = STATES[status.state].remedy
     return state_sentence(status) + (f"; {remedy}" if remedy else "")
+
+
+def _round(status: Status) -> str:
+    done, swarm, left = _count(status.training.round), status.swarm, status.seconds_left
+    if swarm is None:
+        return f"{done} done"
+    far = "done" if swarm.last_round is None else f"of {swarm.last_round:,}"
+    about = f", about {duration_words(left)} left" if left else ""
+    return f"{done} {far}{about}"
 
 
 def _members(status: Status) -> str:

@@ -6,6 +6,8 @@ terminal, redrawn in place; where there is none, the log tells of states and rou
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,10 +17,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from ..harmless import harmless
 from ..telemetry.status import MemberStatus, Status
 from ..telemetry.words import short, state_sentence
 from .rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN, Row, rows
-from .terminal import plain, sparkline
+from .terminal import sparkline
+
+_log = logging.getLogger(__name__)
 
 _REDRAW_SECONDS = 0.5
 # A terminal that takes no output (Ctrl-S) must not keep the node from ending.
@@ -65,8 +70,11 @@ async def show_screen(status: Callable[[], Status]) -> None:
             curves.take(now)
             await _in_thread(draw, now)
             await trio.sleep(_REDRAW_SECONDS)
+    except OSError as error:
+        # The terminal is gone; the node goes on, or leaves politely if it is told to.
+        _log.info("the screen cannot be drawn any more: %s", error.strerror)
     finally:
-        with trio.move_on_after(_RESTORE_SECONDS) as scope:
+        with trio.move_on_after(_RESTORE_SECONDS) as scope, contextlib.suppress(OSError):
             scope.shield = True
             await _in_thread(live.stop)
 
@@ -118,7 +126,7 @@ async def _in_thread(function: Callable[..., object], *arguments: object) -> Non
 
 def _title(status: Status) -> Text:
     line = Text("distro-node  ", "bold")
-    line.append(plain(status.swarm.name) if status.swarm else "…", "bold cyan")
+    line.append(harmless(status.swarm.name) if status.swarm else "…", "bold cyan")
     # Ids are random; the end of one tells peers apart, as in the log.
     line.append(f"   you are {short(status.node.peer)}", "dim")
     return line.append(f", up {_duration(time.time() - status.node.started)}", "dim")
@@ -128,7 +136,7 @@ def _state(status: Status) -> Text:
     colour = STATE_COLOURS.get(status.state, OTHER_COLOUR)
     line = Text("● ", colour)
     line.append(status.state, f"bold {colour}")
-    return line.append(f"  {plain(state_sentence(status))}")
+    return line.append(f"  {harmless(state_sentence(status))}")
 
 
 def _progress(status: Status, width: int) -> list[Text]:
@@ -141,7 +149,7 @@ def _progress(status: Status, width: int) -> list[Text]:
     line = Text("  ")
     line.append("━" * filled, "green").append("━" * (length - filled), "bright_black")
     line.append("      " if share is None else f" {share:4.0%} ")
-    return [line.append(plain(progress.what), "dim")]
+    return [line.append(harmless(progress.what), "dim")]
 
 
 def _facts(status: Status, curves: Curves) -> list[Text]:
@@ -162,8 +170,8 @@ def _facts(status: Status, curves: Curves) -> list[Text]:
 
 def _row(row: Row) -> Text:
     line = Text(row.name.ljust(_LABEL_WIDTH), "bold")
-    line.append(plain(row.value).ljust(_VALUE_WIDTH))
-    return line.append("  " + plain(row.note), "dim") if row.note else line
+    line.append(harmless(row.value).ljust(_VALUE_WIDTH))
+    return line.append("  " + harmless(row.note), "dim") if row.note else line
 
 
 def _members(status: Status, width: int) -> list[Text]:
@@ -185,7 +193,7 @@ def _members(status: Status, width: int) -> list[Text]:
 
 
 def _member(member: MemberStatus) -> Text:
-    name = short(plain(member.peer))
+    name = short(harmless(member.peer))
     if member.me:
         return Text(f"{name} (you)", "cyan")
     if member.connected:
@@ -201,7 +209,7 @@ def _events(status: Status, count: int) -> list[Text]:
         when = time.strftime("%H:%M:%S", time.localtime(event.time))
         line = Text(f"{when}   ", "dim")
         line.append(f"round {event.round}: ", "dim")
-        lines.append(line.append(plain(event.text)))
+        lines.append(line.append(harmless(event.text)))
     return [Text(), *lines[1:]] if len(lines) == count else [Text(), *lines] if lines else []
 
 

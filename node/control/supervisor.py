@@ -19,7 +19,15 @@ from typing import Any, Protocol
 import trio
 
 from ..errors import ExitCode
-from ..telemetry.status import NO_LINE, NodeStatus, Status, StayStatus, encode_status
+from ..telemetry.scores import read_scores
+from ..telemetry.status import (
+    NO_LINE,
+    NodeStatus,
+    Status,
+    StayStatus,
+    encode_status,
+    seconds_left,
+)
 from ..telemetry.telemetry import Telemetry
 from .command_socket import serve_control
 from .shifts import Shifts
@@ -71,6 +79,7 @@ class Supervisor:
             "leave": lambda _: self._leave(),
             "pause": lambda _: self._pause(),
             "resume": lambda _: self._resume(),
+            "scored": self._scored,
         }
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_signals)
@@ -124,13 +133,16 @@ class Supervisor:
     def status(self) -> Status:
         """What the node says of itself."""
         now, telemetry = self._now(), self._telemetry
+        training = telemetry.status()
         return Status(
             node=self._node,
             state=telemetry.state,
             progress=telemetry.progress,
             shift=self._shifts.status(),
-            training=telemetry.status(),
+            training=training,
             swarm=now.swarm,
+            seconds_left=seconds_left(training, now.swarm),
+            scores=telemetry.scores,
             line=now.line,
             reach=now.reach,
             events=telemetry.events,
@@ -152,6 +164,13 @@ class Supervisor:
         self._leaving.set()
         if self._stay is not None:
             self._stay.leave()
+        return {"ok": True}
+
+    def _scored(self, request: dict[str, Any]) -> dict[str, Any]:
+        scores = read_scores(request.get("scores"))
+        if scores is None or scores.swarm != self._node.swarm:
+            return {"error": "these are no scores of this swarm"}
+        self._telemetry.scored(scores)
         return {"ok": True}
 
     def _pause(self) -> dict[str, Any]:

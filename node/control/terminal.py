@@ -1,6 +1,6 @@
-"""Small things for whoever draws in a terminal: sizes, curves in one line, harmless text.
+"""Small things for whoever draws in a terminal: sizes, and curves in one line.
 
-All of it is pure, and takes whatever a status or a stranger's message may hold.
+All of it is pure, and takes whatever a status may hold.
 """
 
 from __future__ import annotations
@@ -39,8 +39,3 @@ def sparkline(values: Sequence[float], width: int) -> str:
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     offset = 0.0 if scale else (len(_BARS) - 1) / 2
     return "".join(_BARS[round((point - low) * scale + offset)] for point in points)
-
-
-def plain(text: object) -> str:
-    """The text without line breaks and terminal commands, which a stranger's may hold."""
-    return "".join(character if character.isprintable() else "·" for character in str(text))

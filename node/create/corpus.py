@@ -1,312 +1,342 @@
-"""From files to shards: finding the text, holding a part of it out, mixing, tokenising, storing.
+"""From a founder's sources to shards: finding, tokenising, holding out, mixing, storing.
 
 The same files, patterns and tokenizer give the same shards on every machine, wherever the files
-lie. Memory stays at a few megabytes however long a file is.
+lie. Memory stays at a few hundred megabytes however much text there is, and what was interrupted goes
+on where it was.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 
-import numpy as np
-from blake3 import blake3
-
-from ...crypto.hashing import ContentId
-from ...protocol.sampling.sampler import Order
-from ...protocol.wire.blobs import CHUNK_BYTES, BlobList
 from ...protocol.wire.manifest import ShardSpec
 from ..errors import ExitCode, UserError
+from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
+from ..storage.data_dir import DataDir
+from .columns import Columns
+from .dealing import HeldOut, Share, Side, Tokenised, cut_each, held_share, leave_out_repeated
+from .files import HUB, File, Skipped, Source, find_files, matches
+from .manifest_file import DataTable, ManifestFile, SourceTable, bad_manifest
+from .parts import Parts, Tally, remove_others
+from .shards import SHARD_BYTES, ShardWriter
+from .summary import DataSummary, SourceSummary
+from .tokenising import Tokenising, parts_name, tokenise
 from .tokens import Tokenizer
-
-# The manifest names all shards in two megabytes, so that 40,000 of them make 2.5 TB; and the list of one
-# is fetched in no time.
-SHARD_BYTES = 16 * CHUNK_BYTES
-
-# What stays together when text is mixed: some samples, and a hundredth of a chunk; and there are never
-# more pieces than a founder's memory holds.
-_PIECE_BYTES = 1 << 16
-_MOST_PIECES = 1 << 20
-# What is read and tokenised at once.
-_BLOCK_BYTES = 1 << 20
-# How far behind a cut the end of the line is looked for.
-_CUT_WINDOW = 1 << 16
+from .workers import workers
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, and how far: done and total in one unit."""
 
+# Compressed text is some four times as long; nobody knows before it is read.
+_UNPACKED = 4
+_COMPRESSED = frozenset({".gz", ".zst", ".xz", ".bz2", ".parquet"})
+_CUT_ENDING = "-cut"
+# Fewer of them say little about a loss.
+_HELDOUT_SEQUENCES = 64
+
 
 @dataclass(frozen=True)
-class Piece:
-    """The bytes from `start` to `end` of a file; `last` if the file ends there."""
+class Found:
+    """A source, and what lies where it says."""
 
-    path: Path
-    start: int
-    end: int
-    last: bool
-
-    @property
-    def size(self) -> int:
-        """How many bytes the piece has."""
-        return self.end - self.start
-
-
-@dataclass(frozen=True, kw_only=True)
-class Corpus:
-    """Files, split into a part to train on and one held out for evaluation."""
-
-    training: Sequence[Piece]
-    heldout: Sequence[Piece]
+    source: Source
+    files: list[File]
+    skipped: Skipped
 
     @property
     def size(self) -> int:
-        """Bytes of both parts."""
-        return sum(piece.size for piece in (*self.training, *self.heldout))
+        """Bytes of its files."""
+        return sum(file.size for file in self.files)
 
 
-def find_files(paths: Sequence[Path], include: Sequence[str]) -> list[tuple[Path, PurePath]]:
-    """List the files to use, each with its name relative to the directory it was found under.
+def find_sources(file: ManifestFile, path: Path, given: Sequence[Path | str]) -> list[Found]:
+    """The sources of a manifest file, with their files. What is `given` takes the place of its paths.
 
-    A file named itself always counts; below a directory those that match a pattern do, hidden ones
-    excepted. Empty files and second mentions are left out. Raises `UserError` (`DATA_MISSING`).
+    Raises `UserError`: `MANIFEST`, and `DATA_MISSING` where there is nothing to read.
     """
-    found: dict[Path, tuple[Path, PurePath]] = {}
-    for root in paths:
-        if root.is_dir():
-            candidates = list(_walk(root, include))
-        elif root.is_file():
-            candidates = [(root, PurePath(root.name))]
-        else:
-            raise _missing(
-                f"there is no file or directory {root}", "give the training text with --data"
-            )
-        for path, name in candidates:
-            if path.stat().st_size > 0:
-                found.setdefault(path.resolve(), (path, name))
-    if not found:
-        where = ", ".join(str(path) for path in paths) or "no path was given"
-        raise _missing(
-            f"there is no training text ({where}; patterns: {' '.join(include)})",
-            "give files or directories with --data, or widen `include` in [data]",
+    table = file.data
+    if table.source and given:
+        raise bad_manifest(path, "has [[data.source]], and --data cannot be given beside it")
+    sources = []
+    for number, each in enumerate(table.source or (table,), 1):
+        places = tuple(
+            where if isinstance(where, Path) or where.startswith(HUB) else path.parent / where
+            for where in given or each.paths
         )
-    return list(found.values())
+        name = getattr(each, "name", None) or (places and Path(str(places[0])).name) or str(number)
+        sources.append(_source(each, path, str(name), places))
+    return [Found(source, *find_files(source)) for source in sources]
 
 
-def split(
-    files: Sequence[tuple[Path, PurePath]], heldout: Sequence[str], fraction: float
-) -> Corpus:
-    """Hold some of the text out for evaluation.
-
-    With patterns in `heldout` those files. Otherwise the files whose content's hash falls into the
-    first `fraction` of all hashes: the choice depends on nothing else, and copies of one file fall
-    on one side. Where that comes out far from `fraction`, as with a handful of files, the end of
-    every file. Raises `UserError` (`DATA_MISSING`).
-    """
-    pieces = [_whole(path) for path, _ in files]
-    if heldout:
-        chosen = [any(name.match(pattern) for pattern in heldout) for _, name in files]
-        if not any(chosen) or all(chosen):
-            raise _missing(
-                f"the patterns in `heldout` ({' '.join(heldout)}) match "
-                f"{'every file' if all(chosen) else 'no file'}",
-                "some files must be held out, and some be left to train on",
-            )
-    else:
-        chosen = [_hash(path) < fraction * 2**64 for path, _ in files]
-        total = sum(piece.size for piece in pieces)
-        share = sum(piece.size for piece, out in zip(pieces, chosen, strict=True) if out) / total
-        if not fraction / 2 <= share <= fraction * 2:
-            return _split_each(pieces, fraction)
-    return Corpus(
-        training=[piece for piece, out in zip(pieces, chosen, strict=True) if not out],
-        heldout=[piece for piece, out in zip(pieces, chosen, strict=True) if out],
+def _source(table: SourceTable, path: Path, name: str, places: tuple[Path | str, ...]) -> Source:
+    try:
+        columns = Columns(table.text, table.template)
+    except ValueError as error:
+        raise bad_manifest(path, f"data: {error}") from None
+    return Source(
+        name=name,
+        places=places,
+        include=table.include,
+        exclude=table.exclude,
+        format=table.format,
+        columns=columns,
+        split=table.split,
+        token_width=table.token_width,
+        weight=getattr(table, "weight", None),
     )
 
 
-def mixed(pieces: Sequence[Piece]) -> list[Piece]:
-    """The same text in pieces of some 64 KiB, whose order is random and always the same.
+def end_tokens(table: DataTable, tokenizer: Tokenizer, path: Path) -> tuple[int, ...]:
+    """The tokens that end a document. Raises `UserError` (`MANIFEST`) where there should be one."""
+    text = table.document_end
+    if text is None:
+        text = tokenizer.end_token()
+        if text is None and tokenizer.needs_utf8:
+            raise bad_manifest(
+                path,
+                f"data.tokenizer: {table.tokenizer} says no token that ends a document; name it with "
+                'document_end, or go without with document_end = ""',
+            )
+    tokens = tuple(tokenizer.encode([text.encode()])[0].tolist()) if text else ()
+    if text and tokenizer.needs_utf8 and len(tokens) != 1:
+        raise bad_manifest(
+            path, f"data.document_end: {text!r} is no token of {table.tokenizer}, but {len(tokens)}"
+        )
+    if table.attention == "document" and len(tokens) != 1:
+        raise bad_manifest(
+            path, 'data.attention: "document" needs a document_end that is one token'
+        )
+    return tokens
 
-    Members read chunk by chunk (`protocol.order`), and what is mixed is what is near. So a chunk has
-    to hold something of everything, whatever order the files have.
-    """
-    size = max(_PIECE_BYTES, sum(piece.size for piece in pieces) // _MOST_PIECES)
-    parts = [part for piece in pieces for part in _cut(piece, size)]
-    if not parts:
-        return []
-    order = Order(seed=0, samples=len(parts), lanes=1, block=1, mixed=1)
-    places = np.arange(len(parts))
-    return [parts[place] for place in order.samples_at(np.zeros_like(places), places)]
+
+@dataclass(frozen=True)
+class Corpus:
+    """All sources, tokenised and dealt out, but not stored yet."""
+
+    training: Side
+    heldout: Side
+    shares: list[Share]
+    heldout_shares: list[Share]
+    summary: DataSummary
+    end: tuple[int, ...]
+    closed: bool
+
+    def store(self, store: BlobStore, progress: Progress) -> tuple[list[ShardSpec], ShardSpec]:
+        """Put the shards into the store: those to train on, and the one that is held out."""
+        total, done = self.summary.tokens + self.summary.heldout_tokens, 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            progress("mixing the training data", min(done, total), total)
+
+        made = []
+        width, length = self.summary.token_bytes, self.summary.sequence_length
+        for side, shares in (
+            (self.training, self.shares),
+            (self.heldout, self.heldout_shares),
+        ):
+            writer, written = ShardWriter(store, width), 0
+            for tokens in side.dealt(shares, self.end, self.closed, advance):
+                writer.add(tokens)
+                written += len(tokens) * width
+                # Evaluation reads one shard: 64 MB of held-out tokens are far more than it needs.
+                if side is self.heldout and written >= SHARD_BYTES:
+                    break
+            # A short one at the end may hold no whole sequence; it would be fetched for nothing.
+            made.append([shard for shard in writer.finish() if shard.tokens > length])
+        for part, shards in zip(("training", "held-out"), made, strict=True):
+            if not shards:
+                raise _too_short(part, length)
+        return made[0], made[1][0]
+
+    def first(self, tokens: int, store: BlobStore) -> ShardSpec:
+        """So many tokens of the corpus as a shard of their own, for a trial."""
+        writer, missing = ShardWriter(store, self.summary.token_bytes), tokens
+        while missing > 0:
+            for piece in self.training.dealt(self.shares, (), False, lambda _: None):
+                writer.add(piece[:missing])
+                missing -= len(piece)
+                if missing <= 0:
+                    break
+        return writer.finish()[0]
+
+    @property
+    def samples(self) -> int:
+        """How many training samples the shards will hold."""
+        length = self.summary.sequence_length
+        per_shard = SHARD_BYTES // self.summary.token_bytes
+        whole, rest = divmod(self.summary.tokens, per_shard)
+        return whole * ((per_shard - 1) // length) + max(0, (rest - 1) // length)
 
 
-def write_shards(
-    pieces: Sequence[Piece],
+def read_corpus(
+    file: ManifestFile,
+    found: Sequence[Found],
     tokenizer: Tokenizer,
-    document_end: str,
-    store: BlobStore,
-    advance: Callable[[int], None],
-) -> list[ShardSpec]:
-    """Tokenise and store pieces as shards; `advance` hears how many bytes have been read since.
+    end: tuple[int, ...],
+    data: DataDir,
+    progress: Progress,
+) -> Corpus:
+    """Tokenise what the sources have; what was done before, and interrupted, is not done again.
 
-    Raises `UserError` (`DATA_MISSING`) for text the tokenizer cannot take, `OSError` as files do.
+    Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, too many bad rows, too little
+    text; `DISK_FULL` where there is no room for all of it.
     """
-    writer = _ShardWriter(store, tokenizer.token_bytes)
-    for piece in pieces:
-        for block in _blocks(piece, advance):
-            writer.add(_tokenise(tokenizer, block, piece.path))
-        if document_end and piece.last:
-            writer.add(_tokenise(tokenizer, document_end.encode(), piece.path))
-    return writer.finish()
+    table = file.data
+    how = Tokenising(tokenizer, end, table.sequence_length, table.max_bad)
+    parts = [
+        Parts(data.making / parts_name(each.source, each.files, how), tokenizer.token_bytes)
+        for each in found
+    ]
+    remove_others(data.making, parts)
+    data.require_free(_needed(found, parts, tokenizer.token_bytes), "the training data")
+    _tokenise(found, parts, how, data, progress)
+    sources = [
+        Tokenised(
+            each.source.name, own, each.source.weight, HeldOut(fraction=table.heldout_fraction)
+        )
+        for each, own in zip(found, parts, strict=True)
+    ]
+    if table.deduplicate:
+        leave_out_repeated(sources)
+    _hold_out(sources, found, table, tokenizer)
+    training, heldout = Side(sources, held=False), Side(sources, held=True)
+    for source, tokens in zip(sources, training.tokens, strict=True):
+        if tokens == 0 and len(sources) > 1:
+            raise _missing(
+                f"the source {source.name!r} has no text to train on",
+                "give it more, or leave it out of [[data.source]]",
+            )
+    wanted = file.schedule.total_rounds * file.rounds.sequences * table.sequence_length
+    shares = training.shares(wanted)
+    heldout_shares = heldout.shares(_HELDOUT_SEQUENCES * table.sequence_length)
+    total = sum(share.dealt for share in shares)
+    summary = DataSummary(
+        sources=tuple(
+            SourceSummary(
+                name=share.name,
+                files=len(each.files),
+                skipped=_skipped(each, own),
+                read=own.tally,
+                duplicates=source.duplicates,
+                tokens=share.there,
+                times=share.times,
+                share=share.dealt / total if total else 0.0,
+            )
+            for each, own, source, share in zip(found, parts, sources, shares, strict=True)
+        ),
+        tokens=total,
+        heldout_tokens=sum(share.dealt for share in heldout_shares),
+        sequence_length=table.sequence_length,
+        token_bytes=tokenizer.token_bytes,
+    )
+    for part, count in (("training", total), ("held-out", summary.heldout_tokens)):
+        if count <= table.sequence_length:
+            raise _too_short(part, table.sequence_length)
+    closed = table.attention == "document"
+    return Corpus(training, heldout, shares, heldout_shares, summary, how.end, closed)
 
 
-class _ShardWriter:
-    """Cuts a stream of tokens into chunks, and those into shards, storing each as it fills."""
+def _tokenise(
+    found: Sequence[Found],
+    parts: Sequence[Parts],
+    how: Tokenising,
+    data: DataDir,
+    progress: Progress,
+) -> None:
+    total, before, seen = sum(each.size for each in found), 0, Tally()
+    elsewhere = any(isinstance(file.path, str) for each in found for file in each.files)
+    with workers(how.tokenizer, None if elsewhere else sum(map(_text_bytes, found))) as pool:
+        for each, own in zip(found, parts, strict=True):
 
-    def __init__(self, store: BlobStore, token_bytes: int) -> None:
-        self._store = store
-        self._token_bytes = token_bytes
-        self._type = np.dtype(f"<u{token_bytes}")
-        self._buffer = bytearray()
-        self._chunks: list[ContentId] = []
-        self._size = 0
-        self._shards: list[ShardSpec] = []
+            def advance(done: int, start: int = before) -> None:
+                progress("reading the training data", start + done, total)
 
-    def add(self, tokens: np.ndarray) -> None:
-        self._buffer += tokens.astype(self._type).tobytes()
-        # A chunk is a multiple of 4 bytes, so no token is cut in two.
-        while len(self._buffer) >= CHUNK_BYTES:
-            self._put(bytes(self._buffer[:CHUNK_BYTES]))
-            del self._buffer[:CHUNK_BYTES]
-            if self._size >= SHARD_BYTES:
-                self._close()
-
-    def finish(self) -> list[ShardSpec]:
-        if self._buffer:
-            self._put(bytes(self._buffer))
-            self._buffer.clear()
-        if self._chunks:
-            self._close()
-        return self._shards
-
-    def _put(self, chunk: bytes) -> None:
-        self._chunks.append(self._store.put(chunk))
-        self._size += len(chunk)
-
-    def _close(self) -> None:
-        blobs = BlobList("shard", self._size, tuple(self._chunks))
-        tokens = self._size // self._token_bytes
-        self._shards.append(ShardSpec(blob=self._store.put(blobs.encode()), tokens=tokens))
-        self._chunks, self._size = [], 0
+            try:
+                tokenise(each.source, each.files, how, own, pool, seen, advance)
+            except UserError:
+                _report_bad_rows(seen, data)
+                raise
+            before += each.size
 
 
-def _walk(root: Path, include: Sequence[str]) -> Iterator[tuple[Path, PurePath]]:
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(folder, name)
-            relative = PurePath(path.relative_to(root))
-            wanted = any(relative.match(pattern) for pattern in include)
-            if wanted and not name.startswith(".") and path.is_file():
-                yield path, relative
+def _report_bad_rows(seen: Tally, data: DataDir) -> None:
+    if seen.bad_rows:
+        named = [
+            {"file": file, "line": line, "problem": problem}
+            for file, line, problem in seen.bad_rows
+        ]
+        report = json.dumps({"bad_rows": named}, indent=1)
+        write_atomically(data.logs / "create.json", report.encode())
 
 
-def _whole(path: Path) -> Piece:
-    return Piece(path, 0, path.stat().st_size, last=True)
+def _hold_out(
+    sources: list[Tokenised], found: Sequence[Found], table: DataTable, tokenizer: Tokenizer
+) -> None:
+    """Say of each source what is held out.
+
+    With patterns those files. Otherwise the documents whose hash falls into the first part of all
+    hashes: that depends on nothing else, and equal documents fall on one side. Where it comes out far
+    from what is wanted, as with a handful of documents, the end of every document.
+    """
+    if table.heldout:
+        chosen = [
+            [number for number, file in enumerate(each.files) if matches(file.name, table.heldout)]
+            for each in found
+        ]
+        count, all_files = sum(map(len, chosen)), sum(len(each.files) for each in found)
+        if count in (0, all_files):
+            raise _missing(
+                f"the patterns in `heldout` ({' '.join(table.heldout)}) match "
+                f"{'every file' if count else 'no file'}",
+                "some files must be held out, and some be left to train on",
+            )
+        for source, numbers in zip(sources, chosen, strict=True):
+            source.heldout = HeldOut(files=frozenset(numbers))
+        return
+    fraction = table.heldout_fraction
+    line_ends = None
+    for index, source in enumerate(sources):
+        if not fraction / 2 <= held_share(source) <= fraction * 2:
+            line_ends = tokenizer.line_ends() if line_ends is None else line_ends
+            folder = source.parts.root.with_name(source.parts.root.name + _CUT_ENDING)
+            sources[index] = cut_each(source, folder, line_ends)
 
 
-def _hash(path: Path) -> int:
-    hasher = blake3()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            hasher.update(block)
-    return int.from_bytes(hasher.digest()[:8], "big")
+def _skipped(each: Found, own: Parts) -> Skipped:
+    skipped = Skipped(dict(each.skipped.reasons))
+    for name in own.tally.no_text:
+        skipped.add("no text, whatever their ending says", name)
+    return skipped
 
 
-def _split_each(pieces: Sequence[Piece], fraction: float) -> Corpus:
-    training, heldout = [], []
-    for piece in pieces:
-        cut = _line_end(piece.path, piece.size - int(piece.size * fraction), piece.size)
-        if cut > 0:
-            training.append(Piece(piece.path, 0, cut, last=cut == piece.size))
-        if cut < piece.size:
-            heldout.append(Piece(piece.path, cut, piece.size, last=True))
-    return Corpus(training=training, heldout=heldout)
+def _needed(found: Sequence[Found], parts: Sequence[Parts], token_bytes: int) -> int:
+    """An estimate of the disk that parts and shards take beyond what is there already."""
+    # No tokenizer makes more tokens than there are bytes, nor twice the bytes of the usual text.
+    each_byte = min(2, token_bytes)
+    text = sum(map(_text_bytes, found))
+    there = sum(tokens for own in parts for _, tokens in own.counts) * token_bytes
+    return max(0, 2 * text * each_byte - there)
 
 
-def _cut(piece: Piece, size: int) -> Iterator[Piece]:
-    """The piece in parts of about this size, which end with a line or, without any, a character."""
-    start = piece.start
-    while piece.end - start > 2 * size:
-        cut = _line_end(piece.path, start + size, piece.end)
-        yield Piece(piece.path, start, cut, last=False)
-        start = cut
-    yield Piece(piece.path, start, piece.end, last=piece.last)
+def _text_bytes(found: Found) -> int:
+    """About how much text a source has."""
+    return sum(
+        file.size * (_UNPACKED if Path(file.path).suffix.lower() in _COMPRESSED else 1)
+        for file in found.files
+    )
 
 
-def _line_end(path: Path, offset: int, size: int) -> int:
-    """The first place from `offset` on where a line, or at least a UTF-8 character, begins."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        window = file.read(_CUT_WINDOW)
-    newline = window.find(b"\n")
-    # Not at the very end: that would leave nothing behind the cut.
-    if newline >= 0 and offset + newline + 1 < size:
-        return offset + newline + 1
-    return offset + _character_start(window)
-
-
-def _character_start(data: bytes) -> int:
-    """The index of the first byte that is no continuation byte of UTF-8 (0b10xxxxxx)."""
-    for index, byte in enumerate(data[:4]):
-        if byte & 0xC0 != 0x80:
-            return index
-    # Four of them in a row are no UTF-8, and any place is as good; fewer are the end of the file.
-    return 0 if len(data) >= 4 else len(data)
-
-
-def _blocks(piece: Piece, advance: Callable[[int], None]) -> Iterator[bytes]:
-    """Read a piece in blocks that end with a line or, where there is none, with a character."""
-    remaining = piece.size
-    kept = b""
-    with piece.path.open("rb") as file:
-        file.seek(piece.start)
-        while remaining > 0:
-            read = file.read(min(_BLOCK_BYTES, remaining))
-            if not read:
-                raise _missing(f"{piece.path} became shorter while it was read", "try again")
-            remaining -= len(read)
-            advance(len(read))
-            block = kept + read
-            cut = block.rfind(b"\n") + 1
-            if remaining == 0:
-                cut = len(block)
-            elif cut == 0:
-                cut = len(block) - _cut_character(block)
-            yield block[:cut]
-            kept = block[cut:]
-
-
-def _cut_character(block: bytes) -> int:
-    """How many bytes at the end belong to a character whose last byte is not there yet."""
-    for back in range(1, min(4, len(block)) + 1):
-        byte = block[-back]
-        if byte & 0xC0 != 0x80:
-            # The leading byte says how long its character is.
-            length = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-            return back if length > back else 0
-    return 0
-
-
-def _tokenise(tokenizer: Tokenizer, block: bytes, path: Path) -> np.ndarray:
-    try:
-        return tokenizer.encode(block)
-    except UnicodeDecodeError:
-        raise _missing(
-            f"{path} is not text in UTF-8, as this tokenizer wants it",
-            'leave the file out with `include` in [data], or use tokenizer = "bytes"',
-        ) from None
+def _too_short(part: str, length: int) -> UserError:
+    return _missing(
+        f"the {part} text is shorter than one sequence ({length + 1} tokens)",
+        "give more text with --data, or a smaller sequence_length in [data]",
+    )
 
 
 def _missing(problem: str, remedy: str) -> UserError:

@@ -7,13 +7,14 @@ key, what is wrong with it and, for an unknown key, the nearest known one.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ...protocol.wire.manifest import MAX_MEMBERS, Name, OptimizerSpec, RoundSpec, ScheduleSpec, Url
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
 from ..errors import ExitCode, UserError
+from .formats import Format
 
 # A long comment on every key makes ten kilobytes.
 MAX_MANIFEST_FILE_BYTES = 1 << 20
@@ -24,26 +25,78 @@ _Pattern = Annotated[str, Length(1, 256)]
 _FilePath = Annotated[str, Length(1, 4096)]
 
 
+_Patterns = Annotated[tuple[_Pattern, ...], Length(1, 100)]
+_Paths = Annotated[tuple[_FilePath, ...], Length(0, 10_000)]
+_Column = Annotated[str, Length(1, 256)]
+
+
 @dataclass(frozen=True, kw_only=True)
-class DataTable:
-    """`[data]`: which files, and how they become tokens."""
+class SourceTable:
+    """Where text lies, and how it is got out: `[[data.source]]`, or these keys in `[data]` itself."""
+
+    paths: _Paths = ()
+    """Files and folders, relative to the manifest file, and hf://owner/name[/config][:split]; in [data],
+    `--data` replaces them."""
+    include: _Patterns | None = None
+    """Which files of a folder count; without it all whose ending says what they are."""
+    exclude: Annotated[tuple[_Pattern, ...], Length(0, 100)] = ()
+    """Which of them do not."""
+    format: Format | None = None
+    """What the files are, where their endings do not say it."""
+    text: _Column | None = None
+    """The column that holds the text; without it and `template` the one called text."""
+    template: Annotated[str, Length(1, 65_536)] | None = None
+    """The text made of several columns: "{title}\\n\\n{body}"."""
+    split: _Column | None = None
+    """Which split of a data set; without it `train`."""
+    token_width: Literal[1, 2, 4] | None = None
+    """Bytes of a token in an array of tokens; without it 2, or 4 for a large vocabulary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedTable(SourceTable):
+    """One `[[data.source]]`."""
+
+    name: Annotated[str, Length(1, 64)] | None = None
+    weight: Annotated[float, Range(1e-6, 1e9)] | None = None
+    """Its share of the tokens, against the sum of all weights; all sources have one, or none has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataTable(SourceTable):
+    """`[data]`: which text, and how it becomes tokens."""
 
     sequence_length: Annotated[int, Range(2, 1 << 20)]
     """Tokens in one training sequence."""
-    tokenizer: _FilePath = BYTES_TOKENIZER
-    """`bytes`, or the path of a `tokenizer.json`, relative to the manifest file."""
-    document_end: Annotated[str, Length(0, 64)] = ""
-    """Text put behind each file, such as the tokenizer's end-of-text token."""
-    paths: Annotated[tuple[_FilePath, ...], Length(0, 10_000)] = ()
-    """Files and directories, relative to the manifest file; `--data` replaces them."""
-    include: Annotated[tuple[_Pattern, ...], Length(1, 100)] = ("*.txt", "*.md")
-    """Which files of a directory count."""
+    source: Annotated[tuple[WeightedTable, ...], Length(0, 1000)] = ()
+    """Several sources instead of the keys above."""
+    tokenizer: _FilePath | None = None
+    """`bytes`, or the path of a `tokenizer.json`, relative to the manifest file. Without it: bytes, or
+    what the checkpoint was trained with."""
+    document_end: Annotated[str, Length(0, 64)] | None = None
+    """The token behind each document; without it the tokenizer's own, and with "" none. With `bytes`
+    any text will do, and without it there is none."""
+    attention: Literal["sequence", "document"] = "sequence"
+    """With `document` no token looks beyond the beginning of its document."""
+    deduplicate: bool = False
+    """Leave out documents that are equal to an earlier one."""
+    max_bad: Annotated[int, Range(0, 2**40)] = 0
+    """How many rows may be unusable; they are left out, counted and named."""
     heldout: Annotated[tuple[_Pattern, ...], Length(0, 100)] = ()
-    """Which files are held out for evaluation; empty: a fraction of all."""
+    """Which files are held out for evaluation; empty: a fraction of all documents."""
     heldout_fraction: Annotated[float, Range(0.0001, 0.5)] = 0.05
     mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
     """Web folders (https://…) that hold what the data directory's `blobs/` does: members need not serve
     the training data to each other then."""
+
+    def __post_init__(self) -> None:
+        if self.source:
+            usual = SourceTable()
+            for each in fields(SourceTable):
+                if getattr(self, each.name) != getattr(usual, each.name):
+                    raise ValueError(f"{each.name!r} belongs into each [[data.source]] here")
+            if len({table.weight is None for table in self.source}) > 1:
+                raise ValueError("all of [[data.source]] have a weight, or none has")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,16 @@ lies in the founder's data directory, complete, before the id is told to anybody
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from ...crypto.hashing import content_id
+from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId, peer_from_text
+from ...protocol.wire.blobs import decode_any_blob_list
 from ...protocol.wire.manifest import (
     MAX_MANIFEST_BYTES,
     AdmissionSpec,
@@ -21,21 +25,27 @@ from ...protocol.wire.manifest import (
     decode_manifest,
 )
 from ...protocol.wire.structure import StructureError
-from ..errors import ExitCode, UserError
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir, open_identity
-from ..trainer.client import initialise_model
+from ..trainer.client import InitialModel, TrainerSpec, initialise_model, open_trainer
 from ..trainer.errors import TrainerDied, TrainerFailed
 from ..trainer.explain import explain_trainer
-from .corpus import Corpus, Piece, Progress, find_files, mixed, split, write_shards
+from ..trainer.tokenizer_settings import TokenizerSettings
+from .checkpoint import check_fit, settings_for, tokenizer_file
+from .corpus import Corpus, Found, Progress, end_tokens, find_sources, read_corpus
 from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest, read_manifest_file
 from .model_config import complete_model, read_checkpoint_config
+from .rates import rate_warning
+from .summary import DataSummary, Forecast, forecast
 from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
 
 # The initial parameters are drawn on the CPU wherever the founder trains: the same seed gives the
 # same swarm on a machine with a GPU and on one without.
 _INITIAL_DEVICE = "cpu"
+# Of a dry run: as many as a micro-batch of a small model, so that the time of one is not that of
+# starting.
+_TRIED_SEQUENCES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,63 +53,158 @@ class CreateSettings:
     """What `create_swarm` needs to know."""
 
     manifest: Path
-    data: tuple[Path, ...]
-    """Files and directories; empty: those named in the file."""
+    data: tuple[Path | str, ...]
+    """Files, directories and addresses that begin with hf://; empty: those named in the file."""
     data_dir: Path
     passphrase: str | None
+    device: str = "auto"
+    """Where a dry run measures."""
 
 
-async def create_swarm(settings: CreateSettings, progress: Progress) -> Manifest:
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A new swarm, or one that would be made: what is known of it."""
+
+    manifest: Manifest
+    data: DataSummary
+    forecast: Forecast
+    warnings: tuple[str, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """What programs are told."""
+        manifest = self.manifest
+        return {
+            "name": manifest.name,
+            "parameters": manifest.elements,
+            "samples": manifest.data.samples,
+            "tokens": sum(shard.tokens for shard in manifest.data.shards),
+            "heldout_tokens": manifest.data.heldout.tokens,
+            **self.data.facts(),
+            "forecast": self.forecast.facts(),
+            "warnings": list(self.warnings),
+        }
+
+
+async def create_swarm(settings: CreateSettings, progress: Progress) -> Made:
     """Make a swarm and store all of it in the data directory.
 
     Raises `UserError` for whatever is wrong with the file (`MANIFEST`), the texts (`DATA_MISSING`),
     the data directory or the key.
     """
-    file = read_manifest_file(settings.manifest)
-    base = settings.manifest.parent
-    tokenizer = _tokenizer(file, base)
-    model, checkpoint = _model(file, settings.manifest, tokenizer.vocabulary)
-    paths = settings.data or tuple(base / path for path in file.data.paths)
-    files = find_files(paths, file.data.include)
+    draft = _read(settings)
     data = DataDir(settings.data_dir)
     data.create()
     with data.lock():
         founder = open_identity(data, settings.passphrase).peer
-        admission = _admission(file, settings.manifest, founder)
-        corpus = split(files, file.data.heldout, file.data.heldout_fraction)
-        # At the most: no tokenizer makes more tokens than there are bytes, nor twice the bytes of
-        # the usual text.
-        data.require_free(corpus.size * min(2, tokenizer.token_bytes), "the training data")
+        admission = _admission(draft.file, settings.manifest, founder)
+        corpus = draft.corpus(data, progress)
+        tokens = corpus.summary.tokens + corpus.summary.heldout_tokens
+        data.require_free(tokens * draft.tokenizer.token_bytes, "the training data")
         store = BlobStore(data.blobs)
-        shards, heldout = _store_corpus(corpus, file, tokenizer, store, progress)
-        progress("initialising the model", 0, 1)
+        shards, heldout = corpus.store(store, progress)
+        initial = await _initial(draft, settings.manifest, data.blobs, progress)
+        manifest = draft.manifest(settings, store, shards, heldout, initial, admission, founder)
+        _store_manifest(manifest, data, store, settings.manifest)
+        made = _made(draft, manifest, corpus, manifest.data.samples)
+        write_atomically(data.logs / "create.json", json.dumps(made.facts(), indent=1).encode())
+        shutil.rmtree(data.making, ignore_errors=True)
+    return made
+
+
+async def dry_run(settings: CreateSettings, progress: Progress) -> Made:
+    """What `create_swarm` would make, and how long a round of it takes here.
+
+    The tokens stay in the data directory, so that `create_swarm` need not make them again; nothing
+    else does. Raises what that raises, and what the device has to say.
+    """
+    draft = _read(settings)
+    data = DataDir(settings.data_dir)
+    data.create()
+    with data.lock():
+        nobody = PeerId(bytes(32))
+        admission = _admission(draft.file, settings.manifest, nobody)
+        corpus = draft.corpus(data, progress)
+        with TemporaryDirectory(prefix=".dry-run-", dir=data.root) as scratch:
+            store = BlobStore(Path(scratch))
+            sample = corpus.first(draft.file.data.sequence_length * _TRIED_SEQUENCES + 1, store)
+            initial = await _initial(draft, settings.manifest, store.root, progress)
+            manifest = draft.manifest(settings, store, [sample], sample, initial, admission, nobody)
+            made = _made(draft, manifest, corpus, corpus.samples)
+            try:
+                seconds = await _measure(manifest, initial, store, settings.device, progress)
+            except (TrainerFailed, TrainerDied) as error:
+                raise explain_trainer(error, data.root) from error
+    return replace(made, forecast=replace(made.forecast, **seconds))
+
+
+async def _measure(
+    manifest: Manifest, initial: InitialModel, store: BlobStore, device: str, progress: Progress
+) -> dict[str, float]:
+    """The seconds that a sequence, and the rest of a round, take on this machine."""
+    what = "measuring a round"
+    progress(what, 0, 1)
+    spec = TrainerSpec(manifest.encode(), store.root, device=device)
+    async with open_trainer(spec) as trainer:
+        await trainer.load(decode_any_blob_list(initial.blob_list).chunks)
+        samples = range(manifest.data.samples)
+        # The first one waits for libraries and memory.
+        await trainer.train(1, samples[:1])
+        trained = await trainer.train(2, samples)
+        applied = await trainer.apply(2, [trained.body], 1e-6, True)
+    progress(what, 1, 1)
+    return {
+        "sequence_seconds": trained.compute_seconds / len(samples),
+        "update_seconds": trained.encode_seconds + applied.seconds,
+    }
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A founder's file and what belongs to it, before any text is read."""
+
+    file: ManifestFile
+    tokenizer: Tokenizer
+    model: dict[str, Any]
+    checkpoint: Path | None
+    found: list[Found]
+    end: tuple[int, ...]
+    special: TokenizerSettings
+
+    def corpus(self, data: DataDir, progress: Progress) -> Corpus:
+        """Read all text."""
+        return read_corpus(self.file, self.found, self.tokenizer, self.end, data, progress)
+
+    def manifest(
+        self,
+        settings: CreateSettings,
+        store: BlobStore,
+        shards: list[ShardSpec],
+        heldout: ShardSpec,
+        initial: InitialModel,
+        admission: AdmissionSpec,
+        founder: PeerId,
+    ) -> Manifest:
+        """The manifest of these parts. Raises `UserError` (`MANIFEST`)."""
+        file = self.file
         try:
-            initial = await initialise_model(
-                model, file.seed, checkpoint, data.blobs, _INITIAL_DEVICE
-            )
-        except TrainerFailed as error:
-            if error.kind in ("bad_model", "bad_snapshot"):
-                raise bad_manifest(settings.manifest, f"model: {error}") from None
-            raise explain_trainer(error, data.blobs) from error
-        except TrainerDied as error:
-            raise explain_trainer(error) from error
-        progress("initialising the model", 1, 1)
-        try:
-            manifest = Manifest(
+            return Manifest(
                 name=file.name,
                 task=file.task,
                 seed=file.seed,
-                model=model,
+                model=self.model,
                 parameters=tuple(initial.parameters),
                 initial=store.put(initial.blob_list),
                 data=DataSpec(
                     sequence_length=file.data.sequence_length,
-                    token_bytes=tokenizer.token_bytes,
-                    vocabulary=tokenizer.vocabulary,
+                    token_bytes=self.tokenizer.token_bytes,
+                    vocabulary=self.tokenizer.vocabulary,
                     shards=tuple(shards),
                     heldout=heldout,
-                    tokenizer=store.put(tokenizer.definition),
+                    tokenizer=store.put(self.tokenizer.definition),
                     mirrors=file.data.mirrors,
+                    tokenizer_settings=_store_settings(self.special, store),
+                    end_token=self.end[0] if len(self.end) == 1 else None,
+                    attention=file.data.attention,
                 ),
                 optimizer=file.optimizer,
                 schedule=file.schedule,
@@ -110,14 +215,62 @@ async def create_swarm(settings: CreateSettings, progress: Progress) -> Manifest
             )
         except ValueError as error:
             raise bad_manifest(settings.manifest, str(error)) from None
-        _store_manifest(manifest, data, store, settings.manifest)
-    return manifest
 
 
-def _tokenizer(file: ManifestFile, base: Path) -> Tokenizer:
-    if file.data.tokenizer == BYTES_TOKENIZER:
-        return ByteTokenizer()
-    return FileTokenizer(base / file.data.tokenizer)
+def _read(settings: CreateSettings) -> _Draft:
+    """Read the file and what it names, but no text. Raises `UserError` (`MANIFEST`, `DATA_MISSING`)."""
+    file = read_manifest_file(settings.manifest)
+    source = tokenizer_file(file, settings.manifest)
+    named = BYTES_TOKENIZER if source is None else str(source)
+    file = replace(file, data=replace(file.data, tokenizer=named))
+    tokenizer = ByteTokenizer() if source is None else FileTokenizer(source)
+    special = settings_for(tokenizer, source, file, settings.manifest)
+    model, checkpoint = _model(file, settings.manifest, tokenizer.vocabulary)
+    check_fit(model["vocab_size"], tokenizer, file, settings.manifest)
+    found = find_sources(file, settings.manifest, settings.data)
+    end = end_tokens(file.data, tokenizer, settings.manifest)
+    return _Draft(file, tokenizer, model, checkpoint, found, end, special)
+
+
+async def _initial(draft: _Draft, path: Path, blobs: Path, progress: Progress) -> InitialModel:
+    what = "initialising the model"
+    progress(what, 0, 1)
+    try:
+        initial = await initialise_model(
+            draft.model, draft.file.seed, draft.checkpoint, blobs, _INITIAL_DEVICE
+        )
+    except TrainerFailed as error:
+        if error.kind in ("bad_model", "bad_snapshot"):
+            raise bad_manifest(path, f"model: {error}") from None
+        raise explain_trainer(error, blobs) from error
+    except TrainerDied as error:
+        raise explain_trainer(error) from error
+    progress(what, 1, 1)
+    return initial
+
+
+def _made(draft: _Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Made:
+    file = draft.file
+    expected = forecast(
+        manifest.parameters,
+        corpus.summary,
+        samples,
+        file.optimizer,
+        file.schedule,
+        file.rounds,
+    )
+    warning = rate_warning(file.schedule, manifest.elements)
+    return Made(
+        manifest=manifest,
+        data=corpus.summary,
+        forecast=expected,
+        warnings=() if warning is None else (warning,),
+    )
+
+
+def _store_settings(settings: TokenizerSettings, store: BlobStore) -> ContentId | None:
+    # Without any a swarm keeps the swarm-id that it had before there were such settings.
+    return None if settings == TokenizerSettings() else store.put(settings.encode())
 
 
 def _model(file: ManifestFile, path: Path, vocabulary: int) -> tuple[dict[str, Any], Path | None]:
@@ -159,39 +312,6 @@ def _admission(file: ManifestFile, path: Path, founder: PeerId) -> AdmissionSpec
         return AdmissionSpec(policy=table.policy, issuer=issuer, max_members=table.max_members)
     except ValueError as error:
         raise bad_manifest(path, f"admission: {error}") from None
-
-
-def _store_corpus(
-    corpus: Corpus,
-    file: ManifestFile,
-    tokenizer: Tokenizer,
-    store: BlobStore,
-    progress: Progress,
-) -> tuple[list[ShardSpec], ShardSpec]:
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        progress("reading the training data", done, corpus.size)
-
-    def shards_of(pieces: list[Piece]) -> list[ShardSpec]:
-        shards = write_shards(pieces, tokenizer, file.data.document_end, store, advance)
-        # A short one at the end may hold no whole sequence; it would be fetched for nothing.
-        return [shard for shard in shards if shard.tokens > file.data.sequence_length]
-
-    training = shards_of(mixed(corpus.training))
-    heldout = shards_of(list(corpus.heldout))
-    for part, shards in (("training", training), ("held-out", heldout)):
-        if not shards:
-            raise UserError(
-                ExitCode.DATA_MISSING,
-                f"the {part} text is shorter than one sequence "
-                f"({file.data.sequence_length + 1} tokens)",
-                "give more text with --data, or a smaller sequence_length in [data]",
-            )
-    # Evaluation reads one shard: 64 MB of held-out tokens are far more than it needs.
-    return training, heldout[0]
 
 
 def _store_manifest(manifest: Manifest, data: DataDir, store: BlobStore, path: Path) -> None:

@@ -6,6 +6,9 @@ Hugging Face library describes. The library is loaded here, torch and transforme
 
 from __future__ import annotations
 
+import itertools
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -18,6 +21,18 @@ from ..errors import ExitCode, UserError
 MAX_TOKENIZER_BYTES = 16 << 20
 
 TokenBytes = Literal[1, 2, 4]
+
+# How well-known tokenizers write the token that ends a document, for one that does not say it.
+_END_TOKENS = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "<｜end▁of▁sentence｜>",
+)
+# Of the configuration beside a tokenizer; chat templates make some of them long.
+_MAX_CONFIG_BYTES = 4 << 20
 
 
 class Tokenizer(Protocol):
@@ -33,8 +48,19 @@ class Tokenizer(Protocol):
         """How many bytes hold any token id: 1, 2 or 4."""
         ...
 
-    def encode(self, text: bytes) -> np.ndarray:
-        """The token ids of a text. Raises `UnicodeDecodeError` if it needs UTF-8 and this isn't."""
+    needs_utf8: bool
+    """Whether a text must be UTF-8."""
+
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+        """The token ids of each text. Raises `UnicodeDecodeError` if it needs UTF-8 and one isn't."""
+        ...
+
+    def line_ends(self) -> np.ndarray:
+        """Whether a line ends with a token: bool (vocabulary,)."""
+        ...
+
+    def end_token(self) -> str | None:
+        """The text of the token that ends a document, if the tokenizer says which one that is."""
         ...
 
 
@@ -43,13 +69,21 @@ class ByteTokenizer:
 
     vocabulary = 256
     token_bytes: TokenBytes = 1
+    needs_utf8 = False
 
     def __init__(self) -> None:
         self.definition = _byte_level_definition()
 
-    def encode(self, text: bytes) -> np.ndarray:
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
         """The bytes themselves."""
-        return np.frombuffer(text, np.uint8)
+        return [np.frombuffer(text, np.uint8) for text in texts]
+
+    def line_ends(self) -> np.ndarray:
+        """The byte 10 alone."""
+        return np.arange(256) == ord("\n")
+
+    def end_token(self) -> None:
+        """There is none: every byte may be part of a text."""
 
 
 class FileTokenizer:
@@ -58,36 +92,79 @@ class FileTokenizer:
     Raises `UserError` (`MANIFEST`) for a file that cannot be used.
     """
 
+    needs_utf8 = True
+
     def __init__(self, path: Path) -> None:
-        library = _library()
         try:
-            self.definition = path.read_bytes()
+            definition = path.read_bytes()
         except OSError as error:
             raise _unusable(path, error.strerror or "cannot be read") from None
-        if len(self.definition) > MAX_TOKENIZER_BYTES:
+        if len(definition) > MAX_TOKENIZER_BYTES:
             raise _unusable(path, f"has more than {MAX_TOKENIZER_BYTES >> 20} MB")
+        self._path = path
+        self._read(definition)
+
+    @classmethod
+    def of(cls, definition: bytes) -> FileTokenizer:
+        """The tokenizer that another one's `definition` describes."""
+        tokenizer = cls.__new__(cls)
+        tokenizer._path = Path("tokenizer.json")
+        tokenizer._read(definition)
+        return tokenizer
+
+    def _read(self, definition: bytes) -> None:
+        self.definition = definition
         try:
-            self._tokenizer = library.Tokenizer.from_buffer(self.definition)
+            self._tokenizer = _library().Tokenizer.from_buffer(definition)
+        except UserError:
+            raise
         # The library raises plain Exception for whatever it dislikes.
         except Exception as error:
-            raise _unusable(path, str(error)) from None
+            raise _unusable(self._path, str(error)) from None
         # A file may carry these from its own training.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
-        if len(ids) < 2:
-            raise _unusable(path, "has fewer than two tokens")
-        self.vocabulary = max(ids) + 1
+        self._ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        if len(self._ids) < 2:
+            raise _unusable(self._path, "has fewer than two tokens")
+        self.vocabulary = max(self._ids.values()) + 1
 
     @property
     def token_bytes(self) -> TokenBytes:
         """1, 2 or 4, by the size of the vocabulary."""
         return 1 if self.vocabulary <= 1 << 8 else 2 if self.vocabulary <= 1 << 16 else 4
 
-    def encode(self, text: bytes) -> np.ndarray:
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
         """Tokenise without adding special tokens; those spelled out in the text are recognised."""
-        encoding = self._tokenizer.encode(text.decode("utf-8"), add_special_tokens=False)
-        return np.array(encoding.ids, np.uint32)
+        encoded = self._tokenizer.encode_batch_fast(
+            [text.decode("utf-8") for text in texts], add_special_tokens=False
+        )
+        counts = [len(each) for each in encoded]
+        # One array for all: a corpus of short documents would pay for one each.
+        joined = np.fromiter(
+            itertools.chain.from_iterable(each.ids for each in encoded), np.uint32, sum(counts)
+        )
+        return np.split(joined, np.cumsum(counts)[:-1])
+
+    def line_ends(self) -> np.ndarray:
+        """Those whose text has a line break at its end."""
+        ends = np.zeros(self.vocabulary, bool)
+        for token in self._ids.values():
+            ends[token] = self._tokenizer.decode([token], skip_special_tokens=False).endswith("\n")
+        return ends
+
+    def end_token(self) -> str | None:
+        """What `tokenizer_config.json` beside the file says, or a token with a well-known name."""
+        try:
+            with (self._path.parent / "tokenizer_config.json").open("rb") as file:
+                config = json.loads(file.read(_MAX_CONFIG_BYTES))
+            named = config.get("eos_token") if isinstance(config, dict) else None
+        except (OSError, ValueError, RecursionError):
+            named = None
+        if isinstance(named, dict):
+            named = named.get("content")
+        names = (named, *_END_TOKENS) if isinstance(named, str) else _END_TOKENS
+        return next((name for name in names if name in self._ids), None)
 
 
 def _byte_level_definition() -> bytes:

@@ -14,8 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..control.terminal import plain
 from ..errors import ExitCode
+from ..harmless import harmless
 from ..telemetry.plots import plot_losses
 from .director import DemoFailed, Director
 from .folder import DemoFolder, claim
@@ -69,7 +69,7 @@ def _report(run: Run, folder: DemoFolder, failure: DemoFailed | None) -> int:
     files = {"plot": folder.plot, "figures": folder.summary, "logs": folder.logs}
     print_results(summary, checks, files)
     if failure is not None:
-        _say(f"error: {plain(failure)}; the last lines of {failure.log}:")
+        _say(f"error: {failure}; the last lines of {failure.log}:")
         for line in failure.words:
             _say(f"  {line}")
     elif not passed:
@@ -113,4 +113,4 @@ def _failed(checks: list[Check]) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(harmless(text), file=sys.stderr, flush=True)

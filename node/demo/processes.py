@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from ..config import ENVIRONMENT_PREFIX
-from ..control.terminal import plain
+from ..harmless import harmless
 
 # How long killed processes may take to be gone; a machine that swaps is slow at it.
 _GONE_SECONDS = 10.0
@@ -206,6 +206,6 @@ def is_running(process: psutil.Process) -> bool:
 def _readable(line: str) -> str:
     try:
         entry = json.loads(line)
-        return plain(f"{entry['level']}: {entry['message']}")
+        return harmless(f"{entry['level']}: {entry['message']}")
     except (ValueError, TypeError, KeyError):
-        return plain(line)
+        return harmless(line)

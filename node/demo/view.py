@@ -19,7 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..control.rows import OTHER_COLOUR, STATE_COLOURS, UNKNOWN
-from ..control.terminal import plain, size_text, sparkline
+from ..control.terminal import size_text, sparkline
+from ..harmless import harmless
 from ..telemetry.status import LineStatus
 from .outcome import Check, reduction
 
@@ -104,7 +105,7 @@ class View(AbstractContextManager["View"]):
             if picture.heldout:
                 line += ", held-out {1:.3f} (round {0})".format(*picture.heldout[-1])
             lines.append(line)
-        return [plain(line) for line in lines]
+        return [harmless(line) for line in lines]
 
 
 def picture_text(picture: Picture, width: int, height: int) -> Text:
@@ -129,7 +130,7 @@ def picture_text(picture: Picture, width: int, height: int) -> Text:
     ]
     room = max(0, height - 1 - len(top) - len(table))
     happened = [
-        Text.assemble((f"{seconds:4.0f} s  ", "dim"), plain(what))
+        Text.assemble((f"{seconds:4.0f} s  ", "dim"), harmless(what))
         for seconds, what in picture.happened
     ]
     lines = [*top, *table, *happened[len(happened) - min(room, len(happened)) :]][: height - 1]
@@ -147,12 +148,14 @@ def print_results(
     for node in summary["nodes"]:
         keys = ("first_round", "last_round", "rounds_contributed", "final_fingerprint", "exit")
         cells = [UNKNOWN if node[key] is None else str(node[key]) for key in keys]
-        nodes.add_row(node["name"], node["peer_id"][-6:], *cells)
+        texts = [Text(harmless(each)) for each in (node["name"], node["peer_id"][-6:], *cells)]
+        nodes.add_row(*texts)
     console.print(nodes)
     results = Table("", "promise", "seen")
     for check in checks:
         mark = Text("✓", "bold green") if check.passed else Text("✗", "bold red")
-        results.add_row(mark, check.what, plain(check.seen))
+        # As texts: in a cell of its own, a table takes brackets for commands.
+        results.add_row(mark, Text(check.what), Text(harmless(check.seen)))
     console.print(results)
     for line in _figures(summary):
         console.print(line, soft_wrap=True)
@@ -196,7 +199,7 @@ def _curve(label: str, values: Sequence[float], colour: str) -> Text:
 
 def _node(row: NodeRow) -> Text:
     line = Text(f"{row.name:10}{(row.peer or '')[-6:]:8}")
-    line.append(f"{plain(row.state):12}", _style(row.state))
+    line.append(f"{harmless(row.state):12}", _style(row.state))
     sent = UNKNOWN if row.line is None else size_text(row.line.sent_bytes)
     received = UNKNOWN if row.line is None else size_text(row.line.received_bytes)
     return line.append(f"{row.round:>6}{row.contributed:>9}{sent:>10}{received:>10}")

@@ -16,15 +16,14 @@ import trio
 from google.protobuf.message import DecodeError
 from libp2p.connection_types import ConnectionType
 from libp2p.custom_types import TProtocol
+from libp2p.exceptions import BaseLibp2pError
 from libp2p.host.basic_host import BasicHost
-from libp2p.io.exceptions import IOException
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
 from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
-from libp2p.stream_muxer.exceptions import MuxedStreamError
 from multiaddr import Multiaddr
 
 from ...crypto.identity import PeerId
@@ -41,10 +40,9 @@ ANSWER_SECONDS = 10.0
 line takes seconds."""
 
 STREAM_FAILURES = (
-    IOException,
-    MuxedStreamError,
+    # All that the library calls its own: a length of more than 64 bits is a `ParseError` there.
+    BaseLibp2pError,
     RequestError,
-    SwarmException,
     DecodeError,
     trio.TooSlowError,
     # What the reader of protobuf frames raises for a length that is none.

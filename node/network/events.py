@@ -60,14 +60,7 @@ class Notices(INotifee):
     async def disconnected(self, network: Any, conn: Any) -> None:
         self._departed(conn)
 
-    async def opened_stream(self, network: Any, stream: Any) -> None:
+    async def _ignore(self, *_: Any, **more: Any) -> None:
         pass
 
-    async def closed_stream(self, network: Any, stream: Any) -> None:
-        pass
-
-    async def listen(self, network: Any, multiaddr: Any) -> None:
-        pass
-
-    async def listen_close(self, network: Any, multiaddr: Any) -> None:
-        pass
+    opened_stream = closed_stream = listen = listen_close = _ignore

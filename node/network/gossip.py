@@ -8,7 +8,7 @@ oldest messages, counted. Nothing may rely on gossip alone.
 from __future__ import annotations
 
 import logging
-import time
+import secrets
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +22,7 @@ from libp2p.tools.anyio_service import background_trio_service
 
 from ...crypto.identity import PeerId
 from .addresses import peer_of
+from .authors import Authors
 from .gossip_router import Router
 from .pubsub import CarefulPubsub
 from .traffic import Traffic
@@ -74,13 +75,23 @@ class Gossip:
         # Without the adaptation above nobody ever clears these times of all messages.
         times: Any = defaultdict(lambda: deque(maxlen=0))
         self.router.recent_message_deliveries = times
-        self.pubsub = CarefulPubsub(host, self.router, traffic, self._forged)
-        # The library begins at the seconds since 1970 and counts up; after a restart the numbers
-        # would repeat and the messages vanish as duplicates.
-        self.pubsub.counter = time.time_ns()
+        self._authors = Authors()
+        self.pubsub = CarefulPubsub(host, self.router, traffic, self._forged, self._authors)
+        # The library begins at the seconds since 1970 and counts up; after a restart, or when the clock
+        # was set back, the numbers would repeat and the messages vanish as duplicates.
+        self.pubsub.counter = secrets.randbits(62)
 
     async def subscribe(self, topic: str, validate: Validator) -> Receiver:
-        """See `Network.subscribe`."""
+        """Take part in a topic and return a channel of (sender, data).
+
+        `validate(sender, data)` is called before a message is passed on to anybody: it returns
+        None to accept it, or a short reason to reject it. Reasons are counted; those that no
+        honest peer can cause (`malformed`, `oversized`, `invalid`, `bad_signature`, `wrong_swarm`)
+        also score the peer that forwarded the message. The sender is authenticated; own messages
+        do not come back. A reader that falls behind loses the oldest messages.
+
+        Raises `ValueError` if the topic is subscribed to already.
+        """
         if topic in self.pubsub.topic_validators:
             raise ValueError(f"already subscribed to {topic}")
         mailbox = _Mailbox(topic, self._own, self._traffic)
@@ -92,7 +103,10 @@ class Gossip:
         return mailbox.receiver
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """See `Network.publish`."""
+        """Send a message to everybody in a topic; waits its turn at forty a second and topic.
+
+        Raises `ValueError` beyond 256 KiB. Nobody is told whether it arrived.
+        """
         if len(data) > MAX_MESSAGE_BYTES:
             raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes, not {len(data)}")
         await self._paces.setdefault(topic, _Pace()).wait()
@@ -116,7 +130,16 @@ class Gossip:
             via = peer_of(forwarder)
             if via is None or self._refused(via):
                 return False
+            # What an author says itself was counted before its signature was looked at.
+            author, now = bytes(message.from_id), trio.current_time()
+            passed_on = forwarder.to_bytes() != author
+            if passed_on and not self._authors.hears(author, now):
+                self._traffic.reject("too_many")
+                return False
             reason = self._judge(topic, validate, message)
+            if reason is None and passed_on:
+                # Not what is refused: others repeat an author's old words as often as they like.
+                self._authors.admits(author, now)
             if reason is not None:
                 self._traffic.reject(reason)
                 self._rejected(via, reason)

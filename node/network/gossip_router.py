@@ -10,7 +10,6 @@ wrong costs one message rather than the router.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -85,7 +84,7 @@ class Router(GossipSub):
 
     def mesh_heartbeat(self) -> Any:
         """Look after the mesh once, and forget what has been over for long."""
-        now = int(time.time())
+        now = trio.current_time()
         for topic in list(self.back_off):
             for peer in [peer for peer, until in self.back_off[topic].items() if until <= now]:
                 del self.back_off[topic][peer]
@@ -95,6 +94,19 @@ class Router(GossipSub):
         for peer in [peer for peer, (_, then) in self._answers.items() if then <= full]:
             del self._answers[peer]
         return super().mesh_heartbeat()
+
+    def _add_back_off(
+        self, peer: ID, topic: str, is_unsubscribe: bool, backoff_duration: int = 0
+    ) -> None:
+        # The library has the wall clock's time here: set back by an hour, it would leave a peer alone
+        # for that long.
+        usual = self.unsubscribe_back_off if is_unsubscribe else self.prune_back_off
+        until = int(trio.current_time()) + (backoff_duration or usual)
+        known = self.back_off.setdefault(topic, {})
+        known[peer] = max(known.get(peer, until), until)
+
+    def _check_back_off(self, peer: ID, topic: str) -> bool:
+        return self.back_off.get(topic, {}).get(peer, 0) > trio.current_time()
 
     def _reasonable(self, control: rpc_pb2.ControlMessage) -> rpc_pb2.ControlMessage:
         """What an honest peer that speaks our version of the protocol may have meant."""

@@ -118,19 +118,12 @@ def _yamux_init(self: Yamux, secured_conn: Any, *arguments: Any, **options: Any)
     _free(self, "streams_lock", "_write_lock")
 
 
-def _yamux_stream_init(self: YamuxStream, *arguments: Any, **options: Any) -> None:
-    ORIGINALS["YamuxStream.__init__"](self, *arguments, **options)
-    _free(self, "window_lock")
+def _with_free_locks(owner: type, *locks: str) -> Any:
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        ORIGINALS[f"{owner.__name__}.__init__"](self, *arguments, **options)
+        _free(self, *locks)
 
-
-def _net_stream_init(self: NetStream, *arguments: Any, **options: Any) -> None:
-    ORIGINALS["NetStream.__init__"](self, *arguments, **options)
-    _free(self, "_state_lock")
-
-
-def _tcp_stream_init(self: TrioTCPStream, *arguments: Any, **options: Any) -> None:
-    ORIGINALS["TrioTCPStream.__init__"](self, *arguments, **options)
-    _free(self, "read_lock", "write_lock")
+    return init
 
 
 def _free(owner: Any, *locks: str) -> None:
@@ -414,14 +407,14 @@ def guards() -> list[Guard]:
             Guard(
                 owner,
                 "__init__",
-                function,
+                _with_free_locks(owner, *locks),
                 "locks let every other task run first although they are free",
                 _COSTS,
             )
-            for owner, function in (
-                (YamuxStream, _yamux_stream_init),
-                (NetStream, _net_stream_init),
-                (TrioTCPStream, _tcp_stream_init),
+            for owner, *locks in (
+                (YamuxStream, "window_lock"),
+                (NetStream, "_state_lock"),
+                (TrioTCPStream, "read_lock", "write_lock"),
             )
         ),
     ]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ...crypto.identity import PeerId
+from ...protocol.wire.bounded import Bounded
 
 
 class Scope(IntEnum):
@@ -58,17 +59,15 @@ class Hearsay:
     """The budgets of one node. Times are on any steady clock."""
 
     def __init__(self) -> None:
-        # By teller or target: what is left, as of when. The longest unused come first.
-        self._left: dict[Hashable, tuple[float, float]] = {}
+        # By teller or target: what is left, as of when.
+        self._left: Bounded[Hashable, tuple[float, float]] = Bounded(_MAX_ENTRIES)
         # How near the peers are, or were when they were last connected.
-        self._scopes: dict[PeerId, Scope] = {}
+        self._scopes: Bounded[PeerId, Scope] = Bounded(_MAX_ENTRIES)
 
     def meet(self, peer: PeerId, scope: Scope, *, again: bool) -> None:
         """A connection to a peer has come about; `again`: while there is another."""
-        before = self._scopes.pop(peer, Scope.WORLD)
+        before = self._scopes.get(peer, Scope.WORLD)
         self._scopes[peer] = min(before, scope) if again else scope
-        if len(self._scopes) > _MAX_ENTRIES:
-            del self._scopes[next(iter(self._scopes))]
 
     def word_of(self, peer: PeerId) -> Word:
         """What a peer's word is worth: as much as it was near when it was last here."""
@@ -83,24 +82,18 @@ class Hearsay:
         if any(self._balance(key, allowance, now) < 1.0 for key, allowance in charged):
             return "too many calls in vain on such a word"
         for key, allowance in charged:
-            self._set(key, self._balance(key, allowance, now) - 1.0, now)
+            self._left[key] = (self._balance(key, allowance, now) - 1.0, now)
         return None
 
     def refund(self, word: Word, host: str, now: float) -> None:
         """The call found its peer."""
         for key, allowance in _charged(word, host, scope_of(host)):
             balance = self._balance(key, allowance, now) + 1.0
-            self._set(key, min(balance, allowance.at_once), now)
+            self._left[key] = (min(balance, allowance.at_once), now)
 
     def _balance(self, key: Hashable, allowance: _Allowance, now: float) -> float:
         left, then = self._left.get(key, (allowance.at_once, now))
         return min(allowance.at_once, left + (now - then) * allowance.per_second)
-
-    def _set(self, key: Hashable, left: float, now: float) -> None:
-        self._left.pop(key, None)
-        self._left[key] = (left, now)
-        if len(self._left) > _MAX_ENTRIES:
-            del self._left[next(iter(self._left))]
 
 
 def scope_of(host: str) -> Scope:
@@ -127,3 +120,10 @@ def place_of(host: str) -> str:
     if address.version == 6:
         return str(ipaddress.ip_network((address, 64), strict=False))
     return str(address)
+
+
+def nearer(one: Word | None, other: Word | None) -> Word | None:
+    """Of two words that say the same, the one that counts for more."""
+    if one is None or other is None:
+        return None
+    return min(one, other, key=lambda word: word.scope)

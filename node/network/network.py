@@ -37,15 +37,15 @@ from .circuit_relay import CircuitLimits, CircuitRelay
 from .circuits import Circuits, is_relayed
 from .dialling import answers, dial_from, dial_reason, resolve
 from .doorway import choose_to_leave
-from .errors import DialError, RequestError
+from .errors import DialError
 from .events import Events, Notices, PeerDown, PeerEvent, PeerUp
-from .gossip import Gossip, Receiver, Validator, open_gossip
+from .gossip import Gossip, open_gossip
 from .hearsay import Hearsay, Word, scope_of
 from .host import MAX_CONNECTIONS_PER_PEER, build_host, check_listening
 from .queues import UNSENT_BYTES, shorten
 from .rates import Rate
 from .remotes import Remote, find_remote, guests, host_of, scope_of_connection
-from .requests import Handler, Kind, Requests
+from .requests import Requests
 from .scopes import close_all, close_quietly, shielded
 from .scores import Scores
 from .traffic import Traffic
@@ -124,19 +124,23 @@ class Network:
         self.unsent_bytes = UNSENT_BYTES
         """What the kernel may hold of each new connection, unsent."""
         self.gossip = Gossip(host, self.traffic, self.refuses, self._gossip_rejected)
+        self.subscribe, self.publish = self.gossip.subscribe, self.gossip.publish
         self._host = host
         self._swarm = swarm
         self._nursery = nursery
-        self._requests = Requests(host, nursery, self.traffic, self.refuses, self.penalise)
+        self.requests = Requests(
+            host, nursery, self.traffic, self.connected, self.refuses, self.penalise
+        )
+        self.serve, self.request = self.requests.serve, self.requests.request
         self.circuits = Circuits(
-            host, swarm, open_stream=self._requests.open_stream, refuses=self.refuses
+            host, swarm, open_stream=self.requests.open_stream, refuses=self.refuses
         )
         self.carries = True
         """Whether `carrier` takes anybody on; to be set by whoever knows."""
         self.carrier = settings.carry and CircuitRelay(
             host,
             settings.carry,
-            open_stream=self._requests.open_stream,
+            open_stream=self.requests.open_stream,
             refuses=self.refuses,
             willing=lambda: self.carries,
             rate=traffic.upload,
@@ -335,87 +339,6 @@ class Network:
     def refuses(self, peer: PeerId) -> bool:
         """Whether this peer has misbehaved so much that nothing is taken from it."""
         return self._scores.refused(peer, trio.current_time())
-
-    def serve(
-        self,
-        protocol: str,
-        handler: Handler,
-        *,
-        max_request: int,
-        max_concurrent: int,
-        max_per_peer: int | None = None,
-        first: Callable[[PeerId], bool] = lambda peer: False,
-        kind: Kind = "other",
-    ) -> None:
-        """Answer requests on a protocol, at most `max_concurrent` of a kind at a time.
-
-        One peer gets at most half of that, or `max_per_peer`; whoever comes in vain is told "busy". A
-        `ProtocolError` from the handler refuses the request and scores the peer; any other exception
-        is our bug: logged, counted, and answered with a failure. `kind` says what the bytes are
-        counted as. Whom `first` names is served beyond `max_concurrent` as well.
-        """
-        self._requests.serve(
-            protocol,
-            handler,
-            max_request=max_request,
-            max_concurrent=max_concurrent,
-            max_per_peer=max_per_peer,
-            first=first,
-            kind=kind,
-        )
-
-    async def request(
-        self,
-        peer: PeerId,
-        protocol: str,
-        request: bytes,
-        *,
-        max_response: int,
-        timeout: float,
-        idle_timeout: float = 10.0,
-        kind: str = "other",
-        progress: Callable[[int], None] | None = None,
-        into: bytearray | None = None,
-    ) -> bytes:
-        """Ask a connected peer and return its answer, of at most `max_response` bytes.
-
-        `timeout` bounds the whole exchange, `idle_timeout` the silence between two pieces of the
-        answer, both in seconds. `progress` is told how many bytes of the answer have come in; they
-        gather in `into`, if it is given. Raises `RequestError`.
-        """
-        if peer not in self._connections:
-            raise RequestError("not_connected", short_peer(peer))
-        return await self._requests.request(
-            peer,
-            protocol,
-            request,
-            max_response=max_response,
-            timeout=timeout,
-            idle_timeout=idle_timeout,
-            kind=kind,
-            progress=progress,
-            into=into,
-        )
-
-    async def subscribe(self, topic: str, validate: Validator) -> Receiver:
-        """Take part in a topic and return a channel of (sender, data).
-
-        `validate(sender, data)` is called before a message is passed on to anybody: it returns
-        None to accept it, or a short reason to reject it. Reasons are counted; those that no
-        honest peer can cause (`malformed`, `oversized`, `invalid`, `bad_signature`, `wrong_swarm`)
-        also score the peer that forwarded the message. The sender is authenticated; own messages
-        do not come back. A reader that falls behind loses the oldest messages.
-
-        Raises `ValueError` if the topic is subscribed to already.
-        """
-        return await self.gossip.subscribe(topic, validate)
-
-    async def publish(self, topic: str, data: bytes) -> None:
-        """Send a message to everybody in a topic; waits its turn at forty a second and topic.
-
-        Raises `ValueError` beyond 256 KiB. Nobody is told whether it arrived.
-        """
-        await self.gossip.publish(topic, data)
 
     def spawn(self, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
         """Run a task for as long as the network is open. What it raises ends the network."""

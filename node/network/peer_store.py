@@ -7,14 +7,11 @@ for `introductions` to know; so nothing that a peer says is written down here, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from libp2p.crypto.keys import PrivateKey, PublicKey
-from libp2p.peer.envelope import Envelope
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStore
-from multiaddr import Multiaddr
 
 
 class OwnKeys(PeerStore):
@@ -24,30 +21,13 @@ class OwnKeys(PeerStore):
         super().__init__()
         self._own = own
 
-    def add_addrs(self, peer_id: ID, addrs: Sequence[Multiaddr], ttl: int = 0) -> None:
-        """Forget addresses."""
-
-    def consume_peer_record(self, envelope: Envelope, ttl: int) -> bool:
-        """Forget a signed record, and call it welcome."""
+    def _forget(self, *told: Any, **more: Any) -> Any:
+        # A signed record is welcome all the same.
         return True
 
-    def add_protocols(self, peer_id: ID, protocols: Sequence[str]) -> None:
-        """Forget protocols."""
-
-    def set_protocols(self, peer_id: ID, protocols: Sequence[str]) -> None:
-        """Forget protocols."""
-
-    def put(self, peer_id: ID, key: str, val: Any) -> None:
-        """Forget metadata."""
-
-    def record_latency(self, peer_id: ID, RTT: float) -> None:
-        """Forget round-trip times."""
-
-    def clear_peerdata(self, peer_id: ID) -> None:
-        """Keep our own keys."""
-
-    def clear_keydata(self, peer_id: ID) -> None:
-        """Keep our own keys."""
+    # What a peer says of itself and of others, and that its keys are to go, which would be our own too.
+    add_addrs = add_protocols = set_protocols = put = record_latency = _forget
+    consume_peer_record = clear_peerdata = clear_keydata = _forget
 
     def add_pubkey(self, peer_id: ID, pubkey: PublicKey) -> None:
         """Keep our own public key."""

@@ -11,6 +11,7 @@ from libp2p.host.basic_host import BasicHost
 from libp2p.peer.id import ID
 from libp2p.pubsub.pubsub import Pubsub
 
+from .authors import Authors
 from .gossip_router import Router
 from .patience import Patience
 from .scopes import shielded
@@ -39,7 +40,12 @@ class CarefulPubsub(Pubsub):
     """
 
     def __init__(
-        self, host: BasicHost, router: Router, traffic: Traffic, forged: Callable[[ID], None]
+        self,
+        host: BasicHost,
+        router: Router,
+        traffic: Traffic,
+        forged: Callable[[ID], None],
+        authors: Authors,
     ) -> None:
         super().__init__(
             host,
@@ -51,6 +57,7 @@ class CarefulPubsub(Pubsub):
         self._router = router
         self._traffic = traffic
         self._tell_forged = forged
+        self._authors = authors
         self._registering: set[ID] = set()
 
     async def write_msg(self, stream: Any, rpc_msg: Any) -> bool:
@@ -78,7 +85,14 @@ class CarefulPubsub(Pubsub):
 
     async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
         """A key that does not parse, and whatever a validator raises, ends pubsub; and a message with
-        a bad signature costs whoever passes it on nothing."""
+        a bad signature costs whoever passes it on nothing. Who says too much itself is not verified."""
+        if msg.from_id == msg_forwarder.to_bytes() and not (
+            msg_forwarder == self.my_id
+            or self._is_msg_seen(msg)
+            or self._authors.admits(msg.from_id, trio.current_time())
+        ):
+            self._traffic.reject("too_many")
+            return
         try:
             await super().push_msg(msg_forwarder, msg)
         except Exception as error:

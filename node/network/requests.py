@@ -72,12 +72,14 @@ class Requests:
         host: BasicHost,
         nursery: trio.Nursery,
         traffic: Traffic,
+        connected: Callable[[], frozenset[PeerId]],
         refuses: Callable[[PeerId], bool],
         penalise: Callable[[PeerId, str], None],
     ) -> None:
         self._host = host
         self._nursery = nursery
         self._traffic = traffic
+        self._connected = connected
         self._refuses = refuses
         self._penalise = penalise
         self._priorities = UploadPriorities(traffic.upload)
@@ -93,7 +95,13 @@ class Requests:
         first: Callable[[PeerId], bool] = lambda peer: False,
         kind: Kind = "other",
     ) -> None:
-        """See `Network.serve`."""
+        """Answer requests on a protocol, at most `max_concurrent` of a kind at a time.
+
+        One peer gets at most half of that, or `max_per_peer`; whoever comes in vain is told "busy". A
+        `ProtocolError` from the handler refuses the request and scores the peer; any other exception
+        is our bug: logged, counted, and answered with a failure. `kind` says what the bytes are
+        counted as. Whom `first` names is served beyond `max_concurrent` as well.
+        """
         # One peer must not be able to keep all others out.
         per_peer = (max_concurrent + 1) // 2 if max_per_peer is None else max_per_peer
         # By kind: newcomers must not keep members from a round's updates.
@@ -149,12 +157,19 @@ class Requests:
         *,
         max_response: int,
         timeout: float,
-        idle_timeout: float,
-        kind: str,
-        progress: Callable[[int], None] | None,
-        into: bytearray | None,
+        idle_timeout: float = 10.0,
+        kind: str = "other",
+        progress: Callable[[int], None] | None = None,
+        into: bytearray | None = None,
     ) -> bytes:
-        """See `Network.request`; the peer is connected."""
+        """Ask a connected peer and return its answer, of at most `max_response` bytes.
+
+        `timeout` bounds the whole exchange, `idle_timeout` the silence between two pieces of the
+        answer, both in seconds. `progress` is told how many bytes of the answer have come in; they
+        gather in `into`, if it is given. Raises `RequestError`.
+        """
+        if peer not in self._connected():
+            raise RequestError("not_connected", short_peer(peer))
         stream: Any = None
         finished = False
         try:

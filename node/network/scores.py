@@ -7,6 +7,7 @@ argument; the table is bounded, so that a crowd of throw-away identities cannot 
 from __future__ import annotations
 
 from ...crypto.identity import PeerId
+from ...protocol.wire.bounded import Bounded
 
 # Four ordinary offences within some minutes, or two lies about content.
 LIMIT = 80.0
@@ -22,22 +23,16 @@ class Scores:
     """The offences of peers."""
 
     def __init__(self) -> None:
-        self._scores: dict[PeerId, tuple[float, float]] = {}
-        self._refused_until: dict[PeerId, float] = {}
+        self._scores: Bounded[PeerId, tuple[float, float]] = Bounded(MAX_PEERS)
+        self._refused_until: Bounded[PeerId, float] = Bounded(MAX_PEERS)
 
     def penalise(self, peer: PeerId, reason: str, now: float) -> bool:
         """Add an offence; True if the peer is to be refused from now on."""
         score = self.score(peer, now) + WEIGHTS.get(reason, DEFAULT_WEIGHT)
-        self._scores.pop(peer, None)
         self._scores[peer] = (score, now)
-        if len(self._scores) > MAX_PEERS:
-            del self._scores[next(iter(self._scores))]
         if score < LIMIT:
             return False
-        self._refused_until.pop(peer, None)
         self._refused_until[peer] = now + REFUSAL_SECONDS
-        if len(self._refused_until) > MAX_PEERS:
-            del self._refused_until[next(iter(self._refused_until))]
         del self._scores[peer]
         return True
 
@@ -48,8 +43,4 @@ class Scores:
 
     def refused(self, peer: PeerId, now: float) -> bool:
         """Whether to have nothing to do with this peer at present."""
-        until = self._refused_until.get(peer)
-        if until is not None and until <= now:
-            del self._refused_until[peer]
-            return False
-        return until is not None
+        return now < self._refused_until.get(peer, float("-inf"))

@@ -19,7 +19,7 @@ def replacing(path: Path, aside: Path | None = None) -> Iterator[Path]:
     process left is written over: good where a single process at a time writes `path`. On any error the
     file is removed and `path` stays as it was. Raises `OSError` as files do.
     """
-    aside = aside or path.with_name(f".{path.name}.new")
+    aside = aside or aside_of(path)
     try:
         yield aside
         sync(aside)
@@ -27,8 +27,15 @@ def replacing(path: Path, aside: Path | None = None) -> Iterator[Path]:
         # The new name survives a power cut only once the directory itself is on the disk.
         sync(path.parent)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        # The disk may be as broken for this; what is told is the first thing that went wrong.
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
         raise
+
+
+def aside_of(path: Path) -> Path:
+    """Where a file is written before it becomes `path`."""
+    return path.with_name(f".{path.name}.new")
 
 
 def write_atomically(path: Path, data: bytes | memoryview, aside: Path | None = None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import secrets
 import time
@@ -17,6 +18,9 @@ from pathlib import Path
 from ...crypto.hashing import ContentId, content_from_text, content_id, content_text
 from ...protocol.wire.blobs import MAX_BLOB_BYTES
 from .atomic_write import write_atomically
+from .disk_faults import FULL
+
+_log = logging.getLogger(__name__)
 
 _TEMPORARY = ".temporary-"
 # A write of 16 MiB takes seconds; a temporary file that is older belongs to a process that died.
@@ -57,9 +61,19 @@ class BlobStore:
         return cid
 
     def get(self, cid: ContentId) -> bytes | None:
-        """The bytes of a blob, or None if it is not here. A corrupt file is removed."""
+        """The bytes of a blob, or None if it is not here. A corrupt file is removed, and that said."""
         path = self.path(cid)
-        data = self._read(path)
+        try:
+            data = self._read(path)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            # The disk has lost a piece of it: a new copy lands elsewhere.
+            _log.warning(
+                "a blob cannot be read, and is dropped: %s (%s)", path.name, error.strerror
+            )
+            path.unlink(missing_ok=True)
+            return None
         if data is None or self._sound(data, cid):
             return data
         return self._take_out(path, cid)
@@ -119,7 +133,7 @@ class BlobStore:
             # Of a name of its own: another process may be writing the same blob.
             write_atomically(path, data, self._temporary_path())
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in FULL:
                 raise DiskFull(
                     error.errno, f"no room for {len(data)} bytes in {self.root}"
                 ) from error
@@ -140,6 +154,7 @@ class BlobStore:
         if data is not None and self._sound(data, cid):
             aside.replace(path)
             return data
+        _log.warning("a blob is not what it was, and is dropped: %s", path.name)
         aside.unlink(missing_ok=True)
         return None
 

@@ -21,6 +21,8 @@ from ...crypto.identity import Identity
 from ...protocol.wire.manifest import SwarmId
 from ...protocol.wire.swarm_id import SwarmIdError, swarm_from_text, swarm_text
 from ..errors import ExitCode, UserError
+from .atomic_write import sync
+from .disk_faults import FULL, disk_full
 
 # Enough for records, logs and a few updates; what a command will need on top it asks for by name.
 MINIMUM_FREE_BYTES = 64 << 20
@@ -38,6 +40,7 @@ class SwarmDir:
         self.root = root
         self.manifest = root / "manifest"
         self.ledger = root / "ledger"
+        self.final = root / "final"
         self.votes = root / "votes"
         self.momentum = root / "trainer" / "momentum"
         self.history = root / "history.jsonl"
@@ -49,11 +52,13 @@ class DataDir:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.identity = root / "identity.key"
+        self.starts = root / "starts"
         self.lock_file = root / "daemon.lock"
         self.socket = root / "daemon.sock"
         self.blobs = root / "blobs"
         self.swarms = root / "swarms"
         self.logs = root / "logs"
+        self.making = root / "create"
 
     def swarm(self, swarm: SwarmId) -> SwarmDir:
         """The files of one swarm."""
@@ -79,10 +84,12 @@ class DataDir:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             for part in (self.blobs, self.swarms, self.logs):
                 part.mkdir(exist_ok=True, mode=0o700)
+            # What is durably in a part is lost with the part's own name.
+            sync(self.root)
             if not os.access(self.root, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.root))
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno in FULL:
                 raise disk_full(self.root) from error
             raise UserError(
                 ExitCode.DATA_DIR,
@@ -110,6 +117,8 @@ class DataDir:
         try:
             descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            if error.errno in FULL:
+                raise disk_full(self.lock_file) from error
             raise UserError(
                 ExitCode.DATA_DIR,
                 f"the lock file {self.lock_file} cannot be opened: {error.strerror}",
@@ -158,16 +167,6 @@ def open_identity(data: DataDir, passphrase: str | None, *, create: bool = True)
         wrong = isinstance(error, keystore.WrongPassphrase)
         code = ExitCode.WRONG_PASSPHRASE if wrong else ExitCode.KEYSTORE
         raise UserError(code, error.problem, error.remedy) from None
-
-
-def disk_full(place: Path | str | None) -> UserError:
-    """The error for a disk, or a quota on it, without room."""
-    where = f" for {place}" if place else ""
-    return UserError(
-        ExitCode.DISK_FULL,
-        f"the disk is full: there is no space left{where}",
-        "free some space and start again (nothing is lost), or use --data-dir on a larger disk",
-    )
 
 
 def _size(count: int) -> str:

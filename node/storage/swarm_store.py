@@ -1,8 +1,8 @@
 """What a node remembers of a swarm between two starts.
 
-Two append-only files of length-prefixed entries (the ledger, and what this node has signed), and a small
-file that says which snapshot is the newest on disk. A write that was cut off by a crash is found when
-the file is next read, and dropped; everything before it stands.
+Two append-only files of length-prefixed entries (the ledger, and what this node has signed), and two
+small files that say which record is the last final one and which snapshots are on disk. A write that
+was cut off by a crash is found when the file is next read, and dropped; all before it stands.
 
 What is handed over is written in that order by a thread, while the event loop goes on; many entries
 share one fsync. Whoever tells the world of something waits for `written` first, so a crash at any moment
@@ -12,6 +12,7 @@ looks to all others like one before.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,14 +24,18 @@ from pathlib import Path
 import trio
 
 from ...crypto.envelope import MAX_ENVELOPE_BYTES, Envelope, EnvelopeError, open_envelope
-from ...crypto.hashing import ContentId
+from ...crypto.hashing import ContentId, content_id
 from ...protocol.chain.entries import MAX_DECIDED_BYTES, decode_decided
 from ...protocol.chain.ledger import Ledger
+from ...protocol.wire.checkpoint import Checkpoint
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
-from .atomic_write import replacing, sync, write_atomically
+from .atomic_write import aside_of, replacing, sync, write_atomically
 from .data_dir import SwarmDir
+from .final_file import read_final, write_final
 from .spill_file import SpillFile
+
+_log = logging.getLogger(__name__)
 
 _LENGTH_BYTES = 4
 
@@ -42,7 +47,7 @@ class EntryFile:
     """
 
     def __init__(self, path: Path, max_entry: int) -> None:
-        self._path = path
+        self.path = path
         self._max_entry = max_entry
         self._file: FileIO | None = None
         self._durable = 0
@@ -53,10 +58,10 @@ class EntryFile:
         `mend`: cut a torn end off, so that appending can go on. Not for a reader beside the process
         that writes, to which an entry that is just being written looks torn.
         """
-        if not self._path.exists():
+        if not self.path.exists():
             return
         good = 0
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             while True:
                 prefix = file.read(_LENGTH_BYTES)
                 length = int.from_bytes(prefix, "big")
@@ -67,8 +72,14 @@ class EntryFile:
                     break
                 good += _LENGTH_BYTES + length
                 yield entry
-        if mend and good < self._path.stat().st_size:
-            os.truncate(self._path, good)
+        size = self.path.stat().st_size
+        if mend and good < size:
+            _log.warning(
+                "the last %d bytes of %s are of an entry that was not whole: dropped",
+                size - good,
+                self.path,
+            )
+            os.truncate(self.path, good)
 
     def append(self, entry: bytes) -> None:
         """Add an entry, which is on the disk after the next `sync`."""
@@ -95,7 +106,7 @@ class EntryFile:
     def replace(self, entries: Iterable[bytes]) -> None:
         """Put these entries in the place of all there were, whole or not at all, on the disk."""
         self.close()
-        with replacing(self._path) as aside, aside.open("wb") as file:
+        with replacing(self.path) as aside, aside.open("wb") as file:
             for entry in entries:
                 file.write(len(entry).to_bytes(_LENGTH_BYTES, "big") + entry)
 
@@ -108,16 +119,16 @@ class EntryFile:
     def _open(self) -> FileIO:
         if self._file is None:
             # Unbuffered: a failed write leaves nothing behind that a later close would retry.
-            self._file = FileIO(self._path, "ab")
+            self._file = self.path.open("ab", buffering=0)
             self._durable = self._file.tell()
             # It may be new.
-            sync(self._path.parent)
+            sync(self.path.parent)
         return self._file
 
     def _take_back(self) -> None:
         """After a full disk: remove what is torn or not certain, as far as that still works."""
         self.close()
-        os.truncate(self._path, self._durable)
+        os.truncate(self.path, self._durable)
 
 
 @dataclass(frozen=True)
@@ -147,6 +158,8 @@ class SwarmStore:
         self._root = directory.root
         self._ledger = EntryFile(directory.ledger, MAX_DECIDED_BYTES)
         self._votes = EntryFile(directory.votes, MAX_ENVELOPE_BYTES)
+        self._final = directory.final
+        self._unwritten_final: Checkpoint | None = None
         self._snapshots = directory.root / "snapshots.json"
         self.momentum = directory.momentum
         self.history = directory.history
@@ -176,6 +189,10 @@ class SwarmStore:
             # The ledger first: what others signed in a round lies there, and is not signed again.
             self._ledger.sync()
             self._votes.sync()
+            # And last what is final: else a node that trains alone could wait for entries that it lost.
+            final, self._unwritten_final = self._unwritten_final, None
+            if final is not None:
+                write_final(self._final, final)
         except OSError as error:
             self._broken = error
             raise
@@ -185,25 +202,50 @@ class SwarmStore:
         self._jobs.append(job)
         self._handed_over += 1
 
-    def load_ledger(self, *, mend: bool = True) -> Ledger:
+    def load_ledger(self, *, mend: bool = True, checkpoint: Checkpoint | None = None) -> Ledger:
         """The ledger on disk, checked again up to the first bad entry.
 
-        `mend`: drop what follows it. Not beside a running node.
+        `mend`: drop what follows it. Not beside a running node. Raises `ProtocolError` (`checkpoint`) if
+        it is a chain without the record of the `checkpoint`.
         """
+        if mend:
+            for path in (self._ledger.path, self._votes.path, self._snapshots):
+                # Of a file that was to be replaced when the process was killed.
+                aside_of(path).unlink(missing_ok=True)
         # Who only looks may not be allowed to write here.
-        ledger = Ledger(self._manifest, spill=SpillFile(self._root) if mend else None)
+        spill = SpillFile(self._root) if mend else None
+        ledger = Ledger(self._manifest, spill=spill, checkpoint=checkpoint)
         entries: list[bytes] = []
         damaged = False
         for entry in self._ledger.read(mend=mend):
             try:
                 ledger.append(decode_decided(entry))
-            except ProtocolError:
+            except ProtocolError as error:
+                if error.reason == "checkpoint":
+                    raise
                 damaged = True
                 break
             entries.append(entry)
         if damaged and mend:
+            lost = "all of it" if not entries else f"what follows round {len(entries) - 1}"
+            _log.warning("the ledger on this disk is damaged: %s is fetched again", lost)
             self._ledger.replace(entries)
         return ledger
+
+    def drop_ledger(self) -> None:
+        """Forget a chain that is not the swarm's, and what belongs to it."""
+        self._ledger.replace([])
+        write_atomically(self._snapshots, _listing([]))
+        self._listed = None
+
+    def final(self) -> Checkpoint | None:
+        """The last record that this node knew to be final. Raises `UserError` (`FINAL`) if the file that
+        says so is damaged."""
+        return read_final(self._final)
+
+    def keep_final(self, checkpoint: Checkpoint) -> None:
+        """Remember that a record is final; of several at a time the last."""
+        self._hand_over(partial(setattr, self, "_unwritten_final", checkpoint))
 
     def keep(self, entry: bytes) -> None:
         """Append a ledger entry."""
@@ -218,12 +260,18 @@ class SwarmStore:
 
     def signed(self) -> list[Envelope]:
         """What this node has signed and a restart must not contradict."""
-        envelopes = []
+        envelopes, lost = [], 0
         for entry in self._votes.read(mend=True):
             try:
                 envelopes.append(open_envelope(entry, swarm=self._manifest.swarm))
             except EnvelopeError:
-                continue
+                lost += 1
+        if lost:
+            _log.warning(
+                "%d of the things that this node has signed cannot be read any more: the other "
+                "members are asked for them before it votes",
+                lost,
+            )
         return envelopes
 
     def sign(self, envelope: bytes) -> None:
@@ -245,12 +293,14 @@ class SwarmStore:
     def keep_snapshots(self, snapshots: list[LocalSnapshot]) -> None:
         """Replace the list of snapshots on disk."""
         self._listed = list(snapshots)
-        data = json.dumps([asdict(snapshot) for snapshot in snapshots]).encode()
-        self._hand_over(partial(write_atomically, self._snapshots, data))
+        self._hand_over(partial(write_atomically, self._snapshots, _listing(snapshots)))
 
     def _read_snapshots(self) -> list[LocalSnapshot]:
         try:
-            rows = json.loads(self._snapshots.read_bytes()[: 1 << 16])
+            content = json.loads(self._snapshots.read_bytes()[: 1 << 16])
+            rows = content["snapshots"]
+            if content["check"] != _check(rows):
+                raise ValueError("a byte of it has changed")
             found = [
                 LocalSnapshot(
                     int(row["round"]),
@@ -260,14 +310,31 @@ class SwarmStore:
                 )
                 for row in rows
             ]
-            usable = all(len(blob_of(each)) == 32 and each.round >= 0 for each in found)
+            if not all(len(blob_of(each)) == 32 and each.round >= 0 for each in found):
+                raise ValueError("a snapshot in it has no name")
+        except FileNotFoundError:
+            return []
         except (
             *(OSError, ValueError, KeyError, TypeError),
             *(AttributeError, OverflowError, RecursionError),
-        ):
-            usable, found = False, []
-        # Missing or damaged: the node starts from a certified snapshot instead.
-        return found if usable else []
+        ) as error:
+            _log.warning(
+                "the list of snapshots on this disk is damaged (%s): the node begins with one that the "
+                "swarm has certified",
+                error,
+            )
+            return []
+        return found
+
+
+def _listing(snapshots: Sequence[LocalSnapshot]) -> bytes:
+    rows = [asdict(snapshot) for snapshot in snapshots]
+    return json.dumps({"snapshots": rows, "check": _check(rows)}).encode()
+
+
+def _check(rows: object) -> str:
+    """A hash, so that a byte that has changed is not taken for another round or another snapshot."""
+    return content_id(json.dumps(rows).encode()).hex()
 
 
 def blob_of(snapshot: LocalSnapshot) -> ContentId:

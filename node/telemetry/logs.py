@@ -14,6 +14,9 @@ import sys
 import time
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
+
+from ..harmless import MOST_CHARACTERS, harmless
 
 # Two files of 5 MB: days of a node at level INFO, and never more than 10 MB.
 MAX_LOG_BYTES = 5_000_000
@@ -90,6 +93,8 @@ def configure_logging(
         logging.getLogger(name).setLevel(number if loud else lowest)
     # A full disk or a closed terminal must not fill the other with tracebacks of the logger.
     logging.raiseExceptions = False
+    # Else they go to stderr as they are: over the screen, with whatever a model's file made of them.
+    logging.captureWarnings(True)
 
 
 class _TextFormatter(logging.Formatter):
@@ -101,13 +106,14 @@ class _TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """One line, whatever a peer's text in it tries: no line breaks, no terminal commands."""
-        line = super().formatMessage(record)
-        return line if line.isprintable() else "".join(map(_printable, line))
+        """One line, whatever a peer's text in it tries."""
+        return harmless(super().formatMessage(record))
 
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() else ascii(character)[1:-1]
+    def formatException(self, ei: Any) -> str:
+        """Below its line and indented: what an exception says cannot pass for a line of the log."""
+        return "\n".join(
+            f"    {harmless(line)}" for line in super().formatException(ei).split("\n")
+        )
 
 
 class _JsonFormatter(logging.Formatter):
@@ -118,8 +124,9 @@ class _JsonFormatter(logging.Formatter):
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": record.getMessage()[:MOST_CHARACTERS],
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        # Plain ASCII: a terminal that is shown the file obeys even characters that JSON leaves alone.
+        return json.dumps(line)

@@ -7,6 +7,7 @@ or the imagination of its peers. `docs/metrics.md` holds them as a table.
 from __future__ import annotations
 
 import errno
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from prometheus_client import (
 from ..errors import ExitCode, UserError
 from .status import State
 
+_log = logging.getLogger(__name__)
+
 StateLabel = Literal[State, "other"]
 Phase = Literal["compute", "encode", "transfer", "agree", "apply", "other"]
 # As in network/traffic.py.
@@ -36,6 +39,16 @@ Kind = Literal["update", "relayed", "blob", "gossip", "ledger", "other"]
 _RELAYED = "; relayed are others' updates that pass through"
 Scope = Literal["own", "swarm", "other"]
 Side = Literal["own", "peer", "other"]
+# The tasks of the preset `gpt4all`; others count as `other`.
+Task = Literal[
+    "arc_challenge",
+    "arc_easy",
+    "hellaswag",
+    "openbookqa",
+    "piqa",
+    "winogrande",
+    "other",
+]
 Owner = Literal["node", "trainer", "device", "other"]
 # What envelopes, decoders and the checks of the protocol say of a message that they refuse.
 Reason = Literal[
@@ -59,6 +72,7 @@ Reason = Literal[
     "silences_us",
     "stale",
     "too_far",
+    "too_many",
     "unknown_kind",
     "version",
     "wrong_parent",
@@ -160,6 +174,9 @@ class Metrics:
         )
 
         self.round = self._single(Gauge, "round", "Rounds applied since the swarm began.")
+        self.final_round = self._single(
+            Gauge, "final_round", "The last round that this node never goes back behind."
+        )
         self.members = self._single(Gauge, "members", "Members in force in the current round.")
         self.training_loss = self._single(
             Gauge, "training_loss", "Mean training loss of the last round, nats per token."
@@ -167,6 +184,16 @@ class Metrics:
         self.heldout_loss = self._single(
             Gauge, "heldout_loss", "Loss on the held-out data when last measured, nats per token."
         )
+        self.task_score = self._family(
+            Gauge,
+            "task_score",
+            "What `distro-node evaluate` measured last: a task's accuracy or other main number; "
+            "`other` is the mean over tasks of one's own.",
+            "task",
+            Task,
+        )
+        for task in get_args(Task):
+            self.task_score[task].set(math.nan)
         # Not a loss of zero: nothing has been measured yet.
         self.training_loss.set(math.nan)
         self.heldout_loss.set(math.nan)
@@ -319,7 +346,7 @@ def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> Metrics
 
 
 def _limit(server: Any) -> None:
-    """Let nobody who connects to a page and says nothing take up our threads and handles."""
+    """Let nobody who connects to a page, and says nothing or hangs up, take up what is ours."""
     places = BoundedSemaphore(_MAX_READERS)
     handle, close = server.process_request_thread, server.shutdown_request
     # The handler gives its connection this patience.
@@ -337,8 +364,13 @@ def _limit(server: Any) -> None:
         finally:
             places.release()
 
+    def forget(request: Any, client: Any) -> None:
+        # The server would print a traceback for everybody who says nothing or hangs up early.
+        _log.debug("%s read no metrics", client, exc_info=True)
+
     start_thread = server.process_request
     server.process_request, server.process_request_thread = begin, serve
+    server.handle_error = forget
 
 
 def _resident_bytes() -> float:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from ...protocol.wire.structure import StructureError, from_plain
 from ..errors import ExitCode, UserError
+from .scores import Scores
 
 T = TypeVar("T")
 
@@ -23,6 +24,7 @@ State = Literal[
     "joining",
     "waiting",
     "training",
+    "finished",
     "paused",
     "leaving",
 ]
@@ -123,6 +125,8 @@ class TrainingStatus:
     """The last round in the parameters; None before they are loaded."""
     phase: Phase
     """What is being done for the next round."""
+    round_seconds: float | None
+    """What a round takes, by those of late; None before two were seen."""
     fingerprint: str | None
     """Of the parameters, in hex; the same at every member."""
     losses: Losses
@@ -170,6 +174,11 @@ class SwarmStatus:
     """How many the model has."""
     round: int | None
     """The round that is being agreed on."""
+    last_round: int | None
+    """The last one in which anybody trains; None: the run has no end."""
+    final_round: int | None
+    """The last round that nobody goes back behind; null if there is none yet. Where members have gone
+    without a word it may stand still for days."""
     members: tuple[MemberStatus, ...] | None
     """None while this node does not take part."""
     awaited: tuple[Awaited, ...]
@@ -255,6 +264,10 @@ class Status:
     training: TrainingStatus
     swarm: SwarmStatus | None
     """None before its manifest is here."""
+    seconds_left: float | None
+    """Until the run is over, at the pace of late; None: nobody can say, or it has no end."""
+    scores: Scores | None
+    """What `distro-node evaluate` measured last; None: nothing yet."""
     line: LineStatus
     reach: ReachStatus | None
     """None while this node is not connected."""
@@ -285,6 +298,14 @@ class BootstrapStatus:
     """To how many swarms it introduces peers now."""
     line: LineStatus
     """The network connection."""
+
+
+def seconds_left(training: TrainingStatus, swarm: SwarmStatus | None) -> float | None:
+    """How long the run takes from now on, at the pace of late; None: nobody can say."""
+    last = None if swarm is None else swarm.last_round
+    if last is None or training.round is None or training.round_seconds is None:
+        return None
+    return max(0, last - training.round) * training.round_seconds
 
 
 def encode_status(status: Status | BootstrapStatus) -> dict[str, Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import types
 import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from . import status
+from . import scores, status
 from .status import BootstrapStatus, Status
 
 _JSON = {str: "string", int: "whole number", float: "number", bool: "true or false"}
@@ -46,7 +47,8 @@ def _fields(
 def _kind(hint: Any) -> tuple[str, Any, bool]:
     """A type's name in JSON, the dataclass in it if there is one, and whether there are many of it."""
     options = typing.get_args(hint)
-    if typing.get_origin(hint) is types.UnionType:
+    # With bounds in it, the library makes the older kind of it.
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
         kind, inner, many = _kind(next(each for each in options if each is not types.NoneType))
         return f"{kind}, or null", inner, many
     if typing.get_origin(hint) is tuple:
@@ -62,7 +64,8 @@ def _kind(hint: Any) -> tuple[str, Any, bool]:
 def _meanings() -> dict[tuple[str, str], str]:
     """The sentence below each field that has one, by class and field."""
     found = {}
-    for cls in ast.parse(inspect.getsource(status)).body:
+    sources = map(inspect.getsource, (status, scores))
+    for cls in itertools.chain.from_iterable(ast.parse(source).body for source in sources):
         if isinstance(cls, ast.ClassDef):
             for field, after in zip(cls.body, cls.body[1:], strict=False):
                 if (

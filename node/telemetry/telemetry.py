@@ -9,17 +9,20 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from ...crypto.identity import PeerId, peer_text
+from ...protocol.wire.bounded import Bounded
 from ...protocol.wire.messages import Record
-from .metrics import Metrics
+from .metrics import Metrics, Task
+from .scores import Scores, read_scores
 from .status import (
     EventStatus,
     Losses,
@@ -92,13 +95,14 @@ class Telemetry:
         self.fingerprint: int | None = None
         self.loss: float | None = None
         self.heldout: tuple[int, float] | None = None
+        self.scores: Scores | None = None
         self.trainer_restarts = 0
         self.device: str | None = None
         self.times: dict[int, RoundTimes] = {}
         self.own: dict[int, OwnUpdate] = {}
         self._history: Path | None = None
-        # The fingerprints of the rounds that have been told already, the newest last.
-        self._told: dict[int, int] = {}
+        # The fingerprints of the rounds that have been told already.
+        self._told: Bounded[int, int] = Bounded(_ROUNDS_REMEMBERED)
         self._received: dict[int, int] = {}
         self._events: deque[EventStatus] = deque(maxlen=_EVENTS_KEPT)
         self._totals = _Totals()
@@ -111,7 +115,10 @@ class Telemetry:
     def keep_history(self, path: Path) -> None:
         """Write the history into this file, after what is there. Reads its end."""
         self._history = path
-        self._told = dict(_last_rounds(path))
+        self._told.update(_last_rounds(path))
+        last = _last_scores(path)
+        if last is not None:
+            self.scored(last)
 
     # What happens
 
@@ -177,7 +184,22 @@ class Telemetry:
         """The held-out loss of the parameters after `round`."""
         self.heldout = (round, loss)
         self.metrics.heldout_loss.set(loss)
-        self._write({"round": round, "time": time.time(), "heldout": loss})
+        # A model that diverged has none; what Python writes for it would be no JSON.
+        known = loss if math.isfinite(loss) else None
+        self._write({"round": round, "time": time.time(), "heldout": known})
+
+    def scored(self, scores: Scores) -> None:
+        """`distro-node evaluate` has measured a state of this swarm's model."""
+        self.scores = scores
+        known = set(get_args(Task))
+        others = []
+        for task, score in scores.main().items():
+            if task in known:
+                self.metrics.task_score[task].set(score.value)
+            else:
+                others.append(score.value)
+        if others:
+            self.metrics.task_score["other"].set(sum(others) / len(others))
 
     def loaded(self, round: int, fingerprint: int) -> None:
         """The parameters after `round` are loaded; -1 are the initial ones."""
@@ -197,8 +219,6 @@ class Telemetry:
             self.times.pop(round_, None)
             return
         self._told[round_] = fingerprint
-        if len(self._told) > _ROUNDS_REMEMBERED:
-            del self._told[next(iter(self._told))]
         counted = any(entry.peer == self.me for entry in record.updates)
         tokens = sum(entry.tokens for entry in record.updates)
         losses = [(entry.loss, entry.tokens) for entry in record.updates if entry.tokens]
@@ -257,6 +277,7 @@ class Telemetry:
         return TrainingStatus(
             round=self.round,
             phase=self._phase(),
+            round_seconds=self._round_seconds(),
             fingerprint=f"{self.fingerprint:016x}" if self.fingerprint is not None else None,
             losses=Losses(training=self.loss, heldout=heldout, heldout_round=heldout_round),
             tokens=totals.tokens,
@@ -284,6 +305,11 @@ class Telemetry:
         if times.collected is None:
             return "transfer"
         return "agree" if times.decided is None else "apply"
+
+    def _round_seconds(self) -> float | None:
+        if len(self._waits) < 2:
+            return None
+        return (self._waits[-1][0] - self._waits[0][0]) / (len(self._waits) - 1)
 
     def _idle_share(self) -> float | None:
         """Which part of the last rounds the trainer had nothing to do."""
@@ -341,11 +367,23 @@ class Telemetry:
         if self._history is None:
             return
         try:
-            with self._history.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            _append(self._history, json.dumps(line).encode() + b"\n")
         except OSError as error:
             # The history is a convenience; a full disk is noticed where it matters.
             _log.warning("the history was not written: %s", error.strerror)
+
+
+def _append(history: Path, line: bytes) -> None:
+    """Add a line, whole or not at all. Raises `OSError`."""
+    with history.open("ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(end)
+            raise
 
 
 def _last_rounds(history: Path) -> Iterator[tuple[int, int]]:
@@ -363,9 +401,22 @@ def _last_rounds(history: Path) -> Iterator[tuple[int, int]]:
     except OSError:
         return
     for line in tail[:whole].splitlines()[-_ROUNDS_REMEMBERED:]:
-        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
             entry = json.loads(line)
             yield int(entry["round"]), int(entry["fingerprint"], 16)
+
+
+def _last_scores(history: Path) -> Scores | None:
+    """What was measured last, by the end of a history."""
+    found = None
+    with contextlib.suppress(OSError), history.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        for line in file:
+            # A word of JSON that no other line has: a history has a line for each round.
+            if b'"scores"' in line:
+                with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                    found = read_scores(json.loads(line)["scores"]) or found
+    return found
 
 
 def _difference(end: float | None, start: float | None) -> float | None:

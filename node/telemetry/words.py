@@ -39,6 +39,10 @@ STATES: dict[State, Words] = {
     ),
     "waiting": Words("the swarm starts once enough members are there", "tell your friends"),
     "training": Words("the swarm trains, and you with it"),
+    "finished": Words(
+        "the run is over, and what came out is on this disk",
+        "`distro-node export` writes the model",
+    ),
     "paused": Words("the line and the computer are yours", "`distro-node resume` goes on"),
     "leaving": Words(
         "saying goodbye, so that nobody waits for you", "a second Ctrl-C ends it at once"
@@ -64,7 +68,9 @@ _EVENTS = {
     "skipped": "{who} led round {round} and was too slow; another member takes over",
     "mismatch": "different parameters were found: {detail}",
     "forked": "the swarm followed another chain after a partition; this node rejoins it",
+    "moved_on": "others were away for so long that records up to round {round} are final without them",
     "resync": "fetching the swarm's state again: {detail}",
+    "finished": "the run is over: this node has what came out",
     "trainer": "the trainer process was started again: {detail}",
     "started": "{detail}",
 }
@@ -81,6 +87,9 @@ def state_sentence(status: Status) -> str:
     if training.trainer.device is None:
         device = "trainer"
     round_ = 0 if training.round is None else training.round + 1
+    last = None if status.swarm is None else status.swarm.last_round
+    if last is not None and round_ > last:
+        return "the last round is done; the members sign for what came out"
     return _PHASES[training.phase].format(device=device, round=round_)
 
 
@@ -120,6 +129,14 @@ def shift_sentence(shift: ShiftStatus) -> str:
     """Whether the node keeps to its hours."""
     kept = "you have told it otherwise for now" if shift.by_command else "it keeps to them"
     return f"when it works; {kept}"
+
+
+def duration_words(seconds: float) -> str:
+    """About how long, in one unit."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def short(peer: str) -> str:

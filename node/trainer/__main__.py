@@ -7,6 +7,7 @@ process ends when its parent does: a thread watches the pipe, whatever the main 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import queue
@@ -30,10 +31,12 @@ def main() -> None:
     parser.add_argument("--readable", type=Path, action="append", default=[], metavar="PATH")
     parser.add_argument("--writable", type=Path, action="append", default=[], metavar="PATH")
     parser.add_argument("--unconfined", action="store_true", help="give up nothing (`sandbox`)")
+    parser.add_argument("--nice", type=int, default=0, help="step back behind other processes")
     arguments = parser.parse_args()
+    os.nice(arguments.nice)
     # Ctrl-C in a terminal reaches every process there; only the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(stream=sys.stderr, format="trainer: %(levelname)s %(message)s")
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
 
     # Before any thread begins, which would keep its rights, and before any library is loaded.
     if not arguments.unconfined:
@@ -76,7 +79,9 @@ def _write(descriptor: int, answer: dict[str, Any]) -> None:
 
 
 def _end(code: int) -> None:
-    sys.stderr.flush()
+    # Nobody may be there any more to read what was said.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
     os._exit(code)
 
 

@@ -6,10 +6,12 @@ client usable (its answer is dropped when it comes), though the trainer finishes
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,11 +23,13 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...protocol.wire.manifest import ParameterSpec
+from ..harmless import MOST_CHARACTERS
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
-from .frames import FrameDecoder, FrameError, encode_frame
+from .frames import FrameDecoder, FrameError, Trained, encode_frame
 
 __all__ = [
     "Applied",
+    "Examined",
     "InitialModel",
     "SnapshotResult",
     "Trained",
@@ -36,6 +40,8 @@ __all__ = [
     "initialise_model",
     "open_trainer",
 ]
+
+_log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
 
@@ -58,21 +64,12 @@ class TrainerSpec:
     """Sequences at once; by default as many as fit. Halved when memory runs out."""
     writable: tuple[Path, ...] = ()
     """Folders that it writes to beside `blobs`; made if they are not there."""
+    readable: tuple[Path, ...] = ()
+    """Files and folders that it reads beside those."""
     confined: bool = True
     """Whether it gives up the network and all other files, where the system can do that."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """An update, and how it came about."""
-
-    body: bytes
-    loss: float
-    """Mean nats a token, always finite."""
-    tokens: int
-    coefficients: int
-    compute_seconds: float
-    encode_seconds: float
+    nice: int = 0
+    """How far it steps back behind other processes, as `nice` counts."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +91,19 @@ class SnapshotResult:
 
 
 @dataclass(frozen=True)
+class Examined:
+    """An exported model's parameters: their fingerprint, and the blob list that a snapshot of them
+    has."""
+
+    fingerprint: int
+    blob_list: bytes
+    differing: tuple[str, ...]
+    """Of its configuration: the keys that are not as the manifest says."""
+    tokenizer: bytes
+    """The content id of its `tokenizer.json`; of no bytes if there is none."""
+
+
+@dataclass(frozen=True)
 class InitialModel:
     """A manifest's parameter table, and its initial snapshot as in `SnapshotResult`."""
 
@@ -112,7 +122,9 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
     Errors: `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …), `TrainerDied`.
     """
     writable = (spec.blobs, *spec.writable)
-    async with _trainer_process(spec.threads, writable, confined=spec.confined) as client:
+    async with _trainer_process(
+        spec.threads, writable, spec.readable, confined=spec.confined, nice=spec.nice
+    ) as client:
         answer = await client._call(
             "open",
             manifest=spec.manifest,
@@ -233,6 +245,27 @@ class TrainerClient:
         """Write a Hugging Face checkpoint with its tokenizer."""
         await self._call("export", directory=str(directory))
 
+    async def begin_text(
+        self, prompt: str, *, seed: int, temperature: float, max_tokens: int
+    ) -> None:
+        """Begin to write on from `prompt`; `next_text` gives what comes. A `temperature` of 0 takes the
+        likeliest token each time."""
+        await self._call(
+            "begin_text",
+            prompt=prompt,
+            seed=seed,
+            temperature=temperature,
+            max_tokens=max_tokens,
+        )
+
+    async def next_text(self) -> str | None:
+        """The text of the next token (or nothing yet, in the middle of a character); None at the end."""
+        return await self._call("next_text")
+
+    async def examine(self, directory: Path) -> Examined:
+        """What parameters an exported model has, by the manifest's table."""
+        return Examined(**await self._call("examine", directory=str(directory)))
+
     async def memory(self) -> dict[str, int]:
         """`process_bytes` (resident) and `device_bytes` (0 on the CPU)."""
         return await self._call("memory")
@@ -332,6 +365,7 @@ async def _trainer_process(
     readable: Sequence[Path] = (),
     *,
     confined: bool = True,
+    nice: int = 0,
 ) -> AsyncIterator[TrainerClient]:
     for folder in writable:
         folder.mkdir(parents=True, exist_ok=True)
@@ -340,6 +374,8 @@ async def _trainer_process(
         places += [f"--readable={place.resolve()}" for place in readable]
         if not confined:
             places.append("--unconfined")
+        if nice:
+            places.append(f"--nice={nice}")
         async with _spawned(places, _environment(threads, scratch)) as client:
             yield client
 
@@ -350,6 +386,8 @@ async def _spawned(
 ) -> AsyncIterator[TrainerClient]:
     requests_out, requests_in = os.pipe()
     answers_out, answers_in = os.pipe()
+    words_out, words_in = os.pipe()
+    threading.Thread(target=_pass_on, args=(words_out,), daemon=True).start()
     try:
         process = await trio.lowlevel.open_process(
             [
@@ -363,7 +401,8 @@ async def _spawned(
                 *arguments,
             ],
             stdin=subprocess.DEVNULL,
-            stdout=2,
+            stdout=words_in,
+            stderr=words_in,
             pass_fds=(requests_out, answers_in),
             # Ctrl-C in a terminal goes to the foreground group: the daemon alone.
             start_new_session=True,
@@ -376,6 +415,8 @@ async def _spawned(
     finally:
         os.close(requests_out)
         os.close(answers_in)
+        # From now on the trainer alone holds it: the thread ends with it.
+        os.close(words_in)
     os.set_blocking(requests_in, False)
     os.set_blocking(answers_out, False)
     client = TrainerClient(process, requests_in, answers_out)
@@ -383,6 +424,19 @@ async def _spawned(
         yield client
     finally:
         await client._shut_down()
+
+
+def _pass_on(descriptor: int) -> None:
+    """Log what the trainer and its libraries write, line by line.
+
+    A thread, since the event loop may be busy, and they must not wait for it. They write what they
+    like, with names out of a stranger's model in it: as it is, none of it may reach a terminal.
+    """
+    with open(descriptor, "rb") as words:
+        while line := words.readline(MOST_CHARACTERS):
+            text = line.decode("utf-8", "replace").rstrip()
+            if text:
+                _log.warning("trainer: %s", text)
 
 
 def _environment(threads: int | None, scratch: str) -> dict[str, str]:

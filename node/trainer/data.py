@@ -13,6 +13,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from ...crypto.hashing import ContentId
 from ...protocol.wire.blobs import CHUNK_BYTES, BlobList, decode_blob_list
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import DataSpec, ShardSpec
@@ -23,8 +24,8 @@ from .errors import TrainerFailed
 class Corpus:
     """The training shards and the held-out shard of a manifest.
 
-    Every method raises `TrainerFailed` with the kind `bad_data` where bytes are missing, or a token
-    id is not in the vocabulary.
+    Every method raises `TrainerFailed`: `missing_data` where bytes are not on the disk, or not as
+    they were, `bad_data` where a token id is not in the vocabulary.
     """
 
     def __init__(self, spec: DataSpec, store: BlobStore) -> None:
@@ -33,6 +34,8 @@ class Corpus:
         # ends[s] is the first sample behind shard s.
         self._ends = list(accumulate(spec.samples_in(shard) for shard in spec.shards))
         self._lists: dict[bytes, BlobList] = {}
+        # The chunks whose bytes were found to be theirs.
+        self._checked: set[ContentId] = set()
         self._dtype = np.dtype({1: "u1", 2: "<u2", 4: "<u4"}[spec.token_bytes])
 
     @property
@@ -74,30 +77,47 @@ class Corpus:
         while size:
             chunk, offset = divmod(start, CHUNK_BYTES)
             wanted = min(size, CHUNK_BYTES - offset)
-            try:
-                with self._store.path(chunks[chunk]).open("rb", buffering=0) as file:
-                    file.seek(offset)
-                    part = file.read(wanted)
-            except FileNotFoundError:
-                part = b""
-            if len(part) != wanted:
-                raise _bad(f"chunk {chunk} of a shard is missing or cut short")
-            parts.append(part)
+            parts.append(self._part(chunks[chunk], offset, wanted))
             start += wanted
             size -= wanted
         return b"".join(parts)
+
+    def _part(self, chunk: ContentId, offset: int, wanted: int) -> bytes:
+        """Some bytes of a chunk, which is read whole and checked when it is first needed."""
+        if chunk not in self._checked:
+            # What the disk has made something else of is removed, and fetched again.
+            data = self._store.get(chunk)
+            if data is None:
+                raise _missing(f"a chunk, {chunk.hex()[:12]}, is missing or damaged")
+            self._checked.add(chunk)
+            part = data[offset : offset + wanted]
+        else:
+            try:
+                with self._store.path(chunk).open("rb", buffering=0) as file:
+                    file.seek(offset)
+                    part = file.read(wanted)
+            except FileNotFoundError:
+                self._checked.discard(chunk)
+                raise _missing(f"a chunk, {chunk.hex()[:12]}, was removed") from None
+        if len(part) != wanted:
+            raise _bad(f"a chunk, {chunk.hex()[:12]}, is shorter than its list says")
+        return part
 
     def _list(self, shard: ShardSpec) -> BlobList:
         if shard.blob not in self._lists:
             data = self._store.get(shard.blob)
             if data is None:
-                raise _bad(f"the list of shard {shard.blob.hex()[:12]} is missing")
+                raise _missing(f"the list of shard {shard.blob.hex()[:12]} is missing")
             try:
                 blobs = decode_blob_list(data, "shard", shard.tokens * self._spec.token_bytes)
             except ProtocolError as error:
                 raise _bad(str(error)) from None
             self._lists[shard.blob] = blobs
         return self._lists[shard.blob]
+
+
+def _missing(problem: str) -> TrainerFailed:
+    return TrainerFailed("missing_data", f"training data has to be fetched again: {problem}")
 
 
 def _bad(problem: str) -> TrainerFailed:

@@ -10,8 +10,10 @@ FailureKind = Literal[
     "model_too_large",
     "bad_model",
     "bad_data",
+    "missing_data",
     "bad_snapshot",
     "disk_full",
+    "disk_broken",
     "internal",
 ]
 
@@ -25,9 +27,10 @@ class TrainerDied(Exception):
 class TrainerFailed(Exception):
     """The trainer could not do what was asked and said why; the process goes on living.
 
-    `kind` says whose matter it is: `no_device`, `out_of_memory`, `model_too_large` and `disk_full`
-    are for the user to mend, `bad_model`, `bad_data` and `bad_snapshot` come from the manifest or
-    the blobs it names, `internal` is a bug of ours.
+    `kind` says whose matter it is: `no_device`, `out_of_memory`, `model_too_large`, `disk_full` and
+    `disk_broken` are for the user to mend, `bad_model`, `bad_data` and `bad_snapshot` come from the
+    manifest or the blobs it names, `missing_data` is mended by fetching it again, `internal` is a bug
+    of ours.
     """
 
     def __init__(self, kind: FailureKind, message: str) -> None:

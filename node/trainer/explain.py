@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import ExitCode, UserError
-from ..storage.data_dir import disk_full
+from ..storage.disk_faults import disk_broken, disk_full
 from .errors import TrainerDied, TrainerFailed
 
 
@@ -35,7 +35,7 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
                 f"the model does not fit: {error}",
                 "use a device with more memory (--device), or --micro-batch 1",
             )
-        case "bad_model" | "bad_data" | "bad_snapshot":
+        case "bad_model" | "bad_data" | "missing_data" | "bad_snapshot":
             return UserError(
                 ExitCode.MANIFEST,
                 f"the swarm's model or data cannot be used: {error}",
@@ -43,5 +43,7 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
             )
         case "disk_full":
             return disk_full(place)
+        case "disk_broken":
+            return disk_broken(str(error), place)
         case "internal":
             raise error

@@ -1,32 +1,131 @@
-"""The model as a Hugging Face checkpoint that `from_pretrained` loads, tokenizer included."""
+"""The model as a Hugging Face checkpoint that opens as it is: `AutoModel`, `AutoTokenizer`, `generate`.
+
+Weights and the model's configuration are the swarm's. What says where a text begins and ends follows the
+tokenizer: a configuration's defaults are the numbers of somebody else's tokens.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from tokenizers import Tokenizer
+from transformers import GenerationConfig
+
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.structure import StructureError
 from ..storage.blob_store import BlobStore
 from .errors import TrainerFailed
 from .session import TrainingSession
+from .tokenizer_settings import TokenizerSettings, decode_settings, with_usual_names
+
+_ROLES = ("eos_token", "bos_token", "pad_token", "unk_token")
+# What a manifest's configuration may say of them, by the role.
+_IDS = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
 
 
 def export(session: TrainingSession, store: BlobStore, directory: Path) -> None:
-    """Write weights (safetensors), config.json and the tokenizer's files into `directory`.
+    """Write weights (safetensors), both configurations and the tokenizer's files into `directory`.
 
-    Raises `TrainerFailed` with the kind `bad_data` if the tokenizer's blob is missing, and what a
+    Raises `TrainerFailed` with the kind `bad_data` if the tokenizer's blobs are missing, and what a
     full disk raises.
     """
-    data = session.manifest.data
-    tokenizer = store.get(data.tokenizer)
-    if tokenizer is None:
-        raise TrainerFailed("bad_data", "the tokenizer's blob is missing")
+    definition, tokenizer, settings = open_tokenizer(session.manifest, store)
     directory.mkdir(parents=True, exist_ok=True)
-    session.model.save_pretrained(directory, safe_serialization=True)
-    (directory / "tokenizer.json").write_bytes(tokenizer)
-    # Without this AutoTokenizer would guess a class from the model's type.
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": data.sequence_length,
-        "clean_up_tokenization_spaces": False,
+    ids: dict[str, Any] = special_ids(tokenizer, settings)
+    model = session.model
+    several = session.manifest.model.get("eos_token_id")
+    if isinstance(several, list) and ids["eos_token_id"] in several:
+        # Those that talk end their turns and their texts differently.
+        ids["eos_token_id"] = several
+    before = {key: getattr(model.config, key, None) for key in ids}
+    generation = model.generation_config
+    try:
+        for key, number in ids.items():
+            setattr(model.config, key, number)
+        model.generation_config = GenerationConfig(**ids)
+        model.save_pretrained(directory, safe_serialization=True)
+    finally:
+        for key, number in before.items():
+            setattr(model.config, key, number)
+        model.generation_config = generation
+    (directory / "tokenizer.json").write_bytes(definition)
+    table = tokenizer_table(settings, session.manifest.data.sequence_length)
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    if settings.chat_template is not None:
+        (directory / "chat_template.jinja").write_text(settings.chat_template, encoding="utf-8")
+
+
+def open_tokenizer(
+    manifest: Manifest, store: BlobStore
+) -> tuple[bytes, Tokenizer, TokenizerSettings]:
+    """The swarm's `tokenizer.json`, what it describes, and which of its tokens have a part of their own.
+
+    Raises `TrainerFailed` (`bad_data`).
+    """
+    definition = store.get(manifest.data.tokenizer)
+    if definition is None:
+        raise TrainerFailed("bad_data", "the tokenizer's blob is missing")
+    try:
+        tokenizer = Tokenizer.from_buffer(definition)
+    # The library raises plain Exception for whatever it dislikes.
+    except Exception as error:
+        raise TrainerFailed("bad_data", f"the tokenizer cannot be read: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    settings = TokenizerSettings()
+    if manifest.data.tokenizer_settings is not None:
+        blob = store.get(manifest.data.tokenizer_settings)
+        if blob is None:
+            raise TrainerFailed("bad_data", "the tokenizer's settings are missing")
+        try:
+            settings = decode_settings(blob)
+        except StructureError as error:
+            raise TrainerFailed("bad_data", f"the tokenizer's settings: {error}") from None
+    # The founder may have said it in the model's configuration instead.
+    said = {
+        role: tokenizer.id_to_token(number)
+        for key, role in _IDS.items()
+        if type(number := manifest.model.get(key)) is int and number >= 0
     }
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    if manifest.data.end_token is not None:
+        # What ends every document is what ends a text.
+        said = {"eos_token": tokenizer.id_to_token(manifest.data.end_token)} | said
+    said = {role: spelled for role, spelled in said.items() if getattr(settings, role) is None}
+    special = tokenizer.get_added_tokens_decoder().values()
+    settings = with_usual_names(
+        replace(settings, **said), frozenset(token.content for token in special if token.special)
+    )
+    # Whoever trains or measures in batches pads; what stands there is never looked at.
+    fallback = settings.pad_token or settings.eos_token or tokenizer.id_to_token(0)
+    settings = replace(settings, pad_token=fallback)
+    for role in _ROLES:
+        spelled = getattr(settings, role)
+        if spelled is not None and tokenizer.token_to_id(spelled) is None:
+            raise TrainerFailed("bad_data", f"the tokenizer has no token {spelled!r} ({role})")
+    return definition, tokenizer, settings
+
+
+def special_ids(tokenizer: Tokenizer, settings: TokenizerSettings) -> dict[str, int | None]:
+    """The numbers that a configuration holds; None: there is no such token."""
+    named = {role: getattr(settings, role) for role in _ROLES}
+    return {
+        key: None if (spelled := named[role]) is None else tokenizer.token_to_id(spelled)
+        for key, role in _IDS.items()
+    }
+
+
+def tokenizer_table(settings: TokenizerSettings, longest: int) -> dict[str, Any]:
+    """What `tokenizer_config.json` says; `longest`: tokens in a sequence."""
+    named = {role: getattr(settings, role) for role in _ROLES}
+    return {
+        # Without it AutoTokenizer would guess a class from the model's type.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": longest,
+        "clean_up_tokenization_spaces": False,
+        **{role: spelled for role, spelled in named.items() if spelled is not None},
+    }

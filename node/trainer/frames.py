@@ -6,6 +6,7 @@ that is not exactly one value is an error rather than a guess.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import msgpack
@@ -14,6 +15,19 @@ MAX_FRAME_BYTES = 64 << 20
 """Four times the largest blob: every message carries at most one update, and no other is long."""
 
 _HEADER_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An update, and how it came about."""
+
+    body: bytes
+    loss: float
+    """Mean nats a token, always finite."""
+    tokens: int
+    coefficients: int
+    compute_seconds: float
+    encode_seconds: float
 
 
 class FrameError(ValueError):

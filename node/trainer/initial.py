@@ -52,7 +52,7 @@ def initialise(
         torch.manual_seed(seed)
         model = new_model(built, torch.device("cpu"))
     else:
-        model = _read_checkpoint(checkpoint, built)
+        model = read_checkpoint(checkpoint, built)
     table = parameter_table(model)
     parameters = ordered_parameters(model, table)
     for spec, parameter in zip(table, parameters, strict=True):
@@ -62,7 +62,9 @@ def initialise(
     return InitialParameters(table, write_snapshot(parameters, store))
 
 
-def _read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
+def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
+    """A checkpoint's weights (safetensors) in a model of this configuration, in float32. Raises
+    `TrainerFailed` (`bad_model`)."""
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             directory,

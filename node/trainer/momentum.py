@@ -12,6 +12,7 @@ from pathlib import Path
 
 import safetensors
 import torch
+from blake3 import blake3
 from safetensors.torch import save_file
 
 from ...protocol.wire.manifest import ParameterSpec
@@ -21,6 +22,8 @@ from .optimizer import LocalOptimizer
 _log = logging.getLogger(__name__)
 
 _STEPS = "steps"
+# Of all tensors: a bit that turned over on the disk makes another number, and no error.
+_CHECK = "blake3"
 
 
 def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], path: Path) -> None:
@@ -31,8 +34,14 @@ def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
     """
     tensors = {key: tensor.cpu() for key, tensor in _tensors(optimizer, table).items()}
     tensors[_STEPS] = torch.tensor(optimizer.steps)
+    check = blake3()
+    for key in sorted(tensors):
+        _note(check, key, tensors[key])
+    # The library writes into a file of its own first, which stays if the process is killed.
+    for left in path.parent.glob(".tmp*"):
+        left.unlink(missing_ok=True)
     with replacing(path) as file:
-        save_file(tensors, file)
+        save_file(tensors, file, metadata={_CHECK: check.hexdigest()})
 
 
 @torch.no_grad()
@@ -50,12 +59,18 @@ def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
             if steps.dtype != torch.int64 or steps.shape != () or not 0 <= int(steps) < 1 << 62:
                 return _refuse(path, "its step count is no count")
             # Checked before anything is changed; a tensor at a time, so memory stays small.
-            for key, target in wanted.items():
+            check = blake3()
+            for key in sorted((*wanted, _STEPS)):
                 found = file.get_tensor(key)
-                if found.dtype != torch.float32 or found.shape != target.shape:
+                _note(check, key, found)
+                if key == _STEPS:
+                    continue
+                if found.dtype != torch.float32 or found.shape != wanted[key].shape:
                     return _refuse(path, "it is of another model")
                 if not torch.isfinite(found).all():
                     return _refuse(path, "a number in it is not finite")
+            if (file.metadata() or {}).get(_CHECK) != check.hexdigest():
+                return _refuse(path, "it is not as it was written")
             for key, target in wanted.items():
                 target.copy_(file.get_tensor(key))
     except FileNotFoundError:
@@ -76,6 +91,11 @@ def _tensors(optimizer: LocalOptimizer, table: Sequence[ParameterSpec]) -> dict[
     return tensors | {f"second_moment.{name}": tensor for name, tensor in second}
 
 
+def _note(check: blake3, key: str, tensor: torch.Tensor) -> None:
+    check.update(key.encode())
+    check.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
 def _refuse(path: Path, problem: str) -> bool:
-    _log.warning("the saved momentum %s is not used: %s", path, problem)
+    _log.warning("the saved momentum %s is not used, a new one begins: %s", path, problem)
     return False

@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -34,26 +33,16 @@ from .device import (
 from .errors import TrainerFailed
 from .exact import apply_step
 from .fingerprint import fingerprint
+from .frames import Trained
 from .model import build_model, check_inputs, ordered_parameters
 from .optimizer import LocalOptimizer
+from .packing import check_attention, document_inputs
 from .snapshot import read_snapshot, write_snapshot
 
 _log = logging.getLogger(__name__)
 
 # What an announcement can carry; a diverged model's loss is reported as this.
 _LARGEST_LOSS = 1e30
-
-
-@dataclass(frozen=True)
-class LocalUpdate:
-    """What `train` returns; see `client.Trained`."""
-
-    body: bytes
-    loss: float
-    tokens: int
-    coefficients: int
-    compute_seconds: float
-    encode_seconds: float
 
 
 class TrainingSession:
@@ -76,6 +65,7 @@ class TrainingSession:
         self.device = device
         self.model = build_model(manifest.model, manifest.parameters, device)
         check_inputs(self.model, data.vocabulary, data.sequence_length)
+        check_attention(data, self.model.config)
         self.parameters = ordered_parameters(self.model, manifest.parameters)
         spec = manifest.optimizer
         self.layout = update_layout(manifest.parameters, spec.chunk, spec.top_k)
@@ -99,7 +89,7 @@ class TrainingSession:
         self.optimizer.forget_all()
         return fingerprint(self.parameters)
 
-    def train(self, round_number: int, samples: Sequence[int]) -> LocalUpdate:
+    def train(self, round_number: int, samples: Sequence[int]) -> Trained:
         """Compute the gradient over these samples and take this round's update from the momentum.
 
         Without samples the momentum alone speaks, and the loss is 0 over 0 tokens. A gradient that
@@ -109,6 +99,8 @@ class TrainingSession:
         started = time.perf_counter()
         loss = 0.0
         finite = False
+        # Of a share that was broken off, when the disk had lost some of its data.
+        self._clear_gradients()
         if samples:
             loss = self._gradient(samples)
             finite = math.isfinite(loss) and all(
@@ -124,7 +116,7 @@ class TrainingSession:
         self._clear_gradients()
         taken = self.optimizer.take(round_number)
         body = encode_update(self.layout, taken.positions, taken.signs)
-        return LocalUpdate(
+        return Trained(
             body=body,
             # A comparison with NaN is false, so NaN becomes the largest, too.
             loss=loss if loss < _LARGEST_LOSS else _LARGEST_LOSS,
@@ -207,10 +199,20 @@ class TrainingSession:
         size = self.micro_batch
         for start in range(0, len(samples), size):
             batch = torch.from_numpy(read(samples[start : start + size])).to(self.device)
+            inputs = batch[:, :-1]
             with self._autocast():
-                logits = self.model(input_ids=batch[:, :-1], use_cache=False).logits
+                logits = self.model(
+                    input_ids=inputs, use_cache=False, **self._borders(inputs)
+                ).logits
             flat = logits.float().reshape(-1, logits.shape[-1])
             yield functional.cross_entropy(flat, batch[:, 1:].reshape(-1), reduction="sum") / count
+
+    def _borders(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What keeps the model from looking beyond a document's beginning, if it is to be kept."""
+        data = self.manifest.data
+        if data.attention == "sequence" or data.end_token is None:
+            return {}
+        return document_inputs(inputs, data.end_token, self.model.config)
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         # bfloat16 halves time and memory on CUDA and touches only the local gradient.

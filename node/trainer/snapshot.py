@@ -24,7 +24,7 @@ _CHUNK_ITEMS = CHUNK_BYTES // _ITEM
 def write_snapshot(parameters: Sequence[torch.Tensor], store: BlobStore) -> BlobList:
     """Store the parameters' chunks and return the list of them (which is not stored itself)."""
     size = _ITEM * sum(parameter.numel() for parameter in parameters)
-    chunks = tuple(store.put(chunk) for chunk in _chunks(parameters))
+    chunks = tuple(store.put(chunk) for chunk in snapshot_chunks(parameters))
     return BlobList(kind="snapshot", size=size, chunks=chunks)
 
 
@@ -61,7 +61,8 @@ def read_snapshot(
             filled += len(piece)
 
 
-def _chunks(parameters: Sequence[torch.Tensor]) -> Iterator[bytes]:
+def snapshot_chunks(parameters: Sequence[torch.Tensor]) -> Iterator[bytes]:
+    """The bytes of a snapshot's chunks."""
     buffer = bytearray()
     for parameter in parameters:
         flat = parameter.detach().reshape(-1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +19,7 @@ import trio
 
 from ...protocol.codec.schedule import learning_rate
 from ...protocol.member.effects import Apply
+from ...protocol.wire.backoff import Pause
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import SnapshotEntry
 from ..content.snapshots import Snapshots
@@ -45,6 +47,9 @@ _HELDOUT_SEQUENCES = 128
 
 # What a restart may mend; anything else that a trainer reports is for the user to mend.
 _RESTARTABLE = frozenset({"bad_snapshot", "internal"})
+
+OpenTrainer = Callable[[TrainerSpec], AbstractAsyncContextManager[TrainerClient]]
+"""How a trainer is started, as `open_trainer` does it."""
 
 
 class Reports(Protocol):
@@ -92,9 +97,12 @@ class TrainerSupervisor:
         evaluate_every: int,
         last_round: int | None = None,
         data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
+        start: OpenTrainer = open_trainer,
     ) -> None:
-        """`data_ready` returns when the data of these training samples is on the disk."""
+        """`data_ready` returns when the data of these training samples is on the disk; `start` starts
+        a trainer."""
         self._manifest = manifest
+        self._start = start
         self._spec = spec
         self._store = store
         self._snapshots = snapshots
@@ -128,13 +136,13 @@ class TrainerSupervisor:
 
     async def run(self, reports: Reports) -> None:
         """Work for ever. Raises `UserError` for what a restart cannot mend."""
-        pause, false_starts = _FIRST_PAUSE_SECONDS, 0
+        pause, false_starts = Pause(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS), 0
         certified_only = False
         while True:
             self._worked = False
             reason = ""
             try:
-                async with open_trainer(self._spec) as trainer:
+                async with self._start(self._spec) as trainer:
                     self._telemetry.device = trainer.device
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:
@@ -145,8 +153,8 @@ class TrainerSupervisor:
                 reason = f"{failure.kind}: {failure}"
                 certified_only = True
             if self._worked:
-                pause, false_starts = _FIRST_PAUSE_SECONDS, 0
-                certified_only = False
+                pause.reset()
+                false_starts, certified_only = 0, False
             false_starts += 1
             if false_starts >= _MAX_FALSE_STARTS:
                 raise UserError(
@@ -155,8 +163,7 @@ class TrainerSupervisor:
                     "see the log in the data directory; what the node had is safe",
                 )
             self._telemetry.event("trainer", max(0, self._applied), None, reason)
-            await trio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await trio.sleep(pause.after_failure())
 
     async def _serve(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
         while True:
@@ -171,7 +178,9 @@ class TrainerSupervisor:
     async def _load(self, trainer: TrainerClient, reports: Reports, certified_only: bool) -> None:
         """Load a snapshot and the momentum, and say so."""
         snapshot = await self._snapshots.best(certified_only=certified_only)
-        fingerprint = await trainer.load(self._snapshots.chunks(snapshot))
+        # The list of a large model names tens of thousands.
+        chunks = await trio.to_thread.run_sync(self._snapshots.chunks, snapshot)
+        fingerprint = await trainer.load(chunks)
         if await trainer.load_momentum(self._momentum):
             _log.info("took up the momentum where it was saved")
         # Whatever was queued was for other parameters; the report makes the member ask anew.
@@ -187,7 +196,16 @@ class TrainerSupervisor:
                 if not await self._have_data(samples):
                     self._put_back(job)
                     return
-                trained = await trainer.train(round_, samples)
+                try:
+                    trained = await trainer.train(round_, samples)
+                except TrainerFailed as failure:
+                    if failure.kind != "missing_data":
+                        raise
+                    # The disk has lost some of it since: it is waited for once more.
+                    _log.warning("%s", failure)
+                    await trio.sleep(_FIRST_PAUSE_SECONDS)
+                    self._jobs.appendleft(job)
+                    return
                 times = self._telemetry.round_times(round_)
                 times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
                 update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens)
@@ -196,9 +214,23 @@ class TrainerSupervisor:
             case Apply():
                 await self._apply(trainer, reports, job)
             case _Evaluate():
-                # Of whatever the parameters are by now: several rounds may have been queued.
-                self._telemetry.evaluated(self._applied, await trainer.evaluate(_HELDOUT_SEQUENCES))
+                await self._evaluate(trainer)
         self._worked = True
+
+    async def _evaluate(self, trainer: TrainerClient) -> None:
+        """Measure, of whatever the parameters are by now: several rounds may have been queued."""
+        try:
+            loss = await trainer.evaluate(_HELDOUT_SEQUENCES)
+        except TrainerFailed as failure:
+            if failure.kind != "missing_data":
+                raise
+            # Nobody waits for a measurement; until the next one it is fetched again.
+            _log.warning("%s", failure)
+        else:
+            # The rounds behind the run's last one change nothing: these are still its parameters.
+            run = self._manifest.last_round
+            of = self._applied if run is None else min(run, self._applied)
+            self._telemetry.evaluated(of, loss)
 
     async def _have_data(self, samples: tuple[int, ...]) -> bool:
         """Wait for the data of these samples; False if a record came to be applied meanwhile."""
@@ -253,7 +285,9 @@ class TrainerSupervisor:
             # The node leaves upon the report, and whoever ran it wants to know how well it ended.
             await self._do(trainer, reports, _Evaluate())
         await reports.applied(record.round, applied.fingerprint, applied.seconds, snapshot)
-        if record.round % self._evaluate_every == 0 and not last:
+        closing = self._manifest.schedule.closing_round
+        changed = closing is None or record.round < closing
+        if record.round % self._evaluate_every == 0 and changed and not last:
             # Behind the training that was just queued: nobody waits for a measurement.
             self._put(_Evaluate())
 

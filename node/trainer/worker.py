@@ -6,7 +6,7 @@ import errno
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,16 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
 from ...protocol.wire.structure import to_plain
 from ..storage.blob_store import BlobStore
+from ..storage.disk_faults import BROKEN, FULL, error_number
 from .device import allocated_bytes, choose_device, is_out_of_memory
 from .errors import FailureKind, TrainerFailed
 from .exact import check_exactness
+from .examine import examine
 from .export import export
 from .initial import initialise
 from .momentum import load_momentum, save_momentum
 from .session import TrainingSession
+from .writing import write_text
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class Worker:
         self._store: BlobStore | None = None
         self._staged: list[bytes] = []
         self._staged_for = -1
+        self._writing: Iterator[str] = iter(())
         self._methods: dict[str, Callable[..., Any]] = {
             "open": self._open,
             "initialise": self._initialise,
@@ -54,6 +58,9 @@ class Worker:
             "save_momentum": self._save_momentum,
             "load_momentum": self._load_momentum,
             "export": self._export,
+            "begin_text": self._begin_text,
+            "next_text": self._next_text,
+            "examine": self._examine,
             "memory": self._memory,
         }
 
@@ -149,6 +156,16 @@ class Worker:
         assert self._store is not None
         export(session, self._store, Path(directory))
 
+    def _begin_text(self, prompt: str, seed: int, temperature: float, max_tokens: int) -> None:
+        assert self._store is not None
+        self._writing = write_text(self._opened, self._store, prompt, seed, temperature, max_tokens)
+
+    def _next_text(self) -> str | None:
+        return next(self._writing, None)
+
+    def _examine(self, directory: str) -> dict[str, Any]:
+        return examine(self._opened.manifest, Path(directory))
+
     def _memory(self) -> dict[str, int]:
         return {
             "process_bytes": psutil.Process().memory_info().rss,
@@ -169,10 +186,11 @@ def _describe(error: Exception) -> tuple[FailureKind, str]:
         return error.kind, first_line
     if is_out_of_memory(error):
         return "out_of_memory", first_line
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    # safetensors writes in Rust and passes on only the system's words.
-    if full or "No space left on device" in str(error):
+    number = error_number(error)
+    if number in FULL:
         return "disk_full", first_line
+    if number in BROKEN or isinstance(error, PermissionError) or number == errno.EACCES:
+        return "disk_broken", first_line
     _log.error("internal error\n%s", "".join(traceback.format_exception(error)))
     return "internal", f"{type(error).__name__}: {first_line}"
 

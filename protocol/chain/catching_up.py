@@ -9,6 +9,10 @@ more members, known here, than may lie together. The goal does not move while it
 decided meanwhile, and what nobody vouched for, is for the running member to find out, which hears all
 others and compares chains.
 
+Who has a checkpoint follows nobody whose chain lacks it. What is fetched on the way there may still be
+a liar's, who knows that record's id and has other entries: then all of it is given up, whatever was on
+the disk too, and fetched from the others.
+
 `questions` says what is to be asked now, `answered` takes what came; entries that were checked and
 added to the ledger come out of `drain`, to be put on disk together.
 """
@@ -39,6 +43,8 @@ DAWDLE_SECONDS = 3.0
 _STALE_ROUNDS = 8
 # Weeks of rounds. More than that, a running member catches up with as it goes.
 _MOST_ROUNDS = 1 << 16
+# What entries are refused for that would hold on another chain.
+_OTHER_CHAIN = ("checkpoint", "wrong_parent")
 # Entries asked for at a time. Answers are bounded in bytes as well.
 _PORTION = 1024
 
@@ -70,8 +76,11 @@ class CatchingUp:
         self._out: set[PeerId] = set()
         self._goal: int | None = None
         self._heads: set[PeerId] = set()
+        self._head_asked: Question | None = None
         self._vouched = False
         self._fresh: list[Decided] = []
+        self._sources: set[PeerId] = set()
+        self._rewound = False
         self.done = False
         """Whether nothing is to be asked any more."""
 
@@ -92,6 +101,11 @@ class CatchingUp:
             offer.height < len(self._ledger) - _STALE_ROUNDS for offer in self._offers.values()
         )
 
+    def rewound(self) -> bool:
+        """Whether the ledger was begun anew since this was asked last: what was on the disk is void."""
+        rewound, self._rewound = self._rewound, False
+        return rewound
+
     def drain(self) -> list[Decided]:
         """The entries that were added to the ledger since this was asked last."""
         fresh, self._fresh = self._fresh, []
@@ -99,13 +113,17 @@ class CatchingUp:
 
     def deadline(self, now: float) -> float:
         """When to call `questions` again at the latest."""
-        patience = DAWDLE_SECONDS if self._goal is None and self._offers else PATIENCE_SECONDS
-        return max(now, min((at for _, at in self._asked.values()), default=now) + patience)
+        asked = [at for _, at in self._asked.values()] or [now]
+        until = min(asked) + PATIENCE_SECONDS
+        if self._goal is None and self._offers:
+            # Not of the first: until the last one dawdles nothing is decided.
+            until = min(until, max(asked) + DAWDLE_SECONDS)
+        return max(now, until)
 
     def questions(self, connected: Iterable[PeerId], now: float) -> list[Question]:
         """What to ask now, of the peers that are `connected`, in random order."""
         for peer, (_, at) in list(self._asked.items()):
-            if now - at >= PATIENCE_SECONDS:
+            if now >= at + PATIENCE_SECONDS:
                 del self._asked[peer]
                 self._out.add(peer)
         connected = [peer for peer in connected if peer not in self._out]
@@ -131,24 +149,46 @@ class CatchingUp:
         try:
             self._take(peer, question, answer)
         except ProtocolError as error:
-            self._out.add(peer)
-            # That may be another chain: once the member runs, fork choice looks into it.
-            return None if error.reason == "wrong_parent" else Blame(peer, error.reason, str(error))
+            return self._refused(peer, error)
         return None
+
+    def _refused(self, peer: PeerId, error: ProtocolError) -> Blame | None:
+        other_chain = error.reason == "wrong_parent"
+        if not self._ledger.anchored and self._sources and error.reason in _OTHER_CHAIN:
+            # One of those who gave entries lies, or this one does. The checkpoint will tell: either way
+            # there is one fewer to ask.
+            others = self._sources - {peer}
+            self._out |= others if other_chain and others else {peer}
+            self._rewind()
+        else:
+            self._out.add(peer)
+        # That may be another chain: once the member runs, fork choice looks into it.
+        return None if other_chain else Blame(peer, error.reason, str(error))
+
+    def _rewind(self) -> None:
+        """Begin anew with nothing."""
+        self._ledger.cut(0)
+        self._fresh.clear()
+        self._sources.clear()
+        self._began, self._tip, self._rewound = 0, -1, True
+        for offer in self._offers.values():
+            offer.same = True
 
     # Offers
 
     def _offers_wanted(self, connected: list[PeerId]) -> list[Question]:
         waiting = [p for p in connected if p not in self._asked and p not in self._offers]
         room = ENOUGH - len(self._offers) - len(self._asked)
-        probes = (self._tip,) if self._tip >= 0 else ()
+        at = self._ledger.checkpoint
+        known = {at.round} if at is not None and not self._ledger.anchored else set[int]()
+        probes = tuple(sorted({self._tip, *known} - {-1}))
         return [
             Question(peer, len(self._ledger), probes=probes, most=0)
             for peer in waiting[: max(0, room)]
         ]
 
     def _all_offered(self, now: float) -> bool:
-        dawdling = all(now - at >= DAWDLE_SECONDS for _, at in self._asked.values())
+        dawdling = all(now >= at + DAWDLE_SECONDS for _, at in self._asked.values())
         return bool(self._offers) and dawdling
 
     def _choose_goal(self) -> None:
@@ -215,21 +255,38 @@ class CatchingUp:
         height = min(self._offers[peer].height, self._began + _MOST_ROUNDS)
         if height <= len(self._ledger):
             return self._further()
-        return [Question(peer, height - 1, most=1)]
+        self._head_asked = Question(peer, height - 1, most=1)
+        return [self._head_asked]
 
     # Answers
 
     def _take(self, peer: PeerId, question: Question, answer: Answer) -> None:
         if self._goal is None:
-            ids = answer.ids_of(question.probes)
-            same = self._tip < 0 or ids.get(self._tip) in (None, self._ledger.head)
-            self._offers[peer] = _Offer(answer.height, same)
+            self._take_offer(peer, answer.height, answer.ids_of(question.probes))
         elif question.probes:
             self._offers[peer].goal = answer.ids_of(question.probes).get(question.probes[0])
-        elif peer in self._heads and question.most == 1 and question.round >= len(self._ledger):
+        elif question is self._head_asked:
             self._judge_head(peer, question, answer)
         else:
             self._append(peer, answer)
+
+    def _take_offer(self, peer: PeerId, height: int, ids: dict[int, RecordId]) -> None:
+        at = self._ledger.checkpoint
+        same = self._tip < 0 or ids.get(self._tip) in (None, self._ledger.head)
+        if at is not None and not self._ledger.anchored:
+            if at.round not in ids:
+                # It is behind what is known.
+                self._out.add(peer)
+                return
+            if ids[at.round] != at.record:
+                raise ProtocolError(
+                    "checkpoint", f"its record of round {at.round} is not the final one"
+                )
+            if not same:
+                # It is ours that is another.
+                self._rewind()
+                same = True
+        self._offers[peer] = _Offer(height, same)
 
     def _judge_head(self, peer: PeerId, question: Question, answer: Answer) -> None:
         head = next(iter(answer.entries()), None)
@@ -257,5 +314,6 @@ class CatchingUp:
                 break
             self._ledger.append(decided)
             self._fresh.append(decided)
+            self._sources.add(peer)
         if len(self._ledger) == before:
             raise ProtocolError("invalid", "a height without the rounds that make it")

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...crypto.identity import PeerId
+from ..wire.backoff import Backoff
 from ..wire.errors import ProtocolError
 from .fork import COMPARED_ROUNDS, decided_early, prefers
 from .ledger import Ledger
@@ -54,23 +55,11 @@ class Blame:
     text: str
 
 
-class Rests:
-    """Who made us move a chain in vain, and until when it is left alone. Bounded."""
+class Rests(Backoff[PeerId]):
+    """Who made us move a chain in vain, and until when it is left alone."""
 
     def __init__(self) -> None:
-        self._until: dict[PeerId, tuple[float, float]] = {}
-
-    def resting(self, peer: PeerId, now: float) -> bool:
-        """Whether `peer` is left alone at present."""
-        return peer in self._until and now < self._until[peer][0]
-
-    def in_vain(self, peer: PeerId, now: float) -> None:
-        """The entries that `peer` gave were of no use."""
-        _, last = self._until.pop(peer, (0.0, _FIRST_REST_SECONDS / 2))
-        rest = min(2 * last, _LONGEST_REST_SECONDS)
-        self._until[peer] = now + rest, rest
-        if len(self._until) > 4096:
-            del self._until[next(iter(self._until))]
+        super().__init__(_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS)
 
 
 class Comparison:
@@ -122,7 +111,7 @@ class Comparison:
 
     def questions(self, now: float) -> list[Question]:
         """What to ask now. Who has not answered for too long is given up."""
-        for peer in [p for p, at in self._asked.items() if now - at >= PATIENCE_SECONDS]:
+        for peer in [p for p, at in self._asked.items() if now >= at + PATIENCE_SECONDS]:
             self._drop(peer)
         while not self.done and self._waiting and len(self._walks) < AT_ONCE:
             peer = self._waiting.pop(0)
@@ -150,14 +139,14 @@ class Comparison:
             goes_on = walk.take(answer)
         except ProtocolError as error:
             self._drop(peer)
-            self._rests.in_vain(peer, now)
+            self._rests.failed(peer, now)
             return Blame(peer, error.reason, str(error))
         if walk.better is not None:
             self.better, self._fork = walk.better, walk.fork
-        elif goes_on and not (walk.fetching and self._rests.resting(peer, now)):
+        elif goes_on and not (walk.fetching and self._rests.rests(peer, now)):
             return None
         elif walk.fetched:
-            self._rests.in_vain(peer, now)
+            self._rests.failed(peer, now)
         self._drop(peer)
         return None
 

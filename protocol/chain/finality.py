@@ -18,18 +18,19 @@ before it, and shows that the signer knew them. With F the *finality set*, at fi
   as well, and only statements count that were made after it was seen that the last one is final.
 
 Who takes leave in a record, or is expelled by one, no longer belongs to F; who is called silent does. If
-a whole set has gone, its heirs are the members after that record. Why two contradicting records are
-never both final is argued in docs/protocol.md.
+a whole set has gone, its heirs are the members after that record. Whoever has been away for a very long
+time is not waited for (`lease`), but that is each member's own observation; so is a checkpoint that it
+was told of. Why two contradicting records are never both final is argued in docs/protocol.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ...crypto.identity import PeerId
 from ..wire.membership import FaultModel, Membership, quorum
-from ..wire.messages import Record, UpdateEntry, WitnessEntry
+from ..wire.messages import Record
 
 
 class _Step(NamedTuple):
@@ -73,20 +74,37 @@ class Finality:
 
     def take(self, record: Record, memberships: Sequence[Membership]) -> None:
         """Take in the next record; `memberships` are those of its round and all before, and the next."""
-        self._count(record.round, _supporters(record), memberships)
+        self._count(record.round, _supporters(record, memberships), memberships)
 
-    def move_on(self, round: int, memberships: Sequence[Membership]) -> None:
-        """Take the record of `round`, of a chain as long as the memberships say, for final.
+    def move_on(
+        self, round: int, present: frozenset[PeerId], memberships: Sequence[Membership]
+    ) -> None:
+        """Discount whoever of the sets was not `present`; then the last record that a quorum of the rest
+        supports, but none after that of `round`, is final. The chain is as long as the memberships say.
 
-        For a member before whose eyes finality has stood still for very long: no record can prove that
-        to others. Nobody does so yet.
+        For a member before whose eyes the others were away for a whole lease (`lease`): no record can
+        prove that to anybody else.
         """
-        tip = len(memberships) - 2
+        heirs = frozenset(memberships[round + 1].peers) & present
+        before, members = (left & present or heirs for left in self._sets)
+        if members and before:
+            self._move_to(
+                min(round, *map(self._supported, (before, members))), members, memberships
+            )
+
+    def believe(self, round: int, memberships: Sequence[Membership]) -> None:
+        """Take the record of `round` for final, on the word of somebody trusted."""
+        self._move_to(round, None, memberships)
+
+    def _move_to(
+        self, round: int, before: frozenset[PeerId] | None, memberships: Sequence[Membership]
+    ) -> None:
         gone = {peer: at for peer, at in self._gone.items() if at > round}
         members = frozenset(memberships[round + 1].peers) - gone.keys()
-        if members:
-            justified = max(round, self._justified)
-            self._steps.append(_Step(tip + 1, round, justified, members, members, gone))
+        if members and round > self.round:
+            # What is counted begins anew with the round that is being agreed on.
+            first, justified = len(memberships) - 1, max(round, self._justified)
+            self._steps.append(_Step(first, round, justified, before or members, members, gone))
             self._start_over()
 
     def before(
@@ -100,7 +118,8 @@ class Finality:
         known = self._supporters if len(copy._steps) == len(self._steps) else []
         for round_ in range(step.first, length):
             place = round_ - step.first
-            said = known[place] if place < len(known) else _supporters(records(round_))
+            fresh = place >= len(known)
+            said = _supporters(records(round_), memberships) if fresh else known[place]
             copy._count(round_, said, memberships)
         return copy
 
@@ -118,21 +137,21 @@ class Finality:
 
     def _count(self, round_: int, said: _Supporters, memberships: Sequence[Membership]) -> None:
         step = self._steps[-1]
-        if self._supporters and self._supporters[-1] == said:
-            # One for all the rounds that are alike.
-            said = self._supporters[-1]
         self._supporters.append(said)
-        contributors, witnesses, gone = said
-        for at, peers in ((round_ - 1, witnesses), (round_, contributors)):
-            if at >= step.first:
-                self._last |= {peer: max(at, self._last.get(peer, at)) for peer in peers}
+        *masks, gone = said
+        for at, mask in zip((round_, round_ - 1), masks, strict=True):
+            if at >= step.first and mask:
+                for peer in memberships[at].marked(mask):
+                    self._last[peer] = max(at, self._last.get(peer, at))
         if gone:
             self._gone |= dict.fromkeys(gone, round_)
             heirs = frozenset(memberships[round_ + 1].peers)
             before, members = (left.difference(gone) or heirs for left in self._sets)
             self._sets = before, members
         supported = min(map(self._supported, self._sets))
-        self._reached.append(supported)
+        # Whoever knows this record knows what was justified before, too, though those who showed it may
+        # have left since.
+        self._reached.append(max([supported, *self._reached[-1:]]))
         self._justified = max(self._justified, supported)
         # Statements after `supported` come from a quorum that knew what was justified up to there.
         if (
@@ -162,18 +181,18 @@ class Finality:
         return max(known, rounds[needed - 1] - 1) if len(rounds) >= needed else known
 
 
-_Supporters = tuple[tuple[PeerId, ...], tuple[PeerId, ...], tuple[PeerId, ...]]
+# Masks, since a chain of which nothing is final can be long.
+_Supporters = tuple[int, int, tuple[PeerId, ...]]
 
 
-def _supporters(record: Record) -> _Supporters:
-    """Whose statements a record holds: of its own round, of the one before; and who has gone by it."""
+def _supporters(record: Record, memberships: Sequence[Membership]) -> _Supporters:
+    """Whose statements a record holds: of its own round, of the one before; and who has gone by it.
+
+    The first two as masks of the memberships of these rounds."""
     left = [entry.peer for entry in record.departed if entry.reason == "left"]
+    now, before = memberships[record.round], memberships[max(0, record.round - 1)]
     return (
-        _peers(record.updates),
-        _peers(record.witnesses),
+        sum(now.bit(entry.peer) for entry in record.updates),
+        sum(before.bit(entry.peer) for entry in record.witnesses),
         (*left, *(proof.peer for proof in record.evidence)),
     )
-
-
-def _peers(entries: Iterable[UpdateEntry | WitnessEntry]) -> tuple[PeerId, ...]:
-    return tuple(entry.peer for entry in entries)

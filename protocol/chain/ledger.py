@@ -8,14 +8,13 @@ here has to be believed because of who sent it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ...crypto.envelope import verify_detached
 from ...crypto.identity import PeerId
 from ..sampling.assignment import lost_lanes, share
 from ..sampling.deal import Deal
 from ..sampling.sampler import order_of
+from ..wire.checkpoint import Checkpoint
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
@@ -37,14 +36,7 @@ from .certificates import Verify, check_certificate
 from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
 from .finality import Finality
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A record that somebody trusted told us of, or that we knew to be final."""
-
-    round: int
-    record: RecordId
+from .memberships import Memberships
 
 
 class Ledger:
@@ -68,9 +60,12 @@ class Ledger:
         self.binding = False
         """Whether this node has worked on the chain: it never goes back behind what is final there. A
         newcomer may still learn that it has followed the wrong one."""
+        self.held: Checkpoint | None = None
+        """What this node took for final on the chain that it left for this one, which has it too: by a
+        lease, or by records that are not on this chain."""
         self._entries = Entries(spill)
         self._ids: list[RecordId] = []
-        self._memberships: list[Membership] = [founding(manifest.founder)]
+        self._memberships = Memberships(founding(manifest.founder))
         self._finality = Finality(manifest.fault_model, self._memberships[0])
         # What each round from 1 on deals: four bytes a lane for a round that lost samples, shared by
         # those after it that did not.
@@ -141,6 +136,18 @@ class Ledger:
         return self._finality.members
 
     @property
+    def finished(self) -> bool:
+        """Whether the run is over: the last record is here, and none can follow it."""
+        end = self.manifest.schedule.end_round
+        return end is not None and len(self) > end
+
+    @property
+    def outcome_is_final(self) -> bool:
+        """Whether the record that certifies what came out of the run is final."""
+        closing = self.manifest.schedule.closing_round
+        return closing is not None and self.final_round >= closing
+
+    @property
     def anchored(self) -> bool:
         """Whether the chain has the record of the checkpoint. Before that it may be anybody's."""
         return self.checkpoint is None or self.checkpoint.round < len(self)
@@ -148,10 +155,18 @@ class Ledger:
     @property
     def floor(self) -> int:
         """The first round in which this node would follow another chain: nothing before is compared."""
+        bound = self.bound
+        return 0 if bound is None else bound.round + 1
+
+    @property
+    def bound(self) -> Checkpoint | None:
+        """The last record that this node takes for final: the checkpoint, what it held to be final on
+        another chain, or a later one of this if it has worked on it. None before the checkpoint is on
+        the chain, and without any."""
         if not self.anchored:
-            return 0
-        known = self.checkpoint.round if self.checkpoint is not None else -1
-        return max(known, self.final_round if self.binding else -1) + 1
+            return None
+        points = self.checkpoint, self.held, self.final if self.binding else None
+        return max(filter(None, points), key=lambda point: point.round, default=None)
 
     @property
     def final(self) -> Checkpoint | None:
@@ -159,10 +174,22 @@ class Ledger:
         round_ = self.final_round
         return Checkpoint(round_, self._ids[round_]) if round_ >= 0 else None
 
-    def move_finality_on(self, round: int) -> None:
-        """Take the record of `round` for final, as `Finality.move_on` says when."""
-        if self.final_round < round < len(self):
-            self._finality.move_on(round, self._memberships)
+    def move_finality_on(self, round: int, present: frozenset[PeerId]) -> bool:
+        """Let only those of the finality set count who were `present` of late: a record up to that of
+        `round` may be final then (`Finality.move_on`). Returns whether one is."""
+        before = self.final_round
+        if before < round < len(self):
+            self._finality.move_on(round, present, self._memberships)
+        return self.final_round > before
+
+    def believe_checkpoint(self) -> bool:
+        """Take the checkpoint's record for final though the records do not show it. Returns whether that
+        is news: there is a checkpoint on this chain, and nothing as late is final."""
+        known = self.checkpoint
+        if known is None or not self.final_round < known.round < len(self):
+            return False
+        self._finality.believe(known.round, self._memberships)
+        return True
 
     def has_been_member(self, peer: PeerId) -> bool:
         """Whether `peer` is a member or was one at any time."""
@@ -220,7 +247,7 @@ class Ledger:
             self._deals.append(self._deal_after(record))
         self._entries.append(decided)
         self._ids.append(record.id)
-        self._memberships.append(membership.after(record))
+        self._memberships.follow(record)
         self._finality.take(record, self._memberships)
         for admission in record.admitted:
             self._everybody.setdefault(admission.peer, round_)
@@ -240,21 +267,14 @@ class Ledger:
         lost = lost_lanes(self.order, self.dealt_to(record.round), counted, record.round)
         return self._deals[-1].then(self.deal(record.round), lost, self.order.lanes)
 
-    def fork_point(self, other: Sequence[Decided]) -> int:
-        """The first round in which `other`, a run of entries, differs from this chain."""
-        for decided in other:
-            round_ = decided.record.round
-            if round_ >= len(self) or self._ids[round_] != decided.record.id:
-                return round_
-        return other[-1].record.round + 1 if other else len(self)
-
     def truncated(self, length: int) -> Ledger:
         """A ledger with only the first `length` entries (already checked, so not checked again)."""
         copy = Ledger(self.manifest, verify=self.verify, checkpoint=self.checkpoint)
         copy.binding = self.binding
+        copy.held = self.held if self.held is not None and self.held.round < length else None
         copy._entries = self._entries.before(length)
         copy._ids = self._ids[:length]
-        copy._memberships = self._memberships[: length + 1]
+        copy._memberships = self._memberships.before(length + 1)
         copy._deals = self._deals[: max(length, 1) + self.manifest.rounds.overlap]
         copy._bytes = self._bytes[: length + 1]
         copy._snapshots = [known for known in self._snapshots if known[0] < length]
@@ -265,6 +285,10 @@ class Ledger:
             peer: round_ for peer, round_ in self._everybody.items() if round_ < length
         }
         return copy
+
+    def cut(self, length: int) -> None:
+        """Keep the first `length` entries alone."""
+        vars(self).update(vars(self.truncated(length)))
 
     def followers(self, fork: int, end: int | None = None) -> dict[PeerId, int]:
         """Who went on with this chain after it parted from another before round `fork`, and the last
@@ -323,8 +347,10 @@ def check_record(record: Record, ledger: Ledger) -> None:
     if len({entry.update for entry in record.updates}) < len(record.updates):
         raise ProtocolError("record", "an update that counts twice")
     silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
-    if record.round == 0 and record.updates:
-        raise ProtocolError("record", "round 0 gathers members and has no updates")
+    if record.updates and not manifest.schedule.trains(record.round):
+        raise ProtocolError("record", f"round {record.round} has updates, and nobody trains there")
+    if ledger.finished:
+        raise ProtocolError("record", "a record after the end of the run")
     for entry in record.updates:
         if entry.peer not in membership or entry.peer in silent:
             raise ProtocolError("record", "an update by somebody who is no member")
@@ -438,17 +464,21 @@ def leave_is_current(said: int, peer: PeerId, round: int, membership: Membership
     return since is not None and since < said and round - LEAVE_WINDOW <= said <= round + 1
 
 
-def snapshot_round(record_round: int, interval: int) -> int | None:
+def snapshot_round(record_round: int, interval: int, closing: int | None = None) -> int | None:
     """The round whose state the record of `record_round` must certify, if any.
 
-    The state after every round divisible by `interval` is certified by the record that follows it.
+    The state after every round divisible by `interval`, and the last one before the `closing` round, is
+    certified by the record that follows it; after that nothing changes.
     """
     previous = record_round - 1
-    return previous if previous > 0 and previous % interval == 0 else None
+    over = closing is not None and record_round > closing
+    due = not over and (previous % interval == 0 or record_round == closing)
+    return previous if previous > 0 and due else None
 
 
 def _check_snapshot(record: Record, manifest: Manifest) -> None:
-    due = snapshot_round(record.round, manifest.rounds.snapshot_interval)
+    interval, closing = manifest.rounds.snapshot_interval, manifest.schedule.closing_round
+    due = snapshot_round(record.round, interval, closing)
     carried = record.snapshot.round if record.snapshot is not None else None
     if due != carried:
         raise ProtocolError("record", f"certifies a snapshot of round {carried}, due is {due}")

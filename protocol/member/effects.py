@@ -12,6 +12,7 @@ from typing import Literal
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
+from ..wire.checkpoint import Checkpoint
 from ..wire.messages import Decided, Record, RecordId
 
 
@@ -83,6 +84,14 @@ class Keep:
 
 
 @dataclass(frozen=True)
+class KeepFinal:
+    """Write to disk that this record is final: after a restart the node goes back behind it no more than
+    before. The entries up to it must be on the disk first."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True)
 class AskSync:
     """Ask a peer for everything it knows of `round` and later: something may have been lost."""
 
@@ -117,6 +126,7 @@ NoteKind = Literal[
     "skipped",
     "mismatch",
     "forked",
+    "moved_on",
 ]
 
 
@@ -138,6 +148,7 @@ Effect = (
     | Train
     | Apply
     | Keep
+    | KeepFinal
     | AskSync
     | Resync
     | Fork

@@ -10,6 +10,7 @@ from __future__ import annotations
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger, invited
+from ..wire.bounded import Bounded
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import Evidence, JoinRequest, Message, decode_message, round_of
@@ -37,7 +38,7 @@ class Inbox:
     ) -> None:
         """The others are the member's own; they know who is here, elsewhere, asks or is accused."""
         self._mailbox = Mailbox()
-        self._own: dict[Envelope, None] = {}
+        self._own: Bounded[Envelope, None] = Bounded(_OWN_WORDS)
         self._joins = joins
         self._accusations = accusations
         self._divergence = divergence
@@ -77,10 +78,8 @@ class Inbox:
 
     def stand_by(self, envelope: Envelope, me: PeerId) -> None:
         """Remember an own word: `me` may leave the chain that it is about, and come back."""
-        if envelope.sender == me:
+        if envelope.sender == me and envelope not in self._own:
             self._own[envelope] = None
-        if len(self._own) > _OWN_WORDS:
-            del self._own[next(iter(self._own))]
 
     def start_over(self) -> list[Envelope]:
         """Forget what was said about the chain that is left; returns what this member stands by."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
+from ..wire.checkpoint import Checkpoint
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
@@ -35,7 +36,7 @@ from ..wire.messages import (
 from .admission import AdmissionRequest
 from .collection import Holdings
 from .divergence import Divergence
-from .effects import Effect, Fork, Keep, Note, Publish, Remember
+from .effects import Effect, Fork, Keep, KeepFinal, Note, Publish, Remember
 from .inbox import Inbox
 from .inputs import (
     Applied,
@@ -54,6 +55,7 @@ from .inputs import (
     UpdateHeld,
     UpdatesGone,
 )
+from .lease import FinalityLease
 from .pacing import Pacing
 from .presence import Presence
 from .proposing import Accusations, JoinRequests
@@ -86,7 +88,7 @@ class Member(MemberView):
         ticket: bytes = b"",
         recall: bool = False,
     ) -> None:
-        """`session` must grow from one start of the node to the next (seconds of a wall clock do).
+        """`session` must grow from one start of the node to the next.
 
         With `recall` it asks the others what it said in an earlier life before it casts a ballot.
         """
@@ -97,6 +99,8 @@ class Member(MemberView):
         self._presence = Presence(me, now)
         self._manifest = manifest
         self._sign = sign
+        self._lease = FinalityLease(manifest.rounds.finality_lease_seconds, now)
+        self._kept_final: Checkpoint | None = None
         self._admission = AdmissionRequest(ticket, now)
         self._divergence = Divergence(now)
         self._joins = JoinRequests()
@@ -108,6 +112,8 @@ class Member(MemberView):
         self._holdings = Holdings()
         self._training = Training(me, overlap=manifest.rounds.overlap)
         self._leaving = False
+        # Whether it has said that it has the whole of a run that is over.
+        self._said_end = False
         # Nothing was decided before our eyes yet: until then, others know better what is going on.
         self._last_decision = self._last_sound = float("-inf")
         self._began = self._last_said = now
@@ -152,6 +158,10 @@ class Member(MemberView):
         """
         effects = self._take_in(what, now)
         self._state = move(self._state, self._facts())
+        bound = self._ledger.bound
+        if self._ledger.binding and bound is not None and bound != self._kept_final:
+            self._kept_final = bound
+            effects.append(KeepFinal(bound))
         return effects
 
     # What happens, one by one
@@ -203,6 +213,7 @@ class Member(MemberView):
             at_tip=self.at_tip,
             remembers=self._vote_recovery.complete,
             ready=self._current.ready_since is not None,
+            finished=self._ledger.finished,
         )
 
     def _heard(self, envelope: Envelope, now: float) -> list[Effect]:
@@ -241,7 +252,8 @@ class Member(MemberView):
 
     def _rebase(self, ledger: Ledger, now: float) -> list[Effect]:
         """Change to a heavier chain: drop what was applied since the fork and rejoin."""
-        self._ledger = ledger
+        ledger.held, self._ledger = self._ledger.bound, ledger
+        self._lease.start_over()
         self._enter_round(now)
         self.restore(self._inbox.start_over(), now)
         lost = self._replica.drop("the swarm followed a heavier chain")
@@ -267,21 +279,32 @@ class Member(MemberView):
 
     def _leave(self, now: float) -> list[Effect]:
         self._leaving = True
-        # In round 0 there is nobody to tell, and somebody has to stay in the book.
-        if not self.is_member or self.round == 0:
+        # In round 0 there is nobody to tell, and somebody has to stay in the book; at the end of the run
+        # nobody waits for anybody.
+        if not self.is_member or self.round == 0 or self._ledger.finished:
             return []
         return self._say("leave", Leave(self.round), now) + self._step(now)
 
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         if self.is_member and not self._leaving:
-            if now - self._last_said > self._pacing.heartbeat:
+            # At the end of the run the others wait to hear that we have it all.
+            told = self._said_end or not self.is_finished
+            if now - self._last_said > self._pacing.heartbeat or not told:
+                self._said_end = self.is_finished
                 self._count += 1
                 effects += self._say("heartbeat", Heartbeat(self.round, self._count), now)
         elif self._wants_in and (request := self._admission.renew(self.round, self.at_tip, now)):
             effects += self._say("join", request, now)
+        # What came out at the end is final as a rule; else the others may have come to another end.
+        if self.is_finished and self._ledger.outcome_is_final:
+            return effects
         if self.is_abandoned(now) or not self._ledger.anchored:
             self._divergence.parted()
+        silence = self._pacing.lease
+        moved = self._lease.look(self._ledger, is_member=self.is_member, silence=silence, now=now)
+        if moved is not None:
+            effects.append(Note("moved_on", moved))
         # Who has just come back asks at once: much may have been said before.
         seen = self._last_decision > float("-inf")
         waiting = seen and self.is_member and self._current.ready_since is None
@@ -298,7 +321,7 @@ class Member(MemberView):
         if isinstance(message, Heartbeat):
             if message.round > self.round:
                 self._divergence.behind()
-            self._presence.beat(envelope.sender, message.count, now)
+            self._presence.beat(envelope.sender, message, now)
             return []
         if isinstance(message, JoinRequest):
             self._joins.put(envelope.sender, message, envelope.signature, now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...crypto.identity import PeerId
-from ..wire.messages import Leave
+from ..wire.messages import Heartbeat, Leave
 
 # Longer than any pause that a healthy event loop makes. If we did not run for that long, it was us
 # who were away (a closed laptop, a stopped process), and the others' silence means nothing.
@@ -25,7 +25,8 @@ class Presence:
         self._me = me
         self._heard: dict[PeerId, float] = {}
         self._lost: dict[PeerId, float] = {}
-        self._beats: dict[PeerId, int] = {}
+        # The largest round and the largest number of the heartbeats of each.
+        self._beats: dict[PeerId, tuple[int, int]] = {}
         self._leaves: dict[PeerId, tuple[Leave, bytes]] = {}
         self._last_tick = now
         # Nobody was last heard before this.
@@ -47,11 +48,19 @@ class Presence:
             self._heard[peer] = now
         self._lost.pop(peer, None)
 
-    def beat(self, peer: PeerId, count: int, now: float) -> None:
-        """A heartbeat of `peer` arrived; a replay counts for nothing."""
-        if count > self._beats.get(peer, -1):
-            self._beats[peer] = count
+    def beat(self, peer: PeerId, beat: Heartbeat, now: float) -> None:
+        """A heartbeat of `peer` arrived; a replay counts for nothing.
+
+        In a later round it counts whatever its number: who has lost its disk may begin at a smaller one.
+        """
+        round_, count = self._beats.get(peer, (-1, -1))
+        if beat.count > count or beat.round > round_:
+            self._beats[peer] = max(beat.round, round_), max(beat.count, count)
             self.heard(peer, now)
+
+    def reached(self, peer: PeerId) -> int:
+        """The largest round that a member's heartbeats spoke of; -1 without any."""
+        return self._beats.get(peer, (-1, -1))[0]
 
     def lost(self, peer: PeerId, now: float) -> None:
         """The connection to `peer` broke."""

@@ -95,7 +95,8 @@ class Replica:
             # What counts is in the parameters, even under the name of somebody who copied it.
             own = self._own.get(record.round, ())
             counted = any(e.peer == self._me or e.update in own for e in record.updates)
-            due = snapshot_round(record.round + 1, self._interval) is not None
+            closing = ledger.manifest.schedule.closing_round
+            due = snapshot_round(record.round + 1, self._interval, closing) is not None
             effects.append(Apply(record, own_counted=counted, snapshot_due=due))
         return effects
 

@@ -109,7 +109,8 @@ class Round:
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
         # Whose updates are waited for: with `overlap`, who was just admitted has no share yet.
-        dealt_to = ledger.dealt_to(self.number)
+        self._trains = manifest.schedule.trains(self.number)
+        dealt_to = ledger.dealt_to(self.number) if self._trains else ()
         self._contributors = {peer for peer in self.membership.peers if peer in dealt_to}
         self.collection = Collection()
         self.agreement = Agreement(
@@ -154,6 +155,8 @@ class Round:
         # Whoever has taken leave is discounted by the others, and so must not be heard in two ways.
         if self._me not in self.membership or self._me in self._presence.leaving():
             return _NOTHING
+        if self._ledger.finished:
+            return _NOTHING
         finalizes = [
             self._ballot("finalize", certificate.slot, certificate.block, now)
             for certificate in agreement.finalizable()
@@ -179,6 +182,8 @@ class Round:
         Raises `ProtocolError` for what its sender may not say.
         """
         sender = envelope.sender
+        if self._ledger.finished or (isinstance(message, Announcement) and not self._trains):
+            raise ProtocolError("other_round", f"nobody trains in round {self.number}")
         if isinstance(message, Announcement):
             if sender not in self.membership:
                 raise ProtocolError("not_member", "an update from somebody who is no member")
@@ -240,8 +245,8 @@ class Round:
         """The round was decided, with the member at the tip: let the pacing know how it went."""
         # One mask alone may be a liar's.
         undisturbed = not silenced(certificate, self.membership)
-        # Round 0 lasts until enough members have come.
-        if self.ready_since is not None and undisturbed and self.number > 0:
+        # Round 0 lasts until enough members have come; the closing one waits for no updates.
+        if self.ready_since is not None and undisturbed and self._trains:
             self._pacing.record_round(
                 arrivals=self.collection.arrivals(self.start),
                 members=len(self._contributors),

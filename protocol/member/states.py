@@ -22,6 +22,7 @@ MemberState = Literal[
     "recalling",
     "collecting",
     "agreeing",
+    "finished",
     "leaving",
     "left",
     "expelled",
@@ -34,6 +35,7 @@ MEANINGS: dict[MemberState, str] = {
     "recalling": "is a member again, and asks what it signed before it was started",
     "collecting": "trains, and waits for updates",
     "agreeing": "has what it waited for: proposes, votes, skips, finalizes",
+    "finished": "has the last state of a run that is over, and gives it to whoever asks",
     "leaving": "has said goodbye; the record is still to come",
     "left": "is no member any more and does not want to be",
     "expelled": "is out for good",
@@ -58,6 +60,8 @@ class Facts:
     """It knows what it signed before it was started."""
     ready: bool
     """The round at the tip need not wait for more updates."""
+    finished: bool
+    """The run is over: no round follows."""
 
 
 CONDITIONS: tuple[tuple[MemberState, Callable[[Facts], bool]], ...] = (
@@ -66,6 +70,7 @@ CONDITIONS: tuple[tuple[MemberState, Callable[[Facts], bool]], ...] = (
     ("left", lambda facts: facts.leaving),
     ("loading", lambda facts: not facts.loaded),
     ("applying", lambda facts: not facts.at_tip),
+    ("finished", lambda facts: facts.finished),
     ("asking", lambda facts: not facts.member),
     ("recalling", lambda facts: not facts.remembers),
     ("collecting", lambda facts: not facts.ready),
@@ -79,6 +84,7 @@ _LOADED: dict[MemberState, str] = {
     "recalling": "first time since the start",
     "collecting": "up to date",
     "agreeing": "up to date, all is there already",
+    "finished": "up to date, the run is over",
 }
 _LEAVES: dict[MemberState, MemberState] = {
     "loading": "leaving",
@@ -87,6 +93,7 @@ _LEAVES: dict[MemberState, MemberState] = {
     "recalling": "leaving",
     "collecting": "leaving",
     "agreeing": "leaving",
+    "finished": "leaving",
 }
 
 TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
@@ -104,9 +111,12 @@ TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
     ("collecting", "loading"): "other parameters, or another chain",
     ("agreeing", "applying"): "a round is decided",
     ("agreeing", "loading"): "other parameters, or another chain",
+    ("finished", "loading"): "another chain",
+    ("finished", "applying"): "the trainer was started again, with an older state",
     **dict.fromkeys(_LEAVES.items(), "says goodbye"),
     ("loading", "left"): "says goodbye, was no member",
     ("applying", "left"): "says goodbye, was no member",
+    ("finished", "left"): "says goodbye, was no member",
     ("leaving", "left"): "a record says so",
     ("left", "leaving"): "an earlier request to be admitted was granted",
     **{

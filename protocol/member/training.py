@@ -67,8 +67,8 @@ class Training:
         `announced` says whether the own update for that round is announced.
         """
         tip = len(ledger)
-        # Round 0 gathers members and has no updates.
-        if tip == 0:
+        trains = ledger.manifest.schedule.trains
+        if not trains(tip):
             return []
         if announced:
             self._too_slow = False
@@ -78,7 +78,7 @@ class Training:
         elif not self._too_slow and (samples := ledger.share(tip, self._me)) is not None:
             self._told = self._begun_at_tip = tip
             return [Train(tip, ledger.head, samples)]
-        if not self._overlap or self._told > tip:
+        if not self._overlap or self._told > tip or not trains(tip + 1):
             return []
         self._told = tip + 1
         return [Train(tip + 1, ledger.head, ledger.share(tip + 1, self._me) or ())]

@@ -15,6 +15,8 @@ from .states import MemberState
 
 # Without a word for so many heartbeats, a member may be gone.
 _UNUSUAL_HEARTBEATS = 2.0
+# Who lacks the last record after so long, and still speaks, gets it from those that stay.
+_END_LEASES = 3
 
 
 class MemberView:
@@ -68,6 +70,25 @@ class MemberView:
         return self._replica.is_current(self._ledger) and self._ledger.anchored
 
     @property
+    def is_finished(self) -> bool:
+        """Whether the run is over and the parameters here are what came out of it."""
+        return self._ledger.finished and self.at_tip
+
+    def may_end(self, now: float) -> bool:
+        """Whether the run is over and no member needs this one any more: all have said that they have
+        all of it, or are silent. Patience with those who say something else has an end, and so has that
+        with an end which is not final."""
+        if not self.is_finished:
+            return False
+        if now - self._current.created > _END_LEASES * self._pacing.lease or not self.is_member:
+            return True
+        # A heartbeat of the round that never comes says it.
+        reached = self._presence.reached
+        missing = {p for p in self.members if p != self._me and reached(p) < self.round}
+        gone = self._presence.silent(self.lease, now)
+        return self._ledger.outcome_is_final and missing <= gone
+
+    @property
     def applied_round(self) -> int:
         """The last round whose record the parameters contain; -1 for the initial parameters."""
         return self._replica.round
@@ -109,7 +130,7 @@ class MemberView:
     def overdue(self, now: float) -> list[tuple[PeerId, float]]:
         """Members whose update is to come and of whom nothing has been heard for longer than is usual,
         and for how long."""
-        if not self.is_member or self.round == 0:
+        if not self.is_member or not self._ledger.manifest.schedule.trains(self.round):
             return []
         announced = self._current.collection.announced
         silent = {
@@ -145,5 +166,5 @@ class MemberView:
 
     @property
     def _wants_in(self) -> bool:
-        out = not (self.is_member or self.is_expelled or self._leaving)
+        out = not (self.is_member or self.is_expelled or self._leaving or self._ledger.finished)
         return out and self._replica.is_near(self._ledger)

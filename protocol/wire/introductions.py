@@ -15,6 +15,7 @@ from typing import Annotated
 from ...crypto.envelope import EnvelopeError, open_envelope, seal
 from ...crypto.hashing import content_id
 from ...crypto.identity import Identity, PeerId, peer_text
+from .bounded import Bounded
 from .encoding import decode, encode
 from .errors import ProtocolError
 from .manifest import SwarmId
@@ -54,8 +55,8 @@ class PeerRecord:
     swarm: SwarmId
     addresses: tuple[str, ...]
     """Multiaddresses, each ending in `/p2p/` and the peer."""
-    time: int
-    """Seconds since 1970 by the peer's own clock: good for telling its older records from newer."""
+    number: int
+    """Larger in each newer record of the peer, over restarts too."""
     sealed: bytes
 
 
@@ -64,7 +65,7 @@ class _Body:
     addresses: Annotated[
         tuple[Annotated[str, Length(1, MAX_ADDRESS_CHARACTERS)], ...], Length(0, MAX_ADDRESSES)
     ]
-    time: U63
+    number: U63
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class IntroductionResponse:
         return encode(self)
 
 
-def seal_record(identity: Identity, swarm: SwarmId, addresses: Iterable[str], time: int) -> bytes:
+def seal_record(identity: Identity, swarm: SwarmId, addresses: Iterable[str], number: int) -> bytes:
     """Sign a record of `identity` with the first `MAX_ADDRESSES` of its addresses."""
     ending = "/p2p/" + peer_text(identity.peer)
     fitting = [
@@ -98,7 +99,7 @@ def seal_record(identity: Identity, swarm: SwarmId, addresses: Iterable[str], ti
         for address in addresses
         if address.endswith(ending) and len(address) <= MAX_ADDRESS_CHARACTERS
     ]
-    body = encode(_Body(addresses=tuple(fitting[:MAX_ADDRESSES]), time=time))
+    body = encode(_Body(addresses=tuple(fitting[:MAX_ADDRESSES]), number=number))
     return seal(identity, _KIND, swarm, body, max_bytes=MAX_RECORD_BYTES)
 
 
@@ -120,7 +121,7 @@ def open_record(data: bytes, swarm: SwarmId) -> PeerRecord:
         peer=envelope.sender,
         swarm=swarm,
         addresses=body.addresses,
-        time=body.time,
+        number=body.number,
         sealed=data,
     )
 
@@ -139,32 +140,30 @@ class Registry:
     """The records of peers that introduced themselves, by swarm. `now` is any steady clock."""
 
     def __init__(self) -> None:
-        self._swarms: dict[SwarmId, dict[PeerId, tuple[PeerRecord, float]]] = {}
+        self._swarms: dict[SwarmId, Bounded[PeerId, tuple[PeerRecord, float]]] = {}
 
-    def add(self, record: PeerRecord, now: float) -> bool:
-        """Keep a record that its own peer has presented; False if a newer one is known.
+    def add(self, record: PeerRecord, now: float) -> PeerRecord | None:
+        """Keep a record that its own peer has presented. If a newer one is known, that is kept instead
+        and returned: its peer must go on from there to be believed.
 
         Beyond the limits the longest unheard peer of the swarm goes, or the swarm with the fewest peers:
         a few keys with many swarms of their own must not push out one that people are in.
         """
         self.expire(now)
-        peers = self._swarms.get(record.swarm, {})
+        peers = self._swarms.get(record.swarm, Bounded(MAX_PEERS_PER_SWARM))
         known = peers.get(record.peer)
-        if known is not None and known[0].time > record.time:
-            return False
-        # The order of both dictionaries is that of the last introduction.
+        if known is not None and known[0].number > record.number:
+            return known[0]
+        # The order of both tables is that of the last introduction.
         self._swarms.pop(record.swarm, None)
         self._swarms[record.swarm] = peers
-        peers.pop(record.peer, None)
         peers[record.peer] = (record, now)
-        if len(peers) > MAX_PEERS_PER_SWARM:
-            del peers[next(iter(peers))]
         elsewhere = [swarm for swarm, members in self._swarms.items() if record.peer in members]
         for swarm in elsewhere[:-MAX_SWARMS_PER_PEER]:
             self._remove(swarm, record.peer)
         if len(self._swarms) > MAX_SWARMS:
             del self._swarms[self._emptiest()]
-        return True
+        return None
 
     def _emptiest(self) -> SwarmId:
         """The swarm with the fewest peers, the longest unheard of several. A peer of several swarms
@@ -177,7 +176,8 @@ class Registry:
     def records(self, swarm: SwarmId, now: float) -> list[PeerRecord]:
         """All records of a swarm that still hold, the longest unheard first."""
         self.expire(now)
-        return [record for record, _ in self._swarms.get(swarm, {}).values()]
+        peers = self._swarms.get(swarm)
+        return [record for record, _ in peers.values()] if peers else []
 
     def sample(self, swarm: SwarmId, now: float, salt: bytes, but: PeerId) -> list[PeerRecord]:
         """At most `MAX_RECORDS` records of a swarm without the peer `but`, chosen by `salt`."""

@@ -28,6 +28,11 @@ MAX_MEMBERS = 1024
 """The most members of a swarm. A record names the update of each at some 160 bytes and travels in
 one proposal, which must fit an envelope of 256 KiB beside admissions and departures."""
 
+CLOSING_ROUNDS = 8
+"""How many rounds without updates end a run. The record of the first certifies what comes out. A record
+is final four such rounds later (each is quoted by the next, and it takes two quorums), or eight, where
+another one became final just before (`protocol.chain.finality`)."""
+
 SwarmId = NewType("SwarmId", bytes)
 """Content id of the manifest's canonical encoding, 32 bytes."""
 
@@ -76,10 +81,22 @@ class DataSpec:
     """Blob with a Hugging Face `tokenizer.json`."""
     mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
     """Folders on the web with these blobs, each a file named by its content id."""
+    tokenizer_settings: ContentId | None = field(default=None, metadata=ADDITION)
+    """Blob with what a `tokenizer.json` does not say: which tokens begin, end and pad a text, and the
+    chat template."""
+    end_token: Annotated[int, Range(0, 2**31)] | None = field(default=None, metadata=ADDITION)
+    """The token with which every document ends, where it is one token."""
+    attention: Literal["sequence", "document"] = field(default="sequence", metadata=ADDITION)
+    """With `document` a token looks no further back than to the beginning of its document, the place
+    behind an end token, and is counted from there."""
 
     def __post_init__(self) -> None:
         if self.samples == 0:
             raise ValueError(f"no shard holds a whole sample of {self.sequence_length + 1} tokens")
+        if self.end_token is not None and self.end_token >= self.vocabulary:
+            raise ValueError(f"end_token ({self.end_token}) is not in the vocabulary")
+        if self.attention == "document" and self.end_token is None:
+            raise ValueError("attention 'document' needs an end_token")
         for mirror in self.mirrors:
             # Everybody who joins asks there: nothing but the open web, and nobody listening in.
             if not (mirror.startswith("https://") and mirror.isascii() and mirror.isprintable()):
@@ -128,6 +145,9 @@ class ScheduleSpec:
     shape: Literal["wsd", "linear", "cosine"] = field(default="wsd", metadata=ADDITION)
     """`wsd` (warm-up, stable, decay): a plateau, then a straight line over the last `decay_rounds`.
     `linear`: a straight line from the end of the warm-up on. `cosine`: half a cosine from there on."""
+    at_end: Literal["finish", "continue"] = field(default="finish", metadata=ADDITION)
+    """After `total_rounds` the run is over, for all members in the same round; with `continue` they go
+    on at the rate of the last one."""
 
     def __post_init__(self) -> None:
         if self.shape != "wsd" and self.decay_rounds:
@@ -140,6 +160,23 @@ class ScheduleSpec:
                 f"warmup_rounds ({self.warmup_rounds}) and decay_rounds ({self.decay_rounds}) "
                 f"do not fit into total_rounds ({self.total_rounds})"
             )
+
+    @property
+    def closing_round(self) -> int | None:
+        """The round after the last in which anybody trains: its record certifies what came out. None for
+        a run without end."""
+        return self.total_rounds + 1 if self.at_end == "finish" else None
+
+    @property
+    def end_round(self) -> int | None:
+        """The last round at all; None for a run without end."""
+        closing = self.closing_round
+        return None if closing is None else closing + CLOSING_ROUNDS - 1
+
+    def trains(self, round: int) -> bool:
+        """Whether members compute updates in this round: in round 0 they gather."""
+        closing = self.closing_round
+        return round > 0 and (closing is None or round < closing)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +198,11 @@ class RoundSpec:
     lease_rounds: Annotated[int, Range(1, 1000)] = 4
     """A member not heard of for this many typical rounds is silent."""
     lease_min_seconds: Seconds = 20.0
+    finality_lease_seconds: Annotated[float, Range(60.0, 2_592_000.0)] = field(
+        default=259_200.0, metadata=ADDITION
+    )
+    """Who was no member for so long is not waited for any more before a record is final: three days. In
+    a cut of the network that lasts longer, two sides may take different records for final."""
     overlap: bool = field(default=False, metadata=ADDITION)
     """Updates are computed a round ahead, while those of the round before are exchanged and agreed on,
     and so on parameters one round old. It pays where the lines take a good part of a round."""
@@ -220,6 +262,11 @@ class Manifest:
     def elements(self) -> int:
         """How many parameters the model has."""
         return sum(parameter.elements for parameter in self.parameters)
+
+    @property
+    def last_round(self) -> int | None:
+        """The last round in which members train; None if they go on for ever."""
+        return self.schedule.total_rounds if self.schedule.at_end == "finish" else None
 
     def encode(self) -> bytes:
         """The canonical bytes, whose content id is the swarm-id."""

@@ -41,6 +41,22 @@ def most_liars(model: FaultModel, members: int) -> int:
 
 
 @dataclass(frozen=True)
+class Change:
+    """What a record changes in the membership."""
+
+    round: int
+    departed: tuple[PeerId, ...] = ()
+    admitted: tuple[PeerId, ...] = ()
+    expelled: tuple[PeerId, ...] = ()
+
+    @classmethod
+    def of(cls, record: Record) -> Change:
+        """That of a record."""
+        parts = record.departed, record.admitted, record.evidence
+        return cls(record.round, *(tuple(entry.peer for entry in part) for part in parts))
+
+
+@dataclass(frozen=True)
 class Membership:
     """The members of a round, each with the round in whose record it was admitted.
 
@@ -84,6 +100,10 @@ class Membership:
         """The mask bit of one member."""
         return 1 << self._index[peer]
 
+    def marked(self, bits: int) -> list[PeerId]:
+        """The members that the mask `bits` marks, sorted."""
+        return [peer for index, peer in enumerate(self.peers) if bits >> index & 1]
+
     @property
     def _mask_length(self) -> int:
         return max(1, (len(self) + 7) // 8)
@@ -100,20 +120,24 @@ class Membership:
 
     def after(self, record: Record) -> Membership:
         """The membership of the round after `record`. The record must have been checked."""
+        return self.changed(Change.of(record))
+
+    def changed(self, change: Change) -> Membership:
+        """The membership after a change; itself if there is none."""
         since = dict(self.since)
-        horizon = record.round - REQUEST_WINDOW
+        horizon = change.round - REQUEST_WINDOW
         gone = {peer: round_ for peer, round_ in self.gone.items() if round_ >= horizon}
-        for departure in record.departed:
-            del since[departure.peer]
-            gone[departure.peer] = record.round
-        for admission in record.admitted:
-            since[admission.peer] = record.round
-            gone.pop(admission.peer, None)
+        for peer in change.departed:
+            del since[peer]
+            gone[peer] = change.round
+        for peer in change.admitted:
+            since[peer] = change.round
+            gone.pop(peer, None)
         expelled = self.expelled
-        if record.evidence:
-            expelled = {**expelled, **{proof.peer: record.round for proof in record.evidence}}
-            for proof in record.evidence:
-                since.pop(proof.peer, None)
+        if change.expelled:
+            expelled = {**expelled, **dict.fromkeys(change.expelled, change.round)}
+            for peer in change.expelled:
+                since.pop(peer, None)
             for oldest in list(expelled)[:-MAX_EXPELLED]:
                 del expelled[oldest]
         if (since, gone, expelled) == (self.since, self.gone, self.expelled):

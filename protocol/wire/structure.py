@@ -16,7 +16,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union
 
@@ -24,6 +24,7 @@ from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 
 T = TypeVar("T")
+Check = Callable[[Any], Any]
 
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 # Identifiers are 32 bytes wherever they appear; no field repeats it.
@@ -43,6 +44,11 @@ class Range:
     low: float
     high: float
 
+    def check(self, value: float) -> None:
+        """Raise `StructureError` for a number outside."""
+        if not self.low <= value <= self.high:
+            raise StructureError("", f"must be between {self.low:g} and {self.high:g}, got {value}")
+
 
 @dataclass(frozen=True)
 class Length:
@@ -50,6 +56,13 @@ class Length:
 
     low: int
     high: int
+
+    def check(self, value: Any) -> None:
+        """Raise `StructureError` for what is shorter or longer."""
+        if not self.low <= len(value) <= self.high:
+            size = f"{self.low}" if self.low == self.high else f"{self.low} to {self.high}"
+            unit = {str: "characters", bytes: "bytes"}.get(type(value), "items")
+            raise StructureError("", f"must have {size} {unit}, has {len(value)}")
 
 
 ADDITION = {"addition": True}
@@ -67,6 +80,15 @@ class StructureError(ValueError):
         super().__init__(f"{where}: {problem}" if where else problem)
         self.where = where
         self.problem = problem
+
+    def inside(self, step: str) -> StructureError:
+        """The same problem, seen from one step further out.
+
+        Only here a place is written out: to do it for each of many items with long keys would take time
+        in the square of the input.
+        """
+        dot = "." if step and self.where[:1] not in ("", ".", "[") else ""
+        return StructureError(f"{step}{dot}{self.where}", self.problem)
 
 
 def to_plain(value: Any, *, named: bool) -> Any:
@@ -90,26 +112,13 @@ def to_plain(value: Any, *, named: bool) -> Any:
     return value
 
 
-def from_plain(cls: type[T], value: Any, *, named: bool, where: str = "") -> T:
+def from_plain(cls: type[T], value: Any, *, named: bool) -> T:
     """Build a `cls` from plain values.
 
     Raises `StructureError` for an unknown or missing key, a wrong type, a value out of range, and
     for whatever the dataclass's own `__post_init__` refuses with a `ValueError`.
     """
-    hints = _hints(cls)
-    fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # T is always a dataclass here
-    values_of = _named_values if named else _positional_values
-    plain = values_of(fields, value, where)
-    arguments = {
-        name: _check(hints[name], item, f"{where}.{name}" if where else name, named)
-        for name, item in plain.items()
-    }
-    try:
-        return cls(**arguments)
-    except StructureError:
-        raise
-    except ValueError as error:
-        raise StructureError(where, str(error)) from None
+    return _checker(cls, named)(value)
 
 
 @functools.cache
@@ -127,14 +136,9 @@ def _additions(cls: type) -> dict[str, Any]:
     return {field.name: field.default for field in fields if "addition" in field.metadata}
 
 
-@functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls, include_extras=True)
-
-
-def _named_values(fields: Any, value: Any, where: str) -> dict[str, Any]:
+def _named_values(fields: Any, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise StructureError(where, f"expected a table, got {_describe(value)}")
+        raise StructureError("", f"expected a table, got {_describe(value)}")
     known = [f.name for f in fields]
     for key in value:
         if key not in known:
@@ -142,16 +146,16 @@ def _named_values(fields: Any, value: Any, where: str) -> dict[str, Any]:
             short = str(key)[:_SHOWN_CHARACTERS]
             near = difflib.get_close_matches(short, known, n=1, cutoff=0.0)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise StructureError(where, f"unknown key {short!r}{hint}")
+            raise StructureError("", f"unknown key {short!r}{hint}")
     for f in fields:
         if f.name not in value and _required(f):
-            raise StructureError(where, f"the key {f.name!r} is missing")
-    return dict(value)
+            raise StructureError("", f"the key {f.name!r} is missing")
+    return value
 
 
-def _positional_values(fields: Any, value: Any, where: str) -> dict[str, Any]:
+def _positional_values(fields: Any, value: Any) -> dict[str, Any]:
     if not isinstance(value, list) or len(value) != len(fields):
-        raise StructureError(where, f"expected a list of {len(fields)}, got {_describe(value)}")
+        raise StructureError("", f"expected a list of {len(fields)}, got {_describe(value)}")
     return {f.name: item for f, item in zip(fields, value, strict=True)}
 
 
@@ -159,103 +163,127 @@ def _required(f: Any) -> bool:
     return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
 
 
-def _check(hint: Any, value: Any, where: str, named: bool) -> Any:
-    """Check `value` against one annotation and return what the field should hold."""
-    if typing.get_origin(hint) is Annotated:
-        base, *bounds = typing.get_args(hint)
-        checked = _check(base, value, where, named)
-        for bound in bounds:
-            _check_bound(bound, checked, where)
-        return checked
+@functools.cache
+def _checker(hint: Any, named: bool) -> Check:
+    """What checks a value against one annotation and returns what the field should hold.
+
+    Made once for each annotation: every message goes through these. The place of a problem is put
+    together on the way out of an error.
+    """
     if hint in _FIXED_LENGTH:
-        _check_bound(
-            Length(_FIXED_LENGTH[hint], _FIXED_LENGTH[hint]),
-            _check(bytes, value, where, named),
-            where,
-        )
-        return value
+        size = _FIXED_LENGTH[hint]
+        return _bounded(_scalar(bytes), [Length(size, size)])
     if isinstance(hint, typing.NewType):
-        return _check(hint.__supertype__, value, where, named)
+        return _checker(hint.__supertype__, named)
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _bounded(_checker(inner[0], named), inner[1:])
     if hint is Any:
-        return _check_free(value, where)
-    origin = typing.get_origin(hint)
+        return functools.partial(_free, depth=0)
     if origin is Literal:
-        choices = typing.get_args(hint)
-        if value not in choices or type(value) not in {type(c) for c in choices}:
-            known = ", ".join(repr(c) for c in choices)
-            raise StructureError(where, f"must be one of {known}, got {_describe(value)}")
-        return value
+        return functools.partial(_choice, inner)
     if origin in (Union, types.UnionType):
-        return _check_optional(hint, value, where, named)
+        return _optional(hint, named)
     if origin is tuple:
-        return _check_tuple(hint, value, where, named)
-    if origin in (dict, Mapping) or hint in (dict, Mapping):
-        if not isinstance(value, Mapping):
-            raise StructureError(where, f"expected a table, got {_describe(value)}")
-        return _check_free(value, where)
-    if dataclasses.is_dataclass(hint):
-        return from_plain(hint, value, named=named, where=where)  # type: ignore[arg-type]  # a class
-    return _check_scalar(hint, value, where)
+        if inner[1:] != (Ellipsis,):
+            raise TypeError(f"{hint} has a fixed length: that is what dataclasses are for")
+        return functools.partial(_sequence, _checker(inner[0], named))
+    if Mapping in (hint, origin) or dict in (hint, origin):
+        return _table
+    return _dataclass(hint, named) if dataclasses.is_dataclass(hint) else _scalar(hint)
 
 
-def _check_optional(hint: Any, value: Any, where: str, named: bool) -> Any:
+def _dataclass(cls: Any, named: bool) -> Check:
+    fields = dataclasses.fields(cls)
+    values_of = _named_values if named else _positional_values
+    hints = typing.get_type_hints(cls, include_extras=True)
+    checkers = {f.name: _checker(hints[f.name], named) for f in fields}
+
+    def check(value: Any) -> Any:
+        arguments: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, item in values_of(fields, value).items():
+                arguments[name] = checkers[name](item)
+        except StructureError as error:
+            raise error.inside(name) from None
+        try:
+            return cls(**arguments)
+        except StructureError:
+            raise
+        except ValueError as error:
+            raise StructureError("", str(error)) from None
+
+    return check
+
+
+def _bounded(inner: Check, bounds: Iterable[Any]) -> Check:
+    def check(value: Any) -> Any:
+        checked = inner(value)
+        for bound in bounds:
+            bound.check(checked)
+        return checked
+
+    return check
+
+
+def _optional(hint: Any, named: bool) -> Check:
     options = [option for option in typing.get_args(hint) if option is not type(None)]
-    if value is None and len(options) < len(typing.get_args(hint)):
-        return None
     if len(options) != 1:
         raise TypeError(f"{hint} is no optional: unions are not supported")
-    return _check(options[0], value, where, named)
+    inner = _checker(options[0], named)
+    return lambda value: None if value is None else inner(value)
 
 
-def _check_tuple(hint: Any, value: Any, where: str, named: bool) -> tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise StructureError(where, f"expected a list, got {_describe(value)}")
-    inner = typing.get_args(hint)
-    if len(inner) == 2 and inner[1] is Ellipsis:
-        return tuple(_check(inner[0], item, f"{where}[{i}]", named) for i, item in enumerate(value))
-    if len(value) != len(inner):
-        raise StructureError(where, f"expected {len(inner)} items, got {len(value)}")
-    return tuple(
-        _check(item_hint, item, f"{where}[{i}]", named)
-        for i, (item_hint, item) in enumerate(zip(inner, value, strict=True))
-    )
-
-
-def _check_scalar(hint: Any, value: Any, where: str) -> Any:
-    # bool is a subclass of int in Python and is neither a count nor a size to us.
-    if hint is float and type(value) in (int, float):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number):
-            raise StructureError(where, f"must be a finite number, got {_describe(value)}")
-        return number
-    if type(value) is not hint:
-        raise StructureError(where, f"expected {_NAMES.get(hint, hint)}, got {_describe(value)}")
+def _choice(choices: tuple[Any, ...], value: Any) -> Any:
+    if value not in choices or type(value) not in {type(c) for c in choices}:
+        known = ", ".join(repr(c) for c in choices)
+        raise StructureError("", f"must be one of {known}, got {_describe(value)}")
     return value
 
 
-def _check_bound(bound: Any, value: Any, where: str) -> None:
-    if isinstance(bound, Range) and not bound.low <= value <= bound.high:
-        raise StructureError(
-            where, f"must be between {bound.low:g} and {bound.high:g}, got {value}"
-        )
-    if isinstance(bound, Length) and not bound.low <= len(value) <= bound.high:
-        size = f"{bound.low}" if bound.low == bound.high else f"{bound.low} to {bound.high}"
-        unit = {str: "characters", bytes: "bytes"}.get(type(value), "items")
-        raise StructureError(where, f"must have {size} {unit}, has {len(value)}")
-
-
-def _check_free(value: Any, where: str) -> Any:
-    """Check a free-form value: scalars, lists and string-keyed dicts, not too deep."""
+def _sequence(inner: Check, value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise StructureError("", f"expected a list, got {_describe(value)}")
+    items: list[Any] = []
     try:
-        return _free(value, 0)
+        for item in value:
+            items.append(inner(item))
     except StructureError as error:
-        raise StructureError(where + error.where, error.problem) from None
+        raise error.inside(f"[{len(items)}]") from None
+    return tuple(items)
+
+
+def _table(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise StructureError("", f"expected a table, got {_describe(value)}")
+    return _free(value, 0)
+
+
+def _scalar(kind: Any) -> Check:
+    def check(value: Any) -> Any:
+        # bool is a subclass of int in Python and is neither a count nor a size to us.
+        if type(value) is not kind:
+            raise StructureError("", f"expected {_NAMES.get(kind, kind)}, got {_describe(value)}")
+        return value
+
+    return _number if kind is float else check
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise StructureError("", f"expected {_NAMES[float]}, got {_describe(value)}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise StructureError("", f"must be a finite number, got {_describe(value)}")
+    return number
 
 
 def _free(value: Any, depth: int) -> Any:
+    """Check a free-form value: scalars, lists and string-keyed dicts, not too deep."""
     if depth > _MAX_DEPTH:
         raise StructureError("", "nested too deeply")
     if value is None or type(value) in (bool, str):
@@ -270,8 +298,6 @@ def _free(value: Any, depth: int) -> Any:
                 raise StructureError("", f"keys must be strings, got {_describe(key)}")
     elif not isinstance(value, (list, tuple)):
         raise StructureError("", f"unexpected {_describe(value)}")
-    # The place is put together on the way out of an error only: keys may be long, and to write them
-    # out for each of many items would take time in the square of the input.
     step: int | str = 0
     try:
         if isinstance(value, Mapping):
@@ -285,7 +311,7 @@ def _free(value: Any, depth: int) -> Any:
         return items
     except StructureError as error:
         here = f"[{step}]" if isinstance(step, int) else f".{step[:_SHOWN_CHARACTERS]}"
-        raise StructureError(here + error.where, error.problem) from None
+        raise error.inside(here) from None
 
 
 _NAMES = {

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import base64
 import difflib
+import re
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qsl, quote
 
+from ...crypto.hashing import ContentId
 from ...crypto.identity import peer_from_text
+from .checkpoint import Checkpoint
 from .manifest import SwarmId
+from .messages import RecordId
 
 PREFIX = "swarm-"
 SCHEME = "distro:"
@@ -37,8 +41,10 @@ _LOOKALIKES = {"0": "o", "1": "l", "8": "b"}
 # at most its own width: 24 bits are four characters and more. A truncated hash finds most of them.
 _CRC_POLYNOMIAL = 0x864CFB
 _CRC_START = 0xB704CE
+# Below 2**63, in one spelling.
+_ROUND = re.compile(r"0|[1-9][0-9]{0,17}")
 
-Fault = Literal["prefix", "character", "length", "checksum", "link", "bootstrap", "ticket"]
+Fault = Literal["prefix", "character", "length", "checksum", "link", "bootstrap", "ticket", "at"]
 
 
 class SwarmIdError(ValueError):
@@ -58,6 +64,8 @@ class Invite:
     """Multiaddrs, each ending in `/p2p/<peer>`."""
     ticket: str | None = None
     """The admission ticket of a swarm whose policy is `invite`."""
+    at: Checkpoint | None = None
+    """A record of the chain that is meant: one without it is another's invention."""
 
 
 def swarm_text(swarm: SwarmId) -> str:
@@ -83,7 +91,8 @@ def swarm_from_text(text: str) -> SwarmId:
     body = text[len(PREFIX) :].upper()
     if len(body) != _CHARACTERS:
         missing = _CHARACTERS - len(body)
-        problem = f"{missing} too short" if missing > 0 else f"{-missing} too long"
+        problem = f"{abs(missing)} {'character' if abs(missing) == 1 else 'characters'} too "
+        problem += "short" if missing > 0 else "long"
         raise SwarmIdError("length", f"the swarm-id is {problem}: part of it was lost or doubled")
     raw = base64.b32decode(body)
     swarm = SwarmId(raw[:_ID_BYTES])
@@ -92,11 +101,34 @@ def swarm_from_text(text: str) -> SwarmId:
     return swarm
 
 
+def checkpoint_text(checkpoint: Checkpoint) -> str:
+    """Write a checkpoint as `<round>.<record>`, the latter with a checksum over both."""
+    number = str(checkpoint.round)
+    checked = checkpoint.record + _checksum(number.encode("ascii") + checkpoint.record)
+    return f"{number}.{base64.b32encode(checked).decode('ascii').lower()}"
+
+
+def checkpoint_from_text(text: str) -> Checkpoint:
+    """Read what `checkpoint_text` wrote. Raises `SwarmIdError` with the fault `at`."""
+    number, _, body = text.partition(".")
+    shaped = len(body) == _CHARACTERS and _ALPHABET.issuperset(body)
+    if shaped and _ROUND.fullmatch(number):
+        raw = base64.b32decode(body.upper())
+        record = RecordId(ContentId(raw[:_ID_BYTES]))
+        if _checksum(number.encode("ascii") + record) == raw[_ID_BYTES:]:
+            return Checkpoint(int(number), record)
+    raise SwarmIdError(
+        "at", f"{_shorten(text)} is not a round and a record, or a character is wrong"
+    )
+
+
 def invite_text(invite: Invite) -> str:
-    """Write an invite link: `distro:<swarm-id>?bootstrap=<multiaddr>&…&ticket=<ticket>`."""
+    """Write an invite link: `distro:<swarm-id>?bootstrap=<multiaddr>&…&ticket=<ticket>&at=<record>`."""
     pairs = [("bootstrap", address) for address in invite.bootstrap]
     if invite.ticket is not None:
         pairs.append(("ticket", invite.ticket))
+    if invite.at is not None:
+        pairs.append(("at", checkpoint_text(invite.at)))
     # Slashes and colons are legal in a query, and a multiaddr is readable only with them.
     query = "&".join(f"{key}={quote(value, safe='/:')}" for key, value in pairs)
     return SCHEME + swarm_text(invite.swarm) + (f"?{query}" if query else "")
@@ -122,7 +154,15 @@ def parse_invite(text: str) -> Invite:
     tickets = [_check_ticket(value) for key, value in pairs if key == "ticket"]
     if len(tickets) > 1:
         raise SwarmIdError("link", "the link holds more than one ticket")
-    return Invite(swarm=swarm, bootstrap=bootstrap, ticket=tickets[0] if tickets else None)
+    points = [checkpoint_from_text(value) for key, value in pairs if key == "at"]
+    if len(points) > 1:
+        raise SwarmIdError("link", "the link holds more than one record of the chain ('at')")
+    return Invite(
+        swarm=swarm,
+        bootstrap=bootstrap,
+        ticket=tickets[0] if tickets else None,
+        at=points[0] if points else None,
+    )
 
 
 def check_bootstrap(address: str) -> str:
@@ -167,7 +207,7 @@ def _query_pairs(query: str) -> list[tuple[str, str]]:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict")
     except ValueError:
         raise SwarmIdError("link", "the part of the link after '?' is not well-formed") from None
-    known = ["bootstrap", "ticket"]
+    known = ["bootstrap", "ticket", "at"]
     for key, _ in pairs:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]

@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation.swarm import identity
 
+# Private here: `_slots`: what is kept of ballots, and that it is bounded, shows nowhere else.
+
 SWARM = b"s" * 32
 PARENT = RecordId(b"p" * 32)
 SIGNATURE = bytes(64)

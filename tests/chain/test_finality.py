@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.finality import Finality
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import WitnessEntry
+from distro_node.protocol.wire.membership import Membership
+from distro_node.protocol.wire.messages import Record, RecordId, UpdateEntry, WitnessEntry
 from simulation.chain import Chain
 from simulation.keys import RealKeys
 from simulation.oracle import Chains
@@ -62,6 +67,27 @@ def test_who_takes_leave_is_not_waited_for() -> None:
     alone = Chain(3)
     alone.grow(departed=[alone.leave(alone.manifest.founder)])
     assert finals(alone, 6)[-1] >= alone.round - 4
+
+
+def test_what_one_who_left_had_shown_is_known_to_those_who_stay() -> None:
+    """The heirs support less than it did for a while; what was justified before stays known."""
+    chain = Chain(1, fault_model="crash")
+    oracle = Chains(chain.manifest, RealKeys())
+    founder = chain.manifest.founder
+    while chain.round < 8:
+        chain.grow()
+    chain.grow(admitted=[chain.admission(1)])
+    chain.grow(updates=[chain.update(founder)])
+    chain.grow(
+        updates=[chain.update(identity(1).peer)],
+        departed=[chain.leave(founder)],
+        admitted=[chain.admission(2)],
+    )
+    assert chain.ledger.final_round == 6
+    chain.grow()
+    for round_ in range(chain.round):
+        oracle.add(chain.ledger[round_])
+    assert chain.ledger.final_round == oracle.finality(chain.ledger.head).final == 8
 
 
 def test_whose_updates_are_always_late_counts_by_its_finalizes() -> None:
@@ -120,7 +146,10 @@ def test_after_the_lease_those_who_are_left_move_on() -> None:
     peers = chain.membership.peers
     chain.grow(silent=peers[2:], signers=peers[:2], departed=[chain.silence(p) for p in peers[2:]])
     still = finals(chain, 10)[-1]
-    chain.ledger.move_finality_on(chain.round - 2)
+    there = frozenset(peers[:2])
+    # Whoever is still there counts: of three, two are no quorum.
+    assert not chain.ledger.move_finality_on(chain.round - 2, there | {peers[2]})
+    assert chain.ledger.move_finality_on(chain.round - 2, there)
     assert chain.ledger.final_round == chain.round - 2 > still
     assert chain.ledger.finality_set == set(peers[:2])
     assert finals(chain, 4)[-1] >= chain.round - 4
@@ -160,3 +189,26 @@ def test_it_is_what_the_definitions_say(seed: int) -> None:
         assert again.final_round == before.final_round
         assert again.justified_round == before.justified_round
         assert again.finality_set == before.finality_set
+
+
+def test_a_chain_of_which_nothing_is_final_takes_little_memory() -> None:
+    """As it was: all who said something in each round, 22 kB of 256 members."""
+    peers = [PeerId(content_id(number.to_bytes(4, "big"))) for number in range(256)]
+    memberships = [Membership(since=dict.fromkeys(peers, 0))]
+    finality = Finality("byzantine", memberships[0])
+    tracemalloc.start()
+    try:
+        start, _ = tracemalloc.get_traced_memory()
+        for round_ in range(1000):
+            # Another hundred of 150 in each round, with bytes of their own as they come from a decoder.
+            said = sorted(PeerId(bytes(bytearray(peers[(round_ + n) % 150]))) for n in range(100))
+            update = content_id(b"update")
+            entries = tuple(UpdateEntry(peer, update, 1, 1, 0.0, bytes(64)) for peer in said)
+            record = Record(round_, RecordId(bytes(32)), 0, entries, (), (), None)
+            memberships.append(memberships[0])
+            finality.take(record, memberships)
+        end, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert finality.round == -1
+    assert end - start < 1 << 20

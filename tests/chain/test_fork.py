@@ -13,6 +13,7 @@ from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import Answer, Question
 from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import ScheduleSpec
 from distro_node.protocol.wire.messages import Decided, RecordId
 from simulation.chain import Chain, answers, compared
 from simulation.swarm import Swarm, identity, toy_manifest
@@ -402,7 +403,7 @@ def test_a_chain_that_only_goes_on_is_no_fork(chain: Chain) -> None:
 @pytest.mark.parametrize("ahead", [0, 7, 8, 9, 100, 1000])
 def test_a_heavier_chain_is_found_however_much_shorter_it_is(ahead: int) -> None:
     """A member cut off ran ahead of the three others, which is no merit."""
-    chain = Chain(4)
+    chain = Chain(4, schedule=ScheduleSpec(at_end="continue"))
     chain.grow()
     lone, *three = chain.membership.peers
     heavy = split(chain, three, 10)
@@ -440,7 +441,9 @@ class Crowd:
     def __init__(self, ours: Ledger, peers: Sequence[PeerId], rests: Rests | None = None) -> None:
         ours.binding = True
         me = identity(0).peer
-        self.comparison = Comparison(ours, peers, rests or Rests(), me=me, abandoned=False)
+        self.comparison = Comparison(
+            ours, peers, Rests() if rests is None else rests, me=me, abandoned=False
+        )
         self.asked: list[Question] = []
         self.now = 0.0
 

@@ -464,22 +464,6 @@ def test_truncated_is_the_ledger_of_before() -> None:
     assert len(chain.ledger) == 7
 
 
-def test_where_chains_part(chain: Chain) -> None:
-    other = chain.fork()
-    mine = [chain.grow() for _ in range(2)]
-    theirs = [other.grow(updates=[]), other.grow()]
-    shared = [chain.ledger[round_] for round_ in range(3)]
-    fork_point = chain.ledger.fork_point
-    assert fork_point(shared + theirs) == 3
-    assert fork_point(shared[1:] + theirs) == 3
-    assert fork_point(theirs[1:]) == 4
-    assert fork_point(shared) == 3
-    assert fork_point(shared + mine) == 5
-    assert fork_point([]) == 5
-    longer = [*shared, *mine, chain.decide(chain.record())]
-    assert fork_point(longer) == 5
-
-
 def test_any_record_that_a_quorum_signs(chain: Chain) -> None:
     """An entry, changed anywhere and signed by everybody, is added or refused: nothing else."""
     full = chain.record(

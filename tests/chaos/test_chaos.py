@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from chaos.driver import Driver
+from chaos.lying_node import LIES, lies_told
 from chaos.schedule import draw_schedule
 from distro_node.node.demo.processes import is_running
 from distro_node.node.errors import ExitCode
@@ -27,6 +28,8 @@ from namespaces import Town, available
 pytestmark = pytest.mark.e2e
 
 LIAR = "liar"
+TRAITOR = "traitor"
+LYING_NODE = Path(__file__).parent / "lying_node.py"
 LIAR_SEED = bytes(range(32))
 # Sixteen busy processes on a few cores pause for seconds now and then.
 LEASE_SECONDS = 10.0
@@ -44,6 +47,13 @@ def test_a_storm_of_a_minute(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1500)
+def test_two_minutes_with_a_traitor(tmp_path: Path) -> None:
+    # Three honest nodes and a member that runs every lie at once; for trying it out.
+    storm(tmp_path, seed=7, count=3, seconds=120.0, rounds=20, quiet=True)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
 def test_a_storm_of_ten_minutes(tmp_path: Path) -> None:
     driver = storm(tmp_path, seed=1, count=8, seconds=600.0, rounds=100)
     growth = driver.memory.growth(since=driver.began + 300.0)
@@ -55,18 +65,23 @@ def test_a_storm_of_ten_minutes(tmp_path: Path) -> None:
     assert max(growth.values()) < 0.05
 
 
-def storm(root: Path, *, seed: int, count: int, seconds: float, rounds: int) -> Driver:
+def storm(
+    root: Path, *, seed: int, count: int, seconds: float, rounds: int, quiet: bool = False
+) -> Driver:
     """Let `count` nodes train under faults for some time, and check what must hold afterwards.
 
-    The environment variable DISTRO_CHAOS_SEED overrides the seed.
+    A member more lies all the while, in every way at once (`lying_node`). If `quiet`, that is all that
+    goes wrong, and another peer that sends garbage. The environment variable DISTRO_CHAOS_SEED overrides
+    the seed.
     """
     seed = int(os.environ.get("DISTRO_CHAOS_SEED", seed))
     print(f"DISTRO_CHAOS_SEED={seed} repeats the faults of this run")
     names = ["founder", *(f"node-{number}" for number in range(2, count + 1))]
     schedule = draw_schedule(seed, names, seconds, links=available(), lease=LEASE_SECONDS)
+    schedule = [] if quiet else schedule
     guests = [name for fault in schedule if fault.kind == "visit" for name in fault.nodes]
     with (
-        maybe_town([*names, *guests, LIAR, "bootstrap"]) as town,
+        maybe_town([*names, *guests, LIAR, TRAITOR, "bootstrap"]) as town,
         Swarm(
             root,
             start_members=count,
@@ -78,10 +93,15 @@ def storm(root: Path, *, seed: int, count: int, seconds: float, rounds: int) -> 
         swarm.create()
         nodes = swarm.start(*names)
         peers = {node.peer for node in nodes}
+        (traitor,) = swarm.start(TRAITOR)
         driver = Driver(swarm, nodes, town)
         with liar(swarm, root / "liar.txt"):
             driver.run(schedule, seconds)
+        # It lies on.
         check_recovery(nodes, rounds)
+        told = lies_told(traitor.data.root)
+        print(f"lies told: {', '.join(sorted(told))}")
+        assert told == set(LIES)
         assert peers & {node.peer for node in nodes}, "a seed that wipes everybody shows nothing"
         check_end([*nodes, *driver.visitors])
     return driver
@@ -145,7 +165,10 @@ def maybe_town(names: Sequence[str]) -> Iterator[Town | None]:
 def places(town: Town | None) -> dict[str, Place]:
     """Where everybody runs."""
     hosts = town.hosts if town is not None else {}
-    return {name: Place(host.prefix, host.address) for name, host in hosts.items()}
+    found = {name: Place(host.prefix, host.address) for name, host in hosts.items()}
+    home = found.get(TRAITOR, Place())
+    lying = (*home.prefix, sys.executable, "-P", str(LYING_NODE))
+    return found | {TRAITOR: Place(lying, home.address)}
 
 
 @contextlib.contextmanager
@@ -162,7 +185,8 @@ def liar(swarm: Swarm, log: Path) -> Iterator[None]:
     try:
         yield
         assert process.poll() is None, log.read_text()
-        assert '"did"' in log.read_text(), "it never got to lie"
+        # On a busy machine it takes minutes to get in.
+        wait_for(lambda: '"did"' in log.read_text(), "the liar to lie", limit=RECOVERY_SECONDS)
     finally:
         process.kill()
         process.wait()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import distro_node.node.results.export as export_module
 import pytest
 from distro_node import __version__
 from distro_node.crypto.identity import Identity, peer_text
@@ -25,7 +26,8 @@ from distro_node.node.cli.main import COMMANDS
 from distro_node.node.config import command_options
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.hours import parse_hours
-from distro_node.node.settings import DaemonSettings, ExportSettings, RelayLimits
+from distro_node.node.results.export import Exported, ExportSettings
+from distro_node.node.settings import DaemonSettings, RelayLimits, Which
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import Invite, invite_text, swarm_text
@@ -412,17 +414,41 @@ def test_export_tells_what_it_wrote(command, home: Path, monkeypatch) -> None:
     manifest.touch()
     asked = []
 
-    async def export_swarm(settings: ExportSettings) -> types.SimpleNamespace:
+    async def export_swarm(settings: ExportSettings) -> Exported:
         asked.append(settings)
-        return types.SimpleNamespace(directory=settings.to, round=12, parameters=3456)
+        return Exported(
+            directory=settings.to, round=12, parameters=3456, record="ab", fingerprint="cd"
+        )
 
-    replace_module(monkeypatch, "export", export_swarm=export_swarm)
+    monkeypatch.setattr(export_module, "export_swarm", export_swarm)
     result = command("export", f"distro:{TEXT}", "--to", home / "m", "--data-dir", home)
     assert asked == [ExportSettings(swarm=SWARM, data_dir=home, to=home / "m")]
     assert result.out == f"Wrote the model after round 12 (3,456 parameters) to {home / 'm'}\n"
     result = command("export", TEXT, "--to", home / "m", "--data-dir", home, "--json")
     facts = {"directory": str(home / "m"), "round": 12, "parameters": 3456}
-    assert json.loads(result.out) == facts
+    assert json.loads(result.out) == facts | {"record": "ab", "fingerprint": "cd"}
+    command("export", TEXT, "--to", home / "m", "--data-dir", home, "--round", "7")
+    command("export", TEXT, "--to", home / "m", "--data-dir", home, "--best")
+    assert [settings.which for settings in asked[2:]] == [Which(round=7), Which(best=True)]
+
+
+def test_one_state_is_taken_and_from_one_swarm(command, home: Path) -> None:
+    for other in (SWARM, SwarmId(bytes(32))):
+        manifest = DataDir(home).swarm(other).manifest
+        manifest.parent.mkdir(parents=True)
+        manifest.touch()
+    options = ["--to", home / "m", "--data-dir", home]
+    both = command("export", TEXT, *options, "--round", "1", "--best")
+    both.refused_with(ExitCode.USAGE, "two states")
+    command("export", TEXT, *options, "--push", "nobody").refused_with(ExitCode.USAGE, "on the hub")
+    for name, *more in (["generate", "Once"], ["evaluate", "--tasks", "gpt4all"]):
+        many = command(name, *more, "--data-dir", home)
+        many.refused_with(ExitCode.USAGE, "2 swarms")
+        assert TEXT in many.err
+        none = command(name, *more, "--data-dir", home / "empty")
+        none.refused_with(ExitCode.NOTHING_TO_EXPORT, "no swarm")
+    nothing = command("evaluate", "--tasks", " , ", "--data-dir", home)
+    nothing.refused_with(ExitCode.USAGE, "no task")
 
 
 def test_the_demo_decides_its_exit_code(command, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -10,11 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import create_identity, load_identity
 from distro_node.node.create import new_swarm
 from distro_node.node.create.manifest_file import read_manifest_file
+from distro_node.node.create.tokens import ByteTokenizer
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.blob_store import BlobStore, DiskFull
 from distro_node.node.storage.data_dir import DataDir
@@ -144,12 +148,24 @@ def test_the_example_can_be_used_as_it_is(command, initialised, run: Path, home:
 
 def test_an_invitation_is_the_founders_to_give(command, initialised, run: Path, home: Path) -> None:
     run.write_text(RUN + '[admission]\npolicy = "invite"\n')
-    command("create", run, "--data-dir", home / "a")
+    # A link without a ticket lets nobody in, so it is not to be given to everybody.
+    said = command("create", run, "--data-dir", home / "a", "--bootstrap", ADDRESS).out
+    assert "distro-node invite SWARM PEER" in said
+    assert "give the link to everybody" not in said
     manifest = manifest_in(DataDir(home / "a"))
     assert manifest.admission.issuer == manifest.founder
     run.write_text(RUN + f'[admission]\npolicy = "invite"\nissuer = "{PEER}"\n')
     command("create", run, "--data-dir", home / "b")
     assert manifest_in(DataDir(home / "b")).admission.issuer == Identity.from_seed(bytes(32)).peer
+
+
+def test_of_several_swarms_one_has_to_be_named(command, initialised, run: Path, home: Path) -> None:
+    command("create", run, "--data-dir", home / "data")
+    run.write_text(run.read_text() + '[admission]\npolicy = "invite"\n')
+    command("create", run, "--data-dir", home / "data")
+    result = command("generate", "x", "--data-dir", home / "data")
+    result.refused_with(ExitCode.USAGE, "2 swarms are stored")
+    assert "--swarm" in result.err
 
 
 def test_a_checkpoint_brings_its_configuration(command, initialised, run: Path, home: Path) -> None:
@@ -161,6 +177,79 @@ def test_a_checkpoint_brings_its_configuration(command, initialised, run: Path, 
     assert command("create", run, "--data-dir", home / "data").code == 0
     assert initialised[0]["checkpoint"] == home / "base"
     assert initialised[0]["config"] == config | {"max_position_embeddings": 16}
+
+
+def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
+    command, initialised, run: Path, home: Path
+) -> None:
+    texts = home / "texts"
+    (texts / "picture.jpg").write_bytes(b"\xff\xd8")
+    (texts / "rows.jsonl").write_text('{"text": "a row"}\n{"text": ""}\n{"text": 1}\n')
+    run.write_text(RUN.replace("paths", "max_bad = 1\npaths"))
+    result = command("create", run, "--data-dir", home / "data")
+    assert (result.code, result.err) == (0, "")
+    for words in (
+        "41 files read, 41 documents",
+        "not read: 1 of no known ending (picture.jpg)",
+        "left out: 1 row or file without text",
+        "rows.jsonl, line 3: the column 'text' holds no text but 1",
+        "a round with 32 members:",
+        "an epoch: ",
+        "create.json",
+    ):
+        assert words in result.out
+    report = json.loads((home / "data" / "logs" / "create.json").read_text())
+    assert report["sources"][0]["bad_rows"][0]["line"] == 3
+    assert not (home / "data" / "create").exists()
+    facts = json.loads(command("create", run, "--data-dir", home / "data", "--json").out)
+    forecast = facts["forecast"]
+    assert forecast["rounds_an_epoch"] == facts["samples"] / 32
+    assert forecast["epochs"] == pytest.approx(1000 * 32 / facts["samples"])
+    # 100 parameters in blocks of 25 × 4 with 4 coefficients.
+    assert forecast["update_bytes_received"]["4"] == 3 * forecast["update_bytes"] > 0
+
+
+def test_a_rate_far_from_what_benchmarks_found_is_told(
+    command, initialised, run: Path, home: Path
+) -> None:
+    for rate, words in ((0.5, "is above"), (1e-5, "is below"), (4e-3, None)):
+        run.write_text(RUN + f"[schedule]\npeak = {rate}\n")
+        out = command("create", run, "--data-dir", home / "data").out
+        assert ("learning rate" in out) == (words is not None)
+        assert words is None or words in out
+
+
+def test_what_ends_a_document_is_in_the_manifest(
+    command, initialised, run: Path, home: Path
+) -> None:
+    plain = RUN.replace("paths", 'document_end = "#"\nattention = "document"\npaths')
+    run.write_text(plain)
+    assert command("create", run, "--data-dir", home / "data").code == 0
+    manifest = manifest_in(DataDir(home / "data"))
+    assert (manifest.data.end_token, manifest.data.attention) == (ord("#"), "document")
+
+
+def test_sources_with_weights(command, initialised, run: Path, home: Path) -> None:
+    (home / "small.jsonl").write_text('{"text": "a small source of text"}\n' * 30)
+    sources = """
+[[data.source]]
+name = "texts"
+paths = ["texts"]
+weight = 0.75
+[[data.source]]
+paths = ["small.jsonl"]
+weight = 0.25
+"""
+    run.write_text(
+        RUN.replace('paths = ["texts"]', "").replace("[optimizer]", sources + "[optimizer]")
+    )
+    facts = json.loads(command("create", run, "--data-dir", home / "data", "--json").out)
+    texts, small = facts["sources"]
+    assert (texts["name"], small["name"]) == ("texts", "small.jsonl")
+    assert texts["share"] == pytest.approx(0.75, rel=0.01)
+    assert small["times"] > 5
+    result = command("create", run, "--data-dir", home / "data", "--data", home / "texts")
+    result.refused_with(ExitCode.MANIFEST, "--data cannot be given beside it")
 
 
 # --- mistakes ------------------------------------------------------------------------------------
@@ -181,6 +270,12 @@ def test_a_checkpoint_brings_its_configuration(command, initialised, run: Path, 
         ("[optimizer]", '[admission]\nissuer = "me"\n[optimizer]', "admission.issuer"),
         ("[optimizer]", f'[admission]\nissuer = "{PEER}"\n[optimizer]', "policy 'invite'"),
         ("paths", 'tokenizer = "no.json"\npaths', "no.json"),
+        ("paths", 'tokenizer = "endless.json"\npaths', "says no token that ends a document"),
+        ("paths", 'tokenizer = "endless.json"\ndocument_end = "</s>"\npaths', "is no token of"),
+        ("paths", 'attention = "document"\npaths', "needs a document_end that is one token"),
+        ("paths", 'template = "{"\npaths', "data: template"),
+        ("paths", 'format = "parket"\npaths', "data.format"),
+        ("paths", 'source = [{paths = ["a"]}]\npaths', "'paths' belongs into each"),
         ("name = ", "name = = ", "not TOML"),
     ],
 )
@@ -188,6 +283,7 @@ def test_a_wrong_file_is_told_before_anything_is_made(
     command, initialised, run: Path, home: Path, old: str, new: str, words: str
 ) -> None:
     run.write_text(RUN.replace(old, new))
+    (home / "endless.json").write_bytes(ByteTokenizer().definition)
     result = command("create", run, "--data-dir", home / "data")
     result.refused_with(ExitCode.MANIFEST, words)
     assert initialised == []
@@ -205,6 +301,15 @@ def test_a_file_that_is_not_there(command, initialised, home: Path) -> None:
         (["--data", "nowhere"], "nowhere"),
         (["--data", "short.txt"], "shorter than one sequence"),
         (["--data", "nothing"], "no training text"),
+        (["--data", "pictures"], "2 of no known ending (a.jpg, b.jpg)"),
+        (["--data", "none.txt"], "is not text"),
+        (["--data", "cut.txt.gz"], "cut.txt.gz: is cut short"),
+        (["--data", "broken.parquet"], "broken.parquet: is no Parquet file, or damaged"),
+        (["--data", "other.parquet"], "no column 'text' (it has: body)"),
+        (["--data", "numbers.parquet"], "the column 'text' holds no text but int64"),
+        (["--data", "mixed.jsonl"], "mixed.jsonl, line 2: the row the column 'text' holds no text"),
+        (["--data", "large.bin"], "token 1 is 300, and the tokenizer has 256 tokens"),
+        (["--data", "hf://nobody"], "hf://nobody: is no data set"),
     ],
 )
 def test_missing_texts_are_told(
@@ -212,7 +317,19 @@ def test_missing_texts_are_told(
 ) -> None:
     (home / "short.txt").write_text("short")
     (home / "nothing").mkdir()
-    options = [option if option.startswith("--") else str(home / option) for option in options]
+    (home / "pictures").mkdir()
+    for name in ("a", "b"):
+        (home / "pictures" / f"{name}.jpg").write_bytes(b"\xff\xd8")
+    (home / "none.txt").write_bytes(bytes(100))
+    (home / "cut.txt.gz").write_bytes(gzip.compress(b"text " * 1000)[:30])
+    (home / "broken.parquet").write_bytes(b"PAR1")
+    for name, column in (("other", {"body": ["a"]}), ("numbers", {"text": [1]})):
+        pyarrow.parquet.write_table(pyarrow.table(column), home / f"{name}.parquet")
+    (home / "mixed.jsonl").write_text('{"text": "a"}\n{"text": 1}\n')
+    (home / "large.bin").write_bytes(bytes([1, 0, 44, 1]))
+    options = [
+        option if option.startswith(("--", "hf:")) else str(home / option) for option in options
+    ]
     result = command("create", run, "--data-dir", home / "data", *options)
     result.refused_with(ExitCode.DATA_MISSING, words)
     assert initialised == []
@@ -294,6 +411,26 @@ def test_a_full_disk_is_told(command, initialised, run: Path, home: Path, monkey
     monkeypatch.setattr(BlobStore, "put", put)
     result = command("create", run, "--data-dir", home / "data")
     result.refused_with(ExitCode.DISK_FULL, "disk is full")
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_a_dry_run_makes_nothing_and_measures(command, run: Path, home: Path) -> None:
+    model = "hidden_size = 8\nintermediate_size = 16\nnum_hidden_layers = 1"
+    run.write_text(RUN.replace("hidden_size = 8", model))
+    data = DataDir(home / "data")
+    options = ("create", run, "--data-dir", data.root)
+    result = command(*options, "--dry-run")
+    assert (result.code, result.err) == (0, "")
+    assert "a round of this machine alone:" in result.out
+    assert data.known_swarms() == []
+    assert not data.identity.exists()
+    assert list(data.blobs.iterdir()) == []
+    dry = json.loads(command(*options, "--dry-run", "--json").out)
+    assert dry["forecast"]["sequence_seconds"] > 0
+    made = json.loads(command(*options, "--json").out)
+    for name in ("samples", "tokens", "heldout_tokens", "documents", "parameters"):
+        assert dry[name] == made[name]
 
 
 @pytest.mark.e2e

@@ -12,9 +12,11 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir, open_identity
+from distro_node.node.storage.final_file import write_final
 from distro_node.protocol.chain.ledger import invited
+from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.manifest import AdmissionSpec, Manifest
-from distro_node.protocol.wire.messages import JoinRequest
+from distro_node.protocol.wire.messages import JoinRequest, RecordId
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_text
 from simulation.swarm import toy_manifest
 
@@ -54,10 +56,35 @@ def test_the_link_lets_this_guest_in_and_no_other(command: Command, tmp_path: Pa
     assert not invited(GUEST, JoinRequest(0, ticket), other)
 
 
+def test_the_link_says_what_is_known_to_be_final(command: Command, tmp_path: Path) -> None:
+    for policy, guest in (("open", ()), ("invite", (peer_text(GUEST),))):
+        place = tmp_path / policy
+        manifest = stored(place, policy=policy)
+        swarm = swarm_text(manifest.swarm)
+        asked = ("invite", swarm, *guest, "--data-dir", place)
+        # Nothing is final yet: a link as ever.
+        assert parse_invite(command(*asked).out.strip()).at is None
+        final = DataDir(place).swarm(manifest.swarm).final
+        known = Checkpoint(7, RecordId(content_id(b"record")))
+        write_final(final, known)
+        link = command(*asked).out.strip()
+        assert parse_invite(link).at == known
+        assert (parse_invite(link).ticket is None) == (policy == "open")
+        # A link that is passed on says what this node knows, not what it was told.
+        again = command("invite", link, *guest, "--data-dir", place)
+        assert parse_invite(again.out.strip()).at == known
+        final.write_bytes(b"7.damaged")
+        command(*asked).refused_with(ExitCode.FINAL, "damaged")
+
+
 def test_who_cannot_invite(command: Command, tmp_path: Path) -> None:
     opened = swarm_text(stored(tmp_path / "open", policy="open").swarm)
     command("invite", opened, peer_text(GUEST), "--data-dir", tmp_path / "open").refused_with(
         ExitCode.USAGE, "anybody"
+    )
+    guests = swarm_text(stored(tmp_path / "guests").swarm)
+    command("invite", guests, "--data-dir", tmp_path / "guests").refused_with(
+        ExitCode.USAGE, "guests only"
     )
     foreign = swarm_text(stored(tmp_path / "foreign", issuer=content_id(b"else")).swarm)
     command("invite", foreign, peer_text(GUEST), "--data-dir", tmp_path / "foreign").refused_with(

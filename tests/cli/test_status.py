@@ -18,7 +18,7 @@ from statuses import EARLY, EVENTS, SWARM, TRAINING
 
 STATUS = replace(
     TRAINING,
-    swarm=replace(SWARM, name="evil\x1b[2Jname [red]", parameters=923_392),
+    swarm=replace(SWARM, name="evil\x1b[2Jname [red]", parameters=923_392, last_round=5000),
     training=replace(
         TRAINING.training,
         round=1234,
@@ -56,9 +56,9 @@ def test_status_shows_what_the_node_does(command, node, home: Path) -> None:
     result = command("status", "--data-dir", home)
     assert result.code == 0
     for words in (
-        "evil·[2Jname [red]",
+        "evil\\x1b[2Jname [red]",
         "training",
-        "1,234 done",
+        "1,234 of 5,000, about 2 h left",
         "3, 2 in reach",
         "2.3457",
         "2.5000 (round 1230)",

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from distro_node.protocol.codec import audit
-from distro_node.protocol.codec.audit import audit_seed, contradicted
-from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
+from distro_node.protocol.codec.audit import audit_seed, contradicted, outvoted
+from distro_node.protocol.codec.update import (
+    DecodedUpdate,
+    UpdateLayout,
+    encode_update,
+    update_layout,
+)
 from distro_node.protocol.wire.manifest import ParameterSpec
+from hypothesis import given
+from hypothesis import strategies as st
 
 # Whole blocks, blocks that shrink, vectors, a scalar, a prime.
 SHAPES = [(256, 192), (100, 30), (96,), (), (43, 67), (2, 3, 40)]
@@ -55,13 +62,22 @@ def plainly(updates: Sequence[DecodedUpdate]) -> set[int]:
             for (block, k), position in np.ndenumerate(positions):
                 words[index, block, int(position)] = int(signs[block, k])
         said.append(words)
-    against = [0] * len(updates)
+    against: set[tuple[int, int]] = set()
     for i, mine in enumerate(said):
-        for theirs in said:
+        for j, theirs in enumerate(said):
             products = [sign * theirs[place] for place, sign in mine.items() if place in theirs]
-            against[i] += sum(products) < 0 and sum(products) ** 2 > len(products)
-    others = len(updates) - 1
-    return {i for i, voices in enumerate(against) if others >= 2 and 2 * voices > others}
+            net, shared = sum(products), len(products)
+            if net < 0 and net**2 > shared and -16 * net > shared:
+                against.add((i, j))
+    left_out: set[int] = set()
+    while len(updates) > 2:
+        rest = set(range(len(updates))) - left_out
+        voices = {i: sum((i, j) in against for j in rest) for i in rest}
+        most = max(voices.values())
+        if 2 * most <= len(updates) - 1:
+            break
+        left_out |= {i for i in rest if voices[i] == most}
+    return left_out
 
 
 @pytest.mark.parametrize("members", [3, 4, 5, 8, 16, 32])
@@ -122,33 +138,149 @@ def test_updates_that_share_nothing_contradict_nobody() -> None:
     assert contradicted(layout, updates, 0) == set()
 
 
-def test_a_large_model_is_judged_by_a_sample_that_nobody_knows_beforehand(
+LARGE = update_layout(
+    [ParameterSpec(name=f"p{i}", shape=(64 * rows, 64)) for i, rows in enumerate([5, 1, 1, 40, 3])],
+    64,
+    8,
+)
+
+
+def sampled(layout: UpdateLayout, members: int, seed: int) -> list[int]:
+    """The sample's blocks, counted through all tensors."""
+    first, blocks = 0, []
+    for index, drawn in audit.sample(layout, members, seed):
+        assert all(0 <= block < layout.tensors[index].blocks for block in drawn)
+        blocks += (drawn + first).tolist()
+        first += layout.tensors[index].blocks
+    return blocks
+
+
+def test_a_large_model_is_judged_by_blocks_that_are_drawn_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every stride-th block from one that the seed picks, across tensors; over the seeds all of them."""
-    layout = update_layout(
-        [
-            ParameterSpec(name=f"p{i}", shape=(64 * rows, 64))
-            for i, rows in enumerate([5, 1, 1, 40, 3])
-        ],
-        64,
-        8,
-    )
-    updates = honest_updates(6, layout=layout)
-    monkeypatch.setattr(audit, "_TABLE_ENTRIES", 6 * 6 * 8 * 7 // 2)
-    seen = []
-    votes = audit._votes
-    monkeypatch.setattr(
-        audit, "_votes", lambda p, s, elements: seen.append(p.shape[1]) or votes(p, s, elements)
-    )
-    counts = []
-    for seed in range(8):
-        seen.clear()
-        contradicted(layout, updates, seed)
-        counts.append(sum(seen))
-    # 50 blocks, at most 7 of them at a time: every eighth, from each of the first eight.
-    assert sum(counts) == 50
-    assert set(counts) == {6, 7}
+    """One of each stretch, across tensors; any two may come together or not."""
+    monkeypatch.setattr(audit, "_POSITIONS", 6 * 8 * 7)
+    assert sampled(LARGE, 6, 1) != sampled(LARGE, 6, 2)
+    seen = set()
+    for seed in range(200):
+        blocks = sampled(LARGE, 6, seed)
+        # 50 blocks, at most 7 of them at a time: seven stretches of eight, the last one cut short.
+        assert [block // 8 for block in blocks] in ([0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3, 4, 5])
+        seen |= {(blocks[0], blocks[1] - 8), (blocks[3] - 24, blocks[4] - 32)}
+    assert len(seen) == 64
+    # And those are what is looked at.
+    updates = honest_updates(6, layout=LARGE)
+    lie = negated(updates[0])
+    for tensor, (index, drawn) in zip(LARGE.tensors, audit.sample(LARGE, 6, 3), strict=True):
+        others = np.setdiff1d(np.arange(tensor.blocks), drawn)
+        lie.signs[index][others] *= -1
+    assert contradicted(LARGE, [lie, *updates[1:]], 3) == {0}
+
+
+@pytest.mark.parametrize("members", [3, 16, 40, 128, 1024])
+def test_what_an_audit_costs_is_bounded(members: int) -> None:
+    layout = update_layout([ParameterSpec(name="p", shape=(1 << 15, 36_864))], 64, 8)
+    blocks = len(sampled(layout, members, 5))
+    assert blocks * members * 8 <= 1 << 18
+    assert blocks * members**2 * min(members * 8 // 2, 4096) <= 1 << 33
+    assert blocks >= (1024 if members <= 32 else 256 if members <= 128 else 1)
+
+
+def test_slabs_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    updates = honest_updates(9)
+    said = [negated(u) if index in (2, 5) else u for index, u in enumerate(updates)]
+    whole = audit.contradictions(LAYOUT, said, 0)
+    monkeypatch.setattr(audit, "_TABLE_ENTRIES", 9 * 9 * 8)
+    assert (audit.contradictions(LAYOUT, said, 0) == whole).all()
+
+
+def test_whoever_announces_last_gains_nothing_by_trying_seeds() -> None:
+    """As it was: 14 tries until the sample was where a liar had told the truth."""
+    layout = update_layout([ParameterSpec(name="w", shape=(1024, 1024))], 8, 8)
+    updates = honest_updates(16, layout=layout)
+    bodies = [encode_update(layout, update.positions, update.signs) for update in updates[1:]]
+    lie = negated(updates[0])
+    # One block in eight tells the truth, and the last byte carries what is tried.
+    lie.signs[0][::8] *= -1
+    seed = 0
+    for _ in range(64):
+        lie.signs[0][-1] = np.roll(lie.signs[0][-1], 1)
+        lie.signs[0][-2] *= -1 if lie.signs[0][-1][0] > 0 else 1
+        seed = audit_seed([encode_update(layout, lie.positions, lie.signs), *bodies])
+        lies = np.array(sampled(layout, 16, seed)) % 8 != 0
+        assert lies.mean() > 0.8
+    assert contradicted(layout, [lie, *updates[1:]], seed) == {0}
+
+
+def crowd_of_liars(updates: Sequence[DecodedUpdate], liars: int) -> list[DecodedUpdate]:
+    """They share the most used coefficients of each block and oppose the sum of all signs there."""
+    (first,) = LARGE_BLOCKS.tensors
+    sums = np.zeros((first.blocks, first.elements), int)
+    uses = np.zeros_like(sums)
+    rows = np.arange(first.blocks)[:, None]
+    for update in updates:
+        sums[rows, update.positions[0]] += update.signs[0]
+        uses[rows, update.positions[0]] += 1
+    best = np.argsort(-(10 * np.abs(sums) + uses), axis=1)
+    made = []
+    for liar in range(liars):
+        positions = np.sort(best[:, 8 * liar : 8 * liar + 8], axis=1)
+        signs = np.where(np.take_along_axis(sums, positions, axis=1) > 0, -1, 1)
+        made.append(DecodedUpdate([positions.astype(np.int32)], [signs.astype(np.int8)]))
+    return made
+
+
+LARGE_BLOCKS = update_layout([ParameterSpec(name="w", shape=(512, 512))], 64, 8)
+
+
+@pytest.mark.parametrize("liars", [1, 2, 3])
+def test_liars_lose_their_voice_before_they_silence_anybody(liars: int) -> None:
+    """As it was: with the few whom chance set against each other, they had honest members left out."""
+    at_once = 0
+    for seed in range(6):
+        updates = honest_updates(10 - liars, seed=seed, agreement=0.6, layout=LARGE_BLOCKS)
+        said = [*updates, *crowd_of_liars(updates, liars)]
+        against = audit.contradictions(LARGE_BLOCKS, said, 0)
+        at_once += int((2 * against.sum(axis=1)[: 10 - liars] > 9).sum())
+        assert contradicted(LARGE_BLOCKS, said, 0) == set(range(10 - liars, 10))
+    assert at_once > 0 or liars < 3
+
+
+@given(st.integers(3, 16), st.integers(0, 2**63))
+def test_fewer_than_half_have_nobody_left_out_whom_no_other_contradicts(
+    members: int, seed: int
+) -> None:
+    """Whatever they send, and whoever else is contradicted by others as well."""
+    generator = np.random.default_rng(seed)
+    against = np.triu(generator.random((members, members)) < generator.random(), 1)
+    against |= against.T
+    liars = int(generator.integers(0, (members - 1) // 2 + 1))
+    spared = int(generator.integers(liars, members))
+    against[spared, liars:] = against[liars:, spared] = False
+    found = outvoted(against)
+    assert spared not in found
+    # Nobody who is not outvoted by all at once, and in every order the same.
+    assert found <= set(np.flatnonzero(2 * against.sum(axis=1) > members - 1).tolist())
+    order = generator.permutation(members)
+    shuffled = outvoted(against[np.ix_(order, order)])
+    assert {int(order[index]) for index in shuffled} == found
+
+
+def test_who_is_left_out_has_no_voice() -> None:
+    """Three liars contradict all seven others, two of whom chance has set against four of the rest."""
+    against = np.zeros((10, 10), bool)
+    against[:3, 3:] = True
+    against[3, 5:7] = against[4, 7:9] = True
+    against |= against.T
+    assert (2 * against.sum(axis=1) > 9).sum() == 5
+    assert outvoted(against) == {0, 1, 2}
+
+
+def test_many_coefficients_make_no_contradiction_of_chance() -> None:
+    """Of thousands of shared coefficients half and half is near, and a lie far away."""
+    layout = update_layout([ParameterSpec(name="w", shape=(1024, 1024))], 8, 8)
+    nothing_in_common = honest_updates(8, agreement=0.5, layout=layout)
+    assert not audit.contradictions(layout, nothing_in_common, 0).any()
 
 
 def test_the_seed_depends_on_every_body_and_on_no_order() -> None:

@@ -192,7 +192,41 @@ async def test_snapshots_of_a_chain_that_was_left_are_not_loaded(world: World) -
     world.swarm_store.keep_instead(world.ledger)
     found = await world.snapshots.best(certified_only=False)
     assert found.round == 2 * INTERVAL
-    assert not world.has(left)
+    assert world.snapshots.entry(found) != left
+
+
+async def test_who_leaves_a_chain_can_come_back_though_nobody_else_has_its_snapshots(
+    world: World,
+) -> None:
+    """All may come back to it: then its only state would be lost for good."""
+    world.grow_to(2 * INTERVAL + 2)
+    await world.own(INTERVAL)
+    chain, data = world.ledger, world.parts(await world.own(2 * INTERVAL))
+    for kind in ("at once", "after a restart", "another time"):
+        world.ledger = chain.truncated(INTERVAL + 2)
+        world.swarm_store.keep_instead(world.ledger)
+        assert (await world.snapshots.best(certified_only=True)).round == INTERVAL
+        world.others.clear()
+        if kind == "after a restart":
+            world.start()
+        world.ledger = chain
+        world.swarm_store.keep_instead(world.ledger)
+        with trio.fail_after(10):
+            found = await world.snapshots.best(certified_only=True)
+        assert found.round == 2 * INTERVAL
+        assert all(world.store.has(content_id(part)) for part in data)
+
+
+async def test_what_a_left_chain_needed_goes_with_the_next_snapshot(world: World) -> None:
+    world.grow_to(2 * INTERVAL + 2)
+    left = [await world.own(INTERVAL), await world.own(2 * INTERVAL)]
+    world.ledger = world.ledger.truncated(INTERVAL + 2)
+    world.swarm_store.keep_instead(world.ledger)
+    await world.snapshots.best(certified_only=True)
+    assert all(map(world.has, left))
+    world.grow_to(3 * INTERVAL)
+    await world.own(3 * INTERVAL)
+    assert [world.has(entry) for entry in left] == [True, False]
 
 
 async def test_a_snapshot_stays_while_somebody_fetches_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 import trio.testing
 from distro_node.node.control import screen
 from distro_node.node.control.screen import Curves, screen_text, show_screen
-from distro_node.node.control.terminal import plain, size_text, sparkline
+from distro_node.node.control.terminal import size_text, sparkline
 from distro_node.node.network.scopes import open_scope
 from distro_node.node.telemetry.status import (
     EventStatus,
@@ -172,6 +173,18 @@ async def test_a_terminal_is_drawn_on_and_given_back(
     assert output.rfind("\x1b[?25h") > output.rfind("\x1b[?25l")
 
 
+async def test_a_terminal_that_is_gone_ends_no_node(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    console = Console(file=Gone(), force_terminal=True, width=80, height=24)
+    monkeypatch.setattr(screen, "Console", lambda **_: console)
+    await show([TRAINING, after(18, 2.9)])
+
+
 def test_sizes() -> None:
     assert [size_text(n) for n in (0, 999, 1000, 12_345, 3_060_000, 999_999, 4.8e9, 5e15)] == [
         "0 B", "999 B", "1 kB", "12.3 kB", "3.06 MB", "1 MB", "4.8 GB", "5000.0 TB",
@@ -186,7 +199,3 @@ def test_sparklines() -> None:
     assert sparkline([float("nan"), 1.0, float("inf"), 2.0], 10) == "▁█"
     assert len(sparkline(list(range(1000)), 24)) == 24
     assert sparkline(list(range(1000)), 24) == "".join(sorted(sparkline(list(range(1000)), 24)))
-
-
-def test_plain_text_has_no_commands() -> None:
-    assert plain("a\x1b[2Jb\nc") == "a·[2Jb·c"

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from statuses import SWARM, TRAINING, UNREACHABLE
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+# Private here: `_leave`: what a command does, without a socket.
+
 MIDNIGHT = datetime(2026, 3, 1)
 
 

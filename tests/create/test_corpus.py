@@ -1,23 +1,36 @@
-"""From files to shards: which files, which part is held out, and that no token is lost."""
+"""From sources to shards: which files, which part is held out, who has which share, and what is kept
+when it is interrupted."""
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
-from distro_node.node.create import corpus
-from distro_node.node.create.corpus import Corpus, Piece, find_files, mixed, split, write_shards
-from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
+from distro_node.node.create import dealing, tokenising
+from distro_node.node.create import workers as worker_processes
+from distro_node.node.create.columns import Columns
+from distro_node.node.create.corpus import Corpus, end_tokens, find_sources, read_corpus
+from distro_node.node.create.files import Source, find_files
+from distro_node.node.create.manifest_file import DataTable, ManifestFile, WeightedTable
+from distro_node.node.create.parts import Parts, Position, Tally
+from distro_node.node.create.shards import ShardWriter
+from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer, Tokenizer
+from distro_node.node.create.workers import workers
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.protocol.wire.blobs import decode_blob_list
-from distro_node.protocol.wire.manifest import ShardSpec
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.protocol.wire.blobs import CHUNK_BYTES, decode_blob_list
+from distro_node.protocol.wire.manifest import ScheduleSpec, ShardSpec
+
+END = 256
+TEXT = "a line of text number {}\nand another one\n"
 
 
 def write(root: Path, **files: str | bytes) -> Path:
@@ -28,12 +41,59 @@ def write(root: Path, **files: str | bytes) -> Path:
     return root
 
 
-def names(files: Sequence[tuple[Path, object]]) -> list[str]:
-    return [str(name) for _, name in files]
+def rows(file: Path, texts: Sequence[str]) -> Path:
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return file
 
 
-def text_of(pieces: Sequence[Piece]) -> bytes:
-    return b"".join(piece.path.read_bytes()[piece.start : piece.end] for piece in pieces)
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
+    """Bytes as tokens, and one more that ends a document."""
+    import tokenizers
+
+    library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
+    library.add_special_tokens(["<|endoftext|>"])
+    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    library.save(str(file))
+    return FileTokenizer(file)
+
+
+class Founder:
+    """Makes corpora out of what lies in a folder."""
+
+    def __init__(self, root: Path, tokenizer: Tokenizer) -> None:
+        self.root = root
+        self.tokenizer = tokenizer
+        self.data = DataDir(root / "data")
+        self.data.create()
+        self.heard: list[tuple[str, int, int]] = []
+
+    def read(self, *sources: WeightedTable, rounds: int = 1000, **options: Any) -> Corpus:
+        table: dict[str, Any] = {"sequence_length": 16, "source": sources}
+        file = ManifestFile(
+            name="x",
+            model={},
+            data=DataTable(**(table | options)),
+            schedule=ScheduleSpec(total_rounds=rounds, warmup_rounds=0),
+        )
+        found = find_sources(file, self.root / "run.toml", ())
+        end = end_tokens(file.data, self.tokenizer, self.root / "run.toml")
+        return read_corpus(file, found, self.tokenizer, end, self.data, self._hear)
+
+    def stored(self, corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens to train on and those held out."""
+        store = BlobStore(self.data.blobs)
+        shards, heldout = corpus.store(store, self._hear)
+        width = self.tokenizer.token_bytes
+        return tokens_of(store, shards, width), tokens_of(store, [heldout], width)
+
+    def _hear(self, what: str, done: int, total: int) -> None:
+        self.heard.append((what, done, total))
+
+
+@pytest.fixture
+def founder(tmp_path: Path, tokenizer: FileTokenizer) -> Founder:
+    return Founder(tmp_path, tokenizer)
 
 
 def tokens_of(store: BlobStore, shards: Sequence[ShardSpec], width: int) -> np.ndarray:
@@ -47,231 +107,434 @@ def tokens_of(store: BlobStore, shards: Sequence[ShardSpec], width: int) -> np.n
     return np.frombuffer(data, f"<u{width}")
 
 
-class WideBytes:
-    """Bytes as tokens of another width."""
+def documents_in(tokens: np.ndarray) -> list[str]:
+    parts = np.split(tokens, np.flatnonzero(tokens == END) + 1)
+    return [bytes(part[part != END].astype(np.uint8)).decode() for part in parts if len(part)]
 
-    vocabulary = 256
-    definition = b"{}"
 
-    def __init__(self, width: Literal[1, 2, 4]) -> None:
-        self.token_bytes: Literal[1, 2, 4] = width
-
-    def encode(self, text: bytes) -> np.ndarray:
-        return np.frombuffer(text, np.uint8)
+def source(*paths: str, **options: Any) -> WeightedTable:
+    return WeightedTable(paths=paths, **options)
 
 
 # --- finding files -------------------------------------------------------------------------------
 
 
-def test_directories_are_searched_and_files_taken(tmp_path: Path) -> None:
+def find(*places: Path, **options: Any) -> tuple[list[str], dict[str, int]]:
+    files, skipped = find_files(Source(name="s", places=places, **options))
+    return [str(file.name) for file in files], {
+        reason: count for reason, (count, _) in skipped.reasons.items()
+    }
+
+
+def test_what_a_folder_holds_is_found_and_the_rest_is_named(tmp_path: Path) -> None:
     root = write(
         tmp_path / "a",
-        b_txt="1",
-        a_txt="2",
-        sub__c_md="3",
-        sub__d_py="4",
+        b_TXT="1",
+        a_md="2",
+        sub__c_jsonl="{}",
+        sub__d_py_gz="4",
         empty_txt="",
         _hidden_txt="5",
         _git__x_txt="6",
+        e_jpg="7",
+        f_bin="8",
     )
-    single = write(tmp_path, one_bin="7") / "one.bin"
-    assert names(find_files([root, single], ["*.txt", "*.md"])) == [
-        "a.txt",
-        "b.txt",
-        "sub/c.md",
-        "one.bin",
-    ]
-    assert names(find_files([root], ["sub/*"])) == ["sub/c.md", "sub/d.py"]
-
-
-def test_a_file_counts_once(tmp_path: Path) -> None:
-    write(tmp_path, a_txt="1")
-    (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
-    assert names(find_files([tmp_path / "a.txt", tmp_path, tmp_path], ["*.txt"])) == ["a.txt"]
+    single = write(tmp_path, one_odd="7") / "one.odd"
+    names, skipped = find(root, single, single)
+    assert names == ["a.md", "b.TXT", "sub/c.jsonl", "sub/d.py.gz", "one.odd"]
+    assert skipped == {
+        "hidden": 2,
+        "of no known ending": 1,
+        "empty": 1,
+        'possibly arrays of tokens, which count with format = "tokens"': 1,
+        "named a second time": 1,
+    }
+    assert find(root, include=("sub/*",))[0] == ["sub/c.jsonl", "sub/d.py.gz"]
+    assert find(root, include=("*.TXT", "*.PY"))[0] == ["b.TXT", "sub/d.py.gz"]
+    assert find(root, exclude=("sub/*",))[0] == ["a.md", "b.TXT"]
+    assert find(root, format="text")[0] == ["a.md", "b.TXT", "e.jpg", "sub/d.py.gz"]
 
 
 @pytest.mark.parametrize(
     ("paths", "words"),
-    [([], "no path was given"), (["none"], "no file or directory"), (["."], "patterns: *.txt")],
+    [
+        ([], "no path was given"),
+        (["none"], "there is no file or directory"),
+        (["."], "1 of no known ending (a.jpg); 1 empty (empty.txt)"),
+        (["void"], "there is nothing at all"),
+    ],
 )
-def test_missing_text_is_told(tmp_path: Path, paths: list[str], words: str) -> None:
-    write(tmp_path, a_md="1", empty_txt="")
+def test_missing_text_is_told_with_what_there_is(
+    tmp_path: Path, paths: list[str], words: str
+) -> None:
+    write(tmp_path, a_jpg="1", empty_txt="")
+    (tmp_path / "void").mkdir()
     with pytest.raises(UserError) as caught:
-        find_files([tmp_path / path for path in paths], ["*.txt"])
+        find(*(tmp_path / path for path in paths))
     assert caught.value.code == ExitCode.DATA_MISSING
     assert words in caught.value.problem
+
+
+# --- documents, their ends, and their order ------------------------------------------------------
+
+
+def test_documents_stay_whole_with_an_end_token_each(founder: Founder) -> None:
+    texts = [TEXT.format(number) for number in range(2000)]
+    write(founder.root, a_txt="a file\n", b_txt="another file\n")
+    rows(founder.root / "c.jsonl", texts)
+    corpus = founder.read(paths=("a.txt", "b.txt", "c.jsonl"), include=None)
+    training, heldout = (documents_in(side) for side in founder.stored(corpus))
+    assert sorted(training + heldout) == sorted([*texts, "a file\n", "another file\n"])
+    assert len(heldout) == pytest.approx(100, rel=0.5)
+    assert corpus.summary.documents == 2002
+    assert corpus.summary.tokens == len(founder.stored(corpus)[0])
+    assert corpus.samples == (corpus.summary.tokens - 1) // 16
+
+
+def test_the_same_text_makes_the_same_corpus_wherever_it_lies(
+    tmp_path: Path, tokenizer: FileTokenizer
+) -> None:
+    made = []
+    for name in ("here", "there"):
+        founder = Founder(tmp_path / name, tokenizer)
+        for number in range(50):
+            write(founder.root / "texts", **{f"{number}_txt": TEXT.format(number) * 50})
+        made.append(founder.stored(founder.read(paths=("texts",))))
+    assert all(np.array_equal(*sides) for sides in zip(*made, strict=True))
+
+
+def test_mixing_puts_something_of_everything_everywhere(
+    founder: Founder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three long books: each part of the result has some of each."""
+    monkeypatch.setattr(dealing, "_PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr(tokenising, "_SECTION_BYTES", 1 << 11)
+    for number in range(3):
+        lines = "".join(f"{number} {line:06}\n" for line in range(20_000))
+        write(founder.root, **{f"book{number}_txt": lines})
+    corpus = founder.read(paths=("book0.txt", "book1.txt", "book2.txt"))
+    training, heldout = founder.stored(corpus)
+    text = bytes(training[training != END].astype(np.uint8)).decode()
+    for start in range(0, len(text) - 40_000, 40_000):
+        window = text[start : start + 40_000].splitlines()[1:-1]
+        assert {line[0] for line in window} == {"0", "1", "2"}
+    # No line is lost or cut.
+    both = text + bytes(heldout[heldout != END].astype(np.uint8)).decode()
+    assert len(both.splitlines()) == 60_000
+    assert {len(line) for line in both.splitlines()} == {8}
+
+
+def test_no_piece_is_without_an_end_where_attention_stops_there(
+    founder: Founder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dealing, "_PIECE_BYTES", 1 << 10)
+    monkeypatch.setattr(tokenising, "_SECTION_BYTES", 1 << 9)
+    write(founder.root, a_txt="".join(f"{line:07}\n" for line in range(5000)))
+    corpus = founder.read(paths=("a.txt",), attention="document")
+    pieces = list(corpus.training.dealt(corpus.shares, corpus.end, True, lambda _: None))
+    assert len(pieces) > 20
+    assert all(piece[-1] == END for piece in pieces)
+
+
+def test_end_tokens(founder: Founder, tmp_path: Path, tokenizer: FileTokenizer) -> None:
+    file = tmp_path / "run.toml"
+
+    def ends(tokenizer: Tokenizer, **options: Any) -> tuple[int, ...]:
+        return end_tokens(DataTable(sequence_length=16, **options), tokenizer, file)
+
+    assert ends(tokenizer) == (END,)
+    assert ends(tokenizer, document_end="") == ()
+    assert ends(tokenizer, document_end="<|endoftext|>") == (END,)
+    assert ends(ByteTokenizer()) == ()
+    assert ends(ByteTokenizer(), document_end="<e>") == tuple(b"<e>")
+    assert ends(ByteTokenizer(), document_end="\0", attention="document") == (0,)
+    plain = tmp_path / "plain.json"
+    plain.write_bytes(ByteTokenizer().definition)
+    for wrong, options, words in (
+        (FileTokenizer(plain), {}, "says no token that ends a document"),
+        (tokenizer, {"document_end": "</s>"}, "is no token of"),
+        (ByteTokenizer(), {"attention": "document"}, "needs a document_end that is one token"),
+    ):
+        with pytest.raises(UserError, match=words) as caught:
+            ends(wrong, **options)
+        assert caught.value.code == ExitCode.MANIFEST
+    # What stands beside the tokenizer says it, too.
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "A"}}')
+    assert ends(FileTokenizer(plain)) == (65,)
 
 
 # --- holding out ---------------------------------------------------------------------------------
 
 
-def many(tmp_path: Path, count: int) -> list[tuple[Path, Path]]:
-    rng = random.Random(1)
-    root = write(tmp_path, **{f"f{i:03}_txt": rng.randbytes(500).hex() for i in range(count)})
-    return [(root / f"f{i:03}.txt", Path(f"f{i:03}.txt")) for i in range(count)]
-
-
-def test_many_files_are_split_by_content_wherever_they_lie(tmp_path: Path) -> None:
-    files = many(tmp_path, 400)
-    parts = split(files, (), 0.1)
-    assert sum(piece.size for piece in parts.heldout) == pytest.approx(40_000, rel=0.5)
-    assert all(piece.start == 0 and piece.last for piece in (*parts.heldout, *parts.training))
-    held = {piece.path.name for piece in parts.heldout}
-    assert held.isdisjoint(piece.path.name for piece in parts.training)
-    for path, _ in files:
-        path.rename(path.with_name(f"renamed-{path.name}"))
-    moved = [(path.with_name(f"renamed-{path.name}"), name) for path, name in files]
-    again = split(moved[::-1], (), 0.1)
-    assert {piece.path.name.removeprefix("renamed-") for piece in again.heldout} == held
-
-
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_few_files_each_give_their_end(tmp_path: Path, count: int) -> None:
-    files = [(path, path.name) for path, _ in many(tmp_path, count)]
-    for path, _ in files:
-        path.write_text("".join(f"line {number}\n" for number in range(1000)))
-    parts = split([(path, Path(name)) for path, name in files], (), 0.1)
-    assert len(parts.training) == len(parts.heldout) == count
-    for before, after in zip(parts.training, parts.heldout, strict=True):
-        assert before.end == after.start
-        assert text_of([after]).startswith(b"line ")
-        assert after.size == pytest.approx(0.1 * (before.size + after.size), rel=0.01)
-        assert (before.last, after.last) == (False, True)
+def test_a_few_documents_each_give_their_end(founder: Founder, count: int) -> None:
+    lines = "".join(f"line {number}\n" for number in range(5000))
+    for number in range(count):
+        write(founder.root, **{f"{number}_txt": lines})
+    corpus = founder.read(
+        paths=tuple(f"{n}.txt" for n in range(count)), heldout_fraction=0.1, document_end=""
+    )
+    training, heldout = (bytes(each.astype(np.uint8)).decode() for each in founder.stored(corpus))
+    assert len(heldout) == pytest.approx(0.1 * count * len(lines), rel=0.01)
+    assert heldout.count("line 4999\n") == count
+    assert training.count("line 0\n") == count
+    assert sorted((training + heldout).splitlines()) == sorted(lines.splitlines() * count)
 
 
-@settings(max_examples=100)
-@given(st.text(min_size=1, max_size=300), st.floats(0.0001, 0.5))
-def test_a_cut_never_loses_text_nor_splits_a_character(
-    tmp_path_factory: pytest.TempPathFactory, text: str, fraction: float
-) -> None:
-    file = tmp_path_factory.mktemp("cut") / "a.txt"
-    file.write_bytes(text.encode())
-    parts = split([(file, Path("a.txt"))], (), fraction)
-    assert text_of([*parts.training, *parts.heldout]).decode() == text
-    for piece in (*parts.training, *parts.heldout):
-        text_of([piece]).decode()
-
-
-def test_files_can_be_held_out_by_name(tmp_path: Path) -> None:
-    files = [(tmp_path / name, Path(name)) for name in ("train.txt", "valid.txt")]
-    for path, _ in files:
-        path.write_text("x")
-    parts = split(files, ["valid*"], 0.1)
-    assert [piece.path.name for piece in parts.training] == ["train.txt"]
-    assert [piece.path.name for piece in parts.heldout] == ["valid.txt"]
-    for patterns in (["none*"], ["*.txt"]):
-        with pytest.raises(UserError) as caught:
-            split(files, patterns, 0.1)
+def test_files_can_be_held_out_by_name(founder: Founder) -> None:
+    write(founder.root / "t", train_txt="training " * 50, valid_txt="validation " * 50)
+    training, heldout = founder.stored(founder.read(paths=("t",), heldout=("VALID*",)))
+    assert documents_in(training) == ["training " * 50]
+    assert documents_in(heldout) == ["validation " * 50]
+    for patterns in (("none*",), ("*.txt",)):
+        with pytest.raises(UserError, match="heldout") as caught:
+            founder.read(paths=("t",), heldout=patterns)
         assert caught.value.code == ExitCode.DATA_MISSING
 
 
-# --- mixing --------------------------------------------------------------------------------------
+def test_equal_documents_are_left_out_on_request_and_counted(
+    founder: Founder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dealing, "_HASHES_AT_ONCE", 100)
+    monkeypatch.setattr(tokenising, "_SECTION_BYTES", 256)
+    texts = [TEXT.format(number) * (1 + number % 30) for number in range(400)]
+    rows(founder.root / "a.jsonl", texts)
+    rows(founder.root / "b.jsonl", [*texts[100:200], "only here\n"])
+    corpus = founder.read(source("a.jsonl"), source("b.jsonl"), deduplicate=True)
+    made = [text for side in founder.stored(corpus) for text in documents_in(side)]
+    assert sorted(made) == sorted([*texts, "only here\n"])
+    assert [each.duplicates for each in corpus.summary.sources] == [0, 100]
+    assert corpus.summary.documents == 401
+    twice = founder.read(source("a.jsonl"), source("b.jsonl"))
+    assert sum(len(documents_in(side)) for side in founder.stored(twice)) == 501
 
 
-def test_mixing_loses_nothing_and_puts_something_of_everything_everywhere(tmp_path: Path) -> None:
-    """Three books and many notes: each part of the result has some of each."""
-    pieces = []
+# --- weights -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "rounds", "times"),
+    [
+        # All of the large one is wanted: the small one repeats.
+        ((0.5, 0.5), 10**9, (1.0, 8.0)),
+        # The run needs less than that.
+        ((0.5, 0.5), 400, (None, None)),
+        # And never less than it takes for one to be used up.
+        ((3.0, 1.0), 1, (None, 1.0)),
+        ((0.9, 0.1), 10**9, (1.125, 1.0)),
+    ],
+)
+def test_each_source_has_its_share_to_within_a_percent(
+    founder: Founder,
+    weights: tuple[float, float],
+    rounds: int,
+    times: tuple[float | None, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dealing, "_PIECE_BYTES", 1 << 11)
+    rows(founder.root / "a.jsonl", [f"A {number:05}" * 10 for number in range(8000)])
+    rows(founder.root / "b.jsonl", [f"b {number:05}" * 10 for number in range(1000)])
+    corpus = founder.read(
+        source("a.jsonl", weight=weights[0], name="large"),
+        source("b.jsonl", weight=weights[1], name="small"),
+        rounds=rounds,
+    )
+    training, heldout = founder.stored(corpus)
+    for side in (training, heldout):
+        capital = np.count_nonzero(side == ord("A")) / np.count_nonzero(
+            (side == ord("A")) | (side == ord("b"))
+        )
+        assert capital == pytest.approx(weights[0] / sum(weights), rel=0.01)
+    for each, expected in zip(corpus.summary.sources, times, strict=True):
+        if expected is not None:
+            assert each.times == pytest.approx(expected, rel=0.05)
+    if rounds == 400:
+        assert len(training) == pytest.approx(400 * 32 * 16, rel=0.01)
+    # Everywhere, not only over all.
+    parts = np.array_split(training, 4)
+    shares = [np.mean(part == ord("A")) for part in parts]
+    assert max(shares) == pytest.approx(min(shares), rel=0.35)
+    said = list(corpus.summary.lines())
+    assert any("times in an epoch" in line for line in said)
+
+
+def test_weights_are_for_all_sources_or_none() -> None:
+    with pytest.raises(ValueError, match="have a weight, or none has"):
+        DataTable(sequence_length=16, source=(source("a", weight=1.0), source("b")))
+    with pytest.raises(ValueError, match="belongs into each"):
+        DataTable(sequence_length=16, source=(source("a"),), text="body")
+
+
+# --- bad rows ------------------------------------------------------------------------------------
+
+
+def test_bad_rows_are_counted_named_and_limited(founder: Founder) -> None:
+    file = rows(founder.root / "a.jsonl", [TEXT.format(number) for number in range(300)])
+    with file.open("a") as more:
+        more.write('{"text": 1}\n{"txt": ""}\n{"text": ""}\n{"text": "end"}\n')
+    with pytest.raises(UserError) as caught:
+        founder.read(paths=("a.jsonl",))
+    assert caught.value.code == ExitCode.DATA_MISSING
+    assert "a.jsonl, line 301: the row" in caught.value.problem
+    assert "max_bad" in caught.value.remedy
+    report = json.loads((founder.data.logs / "create.json").read_text())
+    assert report["bad_rows"][0]["line"] == 301
+    with pytest.raises(UserError, match="2 rows are bad, and max_bad is 1"):
+        founder.read(paths=("a.jsonl",), max_bad=1)
+    corpus = founder.read(paths=("a.jsonl",), max_bad=2)
+    (read,) = corpus.summary.sources
+    assert (read.read.bad, read.read.empty, read.read.documents) == (2, 1, 301)
+    assert [(file, line) for file, line, _ in read.read.bad_rows] == [
+        ("a.jsonl", 301),
+        ("a.jsonl", 302),
+    ]
+    assert any("a.jsonl, line 302" in line for line in corpus.summary.lines())
+
+
+# --- interruption, memory, workers ---------------------------------------------------------------
+
+
+def test_an_interrupted_run_goes_on_where_it_was(
+    founder: Founder, monkeypatch: pytest.MonkeyPatch, tokenizer: FileTokenizer
+) -> None:
+    monkeypatch.setattr(tokenising, "_PART_BYTES", 20_000)
+    monkeypatch.setattr(tokenising, "_BATCH_BYTES", 5_000)
+    texts = [TEXT.format(number) for number in range(3000)]
+    rows(founder.root / "a.jsonl", texts[:1700])
+    rows(founder.root / "b.jsonl", texts[1700:])
+    whole = founder.stored(founder.read(paths=("a.jsonl", "b.jsonl")))
+    for parts in list(founder.data.making.iterdir()):
+        Parts(parts, tokenizer.token_bytes).remove()
+
+    encoded: list[int] = []
+    limits = [0]
+    encode = FileTokenizer.encode
+
+    def counting(self: FileTokenizer, batch: Sequence[bytes]) -> list[np.ndarray]:
+        encoded.append(len(batch))
+        if sum(encoded) > limits[0]:
+            raise KeyboardInterrupt
+        return encode(self, batch)
+
+    monkeypatch.setattr(FileTokenizer, "encode", counting)
+    for limit in (1200, 1500):
+        limits[0] = limit
+        encoded.clear()
+        with pytest.raises(KeyboardInterrupt):
+            founder.read(paths=("a.jsonl", "b.jsonl"))
+    limits[0] = 4000
+    encoded.clear()
+    again = founder.read(paths=("a.jsonl", "b.jsonl"))
+    assert sum(encoded) < 1500
+    assert again.summary.documents == 3000
+    assert all(np.array_equal(*sides) for sides in zip(whole, founder.stored(again), strict=True))
+    assert founder.heard[-1][1] == founder.heard[-1][2]
+
+
+def test_a_part_that_was_not_finished_is_made_again(tmp_path: Path) -> None:
+    parts = Parts(tmp_path / "p", 2)
+    sections = np.zeros(1, dealing.SECTION)
+    sections["tokens"] = 3
     for number in range(3):
-        book = tmp_path / f"book{number}"
-        book.write_bytes(b"".join(b"%d %06d\n" % (number, line) for line in range(400_000)))
-        pieces.append(Piece(book, 0, book.stat().st_size, True))
-    for number in range(40):
-        note = tmp_path / f"note{number}"
-        note.write_bytes(b"note %d" % number)
-        pieces.append(Piece(note, 0, note.stat().st_size, True))
-    parts = mixed(pieces)
-    assert len(parts) > 150
-    assert sorted(text_of(parts)) == sorted(text_of(pieces))
-    # In the order of their places, the parts of each file are the file; the last one ends it.
-    for piece in pieces:
-        own = sorted((p for p in parts if p.path == piece.path), key=lambda part: part.start)
-        assert text_of(own) == text_of([piece])
-        assert [part.last for part in own] == [False] * (len(own) - 1) + [True]
-        assert all(text_of([part]).endswith(b"\n") for part in own[:-1])
-    for first in range(0, len(parts) - 50, 50):
-        assert len({part.path for part in parts[first : first + 50] if part.size > 100}) == 3
-    assert mixed(pieces) == parts
-    assert mixed([]) == []
+        parts.add(sections, [np.arange(3)], Tally(documents=1), Position(items=number + 1))
+    assert Parts(tmp_path / "p", 2).position == Position(items=3)
+    (tmp_path / "p" / "000002.tokens").write_bytes(b"x")
+    assert Parts(tmp_path / "p", 2).position == Position(items=2)
+    (tmp_path / "p" / "000001.json").write_bytes(b"[]")
+    again = Parts(tmp_path / "p", 2)
+    assert (again.position, again.tally.documents) == (Position(items=1), 1)
 
 
-def test_text_without_lines_is_mixed_by_characters(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    file.write_text("ä" * 300_000)
-    parts = mixed([Piece(file, 0, 600_000, True)])
-    assert len(parts) > 4
-    assert "".join(text_of([part]).decode() for part in parts) == "ä" * 300_000
+def test_files_that_have_changed_are_read_anew(founder: Founder) -> None:
+    file = rows(founder.root / "a.jsonl", [TEXT.format(number) for number in range(300)])
+    founder.read(paths=("a.jsonl",))
+    before = {path.name for path in founder.data.making.iterdir()}
+    status = file.stat()
+    rows(file, [TEXT.format(number + 100) for number in range(300)])
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    corpus = founder.read(paths=("a.jsonl",))
+    assert TEXT.format(399) in [d for side in founder.stored(corpus) for d in documents_in(side)]
+    assert before.isdisjoint(path.name for path in founder.data.making.iterdir())
+
+
+def test_workers_give_what_one_process_gives(
+    founder: Founder, tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [[f"batch {n} text {i} ä".encode() for i in range(n % 7)] for n in range(40)]
+    monkeypatch.setattr(worker_processes, "cores", lambda: 2)
+    with workers(tokenizer, None) as pool:
+        got = []
+        for number, batch in enumerate(batches):
+            pool.give(number, batch)
+            got += pool.take()
+        got += pool.take(all=True)
+    assert [tag for tag, _ in got] == list(range(40))
+    for batch, (_, encoded) in zip(batches, got, strict=True):
+        assert [each.tolist() for each in encoded] == [
+            each.tolist() for each in (tokenizer.encode(batch) if batch else [])
+        ]
+
+
+def test_a_worker_that_is_killed_is_told(
+    tokenizer: FileTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import multiprocessing
+
+    monkeypatch.setattr(worker_processes, "cores", lambda: 1)
+    with workers(tokenizer, None) as pool:
+        (process,) = multiprocessing.active_children()
+        process.kill()
+        process.join()
+
+        def give_twice() -> None:
+            pool.give(0, [b"text"])
+            pool.give(1, [b"text"])
+
+        with pytest.raises(UserError, match="was ended from outside"):
+            give_twice()
+    assert multiprocessing.active_children() == []
+
+
+def test_memory_does_not_grow_with_the_text(
+    founder: Founder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenising, "_PART_BYTES", 1 << 18)
+    monkeypatch.setattr(tokenising, "_BATCH_BYTES", 1 << 16)
+    peaks = []
+    line = "x" * 990
+    for megabytes in (2, 8):
+        rows(founder.root / "a.jsonl", [f"{number} {line}" for number in range(1000 * megabytes)])
+        founder.tokenizer = ByteTokenizer()
+        tracemalloc.start()
+        corpus = founder.read(paths=("a.jsonl",))
+        for side, shares in (
+            (corpus.training, corpus.shares),
+            (corpus.heldout, corpus.heldout_shares),
+        ):
+            assert sum(len(p) for p in side.dealt(shares, (), False, lambda _: None)) > 0
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0] + (1 << 20)
 
 
 # --- shards --------------------------------------------------------------------------------------
-
-
-def stored(
-    tmp_path: Path, pieces: Sequence[Piece], width: Literal[1, 2, 4] = 1, end: str = ""
-) -> tuple[BlobStore, list[ShardSpec]]:
-    store = BlobStore(tmp_path / "blobs")
-    return store, write_shards(pieces, WideBytes(width), end, store, lambda _: None)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_shards_hold_every_token_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: Literal[1, 2, 4]
 ) -> None:
-    monkeypatch.setattr(corpus, "SHARD_BYTES", 2 * corpus.CHUNK_BYTES)
-    content = random.Random(2).randbytes(5 * corpus.CHUNK_BYTES // width + 77)
-    file = tmp_path / "a"
-    file.write_bytes(content)
-    store, shards = stored(tmp_path, [Piece(file, 3, len(content), True)], width)
-    assert len(shards) == 3
-    assert tokens_of(store, shards, width).astype(np.uint8).tobytes() == content[3:]
+    from distro_node.node.create import shards as module
 
-
-def test_the_end_of_a_file_is_marked_and_of_a_cut_is_not(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    file.write_bytes(b"abcdef")
-    pieces = [Piece(file, 0, 3, False), Piece(file, 3, 6, True)]
-    store, shards = stored(tmp_path, pieces, end="<e>")
-    assert tokens_of(store, shards, 1).tobytes() == b"abcdef<e>"
-
-
-def test_progress_is_counted_in_bytes(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    file.write_bytes(b"x\n" * 2_000_000)
-    seen: list[int] = []
+    monkeypatch.setattr(module, "SHARD_BYTES", 2 * CHUNK_BYTES)
+    content = np.frombuffer(random.Random(2).randbytes(5 * CHUNK_BYTES // width + 77), np.uint8)
     store = BlobStore(tmp_path / "blobs")
-    write_shards([Piece(file, 0, 4_000_000, True)], WideBytes(1), "", store, seen.append)
-    assert sum(seen) == 4_000_000
-    assert len(seen) > 2
-
-
-def test_a_file_that_shrinks_meanwhile_is_told(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    file.write_bytes(b"abc")
-    with pytest.raises(UserError, match="became shorter"):
-        stored(tmp_path, [Piece(file, 0, 9, True)])
-
-
-@settings(max_examples=60)
-@given(text=st.text(st.sampled_from("a\né€😀"), max_size=60), block=st.integers(4, 20))
-def test_blocks_end_where_characters_do(
-    tmp_path_factory: pytest.TempPathFactory, text: str, block: int
-) -> None:
-    folder = tmp_path_factory.mktemp("blocks")
-    file = folder / "a"
-    data = text.encode()
-    file.write_bytes(data)
-    seen: list[bytes] = []
-
-    class Recording(WideBytes):
-        def encode(self, text: bytes) -> np.ndarray:
-            text.decode()
-            seen.append(text)
-            return super().encode(text)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "_BLOCK_BYTES", block)
-        piece = Piece(file, 0, len(data), True)
-        write_shards([piece], Recording(1), "", BlobStore(folder / "b"), lambda _: None)
-    assert b"".join(seen) == data
+    writer = ShardWriter(store, width)
+    for start in range(0, len(content), 1_000_003):
+        writer.add(content[start : start + 1_000_003])
+    shards = writer.finish()
+    assert len(shards) == 3
+    assert np.array_equal(tokens_of(store, shards, width), content)
 
 
 # --- tokenizers ----------------------------------------------------------------------------------
@@ -280,14 +543,15 @@ def test_blocks_end_where_characters_do(
 def test_byte_tokens_are_the_bytes(tmp_path: Path) -> None:
     tokenizer = ByteTokenizer()
     everything = bytes(range(256))
-    assert tokenizer.encode(everything).tobytes() == everything
+    assert tokenizer.encode([everything])[0].tobytes() == everything
     # The definition that travels with the swarm says the same to the library.
     file = tmp_path / "tokenizer.json"
     file.write_bytes(tokenizer.definition)
     described = FileTokenizer(file)
     assert (described.vocabulary, described.token_bytes) == (256, 1)
     text = "Zeile\n\tπ ≈ 3, 😀\u00ad\x7f\x00 end"
-    assert described.encode(text.encode()).tolist() == list(text.encode())
+    assert described.encode([text.encode()])[0].tolist() == list(text.encode())
+    assert np.array_equal(described.line_ends(), tokenizer.line_ends())
     import tokenizers
 
     library = tokenizers.Tokenizer.from_str(tokenizer.definition.decode())
@@ -302,7 +566,8 @@ def test_a_tokenizers_own_cutting_and_padding_is_switched_off(tmp_path: Path) ->
     library.enable_padding(length=9)
     file = tmp_path / "tokenizer.json"
     library.save(str(file))
-    assert FileTokenizer(file).encode(b"a longer text").tolist() == list(b"a longer text")
+    text = b"a longer text"
+    assert FileTokenizer(file).encode([text])[0].tolist() == list(text)
 
 
 @pytest.mark.parametrize(("tokens", "width"), [(256, 1), (257, 2), (65_536, 2), (65_537, 4)])
@@ -316,7 +581,7 @@ def test_tokens_are_as_wide_as_they_must_be(tmp_path: Path, tokens: int, width: 
     library.save(str(file))
     tokenizer = FileTokenizer(file)
     assert (tokenizer.vocabulary, tokenizer.token_bytes) == (tokens, width)
-    assert tokenizer.encode(f"w1 w{tokens - 1}".encode()).tolist() == [1, tokens - 1]
+    assert tokenizer.encode([f"w1 w{tokens - 1}".encode()])[0].tolist() == [1, tokens - 1]
 
 
 def test_a_tokenizer_that_cannot_be_used_is_told(tmp_path: Path) -> None:
@@ -330,15 +595,5 @@ def test_a_tokenizer_that_cannot_be_used_is_told(tmp_path: Path) -> None:
         assert str(file) in caught.value.problem
 
 
-def test_text_that_is_not_utf8_is_told(tmp_path: Path) -> None:
-    definition = tmp_path / "tokenizer.json"
-    definition.write_bytes(ByteTokenizer().definition)
-    file = tmp_path / "a.txt"
-    file.write_bytes(b"fine\n\xff\n")
-    pieces = Corpus(training=[Piece(file, 0, 7, True)], heldout=[]).training
-    with pytest.raises(UserError) as caught:
-        write_shards(
-            pieces, FileTokenizer(definition), "", BlobStore(tmp_path / "b"), lambda _: None
-        )
-    assert caught.value.code == ExitCode.DATA_MISSING
-    assert str(file) in caught.value.problem
+def test_columns_are_text_by_default() -> None:
+    assert Columns(None, None).names == ("text",)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from distro_node.node.create.manifest_file import ManifestFile, read_manifest_file
 from distro_node.node.create.model_config import complete_model, read_checkpoint_config
+from distro_node.node.create.rates import rate_warning
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.protocol.wire.manifest import ScheduleSpec
 from distro_node.protocol.wire.structure import StructureError
@@ -43,7 +45,7 @@ def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
     file = read(tmp_path, SMALL)
     assert (file.name, file.seed, file.fault_model) == ("small", 0, "byzantine")
     assert file.model == LLAMA
-    assert file.data.tokenizer == "bytes"
+    assert file.data.tokenizer is None
     assert file.optimizer.top_k == 8
     assert file.admission.policy == "open"
 
@@ -139,6 +141,35 @@ def test_the_large_example_is_what_it_says(checkout: Path) -> None:
     )
     assert file.schedule.total_rounds << 22 == pytest.approx(105e9, rel=0.01)
     assert file.optimizer.weight_decay == 0.1
+
+
+def test_the_other_large_example_differs_in_what_it_says(checkout: Path) -> None:
+    one, other = (shipped(f"llama-1.2b{name}.toml", checkout) for name in ("", "-psyche"))
+    assert (other.optimizer.top_k, other.optimizer.momentum) == (4, 0.995)
+    assert other.optimizer.preconditioner == "none"
+    assert replace(other, name=one.name, optimizer=one.optimizer) == one
+    rates = {rate_warning(file.schedule, round(1.2046e9)) for file in (one, other)}
+    assert rates == {None}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rate", "words"),
+    [
+        (139_584, 8e-3, None),
+        (918_656, 6e-3, None),
+        (10_000_000, 2e-3, None),
+        (10_000_000, 5e-2, "is above"),
+        (1_204_000_000, 1e-2, "about 0.0004"),
+        (1_204_000_000, 1e-5, "is below"),
+        (10**12, 4e-4, None),
+    ],
+)
+def test_rates_far_from_what_was_found_are_told(
+    parameters: int, rate: float, words: str | None
+) -> None:
+    warning = rate_warning(ScheduleSpec(peak=rate), parameters)
+    assert (warning is None) == (words is None)
+    assert words is None or words in (warning or "")
 
 
 # --- the model's configuration -------------------------------------------------------------------

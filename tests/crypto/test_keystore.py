@@ -33,6 +33,8 @@ from distro_node.crypto.keystore import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+# Private here: `_stretch`, `_write`: memory that is not to be had, and a disk that loses bytes.
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 GOLDEN_PASSPHRASE = "correct horse"
 GOLDEN_IDENTITY = Identity.from_seed(bytes(range(32)))
@@ -177,6 +179,98 @@ def test_too_little_memory_is_no_wrong_passphrase(
     error = error_for(golden_sealed, GOLDEN_PASSPHRASE)
     assert type(error) is KeystoreError
     assert "32 MiB" in error.remedy
+
+
+def test_too_little_memory_makes_no_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(keystore, "_stretch", fail)
+    with pytest.raises(KeystoreError, match="not enough memory") as caught:
+        create_identity(path, "secret")
+    assert "128 MiB" in caught.value.remedy
+    assert list(path.parent.iterdir()) == []
+
+
+# Files of earlier versions, whose passphrase is cheaper to guess
+
+
+def settings_of(path: Path) -> tuple[int, int, int]:
+    key = json.loads(path.read_text())["key"]
+    return key["n"], key["r"], key["p"]
+
+
+def test_what_is_written_today_is_as_dear_to_guess_as_advised(path: Path) -> None:
+    create_identity(path, "secret")
+    assert settings_of(path) == (2**17, 8, 1)
+
+
+def test_an_earlier_file_opens_and_is_written_anew(golden_sealed: Path) -> None:
+    before = golden_sealed.read_bytes()
+    assert settings_of(golden_sealed) == (2**15, 8, 1)
+    assert type(error_for(golden_sealed, "wrong")) is WrongPassphrase
+    assert golden_sealed.read_bytes() == before
+    assert load_identity(golden_sealed, GOLDEN_PASSPHRASE).seed == GOLDEN_IDENTITY.seed
+    after = golden_sealed.read_bytes()
+    assert settings_of(golden_sealed) == (2**17, 8, 1)
+    assert stat.S_IMODE(golden_sealed.stat().st_mode) == 0o600
+    assert [entry.name for entry in golden_sealed.parent.iterdir()] == ["identity.key"]
+    # Once, and for good.
+    assert load_identity(golden_sealed, GOLDEN_PASSPHRASE).seed == GOLDEN_IDENTITY.seed
+    assert golden_sealed.read_bytes() == after
+    assert type(error_for(golden_sealed, "wrong")) is WrongPassphrase
+
+
+def test_a_link_to_an_earlier_file_stays_a_link(golden_sealed: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(golden_sealed)
+    load_identity(link, GOLDEN_PASSPHRASE)
+    assert link.is_symlink()
+    assert settings_of(golden_sealed)[0] == 2**17
+
+
+@pytest.mark.parametrize("step", ["fchmod", "fsync", "replace", "geteuid", "memory", "content"])
+def test_an_earlier_file_that_cannot_be_written_anew_stays(
+    golden_sealed: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def scrypt(*, n: int, **options: Any) -> Scrypt:
+        if n > 2**15:
+            raise MemoryError
+        return Scrypt(n=n, **options)
+
+    if step == "memory":
+        monkeypatch.setattr(keystore, "Scrypt", scrypt)
+    elif step == "geteuid":
+        # Somebody else's: root looks at a user's node.
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    elif step == "content":
+        monkeypatch.setattr(keystore, "_write", lambda path, content: put(path, content[:-9]))
+    else:
+        monkeypatch.setattr(os, step, fail)
+    before = golden_sealed.read_bytes()
+    assert load_identity(golden_sealed, GOLDEN_PASSPHRASE).seed == GOLDEN_IDENTITY.seed
+    assert golden_sealed.read_bytes() == before
+    assert [entry.name for entry in golden_sealed.parent.iterdir()] == ["identity.key"]
+
+
+@pytest.mark.parametrize("step", ["fchmod", "fsync", "replace", "unlink"])
+def test_a_kill_while_an_earlier_file_is_written_anew_costs_nothing(
+    golden_sealed: Path, step: str
+) -> None:
+    script = (
+        "import os, signal, sys\n"
+        "from distro_node.crypto.keystore import load_identity\n"
+        f"os.{step} = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"load_identity(sys.argv[1], {GOLDEN_PASSPHRASE!r})\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(golden_sealed)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    for entry in golden_sealed.parent.iterdir():
+        assert stat.S_IMODE(entry.stat().st_mode) == 0o600
+    assert load_identity(golden_sealed, GOLDEN_PASSPHRASE).seed == GOLDEN_IDENTITY.seed
 
 
 # Creating: whole or not at all, and never over something

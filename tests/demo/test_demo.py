@@ -143,7 +143,7 @@ def test_last_words_are_for_people(tmp_path: Path) -> None:
         assert program.code == ExitCode.BAD_SWARM_ID
         assert any(line.startswith("error: ") for line in program.last_words())
         program.log.write_text('{"level": "info", "message": "one\\u001b[2J"}\nnot JSON\n[1]\n')
-        assert program.last_words() == ["info: one·[2J", "not JSON", "[1]"]
+        assert program.last_words() == ["info: one\\x1b[2J", "not JSON", "[1]"]
 
 
 # Histories

@@ -54,7 +54,7 @@ top_k = {top_k}
 [schedule]
 peak = 4e-3
 warmup_rounds = 2
-total_rounds = 100000
+total_rounds = {total_rounds}
 
 [rounds]
 sequences = {sequences}
@@ -246,6 +246,7 @@ class Swarm:
         top_k: int = 8,
         sequences: int = 12,
         overlap: bool = False,
+        total_rounds: int = 100_000,
         places: Mapping[str, Place] | None = None,
     ) -> None:
         """`places` says where nodes run, and `bootstrap`; on loopback if it does not say."""
@@ -267,6 +268,7 @@ class Swarm:
                 top_k=top_k,
                 sequences=sequences,
                 overlap=str(overlap).lower(),
+                total_rounds=total_rounds,
             )
         )
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import trio
-from distro_node.crypto.envelope import Envelope, open_envelope, sign
+from distro_node.crypto.envelope import Envelope, EnvelopeError, open_envelope, sign
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node.network.discovery.introductions import Introducer
@@ -24,7 +24,7 @@ from distro_node.node.network.exchange.blobs import PROTOCOL as BLOB_PROTOCOL
 from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.sync import ask_any
+from distro_node.node.sync import ask_any, catch_up
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL
 from distro_node.protocol.wire.encoding import encode
@@ -85,13 +85,18 @@ class Tamperer:
 
     async def follow(self) -> None:
         """Catch up with the ledger, and learn the current fingerprint from the others' words."""
-        found = await ask_any(self.network, self.manifest, len(self.ledger), set)
-        if found is None:
-            return
-        for decided in found[1].entries():
-            self.ledger.append(decided)
+        before = len(self.ledger)
+        # Carefully: there may be another liar, with a chain of its own.
+        await catch_up(
+            *(self.network, self.manifest, self.ledger),
+            keep=lambda entry: None,
+            keep_instead=lambda ledger: None,
+            report=lambda done, total: None,
+        )
+        if len(self.ledger) > before:
             self.fingerprint = None
-        for raw in found[1].envelopes:
+        found = await ask_any(self.network, self.manifest, len(self.ledger), set)
+        for raw in found[1].envelopes if found is not None else ():
             message = decode_message(open_envelope(raw, swarm=self.manifest.swarm))
             if isinstance(message, Announcement) and message.parent == self.ledger.head:
                 self.fingerprint = message.fingerprint
@@ -178,8 +183,8 @@ async def main(link: str, seed: str, listen: str = "/ip4/127.0.0.1/tcp/0") -> No
             while True:
                 try:
                     await tamperer.run()
-                except (ProtocolError, RequestError):
-                    # Cut off in the middle of something: come again.
+                except (EnvelopeError, ProtocolError, RequestError):
+                    # Cut off in the middle of something, or lied to by another liar: come again.
                     await trio.sleep(0.5)
 
 

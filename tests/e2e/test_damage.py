@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 
 import pytest
+from distro_node.node.storage.swarm_store import LocalSnapshot, _listing
 from e2e.program import wait_for
 from e2e.support import Node, Swarm, check_agreement, wait_for_round
 
@@ -43,12 +43,8 @@ def test_a_node_with_wrong_parameters_loads_the_right_ones(swarm: Swarm, nodes: 
     second.program.kill()
     height = len(second.ledger())
     # The parameters of the very beginning take the place of the newest.
-    listed = {
-        "round": height - 1,
-        "blob": swarm.manifest.initial.hex(),
-        "size": 4 * swarm.manifest.elements,
-    }
-    (second.directory.root / "snapshots.json").write_text(json.dumps([listed]))
+    wrong = LocalSnapshot(height - 1, swarm.manifest.initial.hex(), 4 * swarm.manifest.elements)
+    (second.directory.root / "snapshots.json").write_bytes(_listing([wrong]))
     second.start()
     mine = wait_for(lambda: second.events("mismatch", second.peer), "the mismatch to be noticed")
     assert mine[0].round == height

@@ -61,6 +61,9 @@ from simulation.chain import FINGERPRINT, Chain, by_invitation, ticket, update_o
 from simulation.hostile import hostile, mutate_plain
 from simulation.swarm import identity
 
+# Private here: `_current`, `_presence`, `_pacing`: what a member takes for certified, silent or late
+# decides its votes and is told to nobody.
+
 E = TypeVar("E")
 LEASE = 6.0  # toy_manifest's lease_min_seconds
 

@@ -30,6 +30,8 @@ from distro_node.protocol.wire.messages import (
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import Swarm, toy_manifest
 
+# Private here: `_current`: who leads a slot is told to nobody.
+
 E = TypeVar("E")
 
 

@@ -29,6 +29,8 @@ from simulation.network import HOME
 from simulation.scenario import build, draw_scenario, run_seed
 from simulation.swarm import identity
 
+# Private here: `_current`: since when a round is ready is told of finished ones only.
+
 E = TypeVar("E")
 
 

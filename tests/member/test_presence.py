@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from distro_node.protocol.member.presence import Presence
-from distro_node.protocol.wire.messages import Leave
+from distro_node.protocol.wire.messages import Heartbeat, Leave
 from simulation.swarm import identity
 
 ME, A, B, STRANGER = (identity(index).peer for index in range(4))
@@ -64,12 +64,25 @@ def test_who_is_admitted_gives_everybody_a_whole_lease() -> None:
 
 def test_heartbeats_count_once(presence: Presence) -> None:
     """A dead member's heartbeats go on travelling."""
-    presence.beat(A, 7, 1.0)
-    presence.beat(A, 7, 19.0)
-    presence.beat(A, 6, 19.0)
+    presence.beat(A, Heartbeat(3, 7), 1.0)
+    presence.beat(A, Heartbeat(3, 7), 19.0)
+    presence.beat(A, Heartbeat(2, 6), 19.0)
     assert presence.last_heard(A) == 1.0
-    presence.beat(A, 8, 19.0)
+    presence.beat(A, Heartbeat(3, 8), 19.0)
     assert presence.last_heard(A) == 19.0
+
+
+def test_who_lost_its_numbers_is_heard_from_the_next_round_on(presence: Presence) -> None:
+    """Its clock was ahead, and then its disk was lost. What it said before still counts for nothing."""
+    ahead, right = 3600 << 20, 60 << 20
+    presence.beat(A, Heartbeat(3, ahead), 1.0)
+    presence.beat(A, Heartbeat(4, right), 5.0)
+    assert presence.last_heard(A) == 5.0
+    for replayed in (Heartbeat(3, ahead), Heartbeat(4, right), Heartbeat(4, right + 1)):
+        presence.beat(A, replayed, 19.0)
+    assert presence.last_heard(A) == 5.0
+    presence.beat(A, Heartbeat(5, right + 2), 20.0)
+    assert presence.last_heard(A) == 20.0
 
 
 def test_who_was_away_itself_blames_nobody(presence: Presence) -> None:
@@ -120,10 +133,10 @@ def test_leaves_last_as_long_as_the_membership(presence: Presence) -> None:
 
 
 def test_the_departed_are_forgotten(presence: Presence) -> None:
-    presence.beat(A, 9, 1.0)
+    presence.beat(A, Heartbeat(1, 9), 1.0)
     presence.lost(A, 1.0)
     presence.set_members([ME, B], 2.0)
     assert presence.missing(100.0) == set()
     presence.set_members([ME, A, B], 3.0)
-    presence.beat(A, 1, 4.0)
+    presence.beat(A, Heartbeat(1, 1), 4.0)
     assert presence.last_heard(A) == 4.0

@@ -26,6 +26,7 @@ from distro_node.protocol.member.states import (
     ballot_papers,
     diagrams,
 )
+from distro_node.protocol.wire.manifest import CLOSING_ROUNDS, ScheduleSpec
 from distro_node.protocol.wire.messages import BALLOT_KINDS
 from simulation.chain import FINGERPRINT, Chain
 from simulation.node import Node
@@ -40,10 +41,17 @@ class Stage:
     `unsure` ones do not know what they said before; with all updates there, they are ready at once.
     """
 
-    def __init__(self, state: MemberState, who: int, *, unsure: bool) -> None:
-        self.chain = Chain(4)
+    def __init__(
+        self, state: MemberState, who: int, *, unsure: bool = False, ends: bool = False
+    ) -> None:
+        """With `ends` the chain is that of a run that is over."""
+        schedule = ScheduleSpec(warmup_rounds=0, total_rounds=1) if ends else ScheduleSpec()
+        self.chain = Chain(4, schedule=schedule)
         self.chain.grow()
         self.other = self.chain.fork()
+        self.closing = {"updates": [], "snapshot": self.chain.snapshot(1)} if ends else {}
+        if ends:
+            self.end(self.chain)
         self.who = who
         self.steps: list[MemberState] = []
         recall = state == "recalling" or unsure
@@ -51,11 +59,17 @@ class Stage:
         if state == "applying":
             self.member.handle(Loaded(0, FINGERPRINT, None), 0.0)
         elif state != "loading":
-            self.member.handle(Loaded(1, FINGERPRINT, None), 0.0)
+            self.member.handle(Loaded(self.chain.round - 1, FINGERPRINT, None), 0.0)
         if state == "agreeing" or (state == "recalling" and unsure):
             self.gather()
         if state in ("leaving", "left"):
             self.member.handle(Goodbye(), 0.0)
+
+    def end(self, chain: Chain, **parts: Any) -> None:
+        """Decide the rounds in which nobody trains."""
+        chain.grow(**self.closing, **parts)
+        for _ in range(CLOSING_ROUNDS - 1):
+            chain.grow(updates=[])
 
     def gather(self) -> None:
         for peer in self.chain.membership.peers:
@@ -114,10 +128,17 @@ class Stage:
     def leaves(self) -> None:
         self.member.handle(Goodbye(), 0.0)
 
-    def changes_chains(self) -> None:
-        self.other.grow()
-        self.other.grow()
+    def changes_chains(self, **parts: Any) -> None:
+        if self.closing:
+            self.end(self.other, **parts)
+        else:
+            self.other.grow(**parts)
+            self.other.grow()
         self.member.handle(Rebased(self.other.ledger), 0.0)
+
+    def changes_to_one_that_expels(self) -> None:
+        if self.who != STRANGER:
+            self.changes_chains(evidence=(self.other.evidence(self.who),))
 
 
 EVENTS: list[Callable[[Stage], None]] = [
@@ -135,13 +156,24 @@ EVENTS: list[Callable[[Stage], None]] = [
     Stage.changes_chains,
 ]
 
+EVENTS_AT_END: list[Callable[[Stage], None]] = [
+    Stage.is_loaded,
+    Stage.is_loaded_late,
+    Stage.has_applied,
+    Stage.leaves,
+    Stage.changes_chains,
+    Stage.changes_to_one_that_expels,
+]
+
 
 def test_all_that_may_happen_in_every_state() -> None:
     seen: set[tuple[MemberState, MemberState]] = set()
-    for state, who, unsure, event in itertools.product(
-        get_args(MemberState), (1, STRANGER), (False, True), EVENTS
-    ):
-        stage = Stage(state, who, unsure=unsure)
+    states = [state for state in get_args(MemberState) if state != "finished"]
+    running = itertools.product(states, (1, STRANGER), (False, True), (False,), EVENTS)
+    at_end: list[MemberState] = ["loading", "applying", "finished", "leaving"]
+    over = itertools.product(at_end, (1, STRANGER), (False,), (True,), EVENTS_AT_END)
+    for state, who, unsure, ends, event in itertools.chain(running, over):
+        stage = Stage(state, who, unsure=unsure, ends=ends)
         steps: list[MemberState] = [stage.member.state]
         stage.steps = steps
         event(stage)

@@ -20,6 +20,8 @@ from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 from network.support import LOOPBACK, until
 
+# Private here: `_host`: a stranger keeps to none of a node's own bounds.
+
 GOSSIP = TProtocol("/meshsub/1.1.0")
 
 

@@ -13,6 +13,8 @@ from distro_node.node.network.addresses import circuit_through
 from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 
+# Private here: `_muxers`, `_connections`: streams that are left open show nowhere else.
+
 LOOPBACK = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 ECHO = "/test/echo/1"
 PATIENCE_SECONDS = 120.0

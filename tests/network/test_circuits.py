@@ -12,9 +12,13 @@ from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.circuits import HOP, STOP
 from distro_node.node.network.errors import DialError, RequestError
 from distro_node.node.network.network import Network
-from libp2p.relay.circuit_v2.pb.circuit_pb2 import Status, StopMessage
+from libp2p.relay.circuit_v2.pb.circuit_pb2 import HopMessage, Status, StopMessage
 from libp2p.relay.circuit_v2.utils import read_delimited_msg, write_delimited_msg
-from network.support import ECHO, relay_and, until
+from network.support import ECHO, relay_and, star, until
+
+# Private here: `_host`: a stranger keeps to none of a node's own bounds.
+# Private here: `_reservations`, `_open_stream`: a relay that holds a reservation for nobody, or that
+# leads elsewhere.
 
 
 def through(relay: Network, peer: Network) -> str:
@@ -172,3 +176,19 @@ async def test_garbage_at_a_relay_and_at_its_guests(garbage: bytes) -> None:
         await a.connect(through(relay, b))
         assert a.peer in relay.connected()
         assert b.peer in relay.connected()
+
+
+@pytest.mark.parametrize("words", [b"\xff" * 9 + b"\x7f", b"\xff" * 10, b"\5\xff\xff\xff\xff\xff"])
+async def test_a_relay_whose_answer_is_none_is_a_failed_reservation(words: bytes) -> None:
+    """As it was: a length of more than 64 bits ended the node that had asked."""
+
+    async def answer(stream: Any) -> None:
+        await read_delimited_msg(stream, HopMessage)
+        await stream.write(words)
+        await stream.close()
+
+    async with star(2) as (relay, guest):
+        relay._host.set_stream_handler(HOP, answer)
+        with pytest.raises(DialError, match="does not answer"):
+            await guest.circuits.reserve(relay.peer)
+        assert relay.peer in guest.connected()

@@ -18,6 +18,8 @@ from network.homes import Bootstrap, home
 from network.support import LOOPBACK, identity, networks, relayed_pair, until
 from prometheus_client import generate_latest
 
+# Private here: `_tried`: whether somebody has called at all shows nowhere else.
+
 SEED = 20
 
 
@@ -38,7 +40,7 @@ async def test_sixteen_nodes_in_any_order_are_one_swarm_however_late_the_bootstr
         homes = []
         for place, number in enumerate(numbers):
             if place == 8:
-                await until(lambda: all(each.introducer._attempts for each in homes))
+                await until(lambda: all(each.introducer._tried for each in homes))
                 await nursery.start(bootstrap.run)
             hidden = number % 8 == 0
             homes.append(await stack.enter_async_context(home(number, addresses, hidden=hidden)))

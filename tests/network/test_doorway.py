@@ -20,6 +20,9 @@ from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FO
 from network.hostile import hostile
 from network.support import ECHO, LOOPBACK, echo, identity, muxers, networks, star, until
 
+# Private here: `_waiting`: that nothing is left behind shows nowhere else.
+# Private here: `_write_frame`: frames that no node of ours would send.
+
 
 def test_whoever_waits_longest_where_most_come_from_gives_up() -> None:
     door, gone = Doorway(), []

@@ -19,6 +19,8 @@ from libp2p.pubsub.pb import rpc_pb2
 from network.support import PATIENCE_SECONDS, networks, until
 from trio.testing import MockClock
 
+# Private here: `_next_seqno`: the numbers of a hundred messages that are not sent.
+
 TOPIC = "/test/topic"
 
 

@@ -7,15 +7,21 @@ from typing import Any
 
 import pytest
 import trio
-from distro_node.node.network import gossip_router
+from distro_node.node.network import authors
 from distro_node.node.network.gossip_router import MAX_QUEUED_BYTES, MAX_QUEUED_MESSAGES, SendQueue
 from distro_node.node.network.network import Network
+from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.peer.envelope import seal_record
+from libp2p.peer.id import ID
 from libp2p.peer.peer_record import PeerRecord
+from libp2p.pubsub import pubsub
 from libp2p.pubsub.pb import rpc_pb2
-from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX
+from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX, signature_validator
 from network.hostile import hostile, invented
 from network.support import networks, star, until
+
+# Private here: `_host`: a stranger signs and stores what it likes.
+# Private here: `_check_back_off`: the library's, answered anew by ours.
 
 TOPIC = "swarm"
 
@@ -72,9 +78,7 @@ async def test_topics_that_are_not_ours_leave_nothing_behind() -> None:
         assert not any("x" * 100 in repr(table) for table in tables)
 
 
-async def test_a_prune_holds_for_an_hour_at_most_and_is_forgotten_then(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_prune_holds_for_an_hour_at_most_and_is_forgotten_then() -> None:
     async with networks(1) as (victim,), hostile(victim) as peer:
         await victim.subscribe(TOPIC, accept)
         rpc = rpc_pb2.RPC()
@@ -82,10 +86,28 @@ async def test_a_prune_holds_for_an_hour_at_most_and_is_forgotten_then(
         await peer.say(rpc)
         await peer.heard()
         router = victim.gossip.router
-        assert router.back_off[TOPIC][peer.id] <= time.time() + 3600
-        now = time.time()
-        monkeypatch.setattr(gossip_router.time, "time", lambda: now + 3700)
+        assert router.back_off[TOPIC][peer.id] <= trio.current_time() + 3600
+        assert router._check_back_off(peer.id, TOPIC)
+        router.back_off[TOPIC][peer.id] -= 3600
+        assert not router._check_back_off(peer.id, TOPIC)
         await until(lambda: TOPIC not in router.back_off)
+
+
+async def test_a_clock_that_was_ahead_leaves_nobody_alone_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: who was pruned while the clock was an hour ahead was left alone for an hour."""
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 3600)
+    async with networks(1) as (victim,), hostile(victim) as peer:
+        await victim.subscribe(TOPIC, accept)
+        rpc = rpc_pb2.RPC()
+        rpc.control.prune.add(topicID=TOPIC, backoff=20)
+        await peer.say(rpc)
+        await peer.heard()
+        router = victim.gossip.router
+        monkeypatch.setattr(time, "time", lambda: now)
+        assert 0 < router.back_off[TOPIC][peer.id] - trio.current_time() <= 20
 
 
 async def test_what_is_sent_again_has_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +185,18 @@ async def _goes_through(sender: Network, inbox: Any) -> None:
         assert await inbox.receive() == (sender.peer, b"heard")
 
 
+def signed(keys: Any, number: int) -> rpc_pb2.Message:
+    """The message of this number, as its author signs it."""
+    message = rpc_pb2.Message(
+        data=number.to_bytes(2, "big"), topicIDs=[TOPIC], seqno=number.to_bytes(8, "big")
+    )
+    message.from_id = ID.from_pubkey(keys.get_public_key()).to_bytes()
+    words = PUBSUB_SIGNING_PREFIX.encode() + message.SerializeToString()
+    message.key = keys.get_public_key().serialize()
+    message.signature = keys.sign(words)
+    return message
+
+
 async def test_a_peer_whose_clock_was_ahead_is_heard() -> None:
     """Its records carry the time; the library drops messages with an older one than the last."""
     heard: list[bytes] = []
@@ -172,12 +206,78 @@ async def test_a_peer_whose_clock_was_ahead_is_heard() -> None:
         for number, seconds in enumerate((10**10, 1)):
             record = PeerRecord(peer.id, [], seq=seconds * 10**9)
             envelope = seal_record(record, keys).marshal_envelope()
-            message = rpc_pb2.Message(
-                data=bytes([number]), topicIDs=[TOPIC], seqno=number.to_bytes(8, "big")
-            )
-            message.from_id = peer.id.to_bytes()
-            signed = PUBSUB_SIGNING_PREFIX.encode() + message.SerializeToString()
-            message.key = keys.get_public_key().serialize()
-            message.signature = keys.sign(signed)
+            message = signed(keys, number)
             await peer.say(rpc_pb2.RPC(publish=[message], senderRecord=envelope))
-        await until(lambda: heard == [b"\0", b"\1"])
+        await until(lambda: heard == [b"\0\0", b"\0\1"])
+
+
+@pytest.mark.parametrize("directly", [True, False])
+async def test_who_says_too_much_is_heard_at_the_pace_of_others(
+    directly: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: whatever one author said was verified and passed on by everybody to everybody."""
+    said, most, judged, verified = 300, 40, 0, 0
+    monkeypatch.setattr(authors, "_AT_ONCE", float(most))
+    monkeypatch.setattr(authors, "_PER_SECOND", 0.0)
+
+    def judge(sender: Any, data: bytes) -> None:
+        nonlocal judged
+        judged += len(data) == 2
+
+    def verify(message: Any) -> bool:
+        nonlocal verified
+        verified += len(message.data) == 2
+        return signature_validator(message)
+
+    async with star(2) as (victim, friend), hostile(victim) as peer:
+        inbox = await friend.subscribe(TOPIC, accept)
+        await victim.subscribe(TOPIC, judge)
+        await until(lambda: all(n.gossip.router.mesh.get(TOPIC) for n in (victim, friend)))
+        monkeypatch.setattr(pubsub, "signature_validator", verify)
+        keys: Any = peer.network._host.get_private_key()
+        if not directly:
+            # By one who passes on what another says.
+            keys = create_new_key_pair(bytes(32)).private_key
+        for number in range(said):
+            await peer.say(rpc_pb2.RPC(publish=[signed(keys, number)]))
+        await until(lambda: victim.traffic.rejected["too_many"] == said - most)
+        assert judged == most
+        # What reached the friend was verified there, too.
+        assert verified <= 2 * most if directly else verified >= said
+        await victim.publish(TOPIC, b"heard")
+        passed_on = 0
+        with trio.fail_after(30):
+            while (await inbox.receive())[1] != b"heard":
+                passed_on += 1
+        assert passed_on <= most
+        # Nobody is cut off for it, and all others are heard as ever.
+        assert peer.network.peer in victim.connected()
+        await _goes_through(victim, inbox)
+
+
+async def test_nobody_is_silenced_by_who_repeats_its_old_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever kept what an author said hours ago can send it again, faster than the author may speak."""
+    said, most = 60, 40
+    monkeypatch.setattr(authors, "_AT_ONCE", float(most))
+    monkeypatch.setattr(authors, "_PER_SECOND", 0.0)
+    old, fresh = 0, said.to_bytes(2, "big")
+
+    def judge(sender: Any, data: bytes) -> str | None:
+        nonlocal old
+        if data == fresh:
+            return None
+        old += 1
+        return "other_round"
+
+    async with star(1) as (victim,), hostile(victim) as peer:
+        inbox = await victim.subscribe(TOPIC, judge)
+        keys = create_new_key_pair(bytes(32)).private_key
+        for number in range(said):
+            await peer.say(rpc_pb2.RPC(publish=[signed(keys, number)]))
+        await until(lambda: old == said)
+        await peer.say(rpc_pb2.RPC(publish=[signed(keys, said)]))
+        with trio.fail_after(30):
+            assert (await inbox.receive())[1] == fresh
+        assert not victim.traffic.rejected["too_many"]

@@ -24,9 +24,11 @@ from distro_node.node.network.discovery.introductions import (
 )
 from distro_node.node.network.errors import BadAddress, RequestError
 from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
+from distro_node.node.network.hearsay import Scope, Word
 from distro_node.node.network.network import Network, open_network
 from distro_node.node.network.scopes import open_scope
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.numbering import Numbering
 from distro_node.protocol.wire.introductions import (
     IntroductionRequest,
     Registry,
@@ -35,6 +37,10 @@ from distro_node.protocol.wire.introductions import (
 )
 from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity, networks, star, until
+
+# Private here: `_remembered`, `_registry`, `_contact`, `_save`: what a node knows before it calls
+# anybody.
+# Private here: `_hear`, `_heard`: for how long a record is believed, which takes ten minutes to see.
 
 SWARM = SwarmId(bytes(range(32)))
 OTHER = SwarmId(bytes(32))
@@ -50,10 +56,16 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    number: int, bootstrap: list[str], known: Path | None = None, swarm: SwarmId = SWARM
+    number: int,
+    bootstrap: list[str],
+    known: Path | None = None,
+    swarm: SwarmId = SWARM,
+    numbering: Numbering | None = None,
 ) -> AsyncIterator[Node]:
     async with open_network(LOOPBACK, identity(number)) as network:
-        introducer = Introducer(network, identity(number), swarm, bootstrap, known)
+        introducer = Introducer(
+            network, identity(number), swarm, bootstrap, known, numbering=numbering
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(introducer.run)
             yield Node(network, introducer)
@@ -141,6 +153,51 @@ async def test_a_node_returns_by_the_peers_it_remembers(tmp_path: Path) -> None:
             await b.introducer.first_contact(20)
             assert b.network.connected() == {a.network.peer}
             assert not b.introducer.bootstrap_connected()
+
+
+@pytest.mark.parametrize("ahead", [3600, 30 * 86_400])
+@pytest.mark.parametrize("disk", ["kept", "lost"])
+async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
+    tmp_path: Path, ahead: int, disk: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it was: what it said of itself was refused by all, without a word, until that time came."""
+    now = 1_800_000_000
+    path = tmp_path / "starts"
+    bootstrap = Bootstrap()
+    async with trio.open_nursery() as nursery:
+        addresses = await nursery.start(bootstrap.run)
+        async with node(1, addresses) as other:
+            async with node(2, addresses, numbering=Numbering(path, clock=now + ahead)) as wrong:
+                me = wrong.network.peer
+                await until(lambda: me in other.introducer.records)
+                refused = other.introducer.records[me]
+            await until(lambda: me not in other.network.connected())
+            if disk == "lost":
+                path.unlink()
+            async with node(2, addresses, numbering=Numbering(path, clock=now + 60)) as right:
+                await until(lambda: other.introducer.records[me].number > refused.number)
+                here = tuple(right.network.addresses)
+                await until(lambda: other.introducer.records[me].addresses == here)
+                await until(lambda: me in other.network.connected())
+        bootstrap.scope.cancel()
+    told = [record for record in caplog.records if "newer record of this peer" in record.message]
+    assert len(told) == (1 if disk == "lost" else 0)
+
+
+async def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:
+    """As it was: each older record that was refused made the newer one last for another ten minutes."""
+    async with networks(1) as (network,):
+        introducer = Introducer(network, identity(1), SWARM)
+        newer, older = (
+            introductions.open_record(seal_record(identity(2), SWARM, [], number), SWARM)
+            for number in (3600, 60)
+        )
+        introducer._hear(newer, Word(None, Scope.WORLD))
+        then = introducer._heard[newer.peer].then
+        await trio.sleep(0.01)
+        introducer._hear(older, Word(None, Scope.WORLD))
+        assert introducer._heard[newer.peer].record == newer
+        assert introducer._heard[newer.peer].then == then
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ from network.homes import SWARM, home
 from network.support import identity, networks, until
 from zeroconf import ServiceStateChange
 
+# Private here: `_open`: nothing is told in the network that the tests run in.
+# Private here: `_followed`, `_contact`: what is followed, and whom it led to, shows nowhere else.
+
 ME, OTHER = identity(1).peer, identity(2).peer
 
 

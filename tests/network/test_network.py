@@ -30,6 +30,12 @@ from network.support import (
     until,
 )
 
+# Private here: `_host`, `_swarm`, `_wire`: peers of other programs, which have libp2p and not our
+# network; and its faults.
+# Private here: `_tell`: events that 300 real peers would take minutes to cause.
+# Private here: `_connections`, `_last_connect_attempt`, `_recent_disconnects`: what must not pile up
+# shows nowhere else.
+
 ECHO = "/test/echo/1"
 
 

@@ -97,3 +97,24 @@ async def test_nobody_is_asked_for_a_node_that_listens_on_loopback_alone(router:
     async with open_network(settings, identity(1)) as network:
         await Mapping(network, lambda: True).run()
     assert router.asked == 0
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        *("192.168.1.7", "10.0.0.1", "127.0.0.1", "169.254.1.1", "0.0.0.0", "224.0.0.1"),
+        *("255.255.255.255", "::1", "2606:2800::1", "", "somewhere", "7.7.0.1/p2p-circuit"),
+    ],
+)
+async def test_an_address_that_nobody_could_dial_is_told_to_nobody(
+    router: Router, lie: str
+) -> None:
+    router.outside = lie
+    async with open_network(EVERYWHERE, identity(1)) as network, trio.open_nursery() as nursery:
+        before = network.addresses
+        one = Mapping(network, lambda: True)
+        nursery.start_soon(one.run)
+        await until(lambda: bool(router.ports))
+        assert one.address is None
+        assert network.addresses == before
+        nursery.cancel_scope.cancel()

@@ -42,12 +42,12 @@ def address(number: int, port: int = 4001) -> str:
     return f"/ip4/192.0.2.1/tcp/{port}/p2p/{peer_text(identity(number).peer)}"
 
 
-def sealed(number: int, swarm: SwarmId = SWARM, time: int = 1_700_000_000) -> bytes:
-    return seal_record(identity(number), swarm, [address(number)], time)
+def sealed(peer: int, swarm: SwarmId = SWARM, number: int = 1_700_000_000) -> bytes:
+    return seal_record(identity(peer), swarm, [address(peer)], number)
 
 
-def record(number: int, swarm: SwarmId = SWARM, time: int = 1_700_000_000) -> PeerRecord:
-    return open_record(sealed(number, swarm, time), swarm)
+def record(peer: int, swarm: SwarmId = SWARM, number: int = 1_700_000_000) -> PeerRecord:
+    return open_record(sealed(peer, swarm, number), swarm)
 
 
 def test_a_record_says_who_where_and_when() -> None:
@@ -56,7 +56,7 @@ def test_a_record_says_who_where_and_when() -> None:
         peer=identity(1).peer,
         swarm=SWARM,
         addresses=(address(1),),
-        time=1_700_000_000,
+        number=1_700_000_000,
         sealed=sealed(1),
     )
 
@@ -113,10 +113,10 @@ def test_the_formats_are_frozen(checkout: Path) -> None:
 
 def test_newer_records_replace_older_ones() -> None:
     registry = Registry()
-    assert registry.add(record(1, time=10), now=0.0)
-    assert registry.add(record(1, time=11), now=1.0)
-    assert not registry.add(record(1, time=9), now=2.0)
-    assert [each.time for each in registry.records(SWARM, 2.0)] == [11]
+    assert registry.add(record(1, number=10), now=0.0) is None
+    assert registry.add(record(1, number=11), now=1.0) is None
+    assert registry.add(record(1, number=9), now=2.0) == record(1, number=11)
+    assert [each.number for each in registry.records(SWARM, 2.0)] == [11]
 
 
 def test_records_hold_for_a_while_and_swarms_are_apart() -> None:

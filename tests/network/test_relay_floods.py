@@ -28,6 +28,12 @@ from network.support import (
     until,
 )
 
+# Private here: `_host`, `_ask`: a stranger keeps to none of a node's own bounds.
+# Private here: `_reserve`, `_join`, `_address`: put in their place to count calls, and to make one
+# machine look like many houses.
+# Private here: `_reservations`, `_ends`, `_callers`, `_connections`: what must stay bounded, and be
+# given back, shows nowhere else.
+
 LIMITS = CircuitLimits(
     reservations=6,
     reservations_per_address=3,
@@ -77,7 +83,7 @@ async def flood(attacker: Network, relay: Network, others: list[PeerId]) -> None
             None,
         ):
             try:
-                stream = await attacker._requests.open_stream(relay.peer, HOP)
+                stream = await attacker.requests.open_stream(relay.peer, HOP)
                 if message is not None:
                     await write_delimited_msg(stream, message)
             except circuits.STREAM_FAILURES:
@@ -253,7 +259,7 @@ async def _torment(mallory: Network, target: Network, chance: random.Random) -> 
     """Open a stream of any kind and write garbage into it, if the target still lets us."""
     protocol = chance.choice([name for name in target._host.multiselect.handlers if name])
     with contextlib.suppress(RequestError, *circuits.STREAM_FAILURES):
-        stream = await mallory._requests.open_stream(target.peer, protocol)
+        stream = await mallory.requests.open_stream(target.peer, protocol)
         await stream.write(chance.randbytes(chance.randrange(1, 100)))
         await stream.reset()
 

@@ -30,6 +30,9 @@ from hypothesis import strategies as st
 from network.homes import Bootstrap
 from network.support import identity, networks, requests_open, until
 
+# Private here: `_scores`: offences below the limit show nowhere else.
+# Private here: `_kept`, `_close`: a relay that has forgotten all, and one that dies without a word.
+
 SWARM = SwarmId(bytes(32))
 UPDATE = bytes(range(256)) * 1000
 # What goes at once after a pause (`rates`).
@@ -333,13 +336,11 @@ async def test_what_a_relay_keeps_is_bounded(tmp_path: Path) -> None:
             assert await ask(announced(data, 0, round_)) == len(data)
         assert serving.held_bytes == 3 * 50_000
         assert await ask(announced(small[0], 0, 1)) == 0
-        assert serving.discarded == 0
         for number in range(3):
             data = bytes([number]) + UPDATE[1:]
             second.store.put(data)
             assert await ask(announced(data, 1, number)) == len(data)
-        assert serving.held_bytes <= limits.max_bytes_per_swarm
-        assert serving.discarded > 0
+        assert serving.held_bytes <= limits.max_bytes_per_swarm < 3 * len(UPDATE)
 
 
 async def test_what_is_too_large_or_from_somebody_absent_is_not_relayed(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from libp2p.stream_muxer.exceptions import MuxedStreamError
 from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE, YAMUX_HEADER_FORMAT
 from network.support import star
 
+# Private here: `_host`: a peer that opens a stream and never reads.
+
 KEY = 0x5A
 
 
@@ -295,7 +297,7 @@ async def test_nobody_looks_for_credit_on_a_real_connection() -> None:
             await trio.sleep_forever()
 
         b._host.set_stream_handler(TProtocol("/test/deaf"), never_read)
-        stream = await a._requests.open_stream(b.peer, "/test/deaf")
+        stream = await a.requests.open_stream(b.peer, "/test/deaf")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_write_in_vain, stream)
             with trio.fail_after(4):
@@ -319,7 +321,7 @@ async def test_a_read_that_is_cancelled_loses_nothing() -> None:
             return data
 
         b.serve("/test/1", answer, max_request=1, max_concurrent=1)
-        stream = await a._requests.open_stream(b.peer, "/test/1")
+        stream = await a.requests.open_stream(b.peer, "/test/1")
         await write_frame(stream, b"")
         got, cancelled = b"", 0
         while len(got) < 5 + len(data):

@@ -45,6 +45,10 @@ def test_tiny_transfers_say_nothing_and_the_table_is_bounded() -> None:
     known = Speeds()
     known.note(SLOW, 10, 0.001, 1)
     assert known.cost(SLOW, 0) == known.cost(NEW, 0)
-    for number in range(2 * speeds._MAX_PEERS):
-        known.note(PeerId(number.to_bytes(32, "big")), 1000, 1.0, 1)
-    assert len(known._rates) == speeds._MAX_PEERS
+    crowd = [PeerId(number.to_bytes(32, "big")) for number in range(2 * speeds.MAX_PEERS)]
+    known.note(FAST, 1_000_000, 1.0, 1)
+    for peer in crowd:
+        known.note(peer, 1000, 1.0, 1)
+        known.note(FAST, 1_000_000, 1.0, 1)
+    slow = [peer for peer in crowd if known.cost(peer, 0) > known.cost(NEW, 0)]
+    assert slow == crowd[-speeds.MAX_PEERS + 1 :]

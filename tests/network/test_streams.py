@@ -17,6 +17,9 @@ from distro_node.node.network.streams import read_frame, write_frame
 from libp2p.custom_types import TProtocol
 from network.support import ECHO, echo, muxers, requests_open, star, until
 
+# Private here: `_host`, `_write_lock`: a peer that opens a stream and says nothing, and a
+# connection that is stuck.
+
 
 async def ask(asker: Network, peer: PeerId) -> bytes:
     return await asker.request(peer, ECHO, b"x", max_response=100, timeout=1000, idle_timeout=1000)
@@ -162,7 +165,7 @@ async def test_who_asks_and_never_ends_the_question_is_forgotten(
         for seconds, more in ((0.05, b""), (1000.0, b"more than the question")):
             monkeypatch.setattr(streams, "_END_SECONDS", seconds)
             for _ in range(10):
-                stream = await a._requests.open_stream(b.peer, ECHO)
+                stream = await a.requests.open_stream(b.peer, ECHO)
                 await write_frame(stream, b"x")
                 assert await read_frame(stream, 10, 60) == b""
                 if more:

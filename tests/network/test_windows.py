@@ -19,6 +19,8 @@ from libp2p.stream_muxer.yamux.yamux import (
 )
 from network.support import ECHO, echo, muxers, star, until
 
+# Private here: `_host`, `_write_frame`: a peer that keeps to no window.
+
 DEAF = TProtocol("/test/deaf")
 
 

@@ -14,6 +14,8 @@ from distro_node.protocol.wire.membership import Membership
 from simulation.chain import Chain
 from simulation.swarm import identity
 
+# Private here: `_deals`: what is kept shows nowhere else.
+
 EVERYBODY = [identity(index).peer for index in range(40)]
 
 

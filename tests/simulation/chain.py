@@ -150,7 +150,11 @@ class Chain:
         if updates is None:
             contributors = set(self.membership.peers) - silent if self.round else set()
             updates = [self.update(peer) for peer in contributors]
-        due = snapshot_round(self.round, self.manifest.rounds.snapshot_interval)
+        interval, closing = (
+            self.manifest.rounds.snapshot_interval,
+            self.manifest.schedule.closing_round,
+        )
+        due = snapshot_round(self.round, interval, closing)
         settings: dict[str, Any] = {
             "round": self.round,
             "parent": self.ledger.head,
@@ -296,7 +300,9 @@ def compared(
     ours.binding = binding
     peer = ours.manifest.founder
     me = identity(who).peer
-    comparison = Comparison(ours, [peer], rests or Rests(), me=me, abandoned=abandoned)
+    comparison = Comparison(
+        ours, [peer], Rests() if rests is None else rests, me=me, abandoned=abandoned
+    )
     answering = theirs if callable(theirs) else answers(theirs)
     while not comparison.done:
         for question in comparison.questions(0.0):

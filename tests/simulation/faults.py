@@ -16,6 +16,8 @@ from distro_node.protocol.member.inputs import Goodbye
 
 from .node import Disk, Fuse, Node
 
+# Private here: `_replica`: a member whose memory went bad.
+
 if TYPE_CHECKING:
     from .swarm import Swarm
 

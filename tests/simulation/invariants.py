@@ -12,7 +12,7 @@
   and a skip, two updates for a round. It votes for what the slot's leader proposed, on its own chain.
 - *fork choice*: nobody changes to a chain that the rules put behind its own, as the oracle reads them.
 - *final*: of two records that are final, on whatever chain, one builds on the other, and no member
-  goes back behind one.
+  goes back behind one, or takes another for final than the definitions say.
 - *parameters*: honest members that applied the same record have the same parameters, and a record
   names the parameters before it.
 - *refund*: an update counts for its maker exactly if a record lists it, and nothing is lost.
@@ -49,6 +49,9 @@ from .letters import read
 from .oracle import Chains, Judgement, least_quorum
 from .samples import Samples
 from .toy import INITIAL
+
+# Private here: `_inbox`, `_mailbox`, `_bytes`, `_rounds`, `_current`, `_slots`, `_joins`, `_waiting`,
+# `_holdings`: what others can make a member keep is bounded inside it, table by table.
 
 if TYPE_CHECKING:
     from .node import Node
@@ -284,6 +287,19 @@ class Watch:
             self.decided_at[record.id] = now
             self._check_available(decided, judgement.needed)
         self._check_one_chain(node, record, where)
+        ledger = node.member.ledger
+        # But for whoever took more for final by a lease, or on the word of a link.
+        moved = any(note.kind == "moved_on" for note in node.notes)
+        known = self.chains.finality(record.id).final
+        if ledger.head == record.id and not moved and ledger.final_round != known:
+            raise Violation("final", f"{where}: it takes {ledger.final_round} for final", record.id)
+
+    def fetched(self, node: Node, decided: Decided) -> None:
+        """A node that starts adds an entry to its ledger, which it does not work on yet."""
+        if node.index not in self.liars:
+            self._check_entry(
+                decided, f"record {decided.record.round} fetched by node {node.index}"
+            )
 
     def rebased(self, node: Node, ledger: Ledger) -> None:
         """A node changes to another chain."""
@@ -453,7 +469,6 @@ class Watch:
         """Count what a member keeps of others."""
         member = node.member
         members = len(member.members)
-        # What a member keeps is nobody's business but this check's.
         mailbox = member._inbox._mailbox
         agreement = member._current.agreement
         counts = {

@@ -13,6 +13,7 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.protocol.chain.agreement import SLOT_WINDOW
 from distro_node.protocol.chain.ledger import Ledger, snapshot_round
+from distro_node.protocol.chain.sync import Answer
 from distro_node.protocol.member.effects import Effect, Publish, Train
 from distro_node.protocol.member.inputs import Goodbye
 from distro_node.protocol.member.round import Round
@@ -40,6 +41,9 @@ from .keys import identity
 from .letters import read
 from .node import Node
 
+# Private here: `_current`, `_replica`: a liar starts from what an honest member knows.
+# Private here: `_entries`, `_ids`: a chain that no ledger accepts.
+
 LIES = (
     "two proposals",
     "two votes",
@@ -63,6 +67,11 @@ LIES = (
     "deluge",
     "two sizes",
     "wrong size",
+    "solo rounds",
+    "slow answers",
+    "partial answers",
+    "false heights",
+    "false ids",
 )
 
 HISTORY = "another history"
@@ -74,6 +83,10 @@ CONSPIRACY = "conspiracy"
 # When the founder leaves, and how long its history gets.
 _LEAVES_AFTER = 8.0
 _FORGED_ROUNDS = 60
+# Rounds that a liar signs alone, at the end of its chain, and shows to whoever asks from then on.
+_SOLO_ROUNDS = 40
+# What slow liars take: longer than is waited for an offer, and longer than for anything.
+_SLOW_SECONDS = (4.0, 9.0, 15.0)
 
 # What a flooding liar says now and then, and what a deluge is: more than the bound for one member.
 _FLOOD = 6
@@ -103,6 +116,7 @@ class Liar(Node):
         self._poured = False
         self._copied: set[ContentId] = set()
         self._history: Ledger | None = None
+        self._solo: Ledger | None = None
         if HISTORY in self.tells:
             self.swarm.clock.after(_LEAVES_AFTER, self._rewrite)
 
@@ -165,10 +179,28 @@ class Liar(Node):
     def offers(self, asker: Node) -> Ledger:
         if self._history is not None:
             return self._history
+        if "solo rounds" in self.tells:
+            self._solo = self._solo or self._alone()
+            return self._solo or self.member.ledger
         false = self.tells & {"false chain", "stale certificate"}
         if not false or len(self.member.ledger) < 3:
             return self.member.ledger
         return self._false_chain("stale certificate" in false) or self.member.ledger
+
+    def twists(self, answer: Answer) -> Answer:
+        if "partial answers" in self.tells:
+            answer = dataclasses.replace(answer, at_hand=answer.at_hand[:1])
+        if "false heights" in self.tells and not answer.at_hand:
+            height = answer.height + self._chance.choice((1, 1000, 1 << 40))
+            answer = dataclasses.replace(answer, height=height)
+        if "false ids" in self.tells and self._chance.random() < 0.5:
+            ids = tuple(RecordId(content_id(record)) for record in answer.ids)
+            answer = dataclasses.replace(answer, ids=ids)
+        return answer
+
+    def dawdles(self) -> float:
+        slow = "slow answers" in self.tells
+        return self._chance.choice(_SLOW_SECONDS) if slow else 0.0
 
     # Lies
 
@@ -410,6 +442,35 @@ class Liar(Node):
         else:
             return checked
         return forged
+
+    def _alone(self) -> Ledger | None:
+        """Our chain and, after it, rounds that we sign alone, everybody else being called silent."""
+        fingerprint = self.member.fingerprint
+        if fingerprint is None or not (self.member.at_tip and self.member.is_member):
+            return None
+        ledger = self.member.ledger.truncated(self.member.round)
+        if len(ledger) < 4:
+            return None
+        for round_ in range(len(ledger), len(ledger) + _SOLO_ROUNDS):
+            membership = ledger.membership(round_)
+            others = [peer for peer in membership.peers if peer != self.peer]
+            due = snapshot_round(round_, self.swarm.manifest.rounds.snapshot_interval)
+            # Without updates the parameters stay what they are, so all of it could be applied.
+            record = Record(
+                round=round_,
+                parent=ledger.head,
+                fingerprint=fingerprint,
+                updates=(),
+                admitted=(),
+                departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
+                snapshot=self._snapshot_of(due, fingerprint) if due else None,
+            )
+            ballot = Ballot(round_, record.parent, 1, record.id, membership.mask(others))
+            signature = self.sign("finalize", encode(ballot)).signature
+            signed = SignedBallot(self.peer, ballot.silent, signature)
+            certificate = Certificate("finalize", round_, record.parent, 1, record.id, (signed,))
+            ledger.append(Decided(record, certificate))
+        return ledger
 
     def _rewrite(self) -> None:
         """Leave, and sign the rounds from 0 on once more, alone but for names that round 0 may need and

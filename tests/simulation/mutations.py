@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from distro_node.protocol.chain import agreement, certificates, comparing, finality, fork, ledger
+from distro_node.protocol.chain import (
+    agreement,
+    catching_up,
+    certificates,
+    comparing,
+    finality,
+    fork,
+    ledger,
+)
 from distro_node.protocol.chain.evidence import RULED_OUT
 from distro_node.protocol.member import fetching, mailbox, member, proposing, replica, round
 from distro_node.protocol.wire.membership import quorum
@@ -22,6 +30,9 @@ from .faults import Family
 from .liars import HISTORY
 from .oracle import judging_under
 from .scenario import Failure, Scenario, draw_scenario, run
+
+# Private here: `_vote`, `_supporters`, `_count`, `_lower`, `_take`: the very lines that are
+# broken on purpose.
 
 Patch = tuple[object, str, Any]
 """What to put where: the owner, the attribute, the new value."""
@@ -228,8 +239,8 @@ def _a_minority_makes_final() -> list[Patch]:
 def _who_is_silent_is_not_asked() -> list[Patch]:
     original = finality._supporters
 
-    def supporters(record: Any) -> Any:
-        contributors, witnesses, gone = original(record)
+    def supporters(record: Any, memberships: Any) -> Any:
+        contributors, witnesses, gone = original(record, memberships)
         return contributors, witnesses, (*gone, *(entry.peer for entry in record.departed))
 
     return [(finality, "_supporters", supporters)]
@@ -244,6 +255,20 @@ def _prefers_what_is_not_final() -> list[Patch]:
         return original(ours, other, since, **options)
 
     return [(module, "prefers", prefers) for module in (fork, comparing)]
+
+
+def _asks_for_a_head_for_ever() -> list[Patch]:
+    """As the daemon did: an entry that a peer alone has was taken for its proof, again and again."""
+    # The rule stands there.
+    original = catching_up.CatchingUp._take
+
+    def take(self: Any, peer: Any, question: Any, answer: Any) -> None:
+        if peer in self._heads and question.most == 1 and question.round >= len(self._ledger):
+            self._judge_head(peer, question, answer)
+        else:
+            original(self, peer, question, answer)
+
+    return [(catching_up.CatchingUp, "_take", take)]
 
 
 def _ignores_fingerprints() -> list[Patch]:
@@ -351,7 +376,7 @@ MUTATIONS = (
         _believes_one,
         "liars",
         10,
-        "certificate",
+        "available",
         ("false silence",),
     ),
     Mutation(
@@ -383,9 +408,17 @@ MUTATIONS = (
         "final",
         (HISTORY,),
     ),
-    Mutation("a minority makes records final", _a_minority_makes_final, "network", 40, "progress"),
-    Mutation("who is silent is not asked", _who_is_silent_is_not_asked, "network", 40, "progress"),
+    Mutation("a minority makes records final", _a_minority_makes_final, "network", 40, "final"),
+    Mutation("who is silent is not asked", _who_is_silent_is_not_asked, "network", 40, "final"),
     Mutation("what is final weighs nothing", _prefers_what_is_not_final, "network", 40, "progress"),
+    Mutation(
+        "a head is asked for again and again",
+        _asks_for_a_head_for_ever,
+        "liars",
+        20,
+        "progress",
+        ("false heights",),
+    ),
     Mutation(
         "fingerprints are not compared",
         _ignores_fingerprints,

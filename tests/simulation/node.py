@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Rests
-from distro_node.protocol.chain.ledger import Checkpoint, Ledger
+from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.replaying import choose_state
+from distro_node.protocol.chain.sync import Answer
 from distro_node.protocol.member.effects import (
     Apply,
     AskSync,
@@ -24,6 +26,7 @@ from distro_node.protocol.member.effects import (
     FetchUpdate,
     Fork,
     Keep,
+    KeepFinal,
     Note,
     Publish,
     Recall,
@@ -44,6 +47,7 @@ from distro_node.protocol.member.inputs import (
     UpdateHeld,
 )
 from distro_node.protocol.member.member import Member
+from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Decided, SnapshotEntry
 
@@ -58,6 +62,8 @@ APPLY_SECONDS = 0.05
 
 # A peer that does not answer is given up when its connection breaks.
 BROKEN_SECONDS = 4.0
+# After which who found nobody with a chain looks again.
+_AGAIN_SECONDS = 1.0
 # What arrives at a stopped process until its connections break, and no more than buffers hold.
 _BUFFERED = 2000
 
@@ -87,6 +93,8 @@ class Disk:
     made: set[ContentId] = field(default_factory=set)
     """The updates that this node computed."""
     snapshots: dict[int, SnapshotEntry] = field(default_factory=dict)
+    left: list[SnapshotEntry] = field(default_factory=list)
+    """Snapshots of the chain that was left last, until there is one of the chain that is followed."""
     salt: int = 0
     """Grows from start to start: no two updates of a node are the same."""
     checkpoint: Checkpoint | None = None
@@ -105,7 +113,24 @@ class Disk:
         self.blobs.difference_update(*(other.blobs for other in others))
         elsewhere = {entry for other in others for entry in other.snapshots.values()}
         self.snapshots = {r: e for r, e in self.snapshots.items() if e not in elsewhere}
+        self.left.clear()
         self.trainer = None
+
+    def has_snapshot(self, entry: SnapshotEntry) -> bool:
+        """Whether its bytes are there."""
+        return entry in (self.snapshots.get(entry.round), *self.left)
+
+    def leave_chain(self, better: Ledger) -> None:
+        """Put aside the snapshots that are not of the chain `better`."""
+
+        def of(entry: SnapshotEntry) -> bool:
+            after = entry.round + 1
+            return after < len(better) and better[after].record.snapshot == entry
+
+        entries = [self.snapshots[round_] for round_ in sorted(self.snapshots)]
+        self.snapshots = {entry.round: entry for entry in entries if of(entry)}
+        gone = [entry for entry in entries if not of(entry)]
+        self.left = [*gone[-2:], *filter(of, self.left)]
 
 
 class Node:
@@ -118,6 +143,8 @@ class Node:
         self.peer = self.identity.peer
         self.disk = disk or Disk()
         self.alive = True
+        self.starting = True
+        """Whether it still catches up: it hears nothing and answers nobody."""
         self.started_at = swarm.now
         self.training_seconds = swarm.training_seconds
         self.write_seconds = 0.0
@@ -128,7 +155,7 @@ class Node:
         self.fuse: Fuse | None = None
         self.died_of_fuse: Callable[[Node], None] = lambda node: None
         self._frozen = False
-        self._busy_until = 0.0
+        self.busy_until = 0.0
         self._inbox: list[Input] = []
         self._fetching = Fetching()
         self.rests = Rests()
@@ -144,7 +171,7 @@ class Node:
         self.disk.trainer = self.trainer
 
     def start(self) -> None:
-        """Read the disk, load the newest snapshot, begin to tick."""
+        """Read the disk, and catch up with the others before taking part."""
         disk = self.disk
         # Who has nothing comes by a link, from whoever is there.
         disk.checkpoint = disk.checkpoint or (None if disk.entries else self.swarm.checkpoint(self))
@@ -153,7 +180,13 @@ class Node:
         )
         for decided in self.disk.entries:
             ledger.append(decided)
-        self.member = Member(
+        # For whoever looks at it; it hears nothing yet.
+        self.member = self._new_member(ledger)
+        self._begun = ledger.anchored and (len(ledger) > 0 or self.peer == ledger.manifest.founder)
+        self._catch_up(ledger)
+
+    def _new_member(self, ledger: Ledger) -> Member:
+        return Member(
             manifest=self.swarm.manifest,
             me=self.peer,
             sign=self.sign,
@@ -163,6 +196,32 @@ class Node:
             # Its disk is new, or was lost; with its own words at hand it need not ask.
             recall=not self.disk.said,
         )
+
+    def _catch_up(self, ledger: Ledger) -> None:
+        if not self.alive:
+            return
+        catching_up = CatchingUp(ledger)
+
+        def keep() -> None:
+            if catching_up.rewound():
+                self.disk.entries.clear()
+            for decided in catching_up.drain():
+                self.swarm.watch.fetched(self, decided)
+                if not self.write("entry", self.disk.entries, decided):
+                    return
+
+        def done() -> None:
+            if (catching_up.found and ledger.anchored) or self._begun:
+                self._take_part(ledger)
+            else:
+                self.swarm.clock.after(_AGAIN_SECONDS, self._catch_up, ledger)
+
+        self.swarm.catch_up(self, catching_up, keep, done)
+
+    def _take_part(self, ledger: Ledger) -> None:
+        """Load the newest snapshot, begin to tick."""
+        self.starting = False
+        self.member = self._new_member(ledger)
         self.member.restore(self.disk.said, self.now)
         self.load(certified_only=False)
         # Clocks are not in step.
@@ -216,13 +275,13 @@ class Node:
 
     def tell(self, what: Input) -> None:
         """Tell the state machine something, when the process runs, and do what it asks for."""
-        if not self.alive:
+        if not self.alive or self.starting:
             return
         if self._frozen:
             if len(self._inbox) < _BUFFERED:
                 self._inbox.append(what)
-        elif self._busy_until > self.swarm.clock.now:
-            self.swarm.clock.at(self._busy_until, self.tell, what)
+        elif self.busy_until > self.swarm.clock.now:
+            self.swarm.clock.at(self.busy_until, self.tell, what)
         else:
             try:
                 effects = self.member.handle(what, self.now)
@@ -249,6 +308,14 @@ class Node:
     def offers(self, asker: Node) -> Ledger:
         """The chain that it shows to `asker`."""
         return self.member.ledger
+
+    def twists(self, answer: Answer) -> Answer:
+        """What it says in the place of an answer."""
+        return answer
+
+    def dawdles(self) -> float:
+        """How many seconds it lets who asks wait for an answer."""
+        return 0.0
 
     # What it does
 
@@ -289,7 +356,8 @@ class Node:
                     swarm.now, self.index, "decides", decided.record.round, decided.record.id
                 )
                 self.write("entry", self.disk.entries, decided)
-                self._keep_checkpoint()
+            case KeepFinal(checkpoint):
+                self.disk.checkpoint = checkpoint
             case AskSync(round_):
                 if not self._syncing:
                     self._syncing = True
@@ -313,11 +381,6 @@ class Node:
         """Send a message to everybody."""
         self.swarm.watch.published(self, envelope)
         self.swarm.gossip(self, envelope)
-
-    def _keep_checkpoint(self) -> None:
-        ledger, known = self.member.ledger, self.disk.checkpoint
-        if ledger.binding and ledger.final_round > (known.round if known is not None else -1):
-            self.disk.checkpoint = ledger.final
 
     def load(self, *, certified_only: bool) -> None:
         """Load an own snapshot that will do, or the newest certified one from somebody who has it."""
@@ -343,12 +406,7 @@ class Node:
         self.swarm.forks += 1
         self.swarm.watch.rebased(self, better)
         self.disk.entries = [better[number] for number in range(len(better))]
-        # Those of the chain that is left are of no use on this one.
-        self.disk.snapshots = {
-            round_: entry
-            for round_, entry in self.disk.snapshots.items()
-            if round_ + 1 < len(better) and better[round_ + 1].record.snapshot == entry
-        }
+        self.disk.leave_chain(better)
         self.swarm.trace.note(self.swarm.now, self.index, "rebases", len(better), better.head)
         self.tell(Rebased(better))
 
@@ -367,7 +425,7 @@ class Node:
         if self._burn("signed"):
             return False
         file.append(item)
-        self._busy_until = max(self._busy_until, self.swarm.now) + self.write_seconds
+        self.busy_until = max(self.busy_until, self.swarm.now) + self.write_seconds
         return not self._burn("written")
 
     def _burn(self, moment: str) -> bool:
@@ -385,9 +443,8 @@ class Node:
         if entry is None:
             self._loaded(-1, INITIAL, None)
             return
-        held = self.disk.snapshots.get(entry.round)
         parameters = self.swarm.snapshot(entry.blob)
-        if held == entry or self.swarm.has_snapshot(self, entry):
+        if self.disk.has_snapshot(entry) or self.swarm.has_snapshot(self, entry):
             self.disk.snapshots[entry.round] = entry
             self._loaded(entry.round, parameters, entry)
         else:
@@ -398,8 +455,11 @@ class Node:
         self.tell(Loaded(round_, parameters, entry))
 
     def _snapshot(self, round_: int) -> SnapshotEntry:
-        blob = content_id(b"snapshot" + self.parameters.to_bytes(8, "big"))
-        self.swarm.snapshots[blob] = self.parameters
+        return self._snapshot_of(round_, self.parameters)
+
+    def _snapshot_of(self, round_: int, parameters: int) -> SnapshotEntry:
+        blob = content_id(b"snapshot" + parameters.to_bytes(8, "big"))
+        self.swarm.snapshots[blob] = parameters
         return SnapshotEntry(round_, blob, 4 * self.swarm.manifest.elements)
 
     def _next_job(self) -> None:
@@ -444,6 +504,7 @@ class Node:
         if effect.snapshot_due:
             snapshot = self._snapshot(record.round)
             self.disk.snapshots[record.round] = snapshot
+            self.disk.left.clear()
         fingerprint = self.parameters
         self.swarm.watch.applied(self, record, fingerprint)
 

@@ -32,6 +32,8 @@ from .oracle import least_quorum
 from .swarm import Swarm
 from .toy import INITIAL, toy_manifest
 
+# Private here: `_pacing`: what a member learnt of the others' times is told to nobody.
+
 UPDATE_BYTES = 2_800_000
 """Of the 1.2B model."""
 FIBRE = Links(latency_min=0.01, latency_max=0.12, up=125e6, down=125e6)

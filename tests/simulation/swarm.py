@@ -13,13 +13,14 @@ from collections.abc import Callable
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Comparison
-from distro_node.protocol.chain.ledger import Checkpoint
 from distro_node.protocol.chain.sync import Answer, Question, answer_to, likely_first
 from distro_node.protocol.member.effects import FetchUpdate
 from distro_node.protocol.member.inputs import Connected, Disconnected, Recalled
+from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.manifest import Manifest
-from distro_node.protocol.wire.messages import Decided, SnapshotEntry
+from distro_node.protocol.wire.messages import SnapshotEntry
 
 from .clock import Clock
 from .invariants import Watch
@@ -121,7 +122,7 @@ class Swarm:
             node for node in self.alive if node is not guest and node.index not in self.watch.liars
         ]
         return next(
-            (node.member.ledger.final for node in honest if node.member.ledger.binding), None
+            (node.member.ledger.bound for node in honest if node.member.ledger.binding), None
         )
 
     def number(self, peer: PeerId | None) -> int | None:
@@ -147,7 +148,7 @@ class Swarm:
             deliveries = [(delay, index) for delay, index in deliveries if index in targets]
         self.trace.note(self.now, sender.index, "says", *self.describe_message(envelope))
         if deliveries:
-            begin = max(self.now, sender._busy_until)
+            begin = max(self.now, sender.busy_until)
             self.clock.at(begin + deliveries[0][0], self._deliver, envelope, begin, deliveries, 0)
 
     def describe_message(self, envelope: Envelope) -> tuple[object, ...]:
@@ -186,6 +187,8 @@ class Swarm:
         def answer(other: Node) -> None:
             if not other.alive or other.frozen or not self._connected(asker, other):
                 return
+            if other.starting:
+                return
             for envelope in other.member.messages(round_):
                 asker.deliver(envelope)
             waiting.discard(other.peer)
@@ -205,7 +208,28 @@ class Swarm:
         peers = [node.peer for node in near]
         ours = asker.member.ledger
         comparison = Comparison(ours, peers, asker.rests, me=asker.peer, abandoned=abandoned)
-        self._carry_out(asker, comparison, lambda: asker.compared(comparison.better_than(ours)))
+        self._carry_out(
+            asker,
+            comparison,
+            comparison.questions,
+            lambda: asker.compared(comparison.better_than(ours)),
+        )
+
+    def catch_up(
+        self,
+        asker: Node,
+        catching_up: CatchingUp,
+        keep: Callable[[], None],
+        done: Callable[[], None],
+    ) -> None:
+        """Bring a starting node's ledger up to what its peers have; `keep` follows each answer."""
+
+        def questions(now: float) -> list[Question]:
+            near = [o for o in self.alive if o is not asker and self._connected(asker, o)]
+            self.random.shuffle(near)
+            return catching_up.questions([node.peer for node in near], now)
+
+        self._carry_out(asker, catching_up, questions, done, keep)
 
     # Updates and snapshots
 
@@ -257,8 +281,7 @@ class Swarm:
     def has_snapshot(self, asker: Node, entry: SnapshotEntry) -> bool:
         """Whether somebody can give this snapshot to `asker`."""
         return any(
-            node.disk.snapshots.get(entry.round) == entry and self._connected(asker, node)
-            for node in self.alive
+            node.disk.has_snapshot(entry) and self._connected(asker, node) for node in self.alive
         )
 
     # Running
@@ -351,20 +374,24 @@ class Swarm:
         if not other.alive or other.frozen:
             self.clock.after(BROKEN_SECONDS, self._ask, asker, round_, others)
             return
-        _, size, entries, envelopes = self._knows(other, asker, Question(other.peer, round_))
+        if other.starting:
+            self._ask(asker, round_, others)
+            return
+        known, size, envelopes = self._knows(other, asker, Question(other.peer, round_))
 
         def arrive() -> None:
             asker.answered()
-            for entry in entries:
+            for entry in known.at_hand:
                 asker.deliver_decided(entry)
             for envelope in envelopes:
                 asker.deliver(envelope)
 
-        self.clock.at(self.network.transfer(other.index, asker.index, size, self.now), arrive)
+        when = self.network.transfer(other.index, asker.index, size, self.now)
+        self.clock.at(when + other.dawdles(), arrive)
 
     def _knows(
         self, other: Node, asker: Node, question: Question
-    ) -> tuple[Answer, int, list[Decided], list[Envelope]]:
+    ) -> tuple[Answer, int, list[Envelope]]:
         """What a node answers another, and what its answer comes to."""
         ledger, request = other.offers(asker), question.request(self.manifest.swarm)
         height, ids, rounds, envelopes = answer_to(request, ledger, other.member.messages)
@@ -372,9 +399,16 @@ class Swarm:
         size = sum(200 * (len(e.record.updates) + len(e.certificate.ballots)) for e in entries)
         size += sum(140 + len(envelope.body) for envelope in envelopes) + 32 * len(ids)
         self.network.other_bytes += size
-        return Answer(height, ids, size=size, at_hand=entries), size, entries, envelopes
+        return other.twists(Answer(height, ids, size=size, at_hand=entries)), size, envelopes
 
-    def _carry_out(self, asker: Node, machine: Comparison, done: Callable[[], None]) -> None:
+    def _carry_out(
+        self,
+        asker: Node,
+        machine: Comparison | CatchingUp,
+        questions: Callable[[float], list[Question]],
+        done: Callable[[], None],
+        after: Callable[[], None] = lambda: None,
+    ) -> None:
         """Ask what the machine wants to be asked, until it is done or its node dead."""
         ended = False
 
@@ -385,7 +419,7 @@ class Swarm:
             if asker.frozen:
                 self.clock.after(1.0, step)
                 return
-            for question in machine.questions(asker.now):
+            for question in questions(asker.now):
                 self._send(asker, question, take)
             if machine.done:
                 ended = True
@@ -402,6 +436,7 @@ class Swarm:
                 blame = machine.answered(peer, answer, asker.now)
                 if blame is not None:
                     self.reject(blame.reason)
+                after()
                 step()
 
         step()
@@ -420,9 +455,13 @@ class Swarm:
             if not other.alive or other.frozen or not self._connected(asker, other):
                 self.clock.after(BROKEN_SECONDS, take, question.peer, None)
                 return
-            known, size, _, _ = self._knows(other, asker, question)
+            if other.starting:
+                # It does not speak the protocol yet.
+                take(question.peer, None)
+                return
+            known, size, _ = self._knows(other, asker, question)
             when = self.network.transfer(other.index, asker.index, size, self.now)
-            self.clock.at(when, take, question.peer, known)
+            self.clock.at(when + other.dawdles(), take, question.peer, known)
 
         self.clock.after(self.network.latency(asker.index, other.index), answer)
 

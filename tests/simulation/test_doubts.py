@@ -36,6 +36,8 @@ def test_who_went_on_alone_is_followed_in_the_end(monkeypatch: pytest.MonkeyPatc
     swarm = Swarm(toy_manifest(start_members=4, fault_model="byzantine", collect_max_seconds=10.0))
     nodes = [swarm.add(index, kind=Idle if index == 3 else Node) for index in range(4)]
     swarm.watch.liars.add(3)
+    # It has caught up by then: before, this is no member yet.
+    swarm.run_until(lambda: not nodes[3].starting, 60)
     monkeypatch.setattr(nodes[3].member, "messages", lambda round: [])
     swarm.run_until(lambda: all(node.member.round >= 4 for node in nodes[:3]), 200)
     away = [(0, other) for other in (1, 2, 3)] + [(other, 0) for other in (1, 2, 3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from simulation.mutations import MUTATIONS, Mutation, find, run_mutated
+from simulation.rules import RULES, Rule
 from simulation.scenario import draw_scenario, run
 
 
@@ -23,3 +24,11 @@ def test_nothing_is_left_of_a_mutation() -> None:
         for (owner, name), original in zip(places, before, strict=True):
             assert vars(owner)[name] is original, mutation.name
     assert run(scenario).failure is None
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_a_rule_that_is_gone_is_missed(rule: Rule) -> None:
+    """Those that random schedules hardly meet: the smallest case of each can fail."""
+    assert rule.holds()
+    assert not rule.holds_without()
+    assert rule.holds()

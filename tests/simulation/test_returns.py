@@ -8,6 +8,8 @@ from distro_node.protocol.wire.messages import Announcement, decode_message
 from simulation.node import Fuse
 from simulation.swarm import Node, Swarm, toy_manifest
 
+# Private here: `_replica`: a member whose memory went bad.
+
 
 def everybody_at(swarm: Swarm, round_: int):
     return lambda: all(node.member.applied_round >= round_ for node in swarm.alive)

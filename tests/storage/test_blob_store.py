@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distro_node.crypto.hashing import ContentId, content_id
@@ -14,6 +15,8 @@ from distro_node.node.storage.blob_store import BlobStore, DiskFull
 from distro_node.protocol.wire.blobs import MAX_BLOB_BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+# Private here: `_read`: the moment between two reads, in which another process mends a file.
 
 
 @pytest.fixture
@@ -55,6 +58,29 @@ def test_a_corrupt_file_is_removed_and_not_returned(store: BlobStore) -> None:
     assert store.get(cid) is None
     assert not store.has(cid)
     assert list(store.root.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+def test_a_blob_that_the_disk_cannot_read_is_dropped(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """So that it is fetched again; but not one that cannot be opened for lack of handles."""
+    cid = store.put(b"blob")
+    real = Path.open
+
+    def unreadable(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path == store.path(cid):
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", unreadable)
+        if number == errno.EIO:
+            assert store.get(cid) is None
+        else:
+            with pytest.raises(OSError, match=str(number)):
+                store.get(cid)
+    assert store.has(cid) == (number != errno.EIO)
 
 
 def test_putting_again_mends_a_corrupt_file(store: BlobStore) -> None:
@@ -137,6 +163,7 @@ def test_only_old_leftovers_are_removed_and_strangers_ignored(store: BlobStore) 
 _HAMMER = """
 import sys
 from pathlib import Path
+from typing import Any
 from distro_node.node.storage.blob_store import BlobStore
 
 root, number = Path(sys.argv[1]), int(sys.argv[2])

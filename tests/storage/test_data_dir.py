@@ -38,6 +38,22 @@ def test_only_the_owner_may_look(data: DataDir) -> None:
     data.create()
 
 
+def test_the_names_of_its_parts_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, list[str]]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+        synced.append((place, sorted(os.listdir(place))))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    DataDir(tmp_path / "data").create()
+    assert synced == [(str(tmp_path / "data"), ["blobs", "logs", "swarms"])]
+
+
 def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     DataDir(tmp_path).create()
@@ -47,11 +63,12 @@ def test_a_directory_that_was_there_keeps_its_mode(tmp_path: Path) -> None:
 def test_paths_are_those_that_were_agreed(data: DataDir) -> None:
     swarm = SwarmId(bytes(32))
     names = {path.name for path in vars(data).values() if path != data.root}
-    assert names == {"identity.key", "daemon.lock", "daemon.sock", "blobs", "swarms", "logs"}
+    files = {"identity.key", "starts", "daemon.lock", "daemon.sock"}
+    assert names == files | {"blobs", "swarms", "logs", "create"}
     files = data.swarm(swarm)
     assert files.root == data.root / "swarms" / swarm_text(swarm)
     names = {path.name for path in vars(files).values() if path != files.root}
-    assert names == {"manifest", "ledger", "votes", "momentum", "history.jsonl"}
+    assert names == {"manifest", "ledger", "votes", "final", "momentum", "history.jsonl"}
 
 
 def test_known_swarms_are_those_with_a_manifest(data: DataDir) -> None:

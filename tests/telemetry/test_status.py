@@ -18,9 +18,16 @@ from distro_node.node.telemetry.status import (
     decode_any_status,
     decode_status,
     encode_status,
+    seconds_left,
 )
 from distro_node.node.telemetry.status_reference import reference
-from distro_node.node.telemetry.words import STATES, event_sentence, reach_words, state_sentence
+from distro_node.node.telemetry.words import (
+    STATES,
+    duration_words,
+    event_sentence,
+    reach_words,
+    state_sentence,
+)
 from statuses import AWAITING, EARLY, TRAINING, UNREACHABLE, B, C
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "status.json"
@@ -146,3 +153,41 @@ def test_events_are_whole_sentences() -> None:
         "the update of a peer came after round 7 was decided"
     )
     assert event_sentence("unheard-of", 7, C, False, "as it is") == "as it is"
+
+
+def test_how_long_a_run_takes_is_told_where_it_is_known() -> None:
+    training, swarm = TRAINING.training, TRAINING.swarm
+    assert swarm is not None
+    assert seconds_left(training, swarm) == TRAINING.seconds_left == 103 * 72.5
+    shown = {row.name: row.value for row in rows(TRAINING)}
+    assert shown["round"] == "17 of 120, about 2 h left"
+    (round_,) = [row for row in rows(TRAINING) if row.name == "round"]
+    assert round_.note == "final up to 14"
+    # It has no end, or there was no second round yet, or nothing is known at all.
+    endless = replace(swarm, last_round=None)
+    assert seconds_left(training, endless) is None
+    assert seconds_left(replace(training, round_seconds=None), swarm) is None
+    assert seconds_left(training, None) is None
+    over = replace(training, round=120)
+    assert seconds_left(over, swarm) == 0
+    early = replace(TRAINING, seconds_left=None)
+    assert {row.name: row.value for row in rows(early)}["round"] == "17 of 120"
+    without_end = replace(early, swarm=endless)
+    assert {row.name: row.value for row in rows(without_end)}["round"] == "17 done"
+    done = replace(TRAINING, training=over, seconds_left=0.0)
+    assert {row.name: row.value for row in rows(done)}["round"] == "120 of 120"
+    assert "sign for what came out" in state_sentence(done)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (5399, "90 min"), (5400, "2 h"), (3e5, "3 d")],
+)
+def test_durations_in_one_unit(seconds: float, words: str) -> None:
+    assert duration_words(seconds) == words
+
+
+def test_what_tasks_said_is_shown() -> None:
+    (row,) = [row for row in rows(TRAINING) if row.name == "tasks"]
+    assert row.value == "arc_easy 0.260"
+    assert "round 15" in row.note

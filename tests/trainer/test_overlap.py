@@ -17,6 +17,8 @@ from distro_node.protocol.codec.update import decode_update
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from trainer.support import CPU, make_manifest, make_session
 
+# Private here: `_pending`: what is still to be subtracted is told to nobody.
+
 RATE = 2.0**-8
 ROUNDS = 6
 

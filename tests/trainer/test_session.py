@@ -277,7 +277,7 @@ def test_a_corpus_that_is_not_there(tmp_path: Path) -> None:
     store.remove(session.manifest.data.shards[0].blob)
     with pytest.raises(TrainerFailed) as caught:
         session.train(1, [0])
-    assert caught.value.kind == "bad_data"
+    assert caught.value.kind == "missing_data"
 
 
 def test_held_out_data_shorter_than_a_sample(tmp_path: Path) -> None:

@@ -184,4 +184,21 @@ class TestData:
         corpus = Corpus(dataclasses.replace(spec, heldout=shard), store)
         with pytest.raises(TrainerFailed) as caught:
             corpus.heldout([0])
-        assert caught.value.kind == "bad_data"
+        assert caught.value.kind == ("bad_data" if fault == "size" else "missing_data")
+
+    def test_a_chunk_that_rotted_is_not_trained_on_but_fetched_again(self, tmp_path: Path) -> None:
+        corpus, spec, _ = self.corpus(tmp_path)
+        store = BlobStore(tmp_path)
+        listed = store.get(spec.heldout.blob)
+        assert listed is not None
+        (chunk,) = decode_blob_list(listed, "shard", spec.heldout.tokens * 2).chunks
+        sound = store.get(chunk)
+        assert sound is not None
+        # Tokens that are in the vocabulary: nothing but the hash tells.
+        store.path(chunk).write_bytes(b"\x07" + sound[1:])
+        with pytest.raises(TrainerFailed) as caught:
+            corpus.heldout([0])
+        assert caught.value.kind == "missing_data"
+        assert not store.has(chunk)
+        store.put(sound)
+        np.testing.assert_array_equal(corpus.heldout([0])[0], np.arange(100, 200))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,13 @@ from distro_node.crypto.hashing import content_id
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.node.trainer import trainer_supervisor as module
-from distro_node.node.trainer.client import Applied, Trained, TrainerDied, TrainerSpec
+from distro_node.node.trainer.client import (
+    Applied,
+    Trained,
+    TrainerDied,
+    TrainerFailed,
+    TrainerSpec,
+)
 from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
 from distro_node.protocol.member.effects import Apply
 from distro_node.protocol.wire.messages import Record, RecordId
@@ -47,6 +53,9 @@ class FakeTrainer:
         return False
 
     async def train(self, round_: int, samples: object) -> Trained:
+        if self._shop.losses:
+            self._shop.losses -= 1
+            raise TrainerFailed("missing_data", "a chunk is damaged")
         self._shop.trained_on[round_] = self.parameters
         return Trained(b"", 0.0, 0, 1, 0.0, 0.0)
 
@@ -58,6 +67,9 @@ class FakeTrainer:
         self.parameters = round_
         return Applied(round_, 0.0, 0)
 
+    async def evaluate(self, sequences: int) -> float:
+        raise TrainerFailed("missing_data", "a chunk is damaged")
+
     async def memory(self) -> dict[str, int]:
         return {"process_bytes": 0, "device_bytes": 0}
 
@@ -67,12 +79,19 @@ class FakeSupervisor:
 
     def __init__(self, tmp_path: Path) -> None:
         self.deaths = 0
+        self.losses = 0
         self.applied_rounds: list[int] = []
         self.telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
         self.trained_on: dict[int, int] = {}
         self.before_load: Callable[[], Any] = trio.lowlevel.checkpoint
+
+        @asynccontextmanager
+        async def open_fake(spec: TrainerSpec) -> AsyncIterator[FakeTrainer]:
+            yield FakeTrainer(self)
+
         # Of the snapshots and of the member no more is used than has the same names here.
         snapshots: Any = self
+        start: Any = open_fake
         self.trainer_supervisor = TrainerSupervisor(
             manifest=toy_manifest(),
             spec=TrainerSpec(manifest=b"", blobs=tmp_path),
@@ -82,6 +101,7 @@ class FakeSupervisor:
             telemetry=self.telemetry,
             evaluate_every=1000,
             data_ready=lambda samples: self.data_ready(samples),
+            start=start,
         )
         self.data_ready: Callable[[tuple[int, ...]], Any] = self.has_data
 
@@ -110,15 +130,8 @@ class FakeSupervisor:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSupervisor:
-    made = FakeSupervisor(tmp_path)
-
-    @asynccontextmanager
-    async def open_fake(spec: TrainerSpec) -> AsyncIterator[FakeTrainer]:
-        yield FakeTrainer(made)
-
-    monkeypatch.setattr(module, "open_trainer", open_fake)
-    return made
+def shop(tmp_path: Path) -> FakeSupervisor:
+    return FakeSupervisor(tmp_path)
 
 
 async def run_until(shop: FakeSupervisor, done: Callable[[], bool]) -> None:
@@ -216,12 +229,69 @@ async def test_training_ahead_whose_data_is_late_lets_the_record_pass(
 async def test_waiting_is_counted(
     shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shop, "loaded", lambda *_: None)
+    loaded = trio.Event()
+    monkeypatch.setattr(shop, "loaded", lambda *_: loaded.set())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_until, shop, lambda: shop.applied_rounds)
+        # The clock goes on while a thread works at the loading.
+        await loaded.wait()
         await trio.sleep(7.0)
         shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 1))
     registry = shop.telemetry.metrics.registry
     assert registry.get_sample_value("distro_trainer_idle_seconds_total") == pytest.approx(
         7.0, abs=0.1
     )
+
+
+async def test_data_that_the_disk_has_lost_is_waited_for_and_the_trainer_lives(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many chunks of a share were damaged; nor does a measurement end anything."""
+    asked = 0
+    shop.losses = 12
+
+    async def ready(samples: tuple[int, ...]) -> None:
+        nonlocal asked
+        asked += 1
+
+    def loaded(round: int, *_: object) -> None:
+        shop.trainer_supervisor.train(round + 1, (1,))
+
+    monkeypatch.setattr(shop, "data_ready", ready)
+    monkeypatch.setattr(shop, "loaded", loaded)
+    # Else the made-up swarm would need a thousand rounds.
+    monkeypatch.setattr(shop.trainer_supervisor, "_evaluate_every", 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_until, shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
+        while LOADED_ROUND + 1 not in shop.trained_on:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 1))
+    assert asked >= 13
+    assert shop.telemetry.trainer_restarts == 0
+
+
+async def test_a_measured_loss_is_never_of_a_round_behind_the_runs_last(
+    shop: FakeSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rounds in which the members only sign for the end change no parameters."""
+    last = LOADED_ROUND + 2
+    manifest = toy_manifest()
+    schedule = replace(
+        manifest.schedule, total_rounds=last, warmup_rounds=0, decay_rounds=0, at_end="finish"
+    )
+    # A supervisor whose run is that short; the fixture makes one for all tests.
+    monkeypatch.setattr(shop.trainer_supervisor, "_manifest", replace(manifest, schedule=schedule))
+    # Else it would measure after none of these rounds.
+    monkeypatch.setattr(shop.trainer_supervisor, "_evaluate_every", 1)
+    rounds: list[int] = []
+    monkeypatch.setattr(shop.telemetry, "evaluated", lambda round_, loss: rounds.append(round_))
+
+    async def evaluate(self: FakeTrainer, sequences: int) -> float:
+        await trio.lowlevel.checkpoint()
+        return 1.0
+
+    monkeypatch.setattr(FakeTrainer, "evaluate", evaluate)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_until, shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
+    assert rounds
+    assert max(rounds) <= last

@@ -6,8 +6,11 @@ import random
 import string
 
 import pytest
+from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import Identity, peer_text
+from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.manifest import SwarmId
+from distro_node.protocol.wire.messages import RecordId
 from distro_node.protocol.wire.swarm_id import (
     MAX_BOOTSTRAP,
     MAX_INVITE_CHARACTERS,
@@ -15,6 +18,8 @@ from distro_node.protocol.wire.swarm_id import (
     SwarmIdError,
     check_bootstrap,
     check_multiaddr,
+    checkpoint_from_text,
+    checkpoint_text,
     invite_text,
     parse_invite,
     swarm_from_text,
@@ -29,6 +34,14 @@ PEER = peer_text(Identity.from_seed(bytes(32)).peer)
 ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}"
 ALPHABET = string.ascii_lowercase + "234567"
 
+AT = Checkpoint(123, RecordId(ContentId(bytes(range(32)))))
+AT_TEXT = "123.aaaqeayeaudaocajbifqydiob4ibceqtcqkrmfyydenbwha5dyp4x7av"
+
+points = st.none() | st.builds(
+    Checkpoint,
+    st.integers(0, 10**18 - 1),
+    st.binary(min_size=32, max_size=32).map(ContentId).map(RecordId),
+)
 swarms = st.binary(min_size=32, max_size=32).map(SwarmId)
 tokens = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=60)
 
@@ -84,8 +97,9 @@ def test_four_wrong_neighbours_are_caught(swarm: SwarmId, position: int, other: 
         (TEXT[:20] + "1" + TEXT[21:], "character", "did you mean 'l'?"),
         (TEXT[:20] + "\u212a" + TEXT[21:], "character", "character 21"),  # lower() makes it a k
         (TEXT[:20] + " " + TEXT[20:], "character", "' '"),
-        (TEXT[:-3], "length", "3 too short"),
-        (TEXT + "ab", "length", "2 too long"),
+        (TEXT[:-3], "length", "3 characters too short"),
+        (TEXT + "ab", "length", "2 characters too long"),
+        (TEXT + "a", "length", "1 character too long"),
         (f"distro:{TEXT}?bootstrp={ADDRESS}", "link", "did you mean 'bootstrap'?"),
         (f"distro:{TEXT}?bootstrap", "link", "after '?'"),
         (f"distro:{TEXT}?bootstrap=%ff", "link", "after '?'"),
@@ -95,6 +109,12 @@ def test_four_wrong_neighbours_are_caught(swarm: SwarmId, position: int, other: 
         (f"distro:{TEXT}?bootstrap={ADDRESS[:-1]}!", "bootstrap", "base58"),
         (f"distro:{TEXT}?ticket=", "ticket", "damaged"),
         (f"distro:{TEXT}?ticket=a&ticket=b", "link", "more than one ticket"),
+        (f"distro:{TEXT}?at=", "at", "not a round and a record"),
+        (f"distro:{TEXT}?at=12.abc", "at", "not a round and a record"),
+        (f"distro:{TEXT}?at={AT_TEXT}x", "at", "a character is wrong"),
+        (f"distro:{TEXT}?at=0{AT_TEXT}", "at", "a character is wrong"),
+        (f"distro:{TEXT}?at={AT_TEXT.replace('123', '124')}", "at", "a character is wrong"),
+        (f"distro:{TEXT}?at={AT_TEXT}&at={AT_TEXT}", "link", "more than one record"),
         (
             f"distro:{TEXT}?" + "&".join([f"bootstrap={ADDRESS}"] * (MAX_BOOTSTRAP + 1)),
             "link",
@@ -110,15 +130,33 @@ def test_each_fault_is_named(text: str, fault: str, says: str) -> None:
     assert says in str(caught.value)
 
 
-@given(swarms, st.lists(tokens, max_size=MAX_BOOTSTRAP), st.none() | tokens)
-def test_an_invite_link_is_read_back(swarm: SwarmId, hosts: list[str], ticket: str | None) -> None:
+@given(swarms, st.lists(tokens, max_size=MAX_BOOTSTRAP), st.none() | tokens, points)
+def test_an_invite_link_is_read_back(
+    swarm: SwarmId, hosts: list[str], ticket: str | None, at: Checkpoint | None
+) -> None:
     bootstrap = tuple(f"/dns4/{host.replace('/', '')}x/tcp/1/p2p/{PEER}" for host in hosts)
-    invite = Invite(swarm=swarm, bootstrap=bootstrap, ticket=ticket)
+    invite = Invite(swarm=swarm, bootstrap=bootstrap, ticket=ticket, at=at)
     link = invite_text(invite)
     assert link.isascii()
     assert not set(link) & set(" \"'<>\\^`{|}\n")
     assert parse_invite(link) == invite
     assert parse_invite(f"  {link}\n") == invite
+
+
+def test_the_text_of_a_checkpoint_is_frozen() -> None:
+    # A change here makes every link that people have worthless.
+    assert checkpoint_text(AT) == AT_TEXT
+    assert checkpoint_from_text(AT_TEXT) == AT
+
+
+@pytest.mark.parametrize("place", range(len("123.") + 56))
+def test_every_wrong_character_of_a_checkpoint_is_found(place: int) -> None:
+    for character in ALPHABET + "0189.":
+        damaged = AT_TEXT[:place] + character + AT_TEXT[place + 1 :]
+        if damaged != AT_TEXT:
+            with pytest.raises(SwarmIdError) as caught:
+                checkpoint_from_text(damaged)
+            assert caught.value.fault == "at"
 
 
 def test_a_bare_swarm_id_is_an_invite_to_nobody_in_particular() -> None:

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import random
 import secrets
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +18,11 @@ from pathlib import Path
 import trio
 
 from ....crypto.identity import Identity, PeerId
+from ....protocol.wire.backoff import Backoff, Pause
+from ....protocol.wire.bounded import Bounded
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.introductions import (
+    MAX_RECORDS,
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
     IntroductionRequest,
@@ -33,10 +35,11 @@ from ....protocol.wire.introductions import (
     seal_record,
 )
 from ....protocol.wire.manifest import SwarmId
+from ...storage.numbering import Numbering
 from ..addresses import endpoint, parse_dial, split_circuit, through_relay
 from ..errors import BadAddress, DialError, RequestError
 from ..events import PeerDown
-from ..hearsay import Scope, Word, scope_of
+from ..hearsay import Scope, Word, nearer, scope_of
 from ..network import Network
 from ..scopes import shielded
 from .peers_file import PeersFile
@@ -71,6 +74,10 @@ _POLITE_SECONDS = 1.0
 _POLL_SECONDS = 0.25
 # Suggestions come from the local network, by whoever is in it; `local` takes only addresses in it.
 _LOCAL_WORD = Word(None, Scope.MACHINE)
+_OUTDONE = (
+    "peers have a newer record of this peer and refuse ours: the clock was ahead once and the data "
+    "directory was lost, or another node uses a copy of this key (stop it). Going on from the newer one"
+)
 
 
 class NoBootstrap(Exception):
@@ -97,13 +104,16 @@ class IntroductionService:
         swarm = SwarmId(request.swarm)
         if self._swarms is not None and swarm not in self._swarms:
             return IntroductionResponse(records=()).encode()
-        now = trio.current_time()
+        now, newer = trio.current_time(), None
         if request.record is not None:
             record = open_record(request.record, swarm)
             if record.peer != peer:
                 raise ProtocolError("impersonation", "a peer introduces itself as another")
-            self._registry.add(record, now)
+            newer = self._registry.add(record, now)
         chosen = self._registry.sample(swarm, now, secrets.token_bytes(8), peer)
+        if newer is not None:
+            # Its own, so that it knows why it is refused, and from which number to go on.
+            chosen = [newer, *chosen[: MAX_RECORDS - 1]]
         return IntroductionResponse(records=tuple(record.sealed for record in chosen)).encode()
 
 
@@ -120,10 +130,12 @@ class Introducer:
         *,
         patience: float = 0.0,
         registry: Registry | None = None,
+        numbering: Numbering | None = None,
         max_connected: int = MAX_CONNECTED,
     ) -> None:
         """`known_path` is the file of remembered peers; `patience` is how many seconds
-        `first_contact` waits for suggestions. Raises `BadAddress` for a bootstrap address.
+        `first_contact` waits for suggestions; records have the numbers of `numbering`. Raises
+        `BadAddress` for a bootstrap address.
 
         Serves introductions for the swarm itself, unless `registry` is given: then somebody else
         does and keeps them there.
@@ -134,6 +146,8 @@ class Introducer:
         self._bootstrap = {address: parse_dial(address)[1] for address in bootstrap}
         self._known = PeersFile(known_path, swarm) if known_path is not None else None
         self._max_connected = max_connected
+        self._numbering = numbering or Numbering()
+        self._outdone = False
         self._patience = patience
         self._suggest, self._suggestions = trio.open_memory_channel[tuple[str, ...]](
             _MAX_SUGGESTIONS
@@ -143,14 +157,13 @@ class Introducer:
             registry = Registry()
             IntroductionService(network, registry, {swarm})
         self._registry = registry
-        self._heard: dict[PeerId, _Heard] = {}
+        self._heard: Bounded[PeerId, _Heard] = Bounded(_MAX_HEARD)
         self._members: set[PeerId] = set()
-        self._outcomes: dict[str, str] = {}
-        self._attempts: dict[str, int] = {}
+        self._tried: Bounded[str, _Tried] = Bounded(_MAX_HEARD)
         self._contact = trio.Event()
         self._news = trio.Event()
         self._dialling: set[PeerId] = set()
-        self._next_dial: dict[PeerId, tuple[float, float]] = {}
+        self._turns: Backoff[PeerId] = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         remembered = self._known.load() if self._known is not None else []
         self._remembered = [record for record in remembered if record.peer != network.peer]
 
@@ -172,7 +185,7 @@ class Introducer:
         if told is None:
             return heard.word if heard is not None else None
         same = heard is not None and heard.record.addresses == told.record.addresses
-        return _nearer(told.word, heard.word) if heard is not None and same else told.word
+        return nearer(told.word, heard.word) if heard is not None and same else told.word
 
     @property
     def bootstrap_peers(self) -> frozenset[PeerId]:
@@ -198,13 +211,13 @@ class Introducer:
         expected = [*self._bootstrap, *(a for r in self._remembered for a in r.addresses)]
         with trio.move_on_after(timeout):
             while not self._contact.is_set():
-                tried = all(self._attempts.get(address, 0) >= 2 for address in expected)
+                tried = all(self._tried.get(a, _UNTRIED).attempts >= 2 for a in expected)
                 if tried and trio.current_time() >= patient_until:
                     break
                 with trio.move_on_after(_POLL_SECONDS):
                     await self._contact.wait()
         if not self._contact.is_set():
-            raise NoBootstrap({a: self._outcomes.get(a, "no answer yet") for a in expected})
+            raise NoBootstrap({a: self._tried.get(a, _UNTRIED).outcome for a in expected})
 
     async def run(self) -> None:
         """Introduce ourselves, dial those we hear of, remember them; for ever."""
@@ -231,19 +244,18 @@ class Introducer:
                     self._tell_news()
 
     async def _keep_bootstrap(self, address: str, peer: PeerId) -> None:
-        delay = _FIRST_RETRY_SECONDS
+        retry = Pause(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         pause = _Pause(lambda: self._news)
         while True:
             lost = peer not in self._network.connected()
             if await self._dial(address) and await self._introduce(peer, address):
-                delay = _FIRST_RETRY_SECONDS
+                retry.reset()
                 if lost:
                     # Those who could not be reached may be so now, through it.
-                    self._next_dial.clear()
+                    self._turns.clear()
                 await pause.wait()
             else:
-                await trio.sleep(delay * random.uniform(0.7, 1.0))
-                delay = min(2 * delay, _LAST_RETRY_SECONDS)
+                await trio.sleep(retry.after_failure() * random.uniform(0.7, 1.0))
 
     async def _follow_suggestions(self) -> None:
         slots = trio.Semaphore(_CONCURRENT_DIALS)
@@ -277,7 +289,8 @@ class Introducer:
 
     async def _introduce(self, peer: PeerId, address: str | None = None) -> bool:
         """Tell a connected peer who we are and hear whom it knows."""
-        record = seal_record(self._identity, self._swarm, self._network.addresses, int(time.time()))
+        number = self._numbering.next()
+        record = seal_record(self._identity, self._swarm, self._network.addresses, number)
         try:
             response = decode_response(
                 await self._network.request(
@@ -289,7 +302,11 @@ class Introducer:
                 )
             )
             for sealed in response.records:
-                self._hear(open_record(sealed, self._swarm), self._network.word_of(peer))
+                opened = open_record(sealed, self._swarm)
+                if opened.peer == self._network.peer:
+                    self._go_beyond(opened)
+                else:
+                    self._hear(opened, self._network.word_of(peer))
         except RequestError as error:
             self._note(address, f"connected, but it introduces nobody ({error.reason})")
             return False
@@ -301,23 +318,28 @@ class Introducer:
         self._contact.set()
         return True
 
+    def _go_beyond(self, record: PeerRecord) -> None:
+        """Somebody knows this record of our own, and may have refused what has a smaller number."""
+        if self._numbering.beyond(record.number):
+            log.log(logging.DEBUG if self._outdone else logging.WARNING, _OUTDONE)
+            self._outdone = True
+            self._tell_news()
+
     def _hear(self, record: PeerRecord, word: Word) -> None:
-        if record.peer == self._network.peer:
-            return
         kept: Word | None = word
-        known = self._heard.pop(record.peer, None)
-        if known is not None and known.record.time > record.time:
-            record, kept = known.record, known.word
-        elif known is not None and known.record.addresses == record.addresses:
+        known = self._heard.get(record.peer)
+        if known is not None and known.record.number > record.number:
+            # And it is not heard of again by that: who lost its numbers is believed in the end.
+            return
+        self._heard.pop(record.peer, None)
+        if known is not None and known.record.addresses == record.addresses:
             # From somebody who is nearer: then it may be dialled where that one is.
-            kept = _nearer(known.word, word)
+            kept = nearer(known.word, word)
         self._heard[record.peer] = _Heard(record, trio.current_time(), kept)
         if known is None or known.record.addresses != record.addresses:
             # A reservation at a relay is an address, too: worth a try before the next turn.
-            self._next_dial.pop(record.peer, None)
+            self._turns.pop(record.peer, None)
             self._tell_news()
-        if len(self._heard) > _MAX_HEARD:
-            del self._heard[next(iter(self._heard))]
 
     def _tell_news(self) -> None:
         self._news.set()
@@ -342,10 +364,10 @@ class Introducer:
                     break
                 if peer in connected or peer in self._dialling or self._network.refuses(peer):
                     continue
-                if peer not in self._next_dial:
+                if peer not in self._turns:
                     polite = _POLITE_SECONDS if self._network.peer > peer else 0.0
-                    self._next_dial[peer] = (now + polite, _FIRST_RETRY_SECONDS)
-                if self._next_dial[peer][0] <= now:
+                    self._turns.put_off(peer, now + polite)
+                if not self._turns.rests(peer, now):
                     self._dialling.add(peer)
                     nursery.start_soon(self._dial_peer, record)
             news = self._news
@@ -354,15 +376,15 @@ class Introducer:
 
     def _by_turn(self) -> list[tuple[PeerId, PeerRecord]]:
         # Whoever failed least comes first, so that invented peers cannot keep real ones waiting.
-        turn = {peer: when for peer, (when, _) in self._next_dial.items()}
-        return sorted(self.records.items(), key=lambda item: turn.get(item[0], 0.0))
+        return sorted(self.records.items(), key=lambda item: self._turns.due(item[0]))
 
     def _forget(self, now: float, connected: Collection[PeerId]) -> None:
         for peer in [p for p, heard in self._heard.items() if heard.then + _HEARD_SECONDS < now]:
             if peer not in connected:
                 del self._heard[peer]
-        for peer in [p for p in self._next_dial if p in connected or p not in self.records]:
-            del self._next_dial[peer]
+        records = self.records
+        for peer in [p for p in self._turns if p in connected or p not in records]:
+            del self._turns[peer]
 
     async def _dial_peer(self, record: PeerRecord) -> None:
         peer = record.peer
@@ -374,11 +396,7 @@ class Introducer:
                 await self._introduce(peer)
         finally:
             self._dialling.discard(peer)
-            delay = self._next_dial.get(peer, (0.0, _FIRST_RETRY_SECONDS))[1]
-            self._next_dial[peer] = (
-                trio.current_time() + delay * random.uniform(0.7, 1.0),
-                min(2 * delay, _LAST_RETRY_SECONDS),
-            )
+            self._turns.failed(peer, trio.current_time(), random.uniform(0.7, 1.0))
 
     async def _race(self, addresses: Sequence[str], word: Word | None) -> None:
         """Try the addresses of a peer, one soon after the other, until one answers."""
@@ -409,14 +427,9 @@ class Introducer:
         return True
 
     def _note(self, address: str | None, outcome: str) -> None:
-        if address is None:
-            return
-        self._outcomes[address] = outcome
-        self._attempts[address] = self._attempts.get(address, 0) + 1
-        if len(self._outcomes) > _MAX_HEARD:
-            oldest = next(iter(self._outcomes))
-            del self._outcomes[oldest]
-            del self._attempts[oldest]
+        if address is not None:
+            attempts = self._tried.get(address, _UNTRIED).attempts + 1
+            self._tried[address] = _Tried(outcome, attempts)
 
     async def _save_regularly(self) -> None:
         while True:
@@ -425,6 +438,7 @@ class Introducer:
 
     async def _save(self) -> None:
         """Remember the peers that are worth a call after a restart: those connected come first."""
+        await trio.to_thread.run_sync(self._numbering.keep)
         if self._known is not None:
             connected = self._network.connected()
             known = [record for record in self.records.values() if self._may_remember(record)]
@@ -440,19 +454,23 @@ class Introducer:
 
 
 @dataclass(frozen=True)
+class _Tried:
+    """What came of the last call at an address, and how many there were."""
+
+    outcome: str
+    attempts: int
+
+
+_UNTRIED = _Tried("no answer yet", 0)
+
+
+@dataclass(frozen=True)
 class _Heard:
     """A record, when we heard it, and from whom; None: it was on our own disk."""
 
     record: PeerRecord
     then: float
     word: Word | None
-
-
-def _nearer(one: Word | None, other: Word | None) -> Word | None:
-    """Of two words that say the same, the one that counts for more."""
-    if one is None or other is None:
-        return None
-    return min(one, other, key=lambda word: word.scope)
 
 
 def _scope(address: str) -> Scope:
@@ -469,12 +487,14 @@ class _Pause:
 
     def __init__(self, news: Callable[[], trio.Event]) -> None:
         self._news = news
-        self._seconds = _SOON_SECONDS
+        self._pause = Pause(_SOON_SECONDS, _SETTLED_SECONDS)
 
     async def wait(self) -> None:
         news = self._news()
         # At least this long even with news, or a crowd of newcomers would keep everybody asking.
         await trio.sleep(_SOON_SECONDS * random.uniform(0.5, 1.0))
-        with trio.move_on_after((self._seconds - _SOON_SECONDS) * random.uniform(0.7, 1.0)):
+        longer = self._pause.after_failure() - _SOON_SECONDS
+        with trio.move_on_after(longer * random.uniform(0.7, 1.0)):
             await news.wait()
-        self._seconds = _SOON_SECONDS if news.is_set() else min(2 * self._seconds, _SETTLED_SECONDS)
+        if news.is_set():
+            self._pause.reset()

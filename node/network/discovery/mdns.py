@@ -18,6 +18,7 @@ from zeroconf import Error, ServiceBrowser, ServiceInfo, ServiceStateChange, Zer
 
 from ....crypto.hashing import content_id
 from ....crypto.identity import PeerId, peer_from_text, peer_text
+from ....protocol.wire.backoff import Pause
 from ....protocol.wire.manifest import SwarmId
 from ..addresses import endpoint, parse_dial
 from ..errors import BadAddress
@@ -112,7 +113,7 @@ class LocalDiscovery:
 
     async def _follow(self, zeroconf: Zeroconf, name: str, scope: trio.CancelScope) -> None:
         """Suggest the addresses behind a name until it is taken back."""
-        pause = _FIRST_REPEAT_SECONDS
+        pause = Pause(_FIRST_REPEAT_SECONDS, _LAST_REPEAT_SECONDS)
         # libp2p brings stubs of an old trio along, which do not know how to leave a thread alone.
         in_thread: Any = trio.to_thread.run_sync
         with scope:
@@ -128,8 +129,7 @@ class LocalDiscovery:
                     addresses = dialable(info, self._network.peer) if info is not None else ()
                     if addresses:
                         self._hear(addresses)
-                await trio.sleep(pause)
-                pause = min(2 * pause, _LAST_REPEAT_SECONDS)
+                await trio.sleep(pause.after_failure())
 
 
 def swarm_tag(swarm: SwarmId) -> str:

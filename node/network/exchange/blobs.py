@@ -16,6 +16,7 @@ import trio
 
 from ....crypto.hashing import ContentId, content_id
 from ....crypto.identity import PeerId
+from ....protocol.wire.backoff import Backoff
 from ....protocol.wire.blobs import MAX_BLOB_BYTES
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.relay_requests import RelayRequest
@@ -242,7 +243,7 @@ class BlobFetcher:
             return None
         asked = {attempt.peer for attempt in download.attempts}
         for relay in self._relays.order(download.cid):
-            waits = download.retry_at.get(relay, now) > now
+            waits = download.pauses.rests(relay, now)
             stuck = self._busy[relay] >= _PER_RELAY and self._silent(relay, now)
             if relay not in asked and relay not in download.excluded and not waits and not stuck:
                 return relay
@@ -274,7 +275,7 @@ class BlobFetcher:
             elif (
                 peer not in asked
                 and peer not in download.excluded
-                and download.retry_at.get(peer, now) <= now
+                and not download.pauses.rests(peer, now)
                 and self._busy[peer] < _PER_PROVIDER
             ):
                 choices.append(peer)
@@ -414,8 +415,7 @@ class _Download:
         self.attempts: list[_Attempt] = []
         self.tried: dict[PeerId, str] = {}
         self.excluded: set[PeerId] = set()
-        self.retry_at: dict[PeerId, float] = {}
-        self._delays: dict[PeerId, float] = {}
+        self.pauses: Backoff[PeerId] = Backoff(_RETRY_SECONDS, _MAX_RETRY_SECONDS)
         self.data: bytes | None = None
         self.error: OSError | None = None
 
@@ -428,10 +428,8 @@ class _Download:
 
     def failed(self, peer: PeerId, outcome: str) -> None:
         self.tried[peer] = outcome
-        delay = min(self._delays.get(peer, _RETRY_SECONDS), _MAX_RETRY_SECONDS)
-        self._delays[peer] = 2 * delay
         # Those who were told "busy" together do not come back together.
-        self.retry_at[peer] = trio.current_time() + delay * random.uniform(0.5, 1.0)
+        self.pauses.failed(peer, trio.current_time(), random.uniform(0.5, 1.0))
 
 
 class _Attempt:

@@ -113,9 +113,9 @@ class ChunkFetcher:
     """Fetches all chunks of blob lists."""
 
     def __init__(self, network: Network, store: BlobStore, fetcher: Fetcher) -> None:
-        self._network = network
-        self._store = store
-        self._fetcher = fetcher
+        self.network = network
+        self.store = store
+        self.fetcher = fetcher
 
     async def fetch(
         self,
@@ -133,10 +133,7 @@ class ChunkFetcher:
         no use in waiting. `progress(done, total)` counts chunks, `waiting` hears of failures in between.
         Raises `DiskFull`.
         """
-        download = _Download(
-            self._network, self._store, self._fetcher, blob, blobs, providers, wanted
-        )
-        download.progress, download.waiting = progress, waiting
+        download = _Download(self, blob, blobs, providers, progress, waiting, wanted)
         await download.run()
         return not download.missing
 
@@ -144,25 +141,21 @@ class ChunkFetcher:
 class _Download:
     """One blob list on its way."""
 
-    progress: Callable[[int, int], None]
-    waiting: Waiting
-
     def __init__(
         self,
-        network: Network,
-        store: BlobStore,
-        fetcher: Fetcher,
+        chunks: ChunkFetcher,
         blob: ContentId,
         blobs: BlobList,
         providers: Callable[[], Sequence[PeerId]],
+        progress: Callable[[int, int], None],
+        waiting: Waiting,
         wanted: Wanted,
     ) -> None:
-        self._network = network
-        self._store = store
-        self._fetcher = fetcher
+        self._network, self._store, self._fetcher = chunks.network, chunks.store, chunks.fetcher
         self._blob = blob
         self._count = len(blobs.chunks)
         self._providers = providers
+        self._progress, self._waiting = progress, waiting
         self._wanted = wanted
         # By number; the same bytes may come twice in a list.
         self.missing = {chunk: number for number, chunk in enumerate(blobs.chunks)}
@@ -172,7 +165,7 @@ class _Download:
         self._sorted = True
         # The next one last. Everybody begins elsewhere, so that newcomers who come together have
         # something for each other.
-        own = network.peer
+        own = self._network.peer
         self._queue = sorted(self.missing, key=lambda chunk: content_id(own + chunk))
         self._under_way = 0
         self._room = trio.Event()
@@ -211,12 +204,12 @@ class _Download:
                 )
                 self._fetched += len(data) * new
                 del data, self.missing[chunk]
-                self.progress(self._total - len(self.missing), self._total)
+                self._progress(self._total - len(self.missing), self._total)
             except FetchFailed as failure:
                 if not self._wanted():
                     everything.cancel()
                     return
-                self.waiting(failure)
+                self._waiting(failure)
                 self._queue.insert(0, chunk)
                 await trio.sleep(_PAUSE_SECONDS)
             except OSError as error:

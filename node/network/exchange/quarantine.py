@@ -8,32 +8,30 @@ from __future__ import annotations
 import trio
 
 from ....crypto.identity import PeerId
+from ....protocol.wire.backoff import Backoff
+from ....protocol.wire.bounded import Bounded
 
 # Of waiting in vain, several times taken together. A connection that has died for all is noticed sooner
 # (`liveness`); a busy line may keep somebody waiting for seconds, but not again and again.
 _PATIENCE_SECONDS = 10.0
 _FIRST_SECONDS = 30.0
 _LONGEST_SECONDS = 600.0
-_MAX_PEERS = 1024
+MAX_PEERS = 1024
 
 
 class Quarantine:
     """The peers that are left alone at present, by trio's clock."""
 
     def __init__(self) -> None:
-        # By peer: until when, and for how long the next time.
-        self._quarantine: dict[PeerId, tuple[float, float]] = {}
-        self._waited: dict[PeerId, float] = {}
+        self._quarantine: Backoff[PeerId] = Backoff(_FIRST_SECONDS, _LONGEST_SECONDS, MAX_PEERS)
+        self._waited: Bounded[PeerId, float] = Bounded(MAX_PEERS)
 
     def __contains__(self, peer: PeerId) -> bool:
-        return self._quarantine.get(peer, (0.0, 0.0))[0] > trio.current_time()
+        return self._quarantine.rests(peer, trio.current_time())
 
     def add(self, peer: PeerId) -> None:
         """Leave a peer alone from now on."""
-        _, pause = self._quarantine.pop(peer, (0.0, _FIRST_SECONDS))
-        self._quarantine[peer] = (trio.current_time() + pause, min(2 * pause, _LONGEST_SECONDS))
-        if len(self._quarantine) > _MAX_PEERS:
-            del self._quarantine[next(iter(self._quarantine))]
+        self._quarantine.failed(peer, trio.current_time())
 
     def waited(self, peer: PeerId, seconds: float) -> bool:
         """A peer was waited for in vain; whether it has been for so long that it is left alone now."""
@@ -42,8 +40,6 @@ class Quarantine:
             self.add(peer)
             return True
         self._waited[peer] = total
-        if len(self._waited) > _MAX_PEERS:
-            del self._waited[next(iter(self._waited))]
         return False
 
     def forgive(self, peer: PeerId) -> None:

@@ -69,8 +69,6 @@ class UpdateRelay:
         self._held: Counter[SwarmId] = Counter()
         self.fetched = 0
         """Updates brought in whole so far."""
-        self.discarded = 0
-        """Updates that had to make room before their time."""
         network.unsent_bytes = RELAY_UNSENT_BYTES
         network.serve(
             PROTOCOL,
@@ -178,13 +176,9 @@ class UpdateRelay:
         self._held[swarm] += relayed.held - relayed.counted
         relayed.counted = relayed.held
         while self._held[swarm] > self._limits.max_bytes_per_swarm:
-            self._discard(next(each for each in self._kept.values() if each.swarm == swarm))
+            self._drop(next(each for each in self._kept.values() if each.swarm == swarm))
         while self._held.total() > self._limits.max_bytes:
-            self._discard(next(iter(self._kept.values())))
-
-    def _discard(self, relayed: _Relayed) -> None:
-        self.discarded += 1
-        self._drop(relayed)
+            self._drop(next(iter(self._kept.values())))
 
     def _drop(self, relayed: _Relayed) -> None:
         if self._kept.get(relayed.key) is relayed:

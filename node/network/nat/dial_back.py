@@ -15,6 +15,7 @@ from typing import Literal
 import trio
 
 from ....crypto.identity import PeerId
+from ....protocol.wire.bounded import Bounded
 from ....protocol.wire.errors import ProtocolError
 from ..addresses import parse_announce
 from ..network import Network
@@ -52,7 +53,7 @@ class DialBack:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._asked: dict[PeerId, float] = {}
+        self._asked: Bounded[PeerId, float] = Bounded(_MAX_ASKERS)
         network.serve(
             PROTOCOL,
             self._answer,
@@ -83,10 +84,7 @@ class DialBack:
         now = trio.current_time()
         if self._asked.get(peer, float("-inf")) + _PAUSE_SECONDS > now:
             return False
-        self._asked.pop(peer, None)
         self._asked[peer] = now
-        if len(self._asked) > _MAX_ASKERS:
-            del self._asked[next(iter(self._asked))]
         return True
 
 

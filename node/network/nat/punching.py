@@ -13,6 +13,7 @@ from collections.abc import Callable
 import trio
 
 from ....crypto.identity import PeerId
+from ....protocol.wire.bounded import Bounded
 from ....protocol.wire.errors import ProtocolError
 from ..errors import RequestError
 from ..network import Network
@@ -45,8 +46,8 @@ class Punching:
         self._network = network
         self._observed = observed
         # By peer: where it is seen, and when it may ask again.
-        self._expected: dict[PeerId, Place] = {}
-        self._again: dict[PeerId, float] = {}
+        self._expected: Bounded[PeerId, Place] = Bounded(_MAX_CALLERS)
+        self._again: Bounded[PeerId, float] = Bounded(_MAX_CALLERS)
         network.serve(PROTOCOL, self._answer, max_request=_MAX_BYTES, max_concurrent=8)
 
     @property
@@ -93,10 +94,6 @@ class Punching:
         late = self._again.get(peer, now) > now
         if own is None or there is None or late or peer not in self._network.relayed():
             return b""
-        for table in (self._expected, self._again):
-            table.pop(peer, None)
-            if len(table) >= _MAX_CALLERS:
-                del table[next(iter(table))]
         self._expected[peer] = there
         self._again[peer] = now + _PAUSE_SECONDS
         return encode_place(own)

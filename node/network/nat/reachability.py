@@ -15,6 +15,7 @@ from typing import Literal
 import trio
 
 from ....crypto.identity import PeerId, short_peer
+from ....protocol.wire.backoff import Pause
 from ....protocol.wire.errors import ProtocolError
 from ..discovery.introductions import Introducer
 from ..errors import RequestError
@@ -45,14 +46,15 @@ class Reachability:
 
     async def run(self) -> None:
         """Ask, for ever."""
-        due, delay = 0.0, _FIRST_RETRY_SECONDS
+        due, retry = 0.0, Pause(_FIRST_RETRY_SECONDS, _RENEW_SECONDS)
         announced: list[str] = []
         unhelpful: set[PeerId] = set()
         while True:
             addresses = self._network.dialable_addresses
             now = trio.current_time()
             if addresses != announced:
-                due, delay, announced = now, _FIRST_RETRY_SECONDS, addresses
+                due, announced = now, addresses
+                retry.reset()
                 unhelpful.clear()
             if now >= due and addresses:
                 peer = self._choose(unhelpful)
@@ -60,15 +62,15 @@ class Reachability:
                     finding = await self._ask(peer, addresses)
                     if finding is None:
                         unhelpful.add(peer)
-                        due = now + delay
-                        delay = min(2 * delay, _RENEW_SECONDS)
+                        due = now + retry.after_failure()
                     else:
                         self._judge(finding)
-                        due, delay = now + _RENEW_SECONDS, _FIRST_RETRY_SECONDS
+                        due = now + _RENEW_SECONDS
+                        retry.reset()
                         unhelpful.clear()
                 elif unhelpful:
                     unhelpful.clear()
-                    due = now + delay
+                    due = now + retry.seconds
             await trio.sleep(_CHECK_SECONDS)
 
     def _choose(self, unhelpful: set[PeerId]) -> PeerId | None:

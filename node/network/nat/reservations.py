@@ -13,6 +13,7 @@ from collections.abc import Callable
 import trio
 
 from ....crypto.identity import PeerId, peer_text, short_peer
+from ....protocol.wire.backoff import Backoff
 from ..addresses import circuit_through
 from ..circuits import Reservation
 from ..discovery.introductions import Introducer
@@ -44,8 +45,8 @@ class Reservations:
         self._introducer = introducer
         self._wanted = wanted
         self._held: dict[PeerId, Reservation] = {}
-        # By relay that had no place: when to ask again, and what to wait after that.
-        self._turns: dict[PeerId, tuple[float, float]] = {}
+        # The relays that had no place.
+        self._full: Backoff[PeerId] = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         self._changed = trio.Event()
 
     @property
@@ -69,7 +70,7 @@ class Reservations:
             async for event in events:
                 if isinstance(event, PeerDown):
                     self._held.pop(event.peer, None)
-                    self._turns.pop(event.peer, None)
+                    self._full.pop(event.peer, None)
                 if isinstance(event, PeerUp) or event.peer in self._held:
                     self._changed.set()
                     self._changed = trio.Event()
@@ -97,8 +98,7 @@ class Reservations:
             remote = self._network.remote(peer)
             # Whom we could dial others can, most likely.
             reachable = remote is not None and (remote.dialled or peer in first)
-            due = peer not in self._turns or self._turns[peer][0] <= now
-            if reachable and due and peer not in self._held:
+            if reachable and not self._full.rests(peer, now) and peer not in self._held:
                 possible.append(peer)
         return sorted(possible, key=lambda peer: (peer not in first, peer))
 
@@ -108,10 +108,9 @@ class Reservations:
         except DialError as error:
             log.debug("no reservation at %s: %s", short_peer(relay), error.reason)
             self._held.pop(relay, None)
-            delay = self._turns.get(relay, (0.0, _FIRST_RETRY_SECONDS))[1]
-            self._turns[relay] = (trio.current_time() + delay, min(2 * delay, _LAST_RETRY_SECONDS))
+            self._full.failed(relay, trio.current_time())
             return
-        self._turns.pop(relay, None)
+        self._full.pop(relay, None)
         # It may have gone while it answered.
         if relay in self._network.connected():
             self._held[relay] = reservation

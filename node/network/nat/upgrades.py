@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import trio
 
 from ....crypto.identity import PeerId
+from ....protocol.wire.backoff import Backoff
 from ..addresses import through_relay
 from ..discovery.introductions import Introducer
 from ..errors import BadAddress, DialError
@@ -35,15 +35,6 @@ _GRACE_SECONDS = 10.0
 Way = Literal["dial", "punch"]
 
 
-@dataclass(frozen=True)
-class _Turn:
-    """When to try next, and what to wait after that, with what was known at the last try."""
-
-    due: float
-    delay: float
-    known: Hashable
-
-
 class Upgrades:
     """The upgrades of one node. `run` does the work, for ever."""
 
@@ -51,7 +42,11 @@ class Upgrades:
         self._network = network
         self._introducer = introducer
         self._punching = punching
-        self._turns: dict[tuple[PeerId, Way], _Turn] = {}
+        self._turns: Backoff[tuple[PeerId, Way]] = Backoff(
+            _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS
+        )
+        # What was known when it was last considered.
+        self._known: dict[tuple[PeerId, Way], Hashable] = {}
         self._trying: set[tuple[PeerId, Way]] = set()
         self._direct_since: dict[PeerId, float] = {}
 
@@ -61,9 +56,10 @@ class Upgrades:
             while True:
                 now = trio.current_time()
                 relayed = self._network.relayed()
-                for peer, way in self._turns.keys() - self._trying:
-                    if peer not in relayed:
-                        del self._turns[peer, way]
+                for key in self._known.keys() - self._trying:
+                    if key[0] not in relayed:
+                        del self._known[key]
+                        self._turns.pop(key, None)
                 for peer in relayed:
                     for way, known in self._ways(peer):
                         if (peer, way) not in self._trying and self._is_due(peer, way, known, now):
@@ -85,19 +81,18 @@ class Upgrades:
         return tuple(a for a in record.addresses if not through_relay(a)) if record else ()
 
     def _is_due(self, peer: PeerId, way: Way, known: Hashable, now: float) -> bool:
-        turn = self._turns.get((peer, way))
-        if turn is None:
-            turn = _Turn(now, _FIRST_RETRY_SECONDS, known)
-        elif turn.known != known:
+        key = (peer, way)
+        if key not in self._known:
+            self._turns.put_off(key, now)
+        elif self._known[key] != known:
             # A mapping in the peer's router, or another place where we are seen. Not at once, or a
             # peer that always tells something new would keep us dialling.
-            due = min(turn.due, now + _FIRST_RETRY_SECONDS)
-            turn = _Turn(due, _FIRST_RETRY_SECONDS, known)
-        self._turns[peer, way] = turn
-        return turn.due <= now
+            self._turns.put_off(key, min(self._turns.due(key), now + self._turns.first))
+        self._known[key] = known
+        return not self._turns.rests(key, now)
 
     async def _try(self, peer: PeerId, way: Way) -> None:
-        turn, began = self._turns[peer, way], trio.current_time()
+        began = trio.current_time()
         try:
             if way == "punch":
                 await self._punching.punch(peer)
@@ -105,10 +100,7 @@ class Upgrades:
                 await self._dial_all(peer)
         finally:
             self._trying.discard((peer, way))
-            due = began + turn.delay * random.uniform(0.7, 1.0)
-            self._turns[peer, way] = _Turn(
-                max(due, trio.current_time()), min(2 * turn.delay, _LAST_RETRY_SECONDS), turn.known
-            )
+            self._turns.failed((peer, way), began, random.uniform(0.7, 1.0))
 
     async def _dial_all(self, peer: PeerId) -> None:
         word = self._introducer.word_about(peer)

@@ -1,0 +1,216 @@
+"""How fast `create` makes tokens of text, beside the `tokenizers` library alone on the same text.
+
+    python benchmarks/create.py [--megabytes 48] [--json FILE]
+
+The text is the standard library's sources, again and again under different first lines, as JSON lines
+packed with zstd. The tokenizer is a byte-level BPE of 8,192 tokens, trained on them first. *Ours* is all
+that `create` does with data: reading, unpacking, parsing, tokenising in worker processes, hashing,
+writing parts, mixing, storing chunks. *Library* is `encode_batch_fast` of the same texts out of memory,
+with its own threads on all cores, and nothing else. Both run in turns, as often as `--runs` says, and
+the medians count. Beside the time on the clock stands the processors' time, which says more on a machine
+that does other work. Memory is the most that this process and its workers held at once, for a quarter of
+the text and for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import statistics
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import tokenizers
+import zstandard
+from distro_node.node.create.corpus import end_tokens, find_sources, read_corpus
+from distro_node.node.create.manifest_file import DataTable, ManifestFile
+from distro_node.node.create.tokens import FileTokenizer
+from distro_node.node.create.workers import cores
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import DataDir
+
+VOCABULARY = 8192
+_LIBRARY_BATCH = 256
+
+
+def texts(megabytes: float) -> Iterator[str]:
+    """The standard library's sources, round after round until there are so many megabytes."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    sources = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    left, turn = megabytes * 1e6, 0
+    while left > 0:
+        for number, source in enumerate(sources):
+            yield f"# {turn} {number}\n{source}"
+            left -= len(source)
+            if left <= 0:
+                return
+        turn += 1
+
+
+def train_tokenizer(path: Path) -> FileTokenizer:
+    """A byte-level BPE on the standard library."""
+    library: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
+    library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    library.train_from_iterator(texts(4), trainer)
+    library.save(str(path))
+    return FileTokenizer(path)
+
+
+def write(path: Path, megabytes: float) -> None:
+    """The text as JSON lines, packed."""
+    with path.open("wb") as raw, zstandard.ZstdCompressor().stream_writer(raw) as packed:
+        lines = io.TextIOWrapper(packed, encoding="utf-8", write_through=True)
+        for text in texts(megabytes):
+            lines.write(json.dumps({"text": text}) + "\n")
+        lines.flush()
+
+
+class Clock:
+    """Seconds since it was made: on the clock, and of processors, ended children's included."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    def read(self) -> tuple[float, float]:
+        wall, processors = self._now()
+        return wall - self._start[0], processors - self._start[1]
+
+    def _now(self) -> tuple[float, float]:
+        spent = os.times()
+        mine, children = spent.user + spent.system, spent.children_user + spent.children_system
+        return time.perf_counter(), mine + children
+
+
+def ours(folder: Path, file: Path, tokenizer: FileTokenizer) -> tuple[int, float, float]:
+    """Tokens and seconds of all that `create` does with the data of this file."""
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        data = DataDir(Path(place) / "data")
+        data.create()
+        described = ManifestFile(
+            name="benchmark", model={}, data=DataTable(sequence_length=1024, paths=(str(file),))
+        )
+        start = Clock()
+        found = find_sources(described, folder / "run.toml", ())
+        end = end_tokens(described.data, tokenizer, folder / "run.toml")
+        corpus = read_corpus(described, found, tokenizer, end, data, lambda *_: None)
+        corpus.store(BlobStore(data.blobs), lambda *_: None)
+        seconds = start.read()
+        return corpus.summary.tokens + corpus.summary.heldout_tokens, *seconds
+
+
+def library(tokenizer: FileTokenizer, megabytes: float) -> tuple[int, float, float]:
+    """Tokens and seconds of the library alone."""
+    alone: Any = tokenizers.Tokenizer.from_buffer(tokenizer.definition)
+    batch: list[str] = []
+    tokens, seconds, processors = 0, 0.0, 0.0
+
+    def encode() -> None:
+        nonlocal tokens, seconds, processors
+        start = Clock()
+        encoded = alone.encode_batch_fast(batch, add_special_tokens=False)
+        spent = start.read()
+        seconds, processors = seconds + spent[0], processors + spent[1]
+        tokens += sum(len(each) for each in encoded)
+        batch.clear()
+
+    for text in texts(megabytes):
+        batch.append(text)
+        if len(batch) >= _LIBRARY_BATCH:
+            encode()
+    encode()
+    return tokens, seconds, processors
+
+
+class Memory:
+    """The most that this process and its children held, asked twenty times a second."""
+
+    def __enter__(self) -> Memory:
+        self.most = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        me = psutil.Process()
+        while not self._ended.wait(0.05):
+            total = 0
+            for process in (me, *me.children(recursive=True)):
+                try:
+                    total += process.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue
+            self.most = max(self.most, total)
+
+
+def main() -> None:
+    """Measure, print, and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--megabytes", type=float, default=48)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        tokenizer = train_tokenizer(folder / "tokenizer.json")
+        file, quarter = folder / "text.jsonl.zst", folder / "quarter.jsonl.zst"
+        write(file, options.megabytes)
+        write(quarter, options.megabytes / 4)
+        with Memory() as small:
+            ours(folder, quarter, tokenizer)
+        with Memory() as large:
+            ours(folder, file, tokenizer)
+        runs: dict[str, list[tuple[int, float, float]]] = {"ours": [], "library": []}
+        for _ in range(options.runs):
+            runs["ours"].append(ours(folder, file, tokenizer))
+            runs["library"].append(library(tokenizer, options.megabytes))
+    wall, processors = (
+        {
+            name: statistics.median(each[0] / each[which] for each in made)
+            for name, made in runs.items()
+        }
+        for which in (1, 2)
+    )
+    figures = {
+        "megabytes": options.megabytes,
+        "cores": cores(),
+        "load": round(os.getloadavg()[0], 1),
+        "tokens": runs["ours"][0][0],
+        "tokens_per_second": wall,
+        "tokens_per_processor_second": processors,
+        "runs": runs,
+        "memory_bytes": {"quarter": small.most, "whole": large.most},
+    }
+    machine = f"{cores()} cores, load {figures['load']}"
+    print(f"{options.megabytes:g} MB, {figures['tokens']:,} tokens, {machine}")
+    print("tokens a second         on the clock   of a processor")
+    for name in runs:
+        print(f"{name:<20}{wall[name]:>16,.0f}{processors[name]:>17,.0f}")
+    ratios = (each["ours"] / each["library"] for each in (wall, processors))
+    print("ratio               {:>16.2f}{:>17.2f}".format(*ratios))
+    print(f"memory: {small.most / 1e6:.0f} MB for a quarter, {large.most / 1e6:.0f} MB for all")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

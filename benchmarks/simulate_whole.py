@@ -1,0 +1,160 @@
+"""Whole node processes under faults, in virtual time: all of the daemon but libp2p and torch.
+
+    python benchmarks/simulate_whole.py [--seeds A:B] [--faults none|crash|network|liars|all]
+                                        [--json FILE]
+    python benchmarks/simulate_whole.py --soak FILE [--seeds A:B] [--commit TEXT]
+
+`tests/simulation/whole/` says what is simulated, and what must hold. A run that fails is shrunk and
+printed, with the command that repeats it, and the exit status is 1. `--soak FILE` goes through all
+families and appends a line for every twenty seeds, so that it can be stopped and continued. One process,
+one thread; it starts itself again with the one seed for Python's hashes under which runs are repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from simulation.faults import FAMILIES, Family
+from simulation.whole.scenario import Failure, run_seed, shrink
+
+_HASH_SEED = "0"
+# How a soak divides its seeds.
+_SOAK: tuple[tuple[Family, int], ...] = (
+    ("all", 6),
+    ("crash", 6),
+    ("liars", 4),
+    ("network", 3),
+    ("none", 1),
+)
+_CHUNK = sum(share for _, share in _SOAK)
+
+
+@dataclass
+class Tally:
+    """What a number of seeds came to."""
+
+    seeds: int = 0
+    rounds_decided: int = 0
+    processes: int = 0
+    chain_changes: int = 0
+    virtual_seconds: float = 0.0
+    processor_seconds: float = 0.0
+    violations: Counter[str] = field(default_factory=Counter)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures, as in the JSON file."""
+        return {
+            "seeds": self.seeds,
+            "violations": self.violations.total(),
+            "by_invariant": dict(self.violations),
+            "rounds_decided": self.rounds_decided,
+            "processes_started": self.processes,
+            "chain_changes": self.chain_changes,
+            "virtual_hours": self.virtual_seconds / 3600,
+            "processor_seconds": self.processor_seconds,
+            "processor_seconds_a_seed": self.processor_seconds / max(1, self.seeds),
+        }
+
+
+def run_seeds(seeds: range, family: Family, tally: Tally) -> list[Failure]:
+    """Run seeds of one family and add them up."""
+    failures = []
+    for seed in seeds:
+        began = time.process_time()
+        outcome = run_seed(seed, family)
+        tally.processor_seconds += time.process_time() - began
+        tally.seeds += 1
+        tally.rounds_decided += outcome.rounds
+        tally.processes += outcome.starts
+        tally.chain_changes += outcome.forks
+        tally.virtual_seconds += outcome.seconds
+        if outcome.failure is not None:
+            tally.violations[outcome.failure.invariant] += 1
+            failures.append(outcome.failure)
+    return failures
+
+
+def show_failure(failure: Failure) -> None:
+    """Shrink a failure and print what a person needs."""
+    smallest = shrink(failure)
+    scenario = smallest.scenario
+    print(f"\nVIOLATION of {smallest.invariant!r} with seed {scenario.seed}: {smallest.text}")
+    print(f"  repeat it: {smallest.command}")
+    print(f"  {scenario.members} members, fault model {scenario.model}; it needs no more than:")
+    for index, lies in scenario.liars:
+        print(f"    node {index} lies: {', '.join(lies) or 'not at all'}")
+    for line in [*map(str, scenario.schedule.actions), "what happened:", *smallest.trace]:
+        print(f"    {line}")
+
+
+def soak(path: Path, seeds: range, commit: str) -> int:
+    """Run all families, a chunk at a time, appending to `path`; continues where that ends."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {line["first"] for line in lines if line["commit"] == commit}
+    violations = 0
+    for first in range(seeds.start, seeds.stop, _CHUNK):
+        if first in done:
+            continue
+        tally, failures, start = Tally(), [], first
+        for family, share in _SOAK:
+            failures += run_seeds(range(start, start + share), family, tally)
+            start += share
+        line = {"first": first, "commit": commit, **tally.summary()}
+        line["failures"] = [f"{failure.command}: {failure.text}" for failure in failures]
+        with path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        violations += len(failures)
+        print(f"{first:6} … {start - 1:6}: {len(failures)} violations", flush=True)
+        for failure in failures:
+            print(f"    {failure.command}\n    {failure.text}", flush=True)
+    return 1 if violations else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Whole node processes under faults.")
+    parser.add_argument("--seeds", default="0:20", metavar="A:B", help="from A to B - 1")
+    parser.add_argument("--faults", choices=FAMILIES, default="all")
+    parser.add_argument("--soak", type=Path, metavar="FILE", help="all families; continues FILE")
+    parser.add_argument("--commit", default="", help="what to write beside a soak's figures")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    options = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:
+        environment = {**os.environ, "PYTHONHASHSEED": _HASH_SEED}
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+    # Nodes in trouble say a lot, and all of it is wanted.
+    logging.disable(logging.WARNING)
+    first, last = map(int, options.seeds.split(":"))
+    if options.soak:
+        return soak(options.soak, range(first, last), options.commit)
+    tally, failures = Tally(), []
+    for seed in range(first, last):
+        failures += run_seeds(range(seed, seed + 1), options.faults, tally)
+        print(
+            f"seeds {first} to {seed}: {len(failures)} violations, {tally.rounds_decided} rounds, "
+            f"{tally.processor_seconds:.0f} s of processor",
+            file=sys.stderr,
+            flush=True,
+        )
+    result = {"faults": options.faults} | tally.summary()
+    for key, value in result.items():
+        print(f"  {key:28} {value}")
+    for failure in failures[:3]:
+        show_failure(failure)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

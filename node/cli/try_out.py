@@ -1,0 +1,228 @@
+"""`distro-node generate` and `evaluate`: see what the model has learned so far."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from json import dumps
+from typing import Annotated
+
+import typer
+
+from ...protocol.wire.structure import to_plain
+from ..errors import ExitCode, UserError
+from ..settings import parse_device
+from .options import (
+    BestState,
+    DataDirectory,
+    Json,
+    RoundState,
+    SwarmOption,
+    data_directory,
+    only_swarm,
+    which,
+)
+
+_Device = Annotated[
+    str, typer.Option("--device", metavar="DEVICE", help="What to compute on, as with `join`.")
+]
+_Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed", metavar="N", min=0, max=2**32 - 1, help="The same seed draws the same again."
+    ),
+]
+
+
+def generate(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(metavar="PROMPT", help="The beginning of a text; without it you are asked."),
+    ] = None,
+    swarm: SwarmOption = None,
+    round: RoundState = None,
+    best: BestState = False,
+    max_tokens: Annotated[
+        int,
+        typer.Option("--max-tokens", metavar="N", min=1, max=1 << 20, help="How much at most."),
+    ] = 200,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            "--temperature",
+            metavar="T",
+            min=0.0,
+            max=10.0,
+            help="How bold it is: 0 takes the likeliest each time.",
+        ),
+    ] = 0.8,
+    seed: _Seed = 0,
+    threads: Annotated[
+        int, typer.Option("--threads", metavar="N", min=1, max=4096, help="CPU threads to use.")
+    ] = 1,
+    device: _Device = "cpu",
+    data_dir: DataDirectory = None,
+) -> None:
+    """Let the model write on from a beginning.
+
+    Takes the newest state that this node has, or another that it keeps, in a process of its own: a node
+    that trains goes on undisturbed. Without a beginning it asks for one after the other. For example:
+
+    \b
+        distro-node generate "Once upon"
+    """
+    data = data_directory(data_dir)
+    from ..results.generate import GenerateSettings, Writer, open_writer
+
+    settings = GenerateSettings(
+        swarm=only_swarm(swarm, data),
+        data_dir=data.root,
+        which=which(round, best),
+        seed=seed,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        threads=threads,
+        device=parse_device(device),
+    )
+    import trio
+
+    async def run() -> None:
+        async with open_writer(settings) as writer:
+            if prompt is not None:
+                _show(prompt)
+                await writer.write(prompt, _show)
+                _show("\n")
+            else:
+                await _converse(writer)
+
+    async def _converse(writer: Writer) -> None:
+        if sys.stdin.isatty():
+            typer.echo(
+                f"The model after round {writer.round:,}. Give it a beginning; Ctrl-D ends.",
+                err=True,
+            )
+        while (line := await _ask()) is not None:
+            with suppress(KeyboardInterrupt):
+                try:
+                    await writer.write(line, _show)
+                except UserError as error:
+                    # A beginning that is too long is no reason to end.
+                    typer.echo(f"{error.problem}; {error.remedy}", err=True)
+            _show("\n")
+
+    async def _ask() -> str | None:
+        return await trio.to_thread.run_sync(
+            _read_line,
+            # Ctrl-C does not wait for the end of a line. The stubs that libp2p brings along know trio
+            # before this was called so.
+            abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
+        )
+
+    trio.run(run)
+
+
+def evaluate(
+    tasks: Annotated[
+        str,
+        typer.Option(
+            "--tasks",
+            metavar="TASKS",
+            help="What to measure, between commas: lm-eval's tasks, files of tasks (.yaml), or gpt4all "
+            "for the six of that table.",
+        ),
+    ],
+    swarm: SwarmOption = None,
+    round: RoundState = None,
+    best: BestState = False,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", metavar="N", min=1, help="Ask so many questions of a task alone."),
+    ] = None,
+    fewshot: Annotated[
+        int | None,
+        typer.Option(
+            "--fewshot",
+            metavar="N",
+            min=0,
+            max=1024,
+            help="Examples in front of each question. [default: as the task says; gpt4all has none]",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", metavar="N", min=1, max=65536, help="Questions at once.")
+    ] = 1,
+    seed: _Seed = 0,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            metavar="N",
+            min=1,
+            max=4096,
+            help="CPU threads to use. [default: as many as there are cores]",
+        ),
+    ] = None,
+    device: _Device = "cpu",
+    data_dir: DataDirectory = None,
+    json: Json = False,
+) -> None:
+    """Measure the model by the tasks of lm-eval.
+
+    What comes out is bound to the round and the record that were measured, kept in the swarm's history,
+    and shown by `distro-node status`. Tasks of lm-eval come from the internet; files of tasks need none.
+    For example:
+
+    \b
+        distro-node evaluate --tasks gpt4all
+    """
+    data = data_directory(data_dir)
+    named = tuple(each.strip() for each in tasks.split(",") if each.strip())
+    if not named:
+        raise UserError(ExitCode.USAGE, "no task was named", "give --tasks gpt4all, for example")
+    import trio
+
+    from ..results.evaluate import EvaluateSettings, evaluate_swarm
+
+    settings = EvaluateSettings(
+        swarm=only_swarm(swarm, data),
+        data_dir=data.root,
+        tasks=named,
+        which=which(round, best),
+        limit=limit,
+        fewshot=fewshot,
+        batch_size=batch_size,
+        device=parse_device(device),
+        threads=threads,
+        seed=seed,
+    )
+    scores = trio.run(evaluate_swarm, settings)
+    if json:
+        typer.echo(dumps(to_plain(scores, named=True)))
+        return
+    typer.echo(f"After round {scores.round:,} (record {scores.record}):")
+    width = max(len(score.task) for score in scores.tasks)
+    for score in scores.tasks:
+        error = "" if score.error is None else f" ± {score.error:.4f}"
+        asked = "" if score.samples is None else f"  of {score.samples:,}"
+        typer.echo(f"  {score.task:<{width}}  {score.metric:<12} {score.value:.4f}{error}{asked}")
+
+
+def _show(text: str) -> None:
+    # What a model writes may hold commands for a terminal.
+    shown = text if not sys.stdout.isatty() else "".join(map(_harmless, text))
+    sys.stdout.write(shown)
+    sys.stdout.flush()
+
+
+def _harmless(character: str) -> str:
+    return (
+        character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+    )
+
+
+def _read_line() -> str | None:
+    if sys.stdin.isatty():
+        sys.stderr.write("> ")
+        sys.stderr.flush()
+    line = sys.stdin.readline()
+    return line.rstrip("\n") if line else None

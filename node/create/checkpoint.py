@@ -1,0 +1,97 @@
+"""The tokenizer of a swarm: its own, or that of the checkpoint it goes on from, with its special tokens.
+
+A model that was trained with one tokenizer knows nothing of another: its tokens stand for other text. So
+a checkpoint brings its own, and another one is refused in a line.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ...protocol.wire.structure import StructureError
+from ..trainer.tokenizer_settings import TokenizerSettings, read_settings, with_usual_names
+from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest
+from .tokens import Tokenizer
+
+# Models have up to some hundred rows more than there are tokens, for the sake of round numbers.
+_SPARE_SHARE = 2
+
+
+def tokenizer_file(file: ManifestFile, path: Path) -> Path | None:
+    """The `tokenizer.json` that the manifest file at `path` means; None: bytes.
+
+    Raises `UserError` (`MANIFEST`) where it names another one than its checkpoint has.
+    """
+    named = file.data.tokenizer
+    own = _checkpoint(file, path)
+    own = own / "tokenizer.json" if own is not None else None
+    if own is None or not own.is_file():
+        return None if named in (None, BYTES_TOKENIZER) else path.parent / named
+    if named is not None and not _is_same(path.parent / named, own):
+        raise bad_manifest(
+            path,
+            f"data.tokenizer: {named!r} is not the tokenizer that the checkpoint was trained with; "
+            "leave the key out, and the checkpoint's own is used",
+        )
+    return own
+
+
+def settings_for(
+    tokenizer: Tokenizer, source: Path | None, file: ManifestFile, path: Path
+) -> TokenizerSettings:
+    """Which tokens of the tokenizer, read from `source`, have a part of their own.
+
+    Named by what lies beside it, by `document_end`, or by the names they usually have. Raises
+    `UserError` (`MANIFEST`) for settings that cannot be meant.
+    """
+    tokens = _tokens(tokenizer.definition)
+    try:
+        settings = TokenizerSettings() if source is None else read_settings(source.parent)
+    except StructureError as error:
+        raise bad_manifest(path, f"the tokenizer's {error}") from None
+    for role in ("eos_token", "bos_token", "pad_token", "unk_token"):
+        spelled = getattr(settings, role)
+        if spelled is not None and spelled not in tokens:
+            raise bad_manifest(
+                path, f"the tokenizer has no token {spelled!r}, which its settings call {role}"
+            )
+    end = file.data.document_end
+    if settings.eos_token is None and end and end in tokens:
+        settings = TokenizerSettings(**{**vars(settings), "eos_token": end})
+    return with_usual_names(settings, frozenset(t for t, special in tokens.items() if special))
+
+
+def check_fit(model_vocabulary: int, tokenizer: Tokenizer, file: ManifestFile, path: Path) -> None:
+    """Raise `UserError` (`MANIFEST`) if a checkpoint without a tokenizer cannot have had this one."""
+    far = model_vocabulary > _SPARE_SHARE * tokenizer.vocabulary
+    if _checkpoint(file, path) is not None and far:
+        raise bad_manifest(
+            path,
+            f"data.tokenizer: it has {tokenizer.vocabulary:,} tokens and the checkpoint knows "
+            f"{model_vocabulary:,}, so the model was trained with another one: give that one's path",
+        )
+
+
+def _checkpoint(file: ManifestFile, path: Path) -> Path | None:
+    named = file.model.get("checkpoint")
+    return path.parent / named if isinstance(named, str) else None
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other) or one.read_bytes() == other.read_bytes()
+    except OSError:
+        return False
+
+
+def _tokens(definition: bytes) -> dict[str, bool]:
+    """Every token as it is spelled, and whether it is a special one."""
+    plain = json.loads(definition)
+    vocabulary = plain["model"].get("vocab", {})
+    # Unigram models list pieces with their scores.
+    spelled = vocabulary if isinstance(vocabulary, dict) else (piece for piece, _ in vocabulary)
+    added = plain.get("added_tokens") or ()
+    return dict.fromkeys(spelled, False) | {
+        each["content"]: each.get("special") is True for each in added
+    }

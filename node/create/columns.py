@@ -1,0 +1,226 @@
+"""What of a row is the text: one column, or a template over several.
+
+Rows of Parquet and Arrow come from here too, as their columns have types that can be refused before
+the first row is read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .formats import BadFile, needs
+from .rows import BadRow, Rows
+
+USUAL_COLUMN = "text"
+
+# Rows may be books.
+_ROWS_AT_ONCE = 64
+_SHOWN_COLUMNS = 12
+
+
+class Columns:
+    """The columns that make a document's text. Raises `ValueError` for a template that is none."""
+
+    def __init__(self, column: str | None, template: str | None) -> None:
+        if column is not None and template is not None:
+            raise ValueError("give `text` or `template`, not both")
+        self.parts: list[tuple[str, str | None]] = []
+        if template is None:
+            self.names: tuple[str, ...] = (column or USUAL_COLUMN,)
+            return
+        try:
+            parts = list(string.Formatter().parse(template))
+        except ValueError as error:
+            raise ValueError(f"template: {error}") from None
+        for before, name, spec, conversion in parts:
+            if name is not None and (not name or spec or conversion):
+                raise ValueError("template: a column stands in it as {name}, a brace as {{ or }}")
+            self.parts.append((before, name))
+        self.names = tuple(dict.fromkeys(name for _, name in self.parts if name is not None))
+        if not self.names:
+            raise ValueError("template: names no column, as in {title}")
+
+    def text(self, row: Mapping[str, Any]) -> str | BadRow:
+        """The text of a row; that of the one column, where there is no template, must be text."""
+        for name in self.names:
+            if name not in row:
+                return BadRow(missing(name, list(row)))
+        if not self.parts:
+            value = row[self.names[0]]
+            return value if isinstance(value, str) else self._no_text(self.names[0], value)
+        pieces = []
+        for before, name in self.parts:
+            pieces.append(before)
+            if name is not None:
+                value = row[name]
+                if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+                    return self._no_text(name, value)
+                pieces.append(str(value))
+        return "".join(pieces)
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Raise `BadFile` unless a file with these columns has those that are wanted."""
+        for name in self.names:
+            if name not in columns:
+                raise BadFile(missing(name, columns), WHICH_COLUMN)
+
+    def _no_text(self, name: str, value: Any) -> BadRow:
+        shown = "nothing" if value is None else json.dumps(value, default=lambda _: "…")[:40]
+        return BadRow(f"the column {name!r} holds no text but {shown}")
+
+
+WHICH_COLUMN = (
+    "name the column with `text`, several with `template`, or leave the file out with `exclude`"
+)
+
+
+def missing(name: str, columns: Sequence[str]) -> str:
+    """That a column is not there, and which ones are."""
+    known = ", ".join(str(column)[:40] for column in columns[:_SHOWN_COLUMNS])
+    more = ", …" if len(columns) > _SHOWN_COLUMNS else ""
+    return f"has no column {name!r} (it has: {known}{more})" if columns else "has no columns"
+
+
+class ParquetFile:
+    """The rows of a Parquet file, a few at a time. Raises `BadFile`, and `UserError` without pyarrow."""
+
+    def __init__(self, path: Path, columns: Columns) -> None:
+        self._arrow = _library("a .parquet file")
+        import pyarrow.parquet
+
+        self._columns = columns
+        try:
+            # Without reading ahead: whole groups of rows would be in memory.
+            self._file = pyarrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+            schema = self._file.schema_arrow
+            self.count = self._file.metadata.num_rows
+        except (self._arrow.ArrowException, OSError) as error:
+            raise _broken("Parquet", error) from None
+        columns.require(schema.names)
+        _check_types(self._arrow, schema, columns)
+
+    def rows(self) -> Rows:
+        """Rows from 1 on."""
+        names = list(self._columns.names)
+        try:
+            batches = self._file.iter_batches(_ROWS_AT_ONCE, columns=names, use_threads=False)
+            yield from _numbered(batches, names)
+        except (self._arrow.ArrowException, OSError) as error:
+            raise _broken("Parquet", error) from None
+
+
+class ArrowFile:
+    """The rows of an Arrow file, such as `datasets` writes. Raises as `ParquetFile` does."""
+
+    def __init__(self, path: Path, columns: Columns) -> None:
+        self._arrow = _library("an .arrow file")
+        self._columns = columns
+        try:
+            self._source = self._arrow.memory_map(str(path))
+            try:
+                self._reader = self._arrow.ipc.open_stream(self._source)
+            except self._arrow.ArrowInvalid:
+                self._source.seek(0)
+                self._reader = self._arrow.ipc.open_file(self._source)
+        except (self._arrow.ArrowException, OSError) as error:
+            raise _broken("Arrow", error) from None
+        columns.require(self._reader.schema.names)
+        _check_types(self._arrow, self._reader.schema, columns)
+
+    def rows(self) -> Rows:
+        """Rows from 1 on."""
+        names = list(self._columns.names)
+        try:
+            yield from _numbered(self._pieces(names), names)
+        except (self._arrow.ArrowException, OSError) as error:
+            raise _broken("Arrow", error) from None
+
+    def position(self) -> int:
+        """How many bytes have been read."""
+        return self._source.tell()
+
+    def _pieces(self, names: list[str]) -> Iterator[Any]:
+        # The two kinds of files have readers of two kinds.
+        if hasattr(self._reader, "num_record_batches"):
+            batches = map(self._reader.get_batch, range(self._reader.num_record_batches))
+        else:
+            batches = iter(self._reader)
+        for batch in batches:
+            for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                yield batch.slice(start, _ROWS_AT_ONCE).select(names)
+
+
+def hub_rows(address: str, split: str | None, columns: Columns) -> Rows:
+    """The rows of hf://owner/name[/config][:split], streamed through `datasets`.
+
+    Raises `BadFile` for whatever the library and the line between say, `UserError` without it.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise needs("datasets", address, "hub") from None
+    # It tells each of its retries twice, between the founder's progress and our one line.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    place, _, named = address.removeprefix("hf://").partition(":")
+    owner, _, rest = place.partition("/")
+    name, _, config = rest.partition("/")
+    if not owner or not name or "/" in config:
+        raise BadFile("is no data set", "write it as hf://owner/name[/config][:split]")
+    try:
+        found: Any = datasets.load_dataset(
+            f"{owner}/{name}", config or None, split=named or split or "train", streaming=True
+        )
+        if found.column_names is not None:
+            columns.require(found.column_names)
+        yield from enumerate(found, 1)
+    except (BadFile, UserError, MemoryError):
+        raise
+    # The library passes on whatever its file formats and its network raise.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise BadFile(
+            f"cannot be fetched: {reason}",
+            "check the name, its configuration and split, and that the internet is reached from here",
+        ) from None
+
+
+def _numbered(batches: Iterator[Any], names: list[str]) -> Rows:
+    number = 0
+    for batch in batches:
+        values = [batch.column(name).to_pylist() for name in names]
+        for cells in zip(*values, strict=True):
+            number += 1
+            yield number, dict(zip(names, cells, strict=True))
+
+
+def _check_types(arrow: Any, schema: Any, columns: Columns) -> None:
+    for name in columns.names:
+        kind = schema.field(name).type
+        if arrow.types.is_dictionary(kind):
+            kind = kind.value_type
+        texts = (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)
+        if any(is_text(kind) for is_text in texts):
+            continue
+        numbers = arrow.types.is_integer(kind) or arrow.types.is_floating(kind)
+        if not (numbers and columns.parts):
+            raise BadFile(f"the column {name!r} holds no text but {kind}", WHICH_COLUMN)
+
+
+def _broken(kind: str, error: Exception) -> BadFile:
+    reason = (str(error).splitlines() or ["unknown"])[0][:200]
+    return BadFile(f"is no {kind} file, or damaged ({reason})")
+
+
+def _library(what: str) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        raise needs("pyarrow", what) from None
+    return pyarrow

@@ -1,0 +1,334 @@
+"""From tokenised sources to the corpus: what is held out, who gets which share, and in which order.
+
+Members read the corpus chunk by chunk (`protocol.sampling`), and what is mixed is what is near. So the
+sources are dealt out in small pieces, evenly, each source's pieces in a random order that is always the
+same. With weights every source has its share of the tokens to the last one: a small source is dealt
+again and again, and of one that is larger than the run has use for, a part.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ...protocol.sampling.sampler import Order
+from .parts import SECTION, Parts, Position, Tally
+
+# What stays together: some samples, and a hundredth of a chunk; and there are never more pieces than a
+# founder's memory holds.
+_PIECE_BYTES = 1 << 16
+_MOST_PIECES = 1 << 20
+# A document of more pieces than this is cut.
+_LONG_PIECES = 4
+# Sections whose hashes are in memory at once, some 400 MB with what sorting takes.
+_HASHES_AT_ONCE = 1 << 22
+# How far behind a cut the end of a line is looked for.
+_CUT_WINDOW = 1 << 14
+_ALL_HASHES = 2**64
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Which sections are held out: those of some files, or those with the lowest hashes."""
+
+    files: frozenset[int] | None = None
+    fraction: float = 0.0
+
+    def of(self, sections: np.ndarray) -> np.ndarray:
+        """Whether each section is held out: bool (len(sections),)."""
+        if self.files is not None:
+            return np.isin(sections["file"], sorted(self.files))
+        limit = min(int(self.fraction * _ALL_HASHES), _ALL_HASHES - 1)
+        return sections["hash"] < np.uint64(limit)
+
+
+@dataclass
+class Tokenised:
+    """A source whose parts are complete."""
+
+    name: str
+    parts: Parts
+    weight: float | None
+    heldout: HeldOut
+    repeated: list[np.ndarray] = field(default_factory=list)
+    """Of each part: whether a section is left out because an equal one came before; empty: none is."""
+    duplicates: int = 0
+    """Documents that were left out."""
+
+    def kept(self, part: int, sections: np.ndarray, start: int, *, held: bool) -> np.ndarray:
+        """Whether each of a part's `sections`, from `start` on, belongs to this side."""
+        kept = self.heldout.of(sections) == held
+        if self.repeated:
+            kept &= ~self.repeated[part][start : start + len(sections)]
+        return kept
+
+
+def leave_out_repeated(sources: Sequence[Tokenised]) -> None:
+    """Leave out every document that is equal to an earlier one, and count them."""
+    total = sum(count for source in sources for count, _ in source.parts.counts)
+    for source in sources:
+        source.repeated = [np.zeros(count, bool) for count, _ in source.parts.counts]
+    flags = [flag for source in sources for flag in source.repeated]
+    starts = np.cumsum([0, *(len(flag) for flag in flags)])
+    groups = np.uint64(-(-total // _HASHES_AT_ONCE) or 1)
+    for group in range(int(groups)):
+        found = []
+        for start, sections in zip(starts, _indexes(sources), strict=False):
+            (here,) = np.nonzero(sections["hash"] % groups == group)
+            places = np.empty(len(here), [("hash", "<u8"), ("check", "<u8"), ("place", "<i8")])
+            places["hash"], places["check"] = sections["hash"][here], sections["check"][here]
+            places["place"] = start + here
+            found.append(places)
+        sections = np.concatenate(found) if found else np.zeros(0, SECTION)
+        order = np.lexsort((sections["place"], sections["check"], sections["hash"]))
+        ordered = sections[order]
+        same = (ordered["hash"][1:] == ordered["hash"][:-1]) & (
+            ordered["check"][1:] == ordered["check"][:-1]
+        )
+        places = np.sort(ordered["place"][1:][same])
+        for flag, start in zip(flags, starts, strict=False):
+            own = places[(places >= start) & (places < start + len(flag))]
+            flag[own - start] = True
+    for source in sources:
+        source.duplicates = sum(
+            int((source.parts.index(part)["first"][flag] != 0).sum())
+            for part, flag in enumerate(source.repeated)
+        )
+
+
+def _indexes(sources: Sequence[Tokenised]) -> Iterator[np.ndarray]:
+    for source in sources:
+        for part in range(len(source.parts.counts)):
+            yield source.parts.index(part)
+
+
+def held_share(source: Tokenised) -> float:
+    """Which share of its tokens a source holds out."""
+    counts = [0, 0]
+    for part in range(len(source.parts.counts)):
+        sections = source.parts.index(part)
+        for held in (False, True):
+            kept = source.kept(part, sections, 0, held=held)
+            counts[held] += int(sections["tokens"][kept].sum())
+    return counts[True] / max(1, sum(counts))
+
+
+def cut_each(source: Tokenised, folder: Path, line_ends: np.ndarray) -> Tokenised:
+    """A source of few documents, of which the end of each is held out instead of some of them.
+
+    What comes of it lies in `folder`, tokens and all: a document's two sides are sections of their own.
+    """
+    before, fraction = source.parts, source.heldout.fraction
+    parts = Parts(folder, before.dtype.itemsize)
+    parts.remove()
+    parts = Parts(folder, before.dtype.itemsize)
+    for part in range(len(before.counts)):
+        sections = before.index(part)
+        tokens = before.tokens(part, 0, before.counts[part][1])
+        ends = np.cumsum(sections["tokens"].astype(np.int64))
+        firsts = np.flatnonzero(sections["first"])
+        bounds = [*firsts.tolist(), len(sections)]
+        made: list[np.ndarray] = [sections[: bounds[0]]]
+        flags = [source.repeated[part][: bounds[0]]] if source.repeated else []
+        for low, high in itertools.pairwise(bounds):
+            start = int(ends[low - 1]) if low else 0
+            stop = int(ends[high - 1])
+            cut = _line_end(tokens, stop - int((stop - start) * fraction), stop, line_ends)
+            both = _cut_document(sections[low:high], start, cut)
+            made.append(both)
+            if source.repeated:
+                flags.append(np.full(len(both), source.repeated[part][low]))
+        joined = np.concatenate(made)
+        parts.add(joined, [tokens], Tally(), Position())
+        if source.repeated:
+            source.repeated[part] = np.concatenate(flags)
+    return Tokenised(
+        source.name, parts, source.weight, source.heldout, source.repeated, source.duplicates
+    )
+
+
+def _cut_document(sections: np.ndarray, start: int, cut: int) -> np.ndarray:
+    """The sections of one document, those behind a cut with the lowest hash, the others the highest."""
+    ends = start + np.cumsum(sections["tokens"].astype(np.int64))
+    inside = int(np.searchsorted(ends, cut, side="right"))
+    both = (
+        np.insert(sections, inside, sections[inside : inside + 1])
+        if inside < len(ends)
+        else sections
+    )
+    both = both.copy()
+    if inside < len(ends):
+        begins = int(ends[inside - 1]) if inside else start
+        both["tokens"][inside] = cut - begins
+        both["tokens"][inside + 1] = int(ends[inside]) - cut
+        both["first"][inside + 1] = 0
+    behind = np.arange(len(both)) > inside
+    both["hash"] = np.where(behind, np.uint64(0), np.uint64(_ALL_HASHES - 1))
+    return both[both["tokens"] > 0]
+
+
+def _line_end(tokens: np.ndarray, cut: int, stop: int, line_ends: np.ndarray) -> int:
+    """The first place from `cut` on where a line begins, if one does before `stop`; else `cut`."""
+    window = tokens[cut : min(stop - 1, cut + _CUT_WINDOW)]
+    found = np.flatnonzero(line_ends[window])
+    return cut + int(found[0]) + 1 if len(found) else cut
+
+
+@dataclass(frozen=True)
+class Share:
+    """What the corpus takes of one source."""
+
+    name: str
+    there: int
+    """Tokens that the source has."""
+    dealt: int
+    """Tokens of it in the corpus: more than there are where it repeats, fewer where it is cut."""
+
+    @property
+    def times(self) -> float:
+        """How often the source comes in an epoch."""
+        return self.dealt / self.there if self.there else 0.0
+
+
+class Side:
+    """The sections of all sources that are trained on, or those that are held out."""
+
+    def __init__(self, sources: Sequence[Tokenised], *, held: bool) -> None:
+        self._sources = sources
+        self._held = held
+        width = sources[0].parts.dtype.itemsize
+        total = sum(tokens for source in sources for _, tokens in source.parts.counts)
+        self._piece = max(_PIECE_BYTES // width, total // _MOST_PIECES)
+        # Of each piece: part, first section, sections, first token, tokens, and how many of them count.
+        self._pieces = [self._cut(source) for source in sources]
+        self.tokens = [int(pieces[:, 5].sum()) for pieces in self._pieces]
+
+    def shares(self, wanted: int) -> list[Share]:
+        """How much of each source makes an epoch.
+
+        Without weights all of each. With weights as much as is `wanted`, but no more than it takes for
+        every source to be used up once, and no less than it takes for one. Of what is held out as much
+        as can be had without repeating any, or all of each where that is less than what is wanted.
+        """
+        there, weights = self.tokens, [source.weight for source in self._sources]
+        names = [source.name for source in self._sources]
+        if any(weight is None for weight in weights):
+            return [Share(name, count, count) for name, count in zip(names, there, strict=True)]
+        whole = sum(weight for weight in weights if weight) or 1.0
+        shares = [(weight or 0.0) / whole for weight in weights]
+        epochs = [count / share for count, share in zip(there, shares, strict=True) if share]
+        if self._held:
+            # Nothing repeats there: it would be measured twice.
+            size = min((epoch for epoch in epochs if epoch > 0), default=0.0)
+            if size < wanted:
+                # Shares of next to nothing would measure nothing.
+                return [Share(name, count, count) for name, count in zip(names, there, strict=True)]
+        else:
+            size = min(max(wanted, min(epochs)), max(epochs))
+        dealt = [
+            round(share * size) if count else 0 for count, share in zip(there, shares, strict=True)
+        ]
+        return [Share(*each) for each in zip(names, there, dealt, strict=True)]
+
+    def dealt(
+        self,
+        shares: Sequence[Share],
+        end: Sequence[int],
+        closed: bool,
+        advance: Callable[[int], None],
+    ) -> Iterator[np.ndarray]:
+        """The corpus in pieces, in its order; `advance` hears how many tokens each has.
+
+        With `closed` no piece is without the tokens of `end` behind it.
+        """
+        owner, piece, most = self._order(shares)
+        last = np.array(end, self._sources[0].parts.dtype)
+        for source, number, limit in zip(
+            owner.tolist(), piece.tolist(), most.tolist(), strict=True
+        ):
+            tokens = self._read(source, number)
+            cut = limit < len(tokens)
+            tokens = tokens[:limit]
+            if len(last) and (cut or closed) and not np.array_equal(tokens[-len(last) :], last):
+                # In the place of others where the share is exact.
+                tokens = np.concatenate([tokens[: len(tokens) - cut * len(last)], last])
+            advance(limit)
+            yield tokens
+
+    def _order(self, shares: Sequence[Share]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The source of each piece that is dealt, which piece of it, and how many tokens at most."""
+        owners, numbers, limits, places = [], [], [], []
+        for source, share in enumerate(shares):
+            own, most = [], []
+            left, count = share.dealt, len(self._pieces[source])
+            passes = 0
+            while left > 0 and count:
+                order = Order(seed=passes, samples=count, lanes=1, block=1, mixed=1)
+                row = np.arange(count)
+                piece = np.array(order.samples_at(np.zeros_like(row), row), np.int64)
+                sizes = self._pieces[source][piece, 5]
+                before = np.cumsum(sizes) - sizes
+                piece, sizes, before = (each[before < left] for each in (piece, sizes, before))
+                own.append(piece)
+                most.append(np.minimum(sizes, left - before))
+                left -= int(most[-1].sum())
+                passes += 1
+            if own:
+                own, most = np.concatenate(own), np.concatenate(most)
+                owners.append(np.full(len(own), source))
+                numbers.append(own)
+                limits.append(most)
+                # Evenly over the corpus, so that its passes follow one another.
+                places.append((2 * np.arange(len(own)) + 1) / (2 * len(own)))
+        if not owners:
+            none = np.zeros(0, np.int64)
+            return none, none, none
+        owner, number, limit, place = map(np.concatenate, (owners, numbers, limits, places))
+        order = np.lexsort((owner, place))
+        return owner[order], number[order], limit[order]
+
+    def _cut(self, source: Tokenised) -> np.ndarray:
+        """The pieces of a source: int64 (pieces, 6)."""
+        found = [np.zeros((0, 6), np.int64)]
+        for part in range(len(source.parts.counts)):
+            sections = source.parts.index(part)
+            if len(sections) == 0:
+                continue
+            kept = source.kept(part, sections, 0, held=self._held)
+            sizes = sections["tokens"].astype(np.int64)
+            starts = np.cumsum(sizes) - sizes
+            # A piece is as many neighbours as begin within its length; a document of several sections
+            # is begun where its first one is, unless it is long.
+            begins = np.flatnonzero(sections["first"])
+            whose = np.cumsum(sections["first"] != 0) - 1
+            lengths = np.diff(starts[begins], append=int(sizes.sum()))
+            short = lengths[whose] <= _LONG_PIECES * self._piece
+            places = np.where(short, starts[begins][whose], starts)
+            first = np.flatnonzero(np.diff(places // self._piece, prepend=-1))
+            count = np.diff(first, append=len(sections))
+            rows = [
+                np.full(len(first), part),
+                first,
+                count,
+                starts[first],
+                np.add.reduceat(sizes, first),
+                np.add.reduceat(sizes * kept, first),
+            ]
+            pieces = np.stack(rows, axis=1)
+            found.append(pieces[pieces[:, 5] > 0])
+        return np.concatenate(found)
+
+    def _read(self, source: int, number: int) -> np.ndarray:
+        """The tokens of a piece that count."""
+        whose = self._sources[source]
+        part, first, count, start, size, counted = self._pieces[source][number].tolist()
+        tokens = whose.parts.tokens(part, start, size)
+        if counted == size:
+            return tokens
+        sections = whose.parts.index(part, first, count)
+        kept = whose.kept(part, sections, first, held=self._held)
+        return tokens[np.repeat(kept, sections["tokens"])]

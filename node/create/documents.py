@@ -1,0 +1,181 @@
+"""From a file to its documents, whatever its format.
+
+What comes out is a document, a piece of a long one, or the reason why there is none in this place: an
+empty row, a bad one, a file that is no text. Memory stays at some megabytes however long a file is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .columns import ArrowFile, ParquetFile, hub_rows
+from .files import File, Source
+from .formats import BadFile, Stream, looks_like_text, open_stream
+from .rows import BadRow, Rows, json_lines, json_values, separated_values
+from .token_arrays import token_documents
+
+# A file of text is one document up to this length; of a longer one each such part counts as one.
+_LONGEST_DOCUMENT = 16 << 20
+_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class Document:
+    """Text in UTF-8 (or bytes, where the tokenizer takes any); `ends` if nothing of it follows."""
+
+    text: bytes
+    ends: bool = True
+
+
+@dataclass(frozen=True)
+class TokenDocument:
+    """A document that somebody else has tokenised, or a piece of one."""
+
+    tokens: np.ndarray
+    ends: bool
+
+
+@dataclass(frozen=True)
+class Empty:
+    """A row or a file without any text."""
+
+
+@dataclass(frozen=True)
+class NoText:
+    """A file in a folder that is called a text and is none."""
+
+
+Item = Document | TokenDocument | Empty | NoText | BadRow
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a file's items depend on beside its source."""
+
+    utf8: bool
+    vocabulary: int
+    end: int | None
+
+
+def items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item, int]]:
+    """The items of a file in order: line or row, the item, and how many bytes have been read.
+
+    Raises `UserError` (`DATA_MISSING`) where the file as a whole cannot be used.
+    """
+    try:
+        yield from _items(file, source, how)
+    except BadFile as error:
+        raise error.at(file.path) from None
+    except FileNotFoundError:
+        raise BadFile("is not there any more", "start again").at(file.path) from None
+
+
+def _items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item, int]]:
+    if isinstance(file.path, str):
+        rows = hub_rows(file.path, source.split, source.columns)
+        yield from _of_rows(rows, source, lambda: 0)
+    elif file.format == "tokens":
+        arrays = token_documents(file.path, source.token_width, how.vocabulary, how.end)
+        for number, (tokens, ends, position) in enumerate(arrays, 1):
+            yield number, TokenDocument(tokens, ends), position
+    elif file.format == "parquet":
+        yield from _of_parquet(file.path, source)
+    elif file.format == "arrow":
+        arrow = ArrowFile(file.path, source.columns)
+        yield from _of_rows(arrow.rows(), source, arrow.position)
+    else:
+        with open_stream(file.path) as stream:
+            if file.format == "text":
+                yield from _of_text(stream, file.named, how.utf8)
+                return
+            if file.format == "jsonl":
+                rows = json_lines(stream)
+            elif file.format == "json":
+                rows = json_values(stream)
+            else:
+                rows = separated_values(
+                    stream, "\t" if file.format == "tsv" else ",", source.columns.require
+                )
+            yield from _of_rows(rows, source, stream.position)
+
+
+def _of_parquet(path: Path, source: Source) -> Iterator[tuple[int, Item, int]]:
+    parquet = ParquetFile(path, source.columns)
+    size = path.stat().st_size
+    for number, item, _ in _of_rows(parquet.rows(), source, lambda: 0):
+        yield number, item, size * number // parquet.count
+
+
+def _of_rows(
+    rows: Rows, source: Source, position: Callable[[], int]
+) -> Iterator[tuple[int, Item, int]]:
+    for number, row in rows:
+        text = row if isinstance(row, BadRow) else source.columns.text(row)
+        if isinstance(text, BadRow):
+            item: Item = text
+        elif not text:
+            item = Empty()
+        else:
+            try:
+                item = Document(text.encode("utf-8"))
+            except UnicodeEncodeError:
+                item = BadRow("holds half a character, which UTF-8 has no bytes for")
+        yield number, item, position()
+
+
+def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Item, int]]:
+    """A file of text: one document, or one for each part of a long one."""
+    line = 1
+    kept = stream.read(_LONGEST_DOCUMENT)
+    if not looks_like_text(kept):
+        if named:
+            raise BadFile(
+                "is not text", "say its `format` in [data], or leave it out with `exclude`"
+            )
+        yield 0, NoText(), stream.position()
+        return
+    kept = kept.removeprefix(_MARK)
+    while kept:
+        more = stream.read(_LONGEST_DOCUMENT - len(kept)) if len(kept) < _LONGEST_DOCUMENT else b""
+        part = kept + more
+        following = stream.read(1)
+        cut = len(part)
+        if following:
+            cut = part.rfind(b"\n") + 1 or _character_end(part)
+        text, kept = part[:cut], part[cut:] + following
+        item: Item = Document(text, ends=not kept)
+        if utf8 and (broken := _broken_line(text)) is not None:
+            yield (
+                line + broken,
+                BadRow("is not UTF-8: what stands around it is left out"),
+                stream.position(),
+            )
+        elif line == 1 and not kept and not text.strip():
+            yield line, Empty(), stream.position()
+        else:
+            yield line, item, stream.position()
+        line += text.count(b"\n")
+
+
+def _broken_line(text: bytes) -> int | None:
+    """How many lines stand before the first byte that is no UTF-8; None if all is."""
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return text.count(b"\n", 0, error.start)
+    return None
+
+
+def _character_end(text: bytes) -> int:
+    """Where the last whole character of UTF-8 ends."""
+    for back in range(1, min(4, len(text)) + 1):
+        byte = text[-back]
+        if byte & 0xC0 != 0x80:
+            # The first byte says how long its character is.
+            length = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(text) - back if length > back else len(text)
+    return len(text)

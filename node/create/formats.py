@@ -1,0 +1,214 @@
+"""Which format a file has, by its name, and how its bytes are read when it is compressed.
+
+Whatever is wrong with a file's bytes is a `BadFile`, which says it in words; so no library's own
+exception leaves this module.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, Literal, get_args
+
+from ..errors import ExitCode, UserError
+
+Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "tokens"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+_TEXT_ENDINGS = """
+    txt text md markdown rst adoc org tex html htm xml srt log
+    py pyi ipynb c h cc cpp cxx hpp hh cs java kt kts scala go rs swift m mm js mjs cjs jsx ts tsx vue
+    css scss php rb pl pm lua r jl hs ml mli fs clj ex exs erl elm dart zig nim d v sv vhd asm s f f90
+    f95 pas lisp el scm sql sh bash zsh ps1 bat cmake mk gradle proto graphql toml yaml yml ini cfg
+"""
+_ENDINGS: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".bin": "tokens",
+    ".npy": "tokens",
+    ".ds": "tokens",
+}
+for _ending in _TEXT_ENDINGS.split():
+    _ENDINGS[f".{_ending}"] = "text"
+_MAGIC = {
+    ".gz": b"\x1f\x8b",
+    ".zst": b"\x28\xb5\x2f\xfd",
+    ".xz": b"\xfd7zXZ\x00",
+    ".bz2": b"BZh",
+}
+# A window of 2 GB is what `zstd --long=31` takes; dumps of forums come so.
+_ZSTD_WINDOW = 1 << 31
+# Little at a time: what it unpacks to may be a thousand times as much, and is held at once.
+_ZSTD_READ = 1 << 14
+# The control characters that texts have: backspace, tab, line and page ends, escape.
+_TEXT_BYTES = frozenset({7, 8, 9, 10, 11, 12, 13, 27, *range(32, 127), *range(128, 256)})
+_SNIFFED_BYTES = 1 << 13
+
+
+class BadFile(Exception):
+    """A file cannot be used; the message says why, to be read after the file's name."""
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy or "mend the file, or leave it out with `exclude` in [data]"
+
+    def at(self, path: str | Path) -> UserError:
+        """The error to show for this file."""
+        return UserError(ExitCode.DATA_MISSING, f"{path}: {self.problem}", self.remedy)
+
+
+def format_of(name: PurePath) -> Format | None:
+    """The format that a file's name speaks of, in letters of either case."""
+    return _ENDINGS.get(bare(name).suffix.lower())
+
+
+def bare(name: PurePath) -> PurePath:
+    """A file's name without the ending of a compressed file."""
+    return name.with_suffix("") if name.suffix.lower() in _MAGIC else name
+
+
+def looks_like_text(start: bytes) -> bool:
+    """Whether bytes from a file's beginning are those of a text, in whatever encoding.
+
+    Texts have next to no control characters; compressed, compiled and packed bytes have many.
+    """
+    start = start[:_SNIFFED_BYTES]
+    strange = sum(start.count(byte) for byte in range(256) if byte not in _TEXT_BYTES)
+    # A zero byte is in no text but of UTF-16, which no tokenizer takes either.
+    return b"\x00" not in start and strange * 100 <= len(start)
+
+
+@contextlib.contextmanager
+def open_stream(path: Path) -> Iterator[Stream]:
+    """Open a file, unpacked where it is compressed. Raises `BadFile`."""
+    with reading(), path.open("rb") as raw:
+        start = raw.read(6)
+        raw.seek(0)
+        ending = path.suffix.lower()
+        kind = next((kind for kind, magic in _MAGIC.items() if start.startswith(magic)), None)
+        if kind == ".bz2" and ending != kind and not start[3:4].isdigit():
+            kind = None
+        if ending in _MAGIC and kind != ending:
+            raise BadFile(f"is not what {ending} says: it does not begin as such a file does")
+        yield Stream(raw, kind)
+
+
+class Stream:
+    """The bytes of an open file, unpacked; `position` is how far the file itself has been read."""
+
+    def __init__(self, raw: BinaryIO, kind: str | None) -> None:
+        self._raw = raw
+        self.compressed = kind is not None
+        unpacked: Any = raw
+        if kind == ".gz":
+            unpacked = gzip.GzipFile(fileobj=raw, mode="rb")
+        elif kind == ".bz2":
+            unpacked = bz2.BZ2File(raw)
+        elif kind == ".xz":
+            unpacked = lzma.LZMAFile(raw)  # noqa: SIM115  # closed with `raw`
+        elif kind == ".zst":
+            unpacked = io.BufferedReader(_Zstandard(raw), 1 << 18)
+        self._unpacked: BinaryIO = unpacked
+
+    def position(self) -> int:
+        """How many bytes of the file have been read."""
+        return self._raw.tell()
+
+    def read(self, size: int) -> bytes:
+        """The next bytes: `size`, or fewer at the end. Raises `BadFile`."""
+        with reading():
+            return self._unpacked.read(size)
+
+    def readline(self, size: int) -> bytes:
+        """The rest of a line with its end, or its first `size` bytes. Raises `BadFile`."""
+        with reading():
+            return self._unpacked.readline(size)
+
+    def unpacked(self) -> BinaryIO:
+        """The stream for a library that wants one; what it raises is for `reading`."""
+        return self._unpacked
+
+
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Turn what reading and unpacking raise into `BadFile`."""
+    try:
+        yield
+    except EOFError:
+        raise BadFile("is cut short: the compressed data has no end", _FETCH_AGAIN) from None
+    except (zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise BadFile(f"is damaged ({error})", _FETCH_AGAIN) from None
+    except OSError as error:
+        # bz2 raises a bare OSError for data that it cannot read.
+        problem = f"cannot be read ({error.strerror})" if error.errno else f"is damaged ({error})"
+        raise BadFile(problem, _FETCH_AGAIN) from None
+
+
+_FETCH_AGAIN = "fetch or make the file again, or leave it out with `exclude` in [data]"
+
+
+def needs(package: str, what: str, extra: str = "create") -> UserError:
+    """The error for a format whose library is not installed."""
+    return UserError(
+        ExitCode.DATA_MISSING,
+        f"{what} cannot be read here: the package {package} is not installed",
+        f"install it with: pip install 'distro-node[{extra}]'",
+    )
+
+
+class _Zstandard(io.RawIOBase):
+    """Unpacks frame after frame, and knows whether the last one was whole."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise needs("zstandard", "a .zst file") from None
+        self._library = zstandard
+        self._raw = raw
+        self._frame: Any = None
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            data = self._raw.read(_ZSTD_READ)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError
+                return 0
+            self._ready = memoryview(self._unpack(data))
+        count = min(len(buffer), len(self._ready))
+        buffer[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
+
+    def _unpack(self, data: bytes) -> bytes:
+        parts = []
+        while data:
+            if self._frame is None:
+                unpacker = self._library.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+                self._frame = unpacker.decompressobj()
+            try:
+                parts.append(self._frame.decompress(data))
+            except self._library.ZstdError as error:
+                raise BadFile(f"is damaged ({error})", _FETCH_AGAIN) from None
+            if not self._frame.eof:
+                break
+            data = self._frame.unused_data
+            self._frame = None
+        return b"".join(parts)

@@ -1,0 +1,149 @@
+"""What `create` has tokenised so far, on the disk: parts of some megabytes that survive an interruption.
+
+A source's parts lie in a folder named by all that they depend on: tokenizer, files with sizes and times,
+columns. A part counts once its `.json` is there, which is written last. So the same command goes on
+behind the last whole part, and one with other files begins anew.
+
+Of every section (a short document, or a piece of a long one) an index says how many tokens it has, which
+file it is from, whether a document begins with it, and a hash of the document's text.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..storage.atomic_write import write_atomically
+
+SECTION = np.dtype(
+    [
+        # Documents with equal hashes, both of them, are equal.
+        ("hash", "<u8"),
+        ("check", "<u8"),
+        ("tokens", "<u4"),
+        ("file", "<u4"),
+        ("first", "<u4"),
+    ]
+)
+
+# How many bad rows are named; all are counted.
+_NAMED_ROWS = 1000
+
+
+@dataclass
+class Tally:
+    """What was read."""
+
+    documents: int = 0
+    sections: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+    empty: int = 0
+    bad: int = 0
+    bad_rows: list[tuple[str, int, str]] = field(default_factory=list)
+    """File, line or row, and what is wrong with it."""
+    no_text: list[str] = field(default_factory=list)
+    """Files that are called a text and are none."""
+
+    def add(self, other: Tally) -> None:
+        """Count in what another one has counted."""
+        for name in ("documents", "sections", "tokens", "text_bytes", "empty", "bad"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.bad_rows = [*self.bad_rows, *other.bad_rows][:_NAMED_ROWS]
+        self.no_text += other.no_text
+
+    def add_bad(self, file: str, place: int, problem: str) -> None:
+        """Count a bad row and name it."""
+        self.bad += 1
+        if len(self.bad_rows) < _NAMED_ROWS:
+            self.bad_rows.append((file, place, problem))
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where reading goes on: so many items of this file have been read."""
+
+    file: int = 0
+    items: int = 0
+    read_bytes: int = 0
+    """Of all files of the source, for the progress bar."""
+    ended: bool = False
+
+
+class Parts:
+    """The parts of one source below `root`, a folder of their own."""
+
+    def __init__(self, root: Path, token_bytes: int) -> None:
+        self.root = root
+        self.dtype = np.dtype(f"<u{token_bytes}")
+        self.tally = Tally()
+        self.position = Position()
+        self.counts: list[tuple[int, int]] = []
+        """Sections and tokens of each part."""
+        root.mkdir(parents=True, exist_ok=True)
+        while (said := self._read(len(self.counts))) is not None:
+            tally, self.position = said
+            self.counts.append((tally.sections, tally.tokens))
+            self.tally.add(tally)
+
+    def add(
+        self, sections: np.ndarray, tokens: Sequence[np.ndarray], tally: Tally, position: Position
+    ) -> None:
+        """Write the next part, durably. Raises `OSError` as files do."""
+        number = len(self.counts)
+        joined = np.concatenate(tokens) if tokens else np.zeros(0, self.dtype)
+        tally.sections, tally.tokens = len(sections), len(joined)
+        write_atomically(self._path(number, "tokens"), joined.astype(self.dtype).tobytes())
+        write_atomically(self._path(number, "index"), sections.astype(SECTION).tobytes())
+        said = {"tally": asdict(tally), "position": asdict(position)}
+        write_atomically(self._path(number, "json"), json.dumps(said).encode())
+        self.counts.append((len(sections), len(joined)))
+        self.tally.add(tally)
+        self.position = position
+
+    def index(self, part: int, start: int = 0, count: int = -1) -> np.ndarray:
+        """Sections of a part: `SECTION` (count,), all from `start` on by default."""
+        path = self._path(part, "index")
+        return np.fromfile(path, SECTION, count, offset=start * SECTION.itemsize)
+
+    def tokens(self, part: int, start: int, count: int) -> np.ndarray:
+        """Tokens of a part: (count,)."""
+        path, width = self._path(part, "tokens"), self.dtype.itemsize
+        return np.fromfile(path, self.dtype, count, offset=start * width)
+
+    def remove(self) -> None:
+        """Remove them all."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def _path(self, number: int, ending: str) -> Path:
+        return self.root / f"{number:06}.{ending}"
+
+    def _read(self, number: int) -> tuple[Tally, Position] | None:
+        """What a part says of itself, if it is there and whole."""
+        try:
+            said: dict[str, Any] = json.loads(self._path(number, "json").read_bytes())
+            tally, position = Tally(**said["tally"]), Position(**said["position"])
+            tally.bad_rows = [(str(f), int(p), str(w)) for f, p, w in tally.bad_rows]
+            sizes = [self._path(number, ending).stat().st_size for ending in ("index", "tokens")]
+        except (OSError, ValueError, TypeError, LookupError):
+            return None
+        whole = [tally.sections * SECTION.itemsize, tally.tokens * self.dtype.itemsize]
+        return (tally, position) if sizes == whole else None
+
+
+def remove_others(folder: Path, wanted: Sequence[Parts]) -> None:
+    """Remove what other runs have left in the folder that holds the parts of all sources."""
+    kept = {parts.root.name for parts in wanted}
+    for path in _entries(folder):
+        if path.name not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    yield from sorted(folder.iterdir()) if folder.is_dir() else ()

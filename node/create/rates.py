@@ -1,0 +1,40 @@
+"""Learning rates that benchmarks found best, and a word for one that is far from them.
+
+The best rate falls with the size of a model. What was measured is in benchmarks/results (convergence);
+the last point is that of the DisTrO report, on which nothing larger here has been tried.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from ...protocol.wire.manifest import ScheduleSpec
+
+# Parameters, and the best peak rate among those tried with a sign step.
+_FOUND = ((139_584, 8e-3), (918_656, 6e-3), (1_204_615_168, 4e-4))
+# Neighbouring rates that were tried are a factor of 2 apart, and cost a few percent; further off, runs
+# diverge or hardly learn.
+_FAR = 5.0
+
+
+def usual_rate(parameters: int) -> float:
+    """The rate to begin with for a model of this size: a line through what was found."""
+    size = min(max(parameters, _FOUND[0][0]), _FOUND[-1][0])
+    for (small, high), (large, low) in itertools.pairwise(_FOUND):
+        if size <= large:
+            way = math.log(size / small) / math.log(large / small)
+            return high * (low / high) ** way
+    return _FOUND[-1][1]
+
+
+def rate_warning(schedule: ScheduleSpec, parameters: int) -> str | None:
+    """What to say about a schedule's peak rate; None if it is near what was found."""
+    usual = usual_rate(parameters)
+    if usual / _FAR <= schedule.peak <= usual * _FAR:
+        return None
+    which = "above" if schedule.peak > usual else "below"
+    return (
+        f"the learning rate of {schedule.peak:g} is {which} what learned best in benchmarks: about "
+        f"{usual:.1g} for {parameters:,} parameters (`peak` in [schedule])"
+    )

@@ -1,0 +1,176 @@
+"""Rows out of JSON lines, JSON and tables of separated values, each with the line that it begins in.
+
+A row that cannot be read is a `BadRow` in its place, and reading goes on behind it: what is made of it
+is for others to say. No more than one row is in memory, and no row may be longer than `MAX_ROW_BYTES`.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .formats import BadFile, Stream
+
+# A whole book is a few megabytes.
+MAX_ROW_BYTES = 64 << 20
+
+_READ_BYTES = 1 << 20
+_BETWEEN = re.compile("[ \\t\\r\\n,\ufeff]*")
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """Why a row cannot be used."""
+
+    problem: str
+
+
+Rows = Iterator[tuple[int, Mapping[str, Any] | BadRow]]
+"""Numbers of lines, or of rows, from 1 on, and what is there."""
+
+
+def json_lines(stream: Stream) -> Rows:
+    """An object in each line; empty lines are nothing."""
+    for number, line in _lines(stream):
+        if line is None:
+            yield number, BadRow(f"is longer than {MAX_ROW_BYTES >> 20} MB")
+        elif line.strip():
+            yield number, _object(line)
+
+
+def json_values(stream: Stream) -> Rows:
+    """The objects of a list, or objects one after another. Raises `BadFile` where JSON ends.
+
+    JSON that is broken cannot be gone on with, as nobody knows where the next row begins.
+    """
+    decoder = json.JSONDecoder()
+    text, data, line, ended = "", b"", 1, False
+    opened = closed = False
+    while not ended:
+        # A row that is not whole is read again from its start: more at once each time.
+        read = stream.read(max(_READ_BYTES, len(text)))
+        ended = not read
+        # A character whose last bytes are not read yet waits for them.
+        more, data = _decoded(data + read, line)
+        text, at = text + more, 0
+        while True:
+            start = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # matches nothing, too
+            line += text.count("\n", at, start)
+            at = start
+            if text.startswith("[", at) and not opened:
+                opened, at = True, at + 1
+                continue
+            if text.startswith("]", at) and opened:
+                opened, closed, at = False, True, at + 1
+                continue
+            if at == len(text):
+                break
+            try:
+                value, end = decoder.raw_decode(text, at)
+            except (ValueError, RecursionError) as error:
+                if len(text) - at > MAX_ROW_BYTES or _hopeless(error, len(text)):
+                    raise BadFile(f"line {line}: the JSON is broken here") from None
+                break
+            # What ends where the text does may go on in what is not read yet: 12 of 123.
+            if end == len(text) and not (isinstance(value, dict) or ended):
+                break
+            yield line, value if isinstance(value, dict) else _no_object(value)
+            line += text.count("\n", at, end)
+            at = end
+        text = text[at:]
+    if text or data or (opened and not closed):
+        raise BadFile(f"line {line}: the JSON is broken or cut short here")
+
+
+def separated_values(
+    stream: Stream, delimiter: str, check: Callable[[Sequence[str]], None]
+) -> Rows:
+    """The rows of a table whose first line names the columns, which `check` is shown."""
+    csv.field_size_limit(MAX_ROW_BYTES)
+    reader = csv.reader(_texts(stream), delimiter=delimiter, strict=True)
+    names: list[str] | None = None
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise BadFile(f"line {line}: {error}") from None
+        if cells is None:
+            return
+        if names is None:
+            names = [cell.removeprefix("\ufeff") for cell in cells]
+            check(names)
+        elif not cells:
+            continue
+        elif len(cells) != len(names):
+            yield line, BadRow(f"has {len(cells)} cells, the first line names {len(names)}")
+        elif any(_undecoded(cell) for cell in cells):
+            yield line, BadRow("is not UTF-8")
+        else:
+            yield line, dict(zip(names, cells, strict=True))
+
+
+def _hopeless(error: ValueError | RecursionError, length: int) -> bool:
+    """Whether more of the file could not mend it: what is wrong is not at the end of what was read."""
+    if not isinstance(error, json.JSONDecodeError):
+        return True
+    # The place of a text without an end is its beginning; a number or word is at most this long.
+    return not error.msg.startswith("Unterminated string") and error.pos + 64 < length
+
+
+def _lines(stream: Stream) -> Iterator[tuple[int, bytes | None]]:
+    """The lines with their numbers; None for one that is too long."""
+    number = 0
+    while line := stream.readline(MAX_ROW_BYTES):
+        number += 1
+        whole = line
+        while len(line) == MAX_ROW_BYTES and not line.endswith(b"\n"):
+            whole, line = None, stream.readline(MAX_ROW_BYTES)
+        yield number, whole
+
+
+def _object(line: bytes) -> Mapping[str, Any] | BadRow:
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return BadRow("is not UTF-8")
+    except json.JSONDecodeError as error:
+        return BadRow(f"is not JSON ({error.msg} at character {error.pos + 1})")
+    except (ValueError, RecursionError):
+        return BadRow("is not JSON that can be read")
+    return value if isinstance(value, dict) else _no_object(value)
+
+
+def _no_object(value: Any) -> BadRow:
+    return BadRow(f"holds no object but {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    kinds = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list"}
+    return "null" if value is None else kinds.get(type(value), f"a {type(value).__name__}")
+
+
+def _decoded(data: bytes, line: int) -> tuple[str, bytes]:
+    """Text, and the bytes of a character that has begun."""
+    try:
+        return data.decode("utf-8"), b""
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data" and len(data) - error.start < 4:
+            return data[: error.start].decode("utf-8"), data[error.start :]
+        line += data.count(b"\n", 0, error.start)
+        raise BadFile(f"line {line}: is not UTF-8") from None
+
+
+def _texts(stream: Stream) -> Iterator[str]:
+    for number, line in _lines(stream):
+        if line is None:
+            raise BadFile(f"line {number}: is longer than {MAX_ROW_BYTES >> 20} MB")
+        yield line.decode("utf-8", "surrogateescape")
+
+
+def _undecoded(cell: str) -> bool:
+    return not cell.isascii() and any("\udc80" <= character <= "\udcff" for character in cell)

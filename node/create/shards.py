@@ -1,0 +1,56 @@
+"""A stream of tokens as shards in the blob store."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...crypto.hashing import ContentId
+from ...protocol.wire.blobs import CHUNK_BYTES, BlobList
+from ...protocol.wire.manifest import ShardSpec
+from ..storage.blob_store import BlobStore
+
+# The manifest names all shards in two megabytes, so that 40,000 of them make 2.5 TB; and the list of one
+# is fetched in no time.
+SHARD_BYTES = 16 * CHUNK_BYTES
+
+
+class ShardWriter:
+    """Cuts a stream of tokens into chunks, and those into shards, storing each as it fills."""
+
+    def __init__(self, store: BlobStore, token_bytes: int) -> None:
+        self._store = store
+        self._token_bytes = token_bytes
+        self._type = np.dtype(f"<u{token_bytes}")
+        self._buffer = bytearray()
+        self._chunks: list[ContentId] = []
+        self._size = 0
+        self._shards: list[ShardSpec] = []
+
+    def add(self, tokens: np.ndarray) -> None:
+        """Append tokens. Raises `OSError` as files do."""
+        self._buffer += tokens.astype(self._type).tobytes()
+        # A chunk is a multiple of 4 bytes, so no token is cut in two.
+        while len(self._buffer) >= CHUNK_BYTES:
+            self._put(bytes(self._buffer[:CHUNK_BYTES]))
+            del self._buffer[:CHUNK_BYTES]
+            if self._size >= SHARD_BYTES:
+                self._close()
+
+    def finish(self) -> list[ShardSpec]:
+        """Store what is left, and name all shards."""
+        if self._buffer:
+            self._put(bytes(self._buffer))
+            self._buffer.clear()
+        if self._chunks:
+            self._close()
+        return self._shards
+
+    def _put(self, chunk: bytes) -> None:
+        self._chunks.append(self._store.put(chunk))
+        self._size += len(chunk)
+
+    def _close(self) -> None:
+        blobs = BlobList("shard", self._size, tuple(self._chunks))
+        tokens = self._size // self._token_bytes
+        self._shards.append(ShardSpec(blob=self._store.put(blobs.encode()), tokens=tokens))
+        self._chunks, self._size = [], 0

@@ -1,0 +1,224 @@
+"""What a founder is told about the data: what was read, what was not and why, and what it will cost.
+
+The same figures make the lines on the screen, the JSON of `--json` and the report in the logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...protocol.codec.layout import update_layout
+from ...protocol.wire.blobs import CHUNK_BYTES
+from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, RoundSpec, ScheduleSpec
+from .files import Skipped
+from .parts import Tally
+
+MEMBERS = (4, 16, 32)
+"""Sizes of swarms whose traffic is told."""
+
+_NAMED_ON_SCREEN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSummary:
+    """What came of one source."""
+
+    name: str
+    files: int
+    skipped: Skipped
+    read: Tally
+    duplicates: int
+    tokens: int
+    """Of the part that is trained on."""
+    times: float
+    """How often it comes in an epoch."""
+    share: float
+    """Of the tokens of an epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSummary:
+    """What came of all sources."""
+
+    sources: tuple[SourceSummary, ...]
+    tokens: int
+    """Of an epoch."""
+    heldout_tokens: int
+    sequence_length: int
+    token_bytes: int
+
+    @property
+    def documents(self) -> int:
+        """Documents that were read, those left out as repeated excepted."""
+        return sum(source.read.documents - source.duplicates for source in self.sources)
+
+    @property
+    def bad(self) -> int:
+        """Rows that could not be used."""
+        return sum(source.read.bad for source in self.sources)
+
+    def facts(self) -> dict[str, Any]:
+        """All of it, for programs and for the report."""
+        return {
+            "documents": self.documents,
+            "epoch_tokens": self.tokens,
+            "sources": [
+                {
+                    "name": source.name,
+                    "files": source.files,
+                    "skipped": {
+                        reason: {"files": count, "such_as": names}
+                        for reason, (count, names) in source.skipped.reasons.items()
+                    },
+                    "documents": source.read.documents,
+                    "duplicates": source.duplicates,
+                    "empty": source.read.empty,
+                    "bad": source.read.bad,
+                    "bad_rows": [
+                        {"file": file, "line": line, "problem": problem}
+                        for file, line, problem in source.read.bad_rows
+                    ],
+                    "tokens": source.tokens,
+                    "share": round(source.share, 6),
+                    "times": round(source.times, 4),
+                }
+                for source in self.sources
+            ],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """The same for people."""
+        several = len(self.sources) > 1
+        for source in self.sources:
+            head = f"{source.name}: " if several else ""
+            yield (
+                f"{head}{_count(source.files, 'file')} read, "
+                f"{_count(source.read.documents, 'document')}, {source.tokens:,} tokens to train on"
+            )
+            if several:
+                times = f"comes {source.times:.2f} times in an epoch"
+                if 0.995 < source.times < 1.005:
+                    times = "comes once in an epoch"
+                yield f"  {100 * source.share:.1f} % of an epoch's tokens; {times}"
+            for words in source.skipped.words():
+                yield f"  not read: {words}"
+            if source.duplicates:
+                yield f"  left out: {_count(source.duplicates, 'document')} equal to an earlier one"
+            if source.read.empty:
+                empty = _count(source.read.empty, "row or file", "rows or files")
+                yield f"  left out: {empty} without text"
+            if source.read.bad:
+                few = source.read.bad <= _NAMED_ON_SCREEN
+                yield f"  left out: {_count(source.read.bad, 'bad row')}{':' if few else ', such as'}"
+                for file, line, problem in source.read.bad_rows[:_NAMED_ON_SCREEN]:
+                    yield f"    {file}, line {line}: {problem}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What the swarm will do and cost; a share of a round is equal for all members here."""
+
+    parameters: int
+    samples: int
+    samples_a_round: int
+    sequence_length: int
+    rounds_an_epoch: float
+    epochs: float
+    """Of the run, by the rounds of its schedule."""
+    tokens_a_parameter: float
+    """In the run."""
+    update_bytes: int
+    model_bytes: int
+    """What a newcomer fetches before it trains."""
+    data_bytes_a_round: dict[int, int]
+    """What a member fetches of the corpus for a round, by the number of members."""
+    sequence_seconds: float | None = None
+    """Of computing one sequence on this machine, if it was measured."""
+    update_seconds: float | None = None
+    """Of what a round takes beside: making an update of the gradient."""
+
+    def received(self, members: int) -> int:
+        """Bytes of updates that each member receives in a round; each sends as many, or its own alone
+        where there is a relay."""
+        return (members - 1) * self.update_bytes
+
+    def facts(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        said = asdict(self)
+        said["update_bytes_received"] = {str(each): self.received(each) for each in MEMBERS}
+        said["data_bytes_a_round"] = {str(k): v for k, v in self.data_bytes_a_round.items()}
+        return said
+
+    def lines(self) -> Iterator[str]:
+        """The same for people."""
+        yield (
+            f"an epoch: {self.rounds_an_epoch:,.1f} rounds; the run: {self.epochs:.2f} epochs, "
+            f"{self.tokens_a_parameter:.3g} tokens a parameter"
+        )
+        yield f"to join, a member fetches {_bytes(self.model_bytes)} of model"
+        for members in MEMBERS:
+            line = (
+                f"a round with {members:>2} members: {_bytes(self.received(members))} of updates and "
+                f"{_bytes(self.data_bytes_a_round[members])} of data received by each"
+            )
+            if self.sequence_seconds is not None and self.update_seconds is not None:
+                share = -(-self.samples_a_round // members)
+                seconds = share * self.sequence_seconds + self.update_seconds
+                line += f", {_seconds(seconds)} of computing for a machine like this"
+            yield line
+        if self.sequence_seconds is not None and self.update_seconds is not None:
+            alone = self.samples_a_round * self.sequence_seconds + self.update_seconds
+            yield f"a round of this machine alone: {_seconds(alone)}"
+
+
+def forecast(
+    table: tuple[ParameterSpec, ...],
+    data: DataSummary,
+    samples: int,
+    optimizer: OptimizerSpec,
+    schedule: ScheduleSpec,
+    rounds: RoundSpec,
+) -> Forecast:
+    """What follows from the description, the model's table and the data, without measuring anything."""
+    elements = sum(spec.elements for spec in table)
+    trained = schedule.total_rounds * rounds.sequences
+    sample_bytes = data.sequence_length * data.token_bytes
+    return Forecast(
+        parameters=elements,
+        samples=samples,
+        samples_a_round=rounds.sequences,
+        sequence_length=data.sequence_length,
+        rounds_an_epoch=samples / rounds.sequences,
+        epochs=trained / samples,
+        tokens_a_parameter=trained * data.sequence_length / elements,
+        update_bytes=update_layout(table, optimizer.chunk, optimizer.top_k).body_bytes,
+        model_bytes=4 * elements,
+        # A block that begins anywhere touches one chunk more than its eight; a corpus of a chunk is
+        # fetched whole.
+        data_bytes_a_round={
+            members: min(
+                -(-rounds.sequences // members) * sample_bytes * 9 // 8,
+                max(CHUNK_BYTES, samples * sample_bytes),
+            )
+            for members in MEMBERS
+        },
+    )
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 0.1:
+        return "less than 0.1 s"
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

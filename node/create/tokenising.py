@@ -1,0 +1,263 @@
+"""Reads the files of a source once, tokenises their documents on all cores, and keeps the tokens.
+
+Goes on behind what `Parts` holds already. Memory holds some batches of text and one part of tokens,
+whatever the size of the source.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from blake3 import blake3
+
+from ...crypto.hashing import content_id
+from ..errors import ExitCode, UserError
+from .documents import Document, Empty, NoText, Reading, TokenDocument, items
+from .files import File, Source
+from .parts import SECTION, Parts, Position, Tally
+from .rows import BadRow
+from .tokens import Tokenizer
+from .workers import Workers
+
+# What a part holds: as much as a founder would not read again gladly, and no more than memory has.
+_PART_BYTES = 32 << 20
+_PART_SECTIONS = 1 << 18
+# What a worker is given at once: it is at it for some tenths of a second.
+_BATCH_BYTES = 1 << 20
+_BATCH_SECTIONS = 4096
+# A document is tokenised, and mixed with others, in sections of this much text, and of so many samples
+# at least: rather long, so that few sequences have a seam.
+_SECTION_BYTES = 1 << 16
+_SECTION_SAMPLES = 8
+_BYTES_A_TOKEN = 4
+_CUT_WINDOW = 1 << 14
+_SHOW_SECONDS = 0.1
+# A new number makes all parts anew, as another way to cut or hash does.
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Tokenising:
+    """How documents become tokens, the same for all sources."""
+
+    tokenizer: Tokenizer
+    end: tuple[int, ...]
+    """The tokens behind every document."""
+    sequence_length: int
+    max_bad: int
+
+    @property
+    def section_bytes(self) -> int:
+        """Text that is tokenised at once."""
+        return max(_SECTION_BYTES, _SECTION_SAMPLES * _BYTES_A_TOKEN * self.sequence_length)
+
+    @property
+    def reading(self) -> Reading:
+        """What readers need to know of it."""
+        end = self.end[0] if len(self.end) == 1 else None
+        return Reading(self.tokenizer.needs_utf8, self.tokenizer.vocabulary, end)
+
+
+def parts_name(source: Source, files: Sequence[File], how: Tokenising) -> str:
+    """A name that another source, other files or another way to tokenise them would not have."""
+    facts = [
+        *(_FORMAT, content_id(how.tokenizer.definition).hex(), how.end, how.section_bytes),
+        *(source.columns.names, source.columns.parts, source.split, source.token_width),
+        [[str(file.path), str(file.name), file.format, _state(file)] for file in files],
+    ]
+    return blake3(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+@dataclass
+class _Batch:
+    """Documents on their way through a worker."""
+
+    texts: list[bytes] = field(default_factory=list)
+    rows: list[tuple[int, int, int, bool, bool, np.ndarray | None]] = field(default_factory=list)
+    """Of each section: hash, check, file, whether a document begins and ends, and the tokens if they
+    are known."""
+    size: int = 0
+    tally: Tally = field(default_factory=Tally)
+    position: Position = field(default_factory=Position)
+
+
+def tokenise(
+    source: Source,
+    files: Sequence[File],
+    how: Tokenising,
+    parts: Parts,
+    workers: Workers,
+    seen: Tally,
+    advance: Callable[[int], None],
+) -> None:
+    """Bring the parts of a source to its end; `advance` hears how many bytes have been read in all,
+    and `seen` counts what was read.
+
+    Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, and as soon as `seen` has more
+    bad rows than `max_bad`.
+    """
+    writer = _PartWriter(parts, how)
+    shown = 0.0
+    seen.add(parts.tally)
+    _check_bad(seen, how.max_bad)
+    for batch in _batches(source, files, how, parts.position):
+        workers.give(batch, batch.texts)
+        for done, encoded in workers.take():
+            writer.add(done, encoded)
+        if time.monotonic() - shown > _SHOW_SECONDS:
+            shown = time.monotonic()
+            advance(batch.position.read_bytes)
+        seen.add(batch.tally)
+        _check_bad(seen, how.max_bad)
+    for done, encoded in workers.take(all=True):
+        writer.add(done, encoded)
+    writer.finish()
+    advance(parts.position.read_bytes)
+
+
+def _batches(
+    source: Source, files: Sequence[File], how: Tokenising, position: Position
+) -> Iterator[_Batch]:
+    batch = _Batch()
+    if position.ended:
+        return
+    before = sum(file.size for file in files[: position.file])
+    for number in range(position.file, len(files)):
+        file = files[number]
+        skip = position.items if number == position.file else 0
+        count = 0
+        for place, item, read in items(file, source, how.reading):
+            count += 1
+            if count <= skip:
+                continue
+            _add_item(batch, item, number, str(file.name), place, how)
+            batch.position = Position(number, count, before + read)
+            if batch.size >= _BATCH_BYTES or len(batch.rows) >= _BATCH_SECTIONS or batch.tally.bad:
+                yield batch
+                batch = _Batch()
+        before += file.size
+        batch.position = Position(number + 1, 0, before)
+    yield batch
+
+
+def _add_item(
+    batch: _Batch, item: object, number: int, name: str, place: int, how: Tokenising
+) -> None:
+    if isinstance(item, Document):
+        document, check = _hashes(item.text)
+        sections = list(_sections(item.text, how.section_bytes))
+        for index, text in enumerate(sections):
+            last = index == len(sections) - 1
+            batch.texts.append(text)
+            # Each section of equal documents is equal to one of the other's.
+            check_here = (check + index) & (2**64 - 1)
+            batch.rows.append((document, check_here, number, index == 0, last and item.ends, None))
+        batch.tally.documents += 1
+        batch.tally.text_bytes += len(item.text)
+        batch.size += len(item.text)
+    elif isinstance(item, TokenDocument):
+        document, check = _hashes(item.tokens.tobytes())
+        ended = not how.end or (len(how.end) == 1 and int(item.tokens[-1]) == how.end[0])
+        size = how.section_bytes // _BYTES_A_TOKEN
+        for start in range(0, len(item.tokens), size):
+            piece = item.tokens[start : start + size]
+            last = start + size >= len(item.tokens)
+            check_here = (check + start // size) & (2**64 - 1)
+            ends = last and item.ends and not ended
+            batch.rows.append((document, check_here, number, start == 0, ends, piece))
+        batch.tally.documents += 1
+        batch.size += item.tokens.nbytes
+    elif isinstance(item, BadRow):
+        batch.tally.add_bad(name, place, item.problem)
+    elif isinstance(item, Empty):
+        batch.tally.empty += 1
+    elif isinstance(item, NoText):
+        batch.tally.no_text.append(name)
+
+
+class _PartWriter:
+    """Gathers batches until a part is full."""
+
+    def __init__(self, parts: Parts, how: Tokenising) -> None:
+        self._parts = parts
+        self._end = np.array(how.end, parts.dtype)
+        self._begin()
+
+    def add(self, batch: _Batch, encoded: list[np.ndarray]) -> None:
+        texts = iter(encoded)
+        sections = np.zeros(len(batch.rows), SECTION)
+        for row, (document, check, file, first, ends, known) in enumerate(batch.rows):
+            tokens = next(texts) if known is None else known.astype(self._parts.dtype)
+            self._tokens.append(tokens)
+            if ends and len(self._end):
+                self._tokens.append(self._end)
+            count = len(tokens) + ends * len(self._end)
+            sections[row] = (document, check, count, file, first)
+            self._size += count * self._parts.dtype.itemsize
+        self._sections.append(sections)
+        self._count += len(sections)
+        self._tally.add(batch.tally)
+        self._position = batch.position
+        # A part ends where the batches and nothing else make it end: what was interrupted in between
+        # is made anew, and comes out as if it had not been.
+        if self._size >= _PART_BYTES or self._count >= _PART_SECTIONS:
+            self._put(batch.position)
+
+    def finish(self) -> None:
+        self._put(replace(self._position, ended=True))
+
+    def _put(self, position: Position) -> None:
+        sections = np.concatenate(self._sections or [np.zeros(0, SECTION)])
+        self._parts.add(sections, self._tokens, self._tally, position)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sections: list[np.ndarray] = []
+        self._tokens: list[np.ndarray] = []
+        self._tally = Tally()
+        self._size = self._count = 0
+        self._position = self._parts.position
+
+
+def _check_bad(seen: Tally, most: int) -> None:
+    if seen.bad <= most:
+        return
+    file, place, problem = seen.bad_rows[-1]
+    raise UserError(
+        ExitCode.DATA_MISSING,
+        f"{file}, line {place}: the row {problem}"
+        + (f"; {seen.bad} rows are bad, and max_bad is {most}" if most else ""),
+        "mend the row, say with `text` or `template` in [data] where the text is, or leave some bad "
+        "rows out with `max_bad`",
+    )
+
+
+def _hashes(data: bytes) -> tuple[int, int]:
+    digest = blake3(data).digest(16)
+    return int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:], "big")
+
+
+def _sections(text: bytes, size: int) -> Iterator[bytes]:
+    """The text in parts of about this size, which end with a line or, without any, a character."""
+    start = 0
+    while len(text) - start > 2 * size:
+        cut = text.find(b"\n", start + size, start + size + _CUT_WINDOW) + 1
+        if cut == 0:
+            cut = start + size
+            # Bytes that go on with a character of UTF-8; four in a row are none.
+            while cut < start + size + 4 and text[cut] & 0xC0 == 0x80:
+                cut += 1
+        yield text[start:cut]
+        start = cut
+    yield text[start:]
+
+
+def _state(file: File) -> list[int]:
+    if isinstance(file.path, str):
+        return []
+    status = file.path.stat()
+    return [status.st_size, status.st_mtime_ns]

@@ -1,0 +1,155 @@
+"""Tokenising on all cores: processes that have the tokenizer, and batches that come back in order.
+
+A worker ends with the process that started it, however that ends: its pipe is then closed. Each has one
+batch at a time, so that no two ever wait for each other to read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import numpy as np
+
+from ..errors import ExitCode, UserError
+from .tokens import FileTokenizer, Tokenizer
+
+# Below this much text the workers would take longer to start than to do it.
+_WORTH_BYTES = 8 << 20
+# More would wait for the one process that reads.
+_MOST_WORKERS = 64
+
+Encoded = list[np.ndarray]
+
+
+class Workers:
+    """Tokenises batches of texts, given and got back in one order; get one from `workers`."""
+
+    def __init__(self, tokenizer: Tokenizer, connections: Sequence[Connection]) -> None:
+        self._tokenizer = tokenizer
+        self._idle = list(connections)
+        self._busy: dict[Connection, int] = {}
+        self._done: dict[int, tuple[Any, Encoded]] = {}
+        self._tags: dict[int, Any] = {}
+        self._given = 0
+        self._taken = 0
+        self._most = 2 * len(connections) + 1
+
+    def give(self, tag: Any, texts: Sequence[bytes]) -> None:
+        """Take a batch on; `tag` comes back with its tokens. Waits while all workers are busy.
+
+        Raises `UnicodeDecodeError` as the tokenizer does, and `UserError` if a worker has died.
+        """
+        number = self._given
+        if not (self._idle or self._busy) or not texts:
+            self._done[number] = tag, self._tokenizer.encode(texts) if texts else []
+            self._given += 1
+            return
+        while not self._idle:
+            self._collect(None)
+        self._given += 1
+        self._tags[number] = tag
+        connection = self._idle.pop()
+        self._busy[connection] = number
+        with _alive():
+            connection.send_bytes(np.array([len(text) for text in texts], "<u8").tobytes())
+            connection.send_bytes(b"".join(texts))
+
+    def take(self, *, all: bool = False) -> Iterator[tuple[Any, Encoded]]:
+        """The batches that are done and whose turn it is; with `all` waits for the others too."""
+        self._collect(0.0)
+        while self._taken < self._given:
+            if self._taken not in self._done:
+                # One that takes long must not make those behind it pile up.
+                if not all and len(self._done) < self._most:
+                    return
+                self._collect(None)
+                continue
+            self._taken += 1
+            yield self._done.pop(self._taken - 1)
+
+    def _collect(self, seconds: float | None) -> None:
+        if not self._busy:
+            return
+        for ready in wait(list(self._busy), seconds):
+            assert isinstance(ready, Connection)
+            with _alive():
+                counts = np.frombuffer(ready.recv_bytes(), "<u8").astype(np.int64)
+                tokens = np.frombuffer(ready.recv_bytes(), f"<u{self._tokenizer.token_bytes}")
+            number = self._busy.pop(ready)
+            self._idle.append(ready)
+            self._done[number] = self._tags.pop(number), np.split(tokens, np.cumsum(counts)[:-1])
+
+
+@contextlib.contextmanager
+def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
+    """Workers for about so much text (None: nobody knows how much); none at all for a little.
+
+    On leaving they are ended, whatever they are at.
+    """
+    much = text_bytes is None or text_bytes >= _WORTH_BYTES
+    count = min(cores(), _MOST_WORKERS) if much and isinstance(tokenizer, FileTokenizer) else 0
+    # A fresh process each: one that is forked would have this one's threads' locks and open files.
+    context = multiprocessing.get_context("spawn")
+    started: list[tuple[SpawnProcess, Connection]] = []
+    try:
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_work,
+                args=(theirs, tokenizer.definition, tokenizer.token_bytes),
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            started.append((process, ours))
+        yield Workers(tokenizer, [ours for _, ours in started])
+    finally:
+        for process, ours in started:
+            ours.close()
+            process.kill()
+        for process, _ in started:
+            process.join()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _work(connection: Connection, definition: bytes, width: int) -> None:
+    """What a worker does until its pipe is closed."""
+    # Ctrl-C goes to all processes of a terminal; the first one ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Before the library reads it: the cores are shared out among processes already.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tokenizer = FileTokenizer.of(definition)
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            lengths = np.frombuffer(connection.recv_bytes(), "<u8")
+            joined = connection.recv_bytes()
+            ends = np.cumsum(lengths).tolist()
+            texts = [joined[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+            encoded = tokenizer.encode(texts)
+            connection.send_bytes(np.array([len(each) for each in encoded], "<u8").tobytes())
+            connection.send_bytes(np.concatenate(encoded).astype(f"<u{width}").tobytes())
+
+
+@contextlib.contextmanager
+def _alive() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError):
+        raise UserError(
+            ExitCode.TRAINER,
+            "a process that tokenises was ended from outside (out of memory?)",
+            "start the same command again: it goes on where it was",
+        ) from None

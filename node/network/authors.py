@@ -1,0 +1,42 @@
+"""How many gossip messages of one author a node listens to, whoever passes them on.
+
+An honest author paces itself (`gossip`). What one says beyond a multiple of that costs a look at its
+name: it is not verified where that can be helped, not decoded, and not passed on, so that a flood ends
+at the author's own neighbours. It is no offence either: a line that was held up delivers the words of a
+minute at once. Of what somebody else passes on, only what is accepted is counted: else whoever repeats
+an author's old words would silence it.
+"""
+
+from __future__ import annotations
+
+from ...protocol.wire.bounded import Bounded
+
+# An author says 40 a second at most, and ten where a lone member is fast: a minute of those may come
+# at once.
+_PER_SECOND = 80.0
+_AT_ONCE = 1024.0
+# Members, and whoever asks to become one.
+_MAX_AUTHORS = 4096
+
+
+class Authors:
+    """The budgets of all authors. Times are on any steady clock."""
+
+    def __init__(self) -> None:
+        # What is left, as of when.
+        self._left: Bounded[bytes, tuple[float, float]] = Bounded(_MAX_AUTHORS)
+
+    def admits(self, author: bytes, now: float) -> bool:
+        """Count a message; whether it is to be listened to."""
+        left = self._balance(author, now)
+        admitted = left >= 1.0
+        self._left[author] = (left - 1.0 if admitted else left), now
+        return admitted
+
+    def hears(self, author: bytes, now: float) -> bool:
+        """Whether one more would be listened to."""
+        return self._balance(author, now) >= 1.0
+
+    def _balance(self, author: bytes, now: float) -> float:
+        left, then = self._left.get(author, (_AT_ONCE, now))
+        return min(_AT_ONCE, left + (now - then) * _PER_SECOND)

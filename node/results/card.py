@@ -1,0 +1,167 @@
+"""The model card: what a model is, where it comes from, and how anybody can check it.
+
+Everything in it follows from the manifest and the chain of records. Names are a stranger's and are
+written so that they stay text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from ...crypto.identity import PeerId, peer_text
+from ...protocol.chain.ledger import Ledger
+from ...protocol.wire.swarm_id import swarm_text
+from .state import State
+
+PROVENANCE_NAME = "distro-node.json"
+# Of some hundred members a page; the ledger has them all.
+_MEMBERS_SHOWN = 100
+
+
+def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
+    """What the card says, for programs; `heldout`: the loss that this node measured of this state."""
+    manifest, ledger = state.known.manifest, state.known.ledger
+    data = manifest.data
+    return {
+        "swarm": swarm_text(manifest.swarm),
+        "name": manifest.name,
+        "round": state.round,
+        "last_round": manifest.last_round,
+        "record": state.record.hex(),
+        "agreed": state.agreed,
+        "fingerprint": f"{state.fingerprint:016x}",
+        "snapshot": _snapshot(ledger, state.round),
+        "parameters": manifest.elements,
+        "heldout_loss": heldout,
+        "data": {
+            "sequence_length": data.sequence_length,
+            "vocabulary": data.vocabulary,
+            "tokens": sum(shard.tokens for shard in data.shards),
+            "heldout_tokens": data.heldout.tokens,
+            "shards": len(data.shards),
+            "mirrors": list(data.mirrors),
+        },
+        "trained": {"rounds": state.round, **contributions(ledger, state.round)},
+        "founder": peer_text(manifest.founder),
+    }
+
+
+def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
+    """Tokens and rounds of every member up to round `last`, who gave most first, as records say."""
+    rounds: dict[PeerId, int] = {}
+    tokens: dict[PeerId, int] = {}
+    for round_ in range(1, last + 1):
+        for entry in ledger[round_].record.updates:
+            rounds[entry.peer] = rounds.get(entry.peer, 0) + 1
+            tokens[entry.peer] = tokens.get(entry.peer, 0) + entry.tokens
+    order = sorted(tokens, key=lambda peer: (-tokens[peer], peer))
+    return {
+        "tokens": sum(tokens.values()),
+        "members": [
+            {"peer": peer_text(peer), "rounds": rounds[peer], "tokens": tokens[peer]}
+            for peer in order
+        ],
+    }
+
+
+def card(facts: dict[str, Any], model: dict[str, Any]) -> str:
+    """The card as Markdown, with the head that Hugging Face's pages read."""
+    name, swarm = _plain(facts["name"]), facts["swarm"]
+    trained, data = facts["trained"], facts["data"]
+    last = facts["last_round"]
+    of = "" if last is None else f" of {last:,}"
+    loss = facts["heldout_loss"]
+    lines = [
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: text-generation",
+        "tags: [distro-node]",
+        "---",
+        f"# {name}",
+        "",
+        f"A `{model['model_type']}` with {facts['parameters']:,} parameters, trained by the members of "
+        f"a swarm with distro-node: {trained['tokens']:,} tokens in {facts['round']:,}{of} rounds.",
+        "",
+        "```python",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained(".")',
+        'model = AutoModelForCausalLM.from_pretrained(".")',
+        "```",
+        "",
+        "## Provenance",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| swarm | `{swarm}` |",
+        f"| round | {facts['round']:,} |",
+        f"| record | `{facts['record']}` |",
+        f"| fingerprint of the parameters | `{facts['fingerprint']}` |",
+    ]
+    if facts["snapshot"]:
+        lines.append(f"| certified content id of the parameters | `{facts['snapshot']}` |")
+    if loss is not None:
+        lines.append(f"| held-out loss | {loss:.4f} nats a token |")
+    if not facts["agreed"]:
+        lines.append(
+            "| agreed on | not yet: the next record says whether these are the parameters |"
+        )
+    lines += [
+        "",
+        "Check it, on a machine that has joined the swarm at any time:",
+        "",
+        "```sh",
+        f"distro-node verify . {swarm}",
+        "```",
+        "",
+        "It computes the fingerprint anew from the weights in this directory, and holds it against the "
+        "record that the swarm's members have signed.",
+        "",
+        "## Data",
+        "",
+        f"{data['tokens']:,} tokens of training text in {data['shards']:,} "
+        f"{'shard' if data['shards'] == 1 else 'shards'} and "
+        f"{data['heldout_tokens']:,} tokens held out, with a vocabulary of {data['vocabulary']:,}, in "
+        f"sequences of {data['sequence_length']:,}. "
+        + (
+            "The text as tokens, by content id: " + ", ".join(map(_plain, data["mirrors"])) + "."
+            if data["mirrors"]
+            else "The members have the text as tokens, by content id."
+        ),
+        "",
+        "## Who trained it",
+        "",
+        "| member | rounds | tokens |",
+        "|---|---:|---:|",
+    ]
+    members = trained["members"]
+    lines += [
+        f"| `{each['peer']}` | {each['rounds']:,} | {each['tokens']:,} |"
+        for each in members[:_MEMBERS_SHOWN]
+    ]
+    if len(members) > _MEMBERS_SHOWN:
+        rest = members[_MEMBERS_SHOWN:]
+        rounds, tokens = (sum(each[key] for each in rest) for key in ("rounds", "tokens"))
+        lines.append(f"| {len(rest):,} more | {rounds:,} | {tokens:,} |")
+    return "\n".join([*lines, ""])
+
+
+def provenance_bytes(facts: dict[str, Any]) -> bytes:
+    """The file for programs."""
+    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _snapshot(ledger: Ledger, round_: int) -> str | None:
+    """The content id of the state's snapshot, where the next record certifies one."""
+    if round_ + 1 >= len(ledger):
+        return None
+    entry = ledger[round_ + 1].record.snapshot
+    return entry.blob.hex() if entry is not None and entry.round == round_ else None
+
+
+def _plain(text: str) -> str:
+    """Without what Markdown or a terminal would take for more than text."""
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return re.sub(r"([\\`*_{}\[\]<>()#|!])", r"\\\1", " ".join(shown.split()))

@@ -1,0 +1,191 @@
+"""How well a state of the model does at lm-eval's tasks, and keeping that with the state it is about.
+
+The state is made again and written to a folder of its own, measured there by another process
+(`evaluation_worker`), and what was found is put into the swarm's history under round and record id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.structure import to_plain
+from ...protocol.wire.swarm_id import swarm_text
+from ..control.command_socket import ask
+from ..errors import ExitCode, UserError
+from ..settings import NEWEST, Which
+from ..storage.data_dir import DataDir
+from ..telemetry.scores import Scores, read_scores
+from .export import write_model
+from .state import made_again, read_swarm
+
+GPT4ALL = (*("arc_challenge", "arc_easy", "hellaswag", "openbookqa", "piqa", "winogrande"),)
+PRESETS: dict[str, tuple[str, ...]] = {"gpt4all": GPT4ALL}
+"""Names for several tasks, all without examples in front."""
+
+MAX_TASKS = 64
+_NICE = 10
+_TELL_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings:
+    """What `evaluate_swarm` needs to know."""
+
+    swarm: SwarmId
+    data_dir: Path
+    tasks: tuple[str, ...]
+    """Names of lm-eval's, presets, and files of tasks (.yaml)."""
+    which: Which = NEWEST
+    limit: int | None = None
+    """So many questions of each task; None: all."""
+    fewshot: int | None = None
+    """Examples in front of each question; None: as the task says."""
+    batch_size: int = 1
+    device: str = "cpu"
+    threads: int | None = None
+    seed: int = 0
+
+
+async def evaluate_swarm(settings: EvaluateSettings) -> Scores:
+    """Measure a state, keep what was found in the history, and tell the node if it runs.
+
+    Raises `UserError`: `EVALUATION` for tasks that cannot be measured, `HUB` for those that need the
+    internet where there is none, and what `made_again` raises.
+    """
+    tasks = chosen_tasks(settings.tasks)
+    data = DataDir(settings.data_dir)
+    known = await read_swarm(data, settings.swarm)
+    preset = all(each in PRESETS for each in settings.tasks)
+    fewshot = 0 if preset and settings.fewshot is None else settings.fewshot
+    with tempfile.TemporaryDirectory(prefix="distro-evaluate-") as folder:
+        model = Path(folder) / "model"
+        model.mkdir()
+        async with made_again(
+            known, settings.which, writable=(model,), threads=settings.threads
+        ) as state:
+            await write_model(state, model)
+            bound = {
+                "swarm": swarm_text(known.manifest.swarm),
+                "round": state.round,
+                "record": state.record.hex(),
+                "fingerprint": f"{state.fingerprint:016x}",
+            }
+        # The trainer's memory is free again: the model is not in it twice.
+        request = {
+            "model": str(model),
+            "tasks": list(tasks),
+            "limit": settings.limit,
+            "fewshot": fewshot,
+            "batch_size": settings.batch_size,
+            "device": settings.device,
+            "seed": settings.seed,
+            "nice": _NICE,
+        }
+        answer = await _measured(request, Path(folder), settings.threads)
+    facts = bound | {"time": time.time(), "fewshot": fewshot, "limit": settings.limit} | answer
+    scores = read_scores(facts)
+    if scores is None or not scores.tasks:
+        raise _unmeasured("lm-eval measured nothing that is a number", "see what it wrote above")
+    await trio.to_thread.run_sync(_keep, known.directory.history, scores)
+    await trio.to_thread.run_sync(_tell, data, scores)
+    return scores
+
+
+def chosen_tasks(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The tasks that are meant, each once; files by their whole path.
+
+    Raises `UserError` (`EVALUATION`).
+    """
+    tasks: list[str] = []
+    for each in given:
+        if each.endswith((".yaml", ".yml")):
+            path = Path(each).expanduser().absolute()
+            if not path.is_file():
+                raise _unmeasured(f"there is no file of tasks {path}", "mend the path")
+            tasks.append(str(path))
+        else:
+            tasks += PRESETS.get(each, (each,))
+    if not 1 <= len(tasks) <= MAX_TASKS:
+        raise _unmeasured(
+            f"{len(tasks)} tasks, and 1 to {MAX_TASKS} can be measured at once", "name fewer"
+        )
+    return tuple(dict.fromkeys(tasks))
+
+
+async def _measured(request: dict[str, Any], folder: Path, threads: int | None) -> dict[str, Any]:
+    asked, answered = folder / "request.json", folder / "answer.json"
+    asked.write_text(json.dumps(request))
+    environment = dict(os.environ) | {
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    ended = await trio.run_process(
+        [
+            *(sys.executable, "-P", "-m", "distro_node.node.results.evaluation_worker"),
+            *(f"--request={asked}", f"--answer={answered}"),
+        ],
+        stdin=subprocess.DEVNULL,
+        check=False,
+        env=environment,
+    )
+    try:
+        answer = json.loads(answered.read_bytes())
+    except (OSError, ValueError):
+        raise _unmeasured(
+            f"the process that measures ended with the exit code {ended.returncode}",
+            "see what it wrote above; there may be too little memory",
+        ) from None
+    if "error" in answer:
+        raise _explained(answer["error"], answer["message"])
+    return answer
+
+
+def _explained(kind: str, message: str) -> UserError:
+    if kind == "missing":
+        return _unmeasured(
+            f"what measures is not installed here: {message}",
+            "install it with: pip install 'distro-node[eval]'",
+        )
+    if kind == "task":
+        return _unmeasured(
+            f"lm-eval knows no such task: {message}", "`lm-eval ls tasks` lists those it has"
+        )
+    if kind == "offline":
+        return UserError(
+            ExitCode.HUB,
+            f"these tasks need the Hugging Face hub, which cannot be reached from here: {message}",
+            "try again with the internet, or name files of tasks that lie on this disk",
+        )
+    return _unmeasured(f"lm-eval failed: {message}", "see what it wrote above")
+
+
+def _keep(history: Path, scores: Scores) -> None:
+    line = {"round": scores.round, "time": scores.time, "scores": to_plain(scores, named=True)}
+    # In one piece: the node may be writing its own lines.
+    with history.open("ab", buffering=0) as file:
+        file.write(json.dumps(line).encode() + b"\n")
+
+
+def _tell(data: DataDir, scores: Scores) -> None:
+    try:
+        ask(data.socket, "scored", _TELL_SECONDS, scores=to_plain(scores, named=True))
+    except UserError:
+        # No node runs here, or one of another swarm or version: the history has it.
+        return
+
+
+def _unmeasured(problem: str, remedy: str) -> UserError:
+    return UserError(ExitCode.EVALUATION, problem, remedy)

@@ -1,0 +1,185 @@
+"""The process that measures a model by lm-eval's tasks: one request in a file, one answer in another.
+
+It is apart because lm-eval brings torch and a good part of the world along, which the node's own process
+never loads. It is told what to measure as JSON, and answers with numbers or with what went wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import sys
+import traceback
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+_REACH_SECONDS = 5.0
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+# Classes of hub, datasets and the HTTP libraries that say that something is not to be had from here.
+_OFFLINE = (
+    *("OfflineModeIsEnabled", "LocalEntryNotFoundError", "ConnectError", "ConnectTimeout"),
+    *("ConnectionError", "OfflineError", "HfHubHTTPError", "DatasetNotFoundError", "ProxyError"),
+)
+_TASK_NAME = re.compile(r"^task:\s*[\"']?([\w.-]{1,128})[\"']?\s*(?:#.*)?$", re.MULTILINE)
+
+
+def main() -> None:
+    """Read the request, measure, write the answer. The exit code is 0 whenever there is an answer."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--request", type=Path, required=True)
+    parser.add_argument("--answer", type=Path, required=True)
+    arguments = parser.parse_args()
+    request = json.loads(arguments.request.read_text())
+    os.nice(request["nice"])
+    # What lm-eval prints is for people; standard output is the command's own.
+    os.dup2(2, 1)
+    try:
+        answer = measure(request)
+    except Exception as error:
+        answer = {"error": failure(error), "message": _first_line(error)}
+        if answer["error"] == "failed":
+            traceback.print_exc()
+    arguments.answer.write_text(json.dumps(answer))
+
+
+def measure(request: dict[str, Any]) -> dict[str, Any]:
+    """The scores of one model. Raises whatever the libraries raise."""
+    files = [Path(name) for name in request["tasks"] if _is_file(name)]
+    named = [name for name in request["tasks"] if not _is_file(name)]
+    if not named or not _hub_answers():
+        # Before the libraries are loaded, which read it then. What is in the caches still serves.
+        os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    try:
+        # By name: type checkers run where it is not installed, too.
+        evaluator = import_module("lm_eval.evaluator")
+        task_manager = import_module("lm_eval.tasks").TaskManager
+        import_module("lm_eval.models.huggingface")
+    except ImportError as error:
+        raise _Missing(str(error)) from None
+    tasks = [*named, *(_task_in(path) for path in files)]
+    manager = task_manager(
+        include_path=sorted({str(path.parent) for path in files}) or None,
+        include_defaults=bool(named),
+    )
+    unknown = [name for name in tasks if name not in manager.all_tasks]
+    if unknown:
+        raise _Unknown(", ".join(unknown))
+    found = evaluator.simple_evaluate(
+        model="hf",
+        model_args={
+            "pretrained": request["model"],
+            "dtype": "float32",
+            "trust_remote_code": False,
+            **_beginning(Path(request["model"])),
+        },
+        tasks=tasks,
+        num_fewshot=request["fewshot"],
+        limit=request["limit"],
+        batch_size=request["batch_size"],
+        device=request["device"],
+        task_manager=manager,
+        log_samples=False,
+        random_seed=0,
+        numpy_random_seed=request["seed"],
+        torch_random_seed=request["seed"],
+        fewshot_random_seed=request["seed"],
+    )
+    assert found is not None  # only ranks other than the first get nothing
+    return {"tasks": scores(found), "lm_eval": metadata.version("lm-eval")}
+
+
+def scores(found: Any) -> list[dict[str, Any]]:
+    """Every number that was measured, a row for each task and metric."""
+    rows = []
+    for task, measured in found["results"].items():
+        counted = found.get("n-samples", {}).get(task, {}).get("effective")
+        for key, value in measured.items():
+            metric, _, _ = key.partition(",")
+            # Newer releases count the questions among what they measured.
+            if metric.endswith("_stderr") or metric.startswith("sample_"):
+                continue
+            if type(value) not in (int, float):
+                continue
+            error = measured.get(key.replace(metric, f"{metric}_stderr", 1))
+            rows.append(
+                {
+                    "task": task,
+                    "metric": metric,
+                    "value": float(value),
+                    "error": float(error) if type(error) in (int, float) else None,
+                    "samples": counted if type(counted) is int else None,
+                }
+            )
+    return rows
+
+
+def failure(error: BaseException) -> str:
+    """What kind of failure it is: `missing`, `task`, `offline` or `failed`."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, _Missing):
+            return "missing"
+        if isinstance(seen, _Unknown):
+            return "task"
+        names = {cls.__name__ for cls in type(seen).__mro__}
+        if names & set(_OFFLINE):
+            return "offline"
+        seen = seen.__cause__ or seen.__context__
+    return "failed"
+
+
+class _Missing(Exception):
+    """lm-eval, or something that it needs, is not installed."""
+
+
+class _Unknown(Exception):
+    """There is no task of this name."""
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
+
+
+def _task_in(path: Path) -> str:
+    # Not read as YAML: these files name Python to be run, and that is lm-eval's to decide.
+    found = _TASK_NAME.search(path.read_text(encoding="utf-8"))
+    if found is None:
+        raise _Unknown(f"{path} (it has no line 'task: NAME')")
+    return found.group(1)
+
+
+def _beginning(model: Path) -> dict[str, int]:
+    """What stands before a text of which nothing comes before, for a tokenizer that has no token for it,
+    such as that of bytes: the zero, which is in no text."""
+    table = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
+    named = table.get("bos_token") or table.get("eos_token")
+    return {} if named else {"prefix_token_id": 0}
+
+
+def _hub_answers() -> bool:
+    if any(os.environ.get(name) for name in _PROXIES):
+        return True
+    place = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    port = place.port or (80 if place.scheme == "http" else 443)
+    try:
+        socket.create_connection((place.hostname or "", port), _REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines() or [""]
+    return lines[0][:300] or type(error).__name__
+
+
+if __name__ == "__main__":
+    main()
+    # Threads of the libraries may hang in an orderly exit; there is nothing left to save.
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,146 @@
+"""Taking the trained model out: a state of it as a checkpoint that other programs open as it is.
+
+It is written aside and put in its place when it is whole; what fails leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from ...protocol.wire.manifest import SwarmId
+from ..errors import ExitCode, UserError
+from ..settings import NEWEST, Which
+from ..storage.data_dir import DataDir, disk_full
+from .card import PROVENANCE_NAME, card, provenance, provenance_bytes
+from .state import State, heldout_losses, made_again, read_swarm
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSettings:
+    """What `export_swarm` needs to know."""
+
+    swarm: SwarmId
+    data_dir: Path
+    to: Path
+    which: Which = NEWEST
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What `export_swarm` wrote."""
+
+    directory: Path
+    round: int
+    parameters: int
+    record: str
+    fingerprint: str
+
+
+async def export_swarm(settings: ExportSettings) -> Exported:
+    """Write a state of the model as a Hugging Face checkpoint with its card. Raises `UserError`."""
+    check_target(settings.to)
+    known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    with written_aside(settings.to) as aside:
+        async with made_again(known, settings.which, writable=(aside,)) as state:
+            await write_model(state, aside)
+            return Exported(
+                directory=settings.to,
+                round=state.round,
+                parameters=known.manifest.elements,
+                record=state.record.hex(),
+                fingerprint=f"{state.fingerprint:016x}",
+            )
+
+
+async def write_model(state: State, directory: Path) -> None:
+    """Write the checkpoint and its card into a directory. Raises `TrainerFailed` and `OSError`."""
+    await state.trainer.export(directory)
+    known = state.known
+
+    def write_card() -> None:
+        measured = dict(heldout_losses(known.directory.history))
+        facts = provenance(state, heldout=measured.get(state.round))
+        (directory / PROVENANCE_NAME).write_bytes(provenance_bytes(facts))
+        text = card(facts, known.manifest.model)
+        (directory / "README.md").write_text(text, encoding="utf-8")
+
+    await trio.to_thread.run_sync(write_card)
+
+
+def check_target(directory: Path) -> None:
+    """Raise `UserError` (`USAGE`) unless `directory` is new, or an empty directory."""
+    try:
+        # A link that leads nowhere is there, too.
+        taken = os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir()))
+    except OSError as error:
+        raise _cannot_write(directory, error) from None
+    if taken:
+        raise UserError(
+            ExitCode.USAGE,
+            f"{directory} exists and is not an empty directory",
+            "name another place with --to",
+        )
+
+
+@contextlib.contextmanager
+def written_aside(directory: Path) -> Iterator[Path]:
+    """A new directory beside `directory`, which takes its place at the end; nothing stays of it if that
+    is not reached. Raises `UserError` (`NOT_WRITABLE`, `DISK_FULL`) for a place that takes nothing."""
+    made: list[Path] = []
+    aside: Path | None = None
+    try:
+        # Into an empty one that is there already (a mounted disk, say) things are moved.
+        inside = directory.is_dir()
+        for parent in reversed(directory.parents):
+            if not inside and not parent.exists():
+                parent.mkdir()
+                made.append(parent)
+        name = f".{directory.name}.partial-{secrets.token_hex(4)}"
+        aside = (directory if inside else directory.parent) / name
+        aside.mkdir()
+        yield aside
+        for path in aside.iterdir():
+            _sync(path)
+        if inside:
+            for path in aside.iterdir():
+                path.rename(directory / path.name)
+            aside.rmdir()
+        else:
+            aside.rename(directory)
+    except BaseException as error:
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
+        for parent in reversed(made):
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        if isinstance(error, OSError):
+            raise _cannot_write(directory, error) from None
+        raise
+
+
+def _sync(path: Path) -> None:
+    # A disk or a server may tell only now that there is no room.
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cannot_write(directory: Path, error: OSError) -> UserError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return disk_full(directory)
+    return UserError(
+        ExitCode.NOT_WRITABLE,
+        f"nothing can be written to {directory}: {error.strerror or error}",
+        "name a place that you may write to with --to",
+    )

@@ -1,0 +1,74 @@
+"""Trying the model: what it writes after a beginning, from a state made again in a process of its own.
+
+The node may train meanwhile. Nothing of it is asked or changed: the state comes from the disk, and the
+process that writes has one thread unless told otherwise and steps back behind others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...protocol.wire.manifest import SwarmId
+from ..errors import ExitCode, UserError
+from ..settings import NEWEST, Which
+from ..storage.data_dir import DataDir
+from ..trainer.client import TrainerFailed
+from .state import State, made_again, read_swarm
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateSettings:
+    """What is written, and from which state."""
+
+    swarm: SwarmId
+    data_dir: Path
+    which: Which = NEWEST
+    seed: int = 0
+    temperature: float = 0.8
+    """0: always the likeliest token."""
+    max_tokens: int = 200
+    threads: int = 1
+    device: str = "cpu"
+
+
+class Writer:
+    """A state of the model that writes."""
+
+    def __init__(self, state: State, settings: GenerateSettings) -> None:
+        self.round = state.round
+        self._trainer = state.trainer
+        self._settings = settings
+
+    async def write(self, prompt: str, show: Callable[[str], None]) -> None:
+        """Hand `show` what comes after `prompt`, as it comes.
+
+        Raises `UserError` (`USAGE`) for a beginning that the model cannot take; it can be given another
+        one then.
+        """
+        settings = self._settings
+        try:
+            await self._trainer.begin_text(
+                prompt,
+                seed=settings.seed,
+                temperature=settings.temperature,
+                max_tokens=settings.max_tokens,
+            )
+        except TrainerFailed as failure:
+            if failure.kind != "bad_data":
+                raise
+            raise UserError(ExitCode.USAGE, str(failure), "give a shorter beginning") from None
+        while (piece := await self._trainer.next_text()) is not None:
+            show(piece)
+
+
+@asynccontextmanager
+async def open_writer(settings: GenerateSettings) -> AsyncIterator[Writer]:
+    """Make the state again and keep it ready. Raises `UserError`."""
+    known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    async with made_again(
+        known, settings.which, threads=settings.threads, device=settings.device
+    ) as state:
+        yield Writer(state, settings)

@@ -1,0 +1,63 @@
+"""Putting an exported model on the Hugging Face hub, where the machine has the internet and a token."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from ..errors import ExitCode, UserError
+
+
+def push(directory: Path, name: str) -> str:
+    """Make `name` ("owner/model") if it is not there and put all of `directory` into it.
+
+    Returns its URL. Raises `UserError` (`HUB`).
+    """
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            HFValidationError,
+            LocalTokenNotFoundError,
+        )
+    except ImportError:
+        raise _refused(
+            name,
+            "what speaks to it is not installed (huggingface_hub)",
+            "install it with: pip install 'distro-node[train]'",
+        ) from None
+    # Its own words about retries would stand between ours.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    api = HfApi()
+    try:
+        url = api.create_repo(name, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=directory)
+    except (HFValidationError, ValueError) as error:
+        raise _refused(name, _first_line(error), "give --push OWNER/NAME") from None
+    except LocalTokenNotFoundError:
+        raise _refused(name, "nobody is logged in", "log in with: hf auth login") from None
+    except HfHubHTTPError as error:
+        raise _refused(
+            name,
+            _first_line(error),
+            "log in with `hf auth login` as somebody who may write there",
+        ) from None
+    # Each of the libraries below has its own for a line that is down.
+    except Exception as error:
+        raise _refused(
+            name,
+            f"it cannot be reached from here ({type(error).__name__}: {_first_line(error)})",
+            "push the directory later, with the internet: hf upload OWNER/NAME DIRECTORY",
+        ) from None
+    return str(url)
+
+
+def _refused(name: str, problem: str, remedy: str) -> UserError:
+    return UserError(
+        ExitCode.HUB, f"{name!r} was not pushed to the Hugging Face hub: {problem}", remedy
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+    return lines[0].strip()[:300]

@@ -1,0 +1,252 @@
+"""A state of the swarm's model, made again from what this disk has, in a trainer process of its own.
+
+It starts from a snapshot at hand and replays the rounds after it, each held against the fingerprint that
+the swarm agreed on. The node may be running or not; nothing of it is changed, and it is not waited for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from ...protocol.chain.ledger import Ledger
+from ...protocol.codec.schedule import learning_rate
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
+from ...protocol.wire.messages import RecordId
+from ..content.downloads import blob_list_at
+from ..errors import ExitCode, UserError
+from ..settings import Which
+from ..storage.blob_store import BlobStore
+from ..storage.data_dir import DataDir, SwarmDir
+from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
+from ..trainer.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
+from ..trainer.explain import explain_trainer
+
+# Below what the owner's own work, and the node that trains, get.
+_NICE = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """A swarm as this disk knows it."""
+
+    manifest: Manifest
+    ledger: Ledger
+    store: BlobStore
+    snapshots: tuple[LocalSnapshot, ...]
+    """Those that are whole, the oldest first; the initial one has the round -1."""
+    directory: SwarmDir
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """A state that was made again, and the trainer that holds it."""
+
+    known: Known
+    trainer: TrainerClient
+    round: int
+    """0 for the initial parameters."""
+    fingerprint: int
+
+    @property
+    def record(self) -> RecordId:
+        """The id of the record that led to it."""
+        return self.known.ledger.parent(self.round + 1)
+
+    @property
+    def agreed(self) -> bool:
+        """Whether the record that follows says that these are the parameters."""
+        return self.round + 1 < len(self.known.ledger)
+
+
+async def read_swarm(data: DataDir, swarm: SwarmId) -> Known:
+    """What this disk knows of a swarm. Raises `UserError` (`NOTHING_TO_EXPORT`)."""
+    directory = data.swarm(swarm)
+    try:
+        manifest = decode_manifest(directory.manifest.read_bytes(), swarm)
+    except (OSError, ProtocolError) as error:
+        raise nothing(f"its manifest cannot be read: {error}") from None
+    swarm_store = SwarmStore(directory, manifest)
+    ledger = await trio.to_thread.run_sync(lambda: swarm_store.load_ledger(mend=False))
+    if len(ledger) == 0:
+        raise nothing(
+            "its ledger is not here, and without it nobody can say which state is the swarm's"
+        )
+    store = BlobStore(data.blobs)
+    size = 4 * manifest.elements
+    listed = [LocalSnapshot(-1, manifest.initial.hex(), size), *swarm_store.snapshots()]
+    if ledger.snapshot is not None:
+        certified = ledger.snapshot
+        listed.append(LocalSnapshot(certified.round, certified.blob.hex(), certified.size))
+
+    def whole() -> dict[int, LocalSnapshot]:
+        return {
+            each.round: each
+            for each in listed
+            if each.whole
+            and each.round < len(ledger)
+            and blob_list_at(store, "snapshot", blob_of(each), each.size) is not None
+        }
+
+    found = await trio.to_thread.run_sync(whole)
+    if not found:
+        raise nothing("its parameters have not been fetched yet")
+    snapshots = tuple(found[round_] for round_ in sorted(found))
+    return Known(
+        manifest=manifest, ledger=ledger, store=store, snapshots=snapshots, directory=directory
+    )
+
+
+@asynccontextmanager
+async def made_again(
+    known: Known,
+    which: Which,
+    *,
+    writable: Sequence[Path] = (),
+    readable: Sequence[Path] = (),
+    threads: int | None = None,
+    device: str = "cpu",
+) -> AsyncIterator[State]:
+    """A trainer process, out of the way of others, that holds the state. Raises `UserError`."""
+    start, end = await trio.to_thread.run_sync(_plan, known, which)
+    spec = TrainerSpec(
+        manifest=known.manifest.encode(),
+        blobs=known.store.root,
+        device=device,
+        threads=threads,
+        writable=tuple(writable),
+        readable=tuple(readable),
+        nice=_NICE,
+    )
+    place = writable[0] if writable else known.store.root
+    try:
+        async with open_trainer(spec) as trainer:
+            round_, fingerprint = await _replay(trainer, known, start, end)
+            yield State(known=known, trainer=trainer, round=max(0, round_), fingerprint=fingerprint)
+    except (TrainerDied, TrainerFailed) as failure:
+        raise explain_trainer(failure, place) from None
+
+
+def _plan(known: Known, which: Which) -> tuple[LocalSnapshot, int | None]:
+    """From which snapshot to start, and up to which round; None: as far as it goes."""
+    if which.best:
+        end = _best_round(known)
+    elif which.round is not None:
+        end = which.round
+    else:
+        return known.snapshots[-1], None
+    for start in reversed(known.snapshots):
+        # A snapshot's own round needs no updates; round 0 changes nothing.
+        if start.round <= end <= max(0, _reach(known, start, end)):
+            return start, end
+    raise nothing(
+        f"the state of round {end:,} is not kept here any more, or not there yet; what can be made "
+        f"again from this disk: {_spans(known)}",
+        "name one of those with --round, or leave it out for the newest",
+    )
+
+
+def _reach(known: Known, start: LocalSnapshot, end: int | None = None) -> int:
+    """The last round, up to `end`, that can be replayed from a snapshot with the updates at hand."""
+    last = start.round
+    limit = len(known.ledger) if end is None else min(len(known.ledger), end + 1)
+    closing = known.manifest.schedule.closing_round
+    limit = limit if closing is None else min(limit, closing)
+    for round_ in range(start.round + 1, limit):
+        updates = known.ledger[round_].record.updates
+        if not all(known.store.has(entry.update) for entry in updates):
+            break
+        last = round_
+    return last
+
+
+def _spans(known: Known) -> str:
+    spans: list[list[int]] = []
+    for start in known.snapshots:
+        first, last = max(0, start.round), max(0, _reach(known, start))
+        if spans and first <= spans[-1][1] + 1:
+            spans[-1][1] = max(last, spans[-1][1])
+        else:
+            spans.append([first, last])
+    words = [f"{a:,}" if a == b else f"{a:,} to {b:,}" for a, b in spans]
+    return "rounds " + ", ".join(words)
+
+
+def _best_round(known: Known) -> int:
+    """The round with the lowest held-out loss among those that can be made again."""
+    within = [(max(0, each.round), _reach(known, each)) for each in known.snapshots]
+    measured = {
+        round_: loss
+        for round_, loss in heldout_losses(known.directory.history)
+        if any(first <= round_ <= last for first, last in within)
+    }
+    if not measured:
+        raise nothing(
+            "no held-out loss is known of the states that are kept, so none is the best",
+            "name a round with --round, or leave --best out for the newest",
+        )
+    return min(measured, key=lambda round_: (measured[round_], -round_))
+
+
+def heldout_losses(history: Path) -> Iterator[tuple[int, float]]:
+    """Rounds and their held-out losses out of a history, in the order in which they were measured."""
+    with suppress(OSError), history.open("rb") as file:
+        for line in file:
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                entry = json.loads(line)
+                loss = float(entry["heldout"])
+                if loss == loss:
+                    yield int(entry["round"]), loss
+
+
+async def _replay(
+    trainer: TrainerClient, known: Known, start: LocalSnapshot, end: int | None
+) -> tuple[int, int]:
+    """Load `start` and apply what follows up to `end`, as far as the updates are here; return the last
+    round and the fingerprint after it."""
+    ledger, store = known.ledger, known.store
+    blobs = blob_list_at(store, "snapshot", blob_of(start), start.size)
+    if blobs is None:
+        raise nothing("a snapshot was removed meanwhile", "start again")
+    fingerprint, last = await trainer.load(blobs.chunks), start.round
+    for round_ in range(start.round + 1, len(ledger) if end is None else end + 1):
+        record = ledger[round_].record
+        _check(record.fingerprint, fingerprint, round_)
+        bodies = [store.get(entry.update) for entry in record.updates]
+        present = [body for body in bodies if body is not None]
+        if len(present) < len(bodies):
+            if end is not None:
+                raise nothing("an update was removed meanwhile", "start again")
+            break
+        # The closing record comes without a step: what came out is the state of the last round.
+        if round_ == known.manifest.schedule.closing_round:
+            break
+        rate = learning_rate(known.manifest.schedule, max(1, round_))
+        applied = await trainer.apply(round_, present, rate, own_counted=True)
+        fingerprint, last = applied.fingerprint, round_
+    after = max(0, last) + 1
+    if after < len(ledger):
+        _check(ledger[after].record.fingerprint, fingerprint, after)
+    return last, fingerprint
+
+
+def _check(agreed: int, found: int, round_: int) -> None:
+    if agreed != found:
+        raise nothing(f"the stored parameters before round {round_} are not the swarm's")
+
+
+def nothing(
+    problem: str, remedy: str = "join the swarm first and let the node reach the state 'training'"
+) -> UserError:
+    """The error where no state of the model can be had."""
+    return UserError(
+        ExitCode.NOTHING_TO_EXPORT,
+        f"there is no model to take: {problem}",
+        remedy,
+    )

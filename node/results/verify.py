@@ -1,0 +1,145 @@
+"""Whether an exported model is what the swarm agreed on.
+
+The weights in the directory are read into the manifest's own model, and what they come to is looked for
+in the chain of records that lies on this disk, each signed for by a quorum. What the directory says of
+itself counts for nothing but the round that it claims.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ...crypto.hashing import content_id
+from ...protocol.wire.manifest import SwarmId
+from ...protocol.wire.swarm_id import swarm_text
+from ..errors import ExitCode, UserError
+from ..storage.data_dir import DataDir
+from ..trainer.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
+from ..trainer.explain import explain_trainer
+from .card import PROVENANCE_NAME
+from .state import Known, read_swarm
+
+_MAX_PROVENANCE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifySettings:
+    """What `verify_model` needs to know."""
+
+    directory: Path
+    swarm: SwarmId
+    data_dir: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified:
+    """What a model turned out to be."""
+
+    round: int
+    record: str
+    fingerprint: str
+    proof: Literal["content", "fingerprint"]
+    """`content`: a certified content id, which nobody can forge. `fingerprint`: 64 bits in the record,
+    which find every accident, while somebody with time could make other parameters that have them."""
+
+
+async def verify_model(settings: VerifySettings) -> Verified:
+    """Find out which round of the swarm a directory's model is of.
+
+    Raises `UserError`: `NOT_THE_SWARMS` for a model that is of none, or not what it claims to be,
+    `NOTHING_TO_EXPORT` without the swarm's ledger.
+    """
+    directory = settings.directory
+    if not directory.is_dir():
+        raise UserError(
+            ExitCode.USAGE,
+            f"{directory} is not a directory",
+            "name a directory that `distro-node export` wrote",
+        )
+    known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    spec = TrainerSpec(
+        manifest=known.manifest.encode(),
+        blobs=known.store.root,
+        device="cpu",
+        readable=(directory,),
+    )
+    try:
+        async with open_trainer(spec) as trainer:
+            found = await trainer.examine(directory)
+    except TrainerFailed as failure:
+        if failure.kind == "bad_model":
+            raise _differs(directory, str(failure)) from None
+        raise explain_trainer(failure) from None
+    except TrainerDied as failure:
+        raise explain_trainer(failure) from None
+    if found.differing:
+        keys = ", ".join(found.differing[:5])
+        raise _differs(directory, f"its config.json differs from the swarm's in {keys}")
+    if found.tokenizer != known.manifest.data.tokenizer:
+        raise _differs(directory, "its tokenizer.json is not the swarm's")
+    claimed = _claims(directory, known)
+    rounds = _rounds(known, found.fingerprint)
+    if claimed is not None and claimed not in rounds:
+        late = claimed + 1 >= len(known.ledger)
+        raise _differs(
+            directory,
+            f"no record on this disk says yet what the parameters after round {claimed:,} are"
+            if late
+            else f"it says that it is of round {claimed:,}, and the swarm agreed on other parameters "
+            f"there",
+        )
+    if not rounds:
+        raise _differs(
+            directory,
+            f"no record on this disk has the fingerprint of its parameters, {found.fingerprint:016x}",
+        )
+    # The step of a round may change nothing: the last one will do as well.
+    round_ = rounds[-1] if claimed is None else claimed
+    # A record certifies the state before it, if any.
+    entry = known.ledger[round_ + 1].record.snapshot
+    if entry is not None and entry.blob != content_id(found.blob_list):
+        raise _differs(directory, f"its parameters are not those that round {round_:,} certified")
+    return Verified(
+        round=round_,
+        record=known.ledger.parent(round_ + 1).hex(),
+        fingerprint=f"{found.fingerprint:016x}",
+        proof="fingerprint" if entry is None else "content",
+    )
+
+
+def _rounds(known: Known, fingerprint: int) -> list[int]:
+    """The rounds after which the swarm's parameters had this fingerprint."""
+    ledger, closing = known.ledger, known.manifest.schedule.closing_round
+    return [
+        round_ - 1
+        for round_ in range(1, min(len(ledger), (closing or len(ledger)) + 1))
+        if ledger[round_].record.fingerprint == fingerprint
+    ]
+
+
+def _claims(directory: Path, known: Known) -> int | None:
+    """The round that the directory says it is of; None if it does not say. Raises `UserError`."""
+    facts: Any = None
+    with (
+        suppress(OSError, ValueError, RecursionError),
+        (directory / PROVENANCE_NAME).open("rb") as file,
+    ):
+        facts = json.loads(file.read(_MAX_PROVENANCE_BYTES))
+    if not isinstance(facts, dict):
+        return None
+    swarm, round_ = facts.get("swarm"), facts.get("round")
+    if isinstance(swarm, str) and swarm != swarm_text(known.manifest.swarm):
+        raise _differs(directory, "it says that it is of another swarm")
+    return round_ if type(round_) is int and 0 <= round_ < 1 << 62 else None
+
+
+def _differs(directory: Path, problem: str) -> UserError:
+    return UserError(
+        ExitCode.NOT_THE_SWARMS,
+        f"{directory} cannot be taken for the swarm's model: {problem}",
+        "export the model anew, or let this node catch up with the swarm if it is of a later round",
+    )

@@ -1,0 +1,66 @@
+"""What a disk that is full, broken, read-only or somebody else's means to the user.
+
+Files are written in many places; wherever one of them cannot be, the error travels up as it is and is
+explained here, at the end of a command. What was stored before stays good.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from pathlib import Path
+
+from ..errors import ExitCode, UserError
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# Of a disk, a cable, a file server, a file system that was mounted anew to save what is left of it.
+BROKEN = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ESTALE, errno.EFBIG})
+# Of a path; without a name in the error it may as well be a socket that was refused.
+_DENIED = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENODEV),
+        *(errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+    }
+)
+# How libraries written in Rust pass on what the system said.
+_RUST = re.compile(r"\(os error (\d+)\)")
+
+
+def explain_disk(error: BaseException) -> UserError | None:
+    """What to tell the user of an `OSError` that is the disk's, or None if it is not."""
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in FULL:
+        return disk_full(error.filename)
+    if error.errno in BROKEN or (error.errno in _DENIED and error.filename is not None):
+        return disk_broken(error.strerror or str(error), error.filename)
+    return None
+
+
+def disk_full(place: Path | str | None) -> UserError:
+    """The error for a disk, or a quota on it, without room."""
+    where = f" for {place}" if place else ""
+    return UserError(
+        ExitCode.DISK_FULL,
+        f"the disk is full: there is no space left{where}",
+        "free some space and start again (nothing is lost), or give a directory on a larger disk",
+    )
+
+
+def disk_broken(problem: str, place: Path | str | None) -> UserError:
+    """The error for a disk that does not do what it is asked to; `problem` is the system's word."""
+    what = f"{place} cannot be used" if place else "the disk cannot be used"
+    return UserError(
+        ExitCode.DATA_DIR,
+        f"{what}: {problem}",
+        "make sure that the disk is sound and that you may write there, and start again (what was "
+        "stored is kept), or give another directory",
+    )
+
+
+def error_number(error: BaseException) -> int | None:
+    """The system's number of what went wrong, also where a library only quotes it."""
+    if isinstance(error, OSError):
+        return error.errno
+    quoted = _RUST.search(str(error))
+    return int(quoted[1]) if quoted else None

@@ -1,0 +1,37 @@
+"""The file that says which record of a swarm's chain a node last knew to be final, written as in links.
+
+It is replaced whole or not at all and carries a checksum: it is right, missing or found to be damaged.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...protocol.wire.checkpoint import Checkpoint
+from ...protocol.wire.swarm_id import checkpoint_from_text, checkpoint_text
+from ..errors import ExitCode, UserError
+from .atomic_write import write_atomically
+
+# More than a checkpoint has; what follows it would make it one that is none.
+_MOST_BYTES = 128
+
+
+def read_final(path: Path) -> Checkpoint | None:
+    """What `write_final` wrote; None if there is no such file. Raises `UserError` (`FINAL`)."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES)
+        return checkpoint_from_text(data.decode("ascii").rstrip("\n"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise UserError(
+            ExitCode.FINAL,
+            f"{path}, which says up to where the swarm's chain is final, is damaged",
+            "remove it, and join with a new link from somebody whom you trust (`distro-node invite`)",
+        ) from None
+
+
+def write_final(path: Path, checkpoint: Checkpoint) -> None:
+    """Make `checkpoint` what the file says, durably. Raises `OSError` as files do."""
+    write_atomically(path, f"{checkpoint_text(checkpoint)}\n".encode())

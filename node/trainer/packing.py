@@ -1,0 +1,48 @@
+"""Attention that stays within documents, although many of them are packed into one sequence.
+
+A document ends with the manifest's end token. With `attention = "document"` a position looks back to
+the first token behind the last end token and no further, and is counted from there.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import PretrainedConfig
+
+from ...protocol.wire.manifest import DataSpec
+from .errors import TrainerFailed
+
+
+def document_inputs(
+    tokens: torch.Tensor, end_token: int, config: PretrainedConfig
+) -> dict[str, torch.Tensor]:
+    """What a model takes beside tokens (batch, length): `position_ids` of the same shape, and an
+    `attention_mask` (batch, 1, length, length) as the attention that it uses wants one.
+    """
+    length = tokens.shape[1]
+    places = torch.arange(length, device=tokens.device)
+    # A document's own end token belongs to it, so the next one begins a place later.
+    begins = torch.zeros_like(tokens, dtype=torch.bool)
+    begins[:, 1:] = tokens[:, :-1] == end_token
+    document = begins.cumsum(1)
+    first = torch.where(begins, places, 0).cummax(1).values
+    seen = (document[:, :, None] == document[:, None, :]) & (places[:, None] >= places[None, :])
+    mask = seen[:, None]
+    if config._attn_implementation != "sdpa":
+        # Torch's own takes the answer yes or no, and others add numbers to the scores.
+        lowest = torch.finfo(torch.float32).min
+        mask = torch.where(mask, 0.0, lowest)
+    return {"position_ids": places - first, "attention_mask": mask}
+
+
+def check_attention(data: DataSpec, config: PretrainedConfig) -> None:
+    """Raise `TrainerFailed` (`bad_model`) if the model has attention that the mask would undo."""
+    window = getattr(config, "sliding_window", None)
+    if not isinstance(window, int) or not getattr(config, "use_sliding_window", True):
+        return
+    if data.attention == "document" and window < data.sequence_length:
+        raise TrainerFailed(
+            "bad_model",
+            f'attention = "document" does not go with the model\'s sliding window of {window} tokens '
+            f"on sequences of {data.sequence_length}",
+        )

@@ -1,0 +1,110 @@
+"""What a `tokenizer.json` does not say: which tokens begin, end and pad a text, and the chat template.
+
+A founder's checkpoint has it in `tokenizer_config.json`; the swarm carries it as a blob of JSON, so that
+an export has it, too. Both come from strangers: read within bounds, never run, and every token held
+against the tokenizer by whoever uses it. A template is text here and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from ...protocol.wire.structure import Length, StructureError, from_plain
+
+MAX_SETTINGS_BYTES = 1 << 20
+# Published ones list each of a thousand reserved tokens, at some 200 bytes.
+_MAX_FILE_BYTES = 16 << 20
+_ROLES = ("eos_token", "bos_token", "pad_token", "unk_token")
+
+# What published tokenizers call them, in the order in which one is taken for the other.
+_USUAL: dict[str, tuple[str, ...]] = {
+    "eos_token": ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]"),
+    "bos_token": ("<s>", "<|begin_of_text|>", "<bos>", "<|bos|>", "[BOS]"),
+    "pad_token": ("<pad>", "<|pad|>", "[PAD]", "<|padding|>"),
+    "unk_token": ("<unk>", "[UNK]"),
+}
+
+_Token = Annotated[str, Length(1, 256)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings:
+    """The tokens with a part of their own, as they are spelled; None: there is none."""
+
+    eos_token: _Token | None = None
+    bos_token: _Token | None = None
+    pad_token: _Token | None = None
+    unk_token: _Token | None = None
+    chat_template: Annotated[str, Length(1, 1 << 19)] | None = None
+    """Jinja, as Hugging Face's tokenizers have it."""
+
+    def encode(self) -> bytes:
+        """As the blob, the same bytes for the same settings."""
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False).encode()
+
+
+def decode_settings(data: bytes) -> TokenizerSettings:
+    """Read the blob. Raises `StructureError`."""
+    try:
+        plain = json.loads(data) if len(data) <= MAX_SETTINGS_BYTES else None
+    except (ValueError, RecursionError):
+        plain = None
+    if plain is None:
+        raise StructureError("", "the tokenizer's settings are not JSON of a fair size")
+    return from_plain(TokenizerSettings, plain, named=True)
+
+
+def read_settings(directory: Path) -> TokenizerSettings:
+    """What a checkpoint's directory says, in `tokenizer_config.json` and `chat_template.jinja`.
+
+    What is not there is None. Raises `StructureError` for what is there and cannot be meant.
+    """
+    config = _read_json(directory / "tokenizer_config.json")
+    named = {role: _spelling(config.get(role)) for role in _ROLES}
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        # Several, by name: the one without a purpose of its own.
+        listed = {each.get("name"): each.get("template") for each in template if type(each) is dict}
+        template = listed.get("default")
+    try:
+        path = directory / "chat_template.jinja"
+        if path.is_file() and path.stat().st_size <= MAX_SETTINGS_BYTES:
+            template = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StructureError("chat_template.jinja", f"cannot be read: {error}") from None
+    return from_plain(TokenizerSettings, named | {"chat_template": template}, named=True)
+
+
+def with_usual_names(settings: TokenizerSettings, special: frozenset[str]) -> TokenizerSettings:
+    """Settings where tokens that nobody has named are taken to be those among the tokenizer's `special`
+    ones that are usually called so."""
+    found = {
+        role: next((name for name in names if name in special), None)
+        for role, names in _USUAL.items()
+        if getattr(settings, role) is None
+    }
+    return replace(settings, **found)
+
+
+def _spelling(token: Any) -> Any:
+    """A token is a string, or a table that holds it."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        if not path.is_file():
+            return {}
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+        plain = json.loads(data) if len(data) <= _MAX_FILE_BYTES else None
+    except OSError as error:
+        raise StructureError(path.name, f"cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
+        plain = None
+    if not isinstance(plain, dict):
+        raise StructureError(path.name, "is not a table of JSON")
+    return plain

@@ -1,0 +1,85 @@
+"""The memberships of all rounds of a chain, in little memory.
+
+Most rounds change nothing, but a chain can be made in which each one does: of 256 members it would
+take 1.4 GB in 65,536 rounds. So of the older ones only every so-manieth is kept, with what changed
+between them; the rest is made again when it is asked for, which seldom happens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import overload
+
+from ..wire.membership import Change, Membership
+from ..wire.messages import Record
+
+# Changes from one that is kept to the next. As many of the latest are all kept.
+_APART = 128
+
+
+class Memberships(Sequence[Membership]):
+    """By round, from 0 to the next one; to be read by several threads, grown by one."""
+
+    def __init__(self, first: Membership) -> None:
+        """`first` is that of round 0."""
+        self._length = 1
+        # The rounds from which another membership is in force, and what led there.
+        self._starts = [0]
+        self._changes = [Change(-1)]
+        # By their place among those.
+        self._kept = {0: first}
+        # A stretch that was made again: the place of its first, and all of it.
+        self._again: tuple[int, list[Membership]] = 0, []
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, round: int) -> Membership: ...
+    @overload
+    def __getitem__(self, round: slice) -> Sequence[Membership]: ...
+    def __getitem__(self, round: int | slice) -> Membership | Sequence[Membership]:
+        if isinstance(round, slice):
+            return [self[number] for number in range(*round.indices(self._length))]
+        number = round + self._length if round < 0 else round
+        if not 0 <= number < self._length:
+            raise IndexError(f"no membership for round {round}")
+        return self._at(bisect_right(self._starts, number) - 1)
+
+    def follow(self, record: Record) -> None:
+        """Add the membership after the last `record`, which must have been checked."""
+        last, change = self[-1], Change.of(record)
+        new = last.changed(change)
+        if new is not last:
+            place = len(self._starts)
+            self._starts.append(self._length)
+            self._changes.append(change)
+            self._kept[place] = new
+            if (place - _APART) % _APART:
+                self._kept.pop(place - _APART, None)
+        self._length += 1
+
+    def before(self, length: int) -> Memberships:
+        """Those of the first `length` rounds."""
+        places = bisect_right(self._starts, length - 1)
+        copy = Memberships(self._kept[0])
+        copy._length = length
+        copy._starts, copy._changes = self._starts[:places], self._changes[:places]
+        # At once: another thread may add to it.
+        kept = list(self._kept.items())
+        copy._kept = {place: membership for place, membership in kept if place < places}
+        return copy
+
+    def _at(self, place: int) -> Membership:
+        kept = self._kept.get(place)
+        if kept is not None:
+            return kept
+        first = place - place % _APART
+        begin, stretch = self._again
+        if begin != first or len(stretch) <= place - first:
+            stretch = [self._kept[first]]
+            for change in self._changes[first + 1 : first + _APART]:
+                stretch.append(stretch[-1].changed(change))
+            self._again = first, stretch
+        return stretch[place - first]

@@ -1,0 +1,40 @@
+"""A table for what others make us remember: it holds so many entries and no more.
+
+Identities cost nothing, so a table by peer that only grows is memory for anybody to fill. Here the
+entry that was set longest ago makes room for a new one: a crowd pushes itself out, and whoever is
+active stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Bounded(MutableMapping[K, V]):
+    """At most `most` entries, in the order in which they were last set."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._entries: dict[K, V] = {}
+
+    def __getitem__(self, key: K) -> V:
+        return self._entries[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._entries.pop(key, None)
+        self._entries[key] = value
+        if len(self._entries) > self.most:
+            del self._entries[next(iter(self._entries))]
+
+    def __delitem__(self, key: K) -> None:
+        del self._entries[key]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)

@@ -1,0 +1,158 @@
+"""Catching up as a machine: whose word sets the goal, and what a checkpoint saves a newcomer from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.catching_up import CatchingUp
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.sync import Answer, Question
+from distro_node.protocol.wire.checkpoint import Checkpoint
+from simulation.chain import Answering, Chain, answers, identity
+
+ROUNDS = 20
+AT = 12
+# Far more than any way to the end takes.
+_MOST_QUESTIONS = 200
+
+
+@pytest.fixture(scope="module")
+def true() -> Chain:
+    chain = Chain(6)
+    while chain.round < ROUNDS:
+        chain.grow()
+    return chain
+
+
+@pytest.fixture(scope="module")
+def forged(true: Chain) -> Chain:
+    """What the founder, which was alone in round 0, can sign at any time: rounds without end."""
+    chain = Chain(0)
+    chain.manifest = true.manifest
+    chain.grow(fingerprint=666)
+    while chain.round < 40:
+        chain.grow()
+    return chain
+
+
+@pytest.fixture(scope="module")
+def at(true: Chain) -> Checkpoint:
+    return Checkpoint(AT, true.ledger.parent(AT + 1))
+
+
+def catch_up(
+    ledger: Ledger,
+    answering: list[Answering],
+    order: Callable[[list[PeerId]], None] = lambda p: None,
+) -> tuple[CatchingUp, dict[PeerId, str]]:
+    """Ask these peers, numbered from 0, until it is done; the reasons of those that are blamed."""
+    machine = CatchingUp(ledger)
+    peers = {identity(100 + place).peer: one for place, one in enumerate(answering)}
+    kept = [ledger.raw(number) for number in range(len(ledger))]
+    blamed: dict[PeerId, str] = {}
+    asked = 0
+    while True:
+        connected = list(peers)
+        order(connected)
+        questions = machine.questions(connected, 0.0)
+        if machine.done:
+            break
+        for question in questions:
+            asked += 1
+            assert asked < _MOST_QUESTIONS
+            blame = machine.answered(question.peer, peers[question.peer](question), 0.0)
+            if blame is not None:
+                blamed[blame.peer] = blame.reason
+        if machine.rewound():
+            kept.clear()
+        kept += [ledger.raw(decided.record.round) for decided in machine.drain()]
+    # What was handed out to be written down is what the ledger holds.
+    assert kept == [ledger.raw(number) for number in range(len(ledger))]
+    return machine, blamed
+
+
+def whole(ledger: Ledger, true: Chain) -> bool:
+    return ledger.head == true.ledger.head
+
+
+def two_faced(true: Ledger, forged: Ledger) -> Answering:
+    """Names the ids of the true chain, and gives entries of the other."""
+    honest, liar = answers(true), answers(forged)
+
+    def answer(question: Question) -> Answer | None:
+        if question.probes or question.most == 0:
+            return honest(question)
+        return liar(question)
+
+    return answer
+
+
+def test_a_newcomer_with_a_checkpoint_is_not_outnumbered(
+    true: Chain, forged: Chain, at: Checkpoint
+) -> None:
+    ledger = Ledger(true.manifest, checkpoint=at)
+    machine, blamed = catch_up(ledger, [answers(forged.ledger)] * 9 + [answers(true.ledger)])
+    assert machine.found
+    assert whole(ledger, true)
+    assert len(blamed) == 9
+    assert set(blamed.values()) == {"checkpoint"}
+    # Without one, as by an older link, it believes most of those whom it asks.
+    ledger = Ledger(true.manifest)
+    catch_up(ledger, [answers(forged.ledger)] * 4 + [answers(true.ledger)])
+    assert ledger.head == forged.ledger.head
+
+
+def test_right_ids_and_wrong_entries_are_found_out(
+    true: Chain, forged: Chain, at: Checkpoint
+) -> None:
+    ledger = Ledger(true.manifest, checkpoint=at)
+    liar = two_faced(true.ledger, forged.ledger)
+    _, blamed = catch_up(ledger, [liar, liar, liar, answers(true.ledger)])
+    assert whole(ledger, true)
+    assert list(blamed.values()) == ["checkpoint"] * 3
+
+
+def test_a_liar_that_breaks_off_does_not_make_the_others_wrong(
+    true: Chain, forged: Chain, at: Checkpoint
+) -> None:
+    ledger = Ledger(true.manifest, checkpoint=at)
+    short = answers(forged.ledger.truncated(5))
+    honest = answers(true.ledger)
+
+    def breaks_off(question: Question) -> Answer | None:
+        if question.probes or question.most == 0:
+            return honest(question)
+        return short(question) if question.round == 0 else None
+
+    _, blamed = catch_up(ledger, [breaks_off, honest, honest])
+    assert whole(ledger, true)
+    assert not blamed
+
+
+def test_a_ledger_that_is_not_the_checkpoints_is_given_up(
+    true: Chain, forged: Chain, at: Checkpoint
+) -> None:
+    ledger = Ledger(true.manifest, checkpoint=at)
+    for round_ in range(AT - 2):
+        ledger.append(forged.ledger[round_])
+    catch_up(ledger, [answers(true.ledger)] * 3)
+    assert whole(ledger, true)
+
+
+def test_who_is_not_that_far_is_of_no_use(true: Chain, at: Checkpoint) -> None:
+    ledger = Ledger(true.manifest, checkpoint=at)
+    machine, blamed = catch_up(ledger, [answers(true.ledger.truncated(AT))] * 3)
+    assert not machine.found
+    assert len(ledger) == 0
+    assert not blamed
+
+
+def test_one_that_is_a_round_ahead_is_followed_once(true: Chain) -> None:
+    """It proves it by its last certificate, and then gives that very entry."""
+    ledger = Ledger(true.manifest)
+    behind = answers(true.ledger.truncated(ROUNDS - 1))
+    machine, _ = catch_up(ledger, [behind, behind, answers(true.ledger)])
+    assert machine.done
+    assert whole(ledger, true)

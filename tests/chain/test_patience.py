@@ -1,0 +1,66 @@
+"""Machines that say whom to ask what come to an end, and are called again when there is something to do
+then: who calls them would go round in a circle otherwise."""
+
+from __future__ import annotations
+
+import pytest
+from distro_node.protocol.chain.catching_up import DAWDLE_SECONDS, CatchingUp
+from distro_node.protocol.chain.comparing import Comparison, Rests
+from distro_node.protocol.chain.sync import Answer, answer_to
+from simulation.chain import Chain
+from simulation.keys import identity
+
+PEERS = [identity(index).peer for index in range(4)]
+
+
+@pytest.mark.parametrize("began", [0.0, 12.089, 22.169, 54.141])
+def test_whoever_does_not_answer_is_given_up_at_the_very_time(began: float) -> None:
+    """Sums of floats are rounded: ten seconds after a time may be less than ten seconds later."""
+    ledger = Chain(4).ledger
+    comparison = Comparison(ledger, PEERS[1:2], Rests(), me=PEERS[0], abandoned=False)
+    catching_up = CatchingUp(ledger)
+    assert comparison.questions(began)
+    assert catching_up.questions(PEERS[1:2], began)
+    comparison.questions(comparison.deadline(began))
+    catching_up.questions(PEERS[1:2], catching_up.deadline(began))
+    assert comparison.done
+    assert catching_up.done
+
+
+def test_who_was_asked_later_is_waited_for_without_a_circle() -> None:
+    """One has answered, one dawdles, and one was asked in the place of one that is gone."""
+    ledger = Chain(4).ledger
+    catching_up = CatchingUp(ledger)
+    answered, slow, gone, later = PEERS
+    assert len(catching_up.questions([answered, slow, gone], 0.0)) == 3
+    catching_up.answered(answered, Answer(len(ledger), (ledger.head,)), 0.1)
+    catching_up.answered(gone, None, 2.0)
+    assert [question.peer for question in catching_up.questions([slow, later], 2.0)] == [later]
+    again = catching_up.deadline(DAWDLE_SECONDS)
+    assert again > DAWDLE_SECONDS
+    catching_up.questions([slow, later], again)
+    assert catching_up.done
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_one_that_is_ahead_with_proof_is_followed_to_its_end(ahead: int) -> None:
+    """One round ahead, too: its last certificate is asked for, and then that round."""
+    chain = Chain(4)
+    while len(chain.ledger) < 8:
+        chain.grow()
+    full = chain.ledger
+    here = {peer: full.truncated(8 - ahead) for peer in PEERS[1:3]} | {PEERS[3]: full}
+    ledger = full.truncated(2)
+    catching_up, now, asked = CatchingUp(ledger), 0.0, 0
+    while not catching_up.done:
+        questions = catching_up.questions(PEERS[1:], now)
+        asked += len(questions)
+        assert asked < 20
+        now += 0.1
+        for question in questions:
+            theirs = here[question.peer]
+            request = question.request(full.swarm)
+            height, ids, rounds, _ = answer_to(request, theirs, lambda round_: [])
+            answer = Answer(height, ids, at_hand=[theirs[number] for number in rounds])
+            assert catching_up.answered(question.peer, answer, now) is None
+    assert ledger.head == full.head

@@ -1,0 +1,333 @@
+"""A node whose member lies: `distro-node join …` with a runner that twists what goes out.
+
+`python lying_node.py PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put behind
+it. All else is a node as it is: it trains, fetches, follows the chain and answers. Its member believes
+that it is honest; between the member and the network every lie of `LIES` is told, over and over. What
+brings blame is told seldom enough that nobody throws it out. Each lie that was told is a line of
+`lies.jsonl` in its data directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import trio
+from distro_node.crypto.envelope import Envelope, sign
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import Identity, PeerId
+from distro_node.node import cli, daemon
+from distro_node.node.network.addresses import peer_of
+from distro_node.node.runner import Runner
+from distro_node.protocol.chain.ledger import Ledger, snapshot_round
+from distro_node.protocol.chain.sync import (
+    MAX_SYNC_REQUEST_BYTES,
+    SYNC_PROTOCOL,
+    answer_to,
+    compose_response,
+    decode_request,
+)
+from distro_node.protocol.member.inputs import Heard, Input
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import (
+    Announcement,
+    Ballot,
+    Certificate,
+    Decided,
+    DepartureEntry,
+    JoinRequest,
+    Message,
+    Proposal,
+    Record,
+    RecordId,
+    SignedBallot,
+    SnapshotEntry,
+    UpdateEntry,
+    decode_message,
+)
+
+# Private here: `_get_peers_to_send`, `_dispatch`: the lies are told between a runner and its network,
+# where honest code has no seam.
+LIES = (
+    "two sizes",
+    "wrong size in a record",
+    "own tokens varied",
+    "late by design",
+    "copy of another's update",
+    "others called silent",
+    "comparison storm",
+    "history rewritten",
+    "solo rounds for a starter",
+    "slow answer",
+    "envelopes badly signed",
+    "long proposal out of turn",
+)
+
+# Four offences within some minutes have a peer refused for ten.
+_SELDOM_SECONDS = 240.0
+_STORM_SECONDS = 5.0
+_LATE_SECONDS = 3.0
+_SLOW_SECONDS = 8.0
+_SOLO_ROUNDS = 60
+# More than a starter would ever be through with.
+_HEIGHT = 50_000
+_BAD_ENVELOPES = 5_000
+_LONG_RECORD_UPDATES = 1_000
+
+
+class LyingRunner(Runner):
+    """A `Runner` that lies about what its member says, and about what it knows."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._key: Identity = options["identity"]
+        self._chance = random.Random(self._key.peer)
+        self._told = options["swarm_store"].history.parent.parent.parent / "lies.jsonl"
+        self._last_blame: dict[PeerId | str, float] = {}
+        self._copied = -1
+        # In place of what the base has served.
+        self._network.serve(
+            SYNC_PROTOCOL,
+            self._answer,
+            max_request=MAX_SYNC_REQUEST_BYTES,
+            max_concurrent=8,
+            kind="ledger",
+        )
+
+    async def run(self, trainer_supervisor: Any, **until: Any) -> None:
+        """As a runner does, with a storm beside it."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._storm)
+            await super().run(trainer_supervisor, **until)
+            nursery.cancel_scope.cancel()
+
+    # What goes out
+
+    async def _publish(self) -> None:
+        async for envelope in self._to_publish:
+            await self._swarm_store.written()
+            if envelope.kind == "announcement":
+                self._spawn(self._updates.offer, envelope)
+                self._spawn(self._announce, envelope)
+            else:
+                await self._say(self._twisted(envelope))
+
+    async def _say(self, envelope: Envelope, half: int | None = None) -> None:
+        """Tell everybody, or every other peer."""
+        router: Any = self._network.gossip.router
+        chosen = type(router)._get_peers_to_send
+
+        def only_half(*arguments: Any, **options: Any) -> Iterator[Any]:
+            for peer in chosen(router, *arguments, **options):
+                if (peer_of(peer) or b"\0")[-1] % 2 == half:
+                    yield peer
+
+        if half is not None:
+            router._get_peers_to_send = only_half
+        try:
+            await self._network.publish(self._topic, envelope.encode())
+        finally:
+            vars(router).pop("_get_peers_to_send", None)
+
+    async def _announce(self, envelope: Envelope) -> None:
+        said = decode_message(envelope)
+        assert isinstance(said, Announcement)  # it came as one
+        if said.round % 3 == 0:
+            self._tell("late by design")
+            await trio.sleep(_LATE_SECONDS)
+        if said.round % 2:
+            self._tell("two sizes")
+            await self._say(envelope, half=0)
+            await self._say(self._seal("announcement", self._missized(said)), half=1)
+        else:
+            self._tell("own tokens varied")
+            tokens = self._chance.randrange(1 << 20)
+            await self._say(self._seal("announcement", dataclasses.replace(said, tokens=tokens)))
+
+    def _twisted(self, envelope: Envelope) -> Envelope:
+        message = decode_message(envelope)
+        if isinstance(message, Proposal):
+            updates = tuple(map(self._resized, message.record.updates))
+            if updates != message.record.updates:
+                self._tell("wrong size in a record")
+            record = dataclasses.replace(message.record, updates=updates)
+            return self._seal("proposal", Proposal(message.slot, record))
+        if isinstance(message, Ballot) and message.round % 4 == 1:
+            self._tell("others called silent")
+            membership = self.member.ledger.membership(message.round)
+            others = [peer for peer in membership.peers if peer != self.member.me]
+            mask = membership.mask(self._chance.sample(others, len(others) // 2))
+            return self._seal(envelope.kind, dataclasses.replace(message, silent=mask))
+        return envelope
+
+    def _missized(self, said: Announcement) -> Announcement:
+        return dataclasses.replace(
+            said, size=self._chance.choice((said.size - 1, said.size + 1, 1))
+        )
+
+    def _resized(self, entry: UpdateEntry) -> UpdateEntry:
+        fingerprint = self.member.fingerprint
+        if entry.peer != self.member.me or fingerprint is None:
+            return entry
+        ledger = self.member.ledger
+        said = Announcement(
+            *(len(ledger), ledger.head, entry.update, entry.size + 1),
+            *(entry.tokens, entry.loss, fingerprint),
+        )
+        signature = self._seal("announcement", said).signature
+        return dataclasses.replace(entry, size=said.size, signature=signature)
+
+    def _dispatch(self, what: Input) -> None:
+        super()._dispatch(what)
+        if isinstance(what, Heard) and what.envelope.kind == "announcement":
+            said = decode_message(what.envelope)
+            mine = what.envelope.sender == self.member.me
+            if (
+                isinstance(said, Announcement)
+                and not mine
+                and said.round % 4 == 2
+                # Once a round: two that copy each other's copies would do nothing else.
+                and self._copied < said.round == self.member.round
+            ):
+                self._copied = said.round
+                self._tell("copy of another's update")
+                self._spawn(self._say, self._seal("announcement", self._missized(said)))
+
+    async def _storm(self) -> None:
+        """Signs of another chain without end, and now and then what brings blame."""
+        while True:
+            await trio.sleep(_STORM_SECONDS)
+            ledger = self.member.ledger
+            if not self.member.is_member or len(ledger) < 3:
+                continue
+            other = RecordId(content_id(b"forged" + self._chance.randbytes(4)))
+            said = Announcement(len(ledger), other, content_id(b"none"), 1000, 100, 2.0, 666)
+            self._tell("comparison storm")
+            await self._say(self._seal("announcement", said))
+            fingerprint = self.member.fingerprint
+            if fingerprint is not None and self._may_be_blamed("proposal"):
+                self._tell("long proposal out of turn")
+                await self._say(self._seal("proposal", self._long_proposal(fingerprint)))
+
+    def _long_proposal(self, fingerprint: int) -> Proposal:
+        ledger = self.member.ledger
+        members = ledger.membership(len(ledger))
+        leaders = members.leaders(ledger.swarm, len(ledger))
+        slot = next((n for n, peer in enumerate(leaders, 1) if peer != self.member.me), 1)
+        entry = UpdateEntry(self.member.me, content_id(b"none"), 1000, 100, 2.0, bytes(64))
+        updates = (entry,) * _LONG_RECORD_UPDATES
+        return Proposal(slot, Record(len(ledger), ledger.head, fingerprint, updates, (), (), None))
+
+    # What is asked for
+
+    async def _answer(self, peer: PeerId, data: bytes) -> bytes:
+        request = decode_request(data)
+        if request.swarm != self._manifest.swarm:
+            raise ProtocolError("wrong_swarm", "a sync request for another swarm")
+        draw = self._chance.random()
+        if draw < 0.25:
+            self._tell("slow answer")
+            await trio.sleep(_SLOW_SECONDS)
+        ledger, bad = self.member.ledger, []
+        if draw > 0.4 and self.member.is_member and len(ledger) > 5:
+            ledger = await trio.to_thread.run_sync(self._another_chain, request)
+        elif self._may_be_blamed(peer):
+            self._tell("envelopes badly signed")
+            said = [
+                self._seal("join", JoinRequest(number, b"")) for number in range(_BAD_ENVELOPES)
+            ]
+            bad = [dataclasses.replace(each, signature=bytes(64)).encode() for each in said]
+        height, ids, rounds, messages = answer_to(request, ledger, self.member.messages)
+        entries = [ledger.raw(round_) for round_ in rounds]
+        if ledger is not self.member.ledger:
+            height, messages = max(height, _HEIGHT), []
+        await self._swarm_store.written()
+        return encode(
+            compose_response(height, entries, [*bad, *(m.encode() for m in messages)], ids)
+        )
+
+    def _another_chain(self, request: Any) -> Ledger:
+        """One on which we went on alone: from long ago, or from where the asker stands."""
+        starter = request.most > 0 or request.round < len(self.member.ledger) - 1
+        start = request.round if starter else max(1, len(self.member.ledger) - _SOLO_ROUNDS)
+        self._tell("solo rounds for a starter" if starter else "history rewritten")
+        return solo_chain(self.member.ledger, self._seal, self.member.me, start, _SOLO_ROUNDS)
+
+    # What they are made of
+
+    def _seal(self, kind: str, message: Message) -> Envelope:
+        return sign(self._key, kind, self._manifest.swarm, encode(message))
+
+    def _may_be_blamed(self, by: PeerId | str) -> bool:
+        now = trio.current_time()
+        if now < self._last_blame.get(by, float("-inf")) + _SELDOM_SECONDS:
+            return False
+        self._last_blame[by] = now
+        return True
+
+    def _tell(self, lie: str) -> None:
+        with self._told.open("a") as file:
+            file.write(json.dumps({"did": lie, "round": self.member.round}) + "\n")
+
+
+def solo_chain(
+    ledger: Ledger,
+    seal: Callable[[str, Message], Envelope],
+    me: PeerId,
+    start: int,
+    rounds: int,
+) -> Ledger:
+    """A chain that is sound and that nobody else was there for: from `start` on `me` calls all others
+    silent and goes on alone; from when it was first a member, if it was none then."""
+    possible = (n for n in range(start, len(ledger) + 1) if me in ledger.membership(n))
+    start = next(possible, len(ledger))
+    chain = ledger.truncated(start)
+    for round_ in range(start, start + rounds):
+        members = chain.membership(round_)
+        others = [peer for peer in members.peers if peer != me]
+        said = Announcement(round_, chain.head, content_id(b"%d alone" % round_), 1000, 9, 2.0, 666)
+        signature = seal("announcement", said).signature
+        due = snapshot_round(round_, chain.manifest.rounds.snapshot_interval)
+        size = 4 * chain.manifest.elements
+        record = Record(
+            round=round_,
+            parent=chain.head,
+            fingerprint=666,
+            updates=(UpdateEntry(me, said.update, 1000, 9, 2.0, signature),),
+            admitted=(),
+            departed=tuple(DepartureEntry(peer, "silent", 0, b"") for peer in others),
+            snapshot=SnapshotEntry(due, content_id(b"alone"), size) if due else None,
+        )
+        mask = members.mask(others)
+        ballot = Ballot(round_, record.parent, 1, record.id, mask)
+        signed = SignedBallot(me, mask, seal("finalize", ballot).signature)
+        certificate = Certificate("finalize", round_, record.parent, 1, record.id, (signed,))
+        try:
+            chain.append(Decided(record, certificate))
+        except ProtocolError:
+            break
+    return chain
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be a node with a lying runner."""
+    daemon.Runner = LyingRunner
+    sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
+    cli.main()
+
+
+def lies_told(data_dir: Path) -> set[str]:
+    """Which lies the node in a data directory has told so far."""
+    path = data_dir / "lies.jsonl"
+    lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
+    return {json.loads(line)["did"] for line in lines if line.endswith("\n")}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,46 @@
+"""What `distro-node evaluate` found is told to the node that runs, if it is its swarm's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from distro_node.crypto.identity import PeerId
+from distro_node.node.control.command_socket import ask
+from distro_node.node.control.shifts import Shifts
+from distro_node.node.control.supervisor import Supervisor
+from distro_node.node.errors import UserError
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.protocol.wire.structure import to_plain
+from statuses import SCORES, TRAINING
+
+
+async def test_a_running_node_hears_of_its_own_swarms_scores(tmp_path: Path) -> None:
+    metrics = Metrics(version="0")
+    supervisor = Supervisor(
+        socket=tmp_path / "socket",
+        shifts=Shifts(None),
+        telemetry=Telemetry(PeerId(bytes(32)), metrics),
+        node=TRAINING.node,
+        screen=False,
+    )
+
+    async def tell(scores: object) -> dict[str, object]:
+        send = partial(ask, tmp_path / "socket", "scored", 10.0, scores=scores)
+        return await trio.to_thread.run_sync(send)
+
+    async with supervisor.open():
+        assert supervisor.status().scores is None
+        others = to_plain(replace(SCORES, swarm="swarm-other"), named=True)
+        for wrong in (others, {"round": 5}, None):
+            with pytest.raises(UserError, match="no scores of this swarm"):
+                await tell(wrong)
+        assert supervisor.status().scores is None
+        assert await tell(to_plain(SCORES, named=True)) == {"ok": True}
+        assert supervisor.status().scores == SCORES
+    served = metrics.registry.get_sample_value("distro_task_score", {"task": "arc_easy"})
+    assert served == 0.26

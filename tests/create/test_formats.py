@@ -1,0 +1,469 @@
+"""Every format that `create` reads, in files made by the format's own library; and every refusal."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+from distro_node.node.create import documents as reading
+from distro_node.node.create import rows as row_readers
+from distro_node.node.create.columns import Columns
+from distro_node.node.create.documents import (
+    Document,
+    Empty,
+    Item,
+    NoText,
+    Reading,
+    TokenDocument,
+    items,
+)
+from distro_node.node.create.files import Source, find_files
+from distro_node.node.create.rows import BadRow
+from distro_node.node.errors import ExitCode, UserError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+ROWS = [
+    {"text": "first, with a comma", "id": 1},
+    {"text": 'zweite „Zeile“\nund "mehr"', "id": 2},
+    {"text": "third 😀", "id": 3},
+]
+TEXTS = [row["text"] for row in ROWS]
+HOW = Reading(utf8=True, vocabulary=300, end=0)
+
+
+def read(place: Path | str, how: Reading = HOW, **options: Any) -> list[tuple[int, Item]]:
+    columns = Columns(options.pop("text", None), options.pop("template", None))
+    source = Source(name="s", places=(place,), columns=columns, **options)
+    found, _ = find_files(source)
+    return [(at, item) for file in found for at, item, _ in items(file, source, how)]
+
+
+def texts(place: Path | str, **options: Any) -> list[str]:
+    made = [item for _, item in read(place, **options)]
+    assert all(isinstance(item, Document) for item in made), made
+    return [item.text.decode() for item in made if isinstance(item, Document)]
+
+
+def refused(place: Path | str, *words: str, **options: Any) -> UserError:
+    with pytest.raises(UserError) as caught:
+        read(place, **options)
+    assert caught.value.code == ExitCode.DATA_MISSING
+    for word in (*words, str(place) if isinstance(place, str) else place.name):
+        assert word in caught.value.problem
+    assert "\n" not in caught.value.problem
+    assert caught.value.remedy
+    return caught.value
+
+
+def jsonl(rows: Sequence[Any] = ROWS) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def csv_of(delimiter: str) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, ["id", "text"], delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(ROWS)
+    return text.getvalue().encode()
+
+
+CONTENTS: dict[str, bytes] = {
+    "a.jsonl": jsonl(),
+    "a.ndjson": jsonl(),
+    "a.json": json.dumps(ROWS, indent=2).encode(),
+    "lines.json": jsonl(),
+    "a.csv": csv_of(","),
+    "a.tsv": csv_of("\t"),
+}
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True, write_content_size=False).compress,
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("name", CONTENTS)
+def test_rows_are_read_packed_or_not(tmp_path: Path, name: str, ending: str) -> None:
+    file = tmp_path / (name.upper() + ending)
+    file.write_bytes(PACKERS[ending](CONTENTS[name]))
+    assert texts(file) == TEXTS
+    assert texts(tmp_path) == TEXTS
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_text_is_read_packed_or_not(tmp_path: Path, ending: str) -> None:
+    text = "Ein Text,\nder nicht endet.\n"
+    (tmp_path / f"A.TXT{ending}").write_bytes(PACKERS[ending](text.encode("utf-8-sig")))
+    (tmp_path / f"b.py{ending}").write_bytes(PACKERS[ending](b"print()\n"))
+    assert texts(tmp_path) == [text, "print()\n"]
+
+
+def test_packed_pieces_may_follow_one_another(tmp_path: Path) -> None:
+    for ending, pack in PACKERS.items():
+        file = tmp_path / f"a.jsonl{ending}"
+        file.write_bytes(b"".join(pack(jsonl([row])) for row in ROWS))
+        assert texts(file) == TEXTS, ending
+
+
+@pytest.mark.parametrize("ending", [ending for ending in PACKERS if ending])
+def test_packed_files_that_are_cut_short_or_damaged_are_refused(
+    tmp_path: Path, ending: str
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = [{"text": rng.bytes(200).hex()} for _ in range(2000)]
+    whole = PACKERS[ending](jsonl(rows))
+    file = tmp_path / f"a.jsonl{ending}"
+    file.write_bytes(whole[: len(whole) // 2])
+    refused(file, "is cut short")
+    middle = len(whole) // 2
+    file.write_bytes(whole[:middle] + bytes(64) + whole[middle + 64 :])
+    refused(file, "is damaged")
+    file.write_bytes(jsonl())
+    refused(file, f"not what {ending} says")
+
+
+def parquet(file: Path, table: dict[str, Any], **options: Any) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(table), file, **options)
+    return file
+
+
+COLUMNS = {"text": TEXTS, "id": [row["id"] for row in ROWS]}
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+def test_parquet(tmp_path: Path, compression: str) -> None:
+    assert texts(parquet(tmp_path / "a.parquet", COLUMNS, compression=compression)) == TEXTS
+
+
+def test_parquet_in_groups_with_a_dictionary(tmp_path: Path) -> None:
+    encoded = pyarrow.array(TEXTS * 500).dictionary_encode()
+    file = parquet(tmp_path / "a.parquet", {"body": encoded}, row_group_size=100)
+    assert texts(file, text="body") == TEXTS * 500
+
+
+def test_broken_parquet_and_arrow_are_refused(tmp_path: Path) -> None:
+    whole = parquet(tmp_path / "a.parquet", COLUMNS).read_bytes()
+    for broken in (whole[:-20], whole[4:], b"text"):
+        (tmp_path / "a.parquet").write_bytes(broken)
+        refused(tmp_path / "a.parquet", "is no Parquet file, or damaged")
+    rows = pyarrow.table({"text": [f"{number}" * 50 for number in range(5000)]})
+    whole = parquet(tmp_path / "b.parquet", {"text": rows["text"]}, compression="zstd").read_bytes()
+    (tmp_path / "b.parquet").write_bytes(whole[:200] + b"\xff" * 2000 + whole[2200:])
+    refused(tmp_path / "b.parquet", "is no Parquet file, or damaged")
+    (tmp_path / "a.arrow").write_bytes(b"ARROW1 but no more of it")
+    refused(tmp_path / "a.arrow", "is no Arrow file, or damaged")
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_arrow_files(tmp_path: Path, kind: str) -> None:
+    table = pyarrow.table(COLUMNS)
+    make = pyarrow.ipc.new_stream if kind == "stream" else pyarrow.ipc.new_file
+    with make(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    assert texts(tmp_path / "a.arrow") == TEXTS
+
+
+def test_what_datasets_saves(tmp_path: Path) -> None:
+    import datasets
+
+    one = datasets.Dataset.from_dict(COLUMNS)
+    one.save_to_disk(str(tmp_path / "one"), num_shards=2)
+    assert texts(tmp_path / "one") == TEXTS
+    # Rows in another order are saved as they are seen.
+    one.select([2, 0]).save_to_disk(str(tmp_path / "chosen"))
+    assert texts(tmp_path / "chosen") == [TEXTS[2], TEXTS[0]]
+    split = datasets.DatasetDict({"train": one, "test": one.select([1])})
+    split.save_to_disk(str(tmp_path / "split"))
+    assert texts(tmp_path / "split") == TEXTS
+    assert texts(tmp_path / "split", split="test") == [TEXTS[1]]
+    _, skipped = find_files(Source(name="s", places=(tmp_path / "split",)))
+    assert skipped.words() == ["1 of another split (split/test)"]
+    refused(tmp_path / "split", "no split 'validation'", "train, test", split="validation")
+    (tmp_path / "one" / "state.json").write_text("{}")
+    refused(tmp_path / "one", "state.json")
+
+
+def test_data_sets_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes a folder of that name for the data set; what is far away is not reached."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "owner" / "name").mkdir(parents=True)
+    parquet(tmp_path / "owner" / "name" / "train.parquet", COLUMNS)
+    assert texts("hf://owner/name") == TEXTS
+    assert texts("hf://owner/name:train", template="{id}: {text}")[0] == f"1: {TEXTS[0]}"
+    refused("hf://owner/name", "no column 'body'", text="body")
+    refused("hf://owner/name:dev", "cannot be fetched")
+    refused("hf://nobody/nothing", "cannot be fetched")
+    refused("hf://nothing", "is no data set")
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "extra"),
+    [
+        ("pyarrow", "a.parquet", "create"),
+        ("pyarrow", "a.arrow", "create"),
+        ("zstandard", "a.txt.zst", "create"),
+        ("datasets", "hf://owner/name", "hub"),
+    ],
+)
+def test_a_library_that_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, name: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setitem(sys.modules, f"{package}.parquet", None)
+    if not name.startswith("hf:"):
+        (tmp_path / name).write_bytes(b"\x28\xb5\x2f\xfd1234")
+    with pytest.raises(UserError, match=f"{package} is not installed") as caught:
+        read(name if name.startswith("hf:") else tmp_path / name)
+    assert f"distro-node[{extra}]" in caught.value.remedy
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+
+def test_a_template_joins_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(jsonl())
+    made = texts(tmp_path / "a.jsonl", template="# {id}\n{text} {{}}\n")
+    assert made == [f"# {row['id']}\n{row['text']} {{}}\n" for row in ROWS]
+    assert texts(parquet(tmp_path / "a.parquet", COLUMNS), template="{id}") == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("template", ["{", "plain", "{}", "{a.b}{0!r}", "{a:3}", ""])
+def test_a_template_that_is_none_is_refused(template: str) -> None:
+    with pytest.raises(ValueError, match="template"):
+        Columns(None, template)
+    with pytest.raises(ValueError, match="not both"):
+        Columns("text", "{text}")
+
+
+def test_a_wrong_column_is_refused_and_the_others_are_named(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.tsv"):
+        (tmp_path / name).write_bytes(CONTENTS[name])
+        refused(tmp_path / name, "no column 'body' (it has: id, text)", text="body")
+    file = parquet(tmp_path / "a.parquet", COLUMNS)
+    refused(file, "no column 'body' (it has: text, id)", text="body")
+    refused(file, "'id' holds no text but int64", text="id")
+    refused(parquet(tmp_path / "b.parquet", {"text": [["a"]]}), "'text' holds no text but list")
+    (tmp_path / "a.jsonl").write_bytes(jsonl())
+    ((line, bad), *_) = read(tmp_path / "a.jsonl", text="body")
+    assert (line, bad) == (1, BadRow("has no column 'body' (it has: text, id)"))
+
+
+def test_rows_of_mixed_kinds_are_bad_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    broken = b'{"text": "good"}\n\n{"text": 3}\n[1]\n{"text": null}\n{"te\n\xff\n{"text": ""}\n'
+    file.write_bytes(broken + b'{"text": "\\ud800"}\n{"text": "good"}')
+    made = read(file)
+    assert [line for line, _ in made] == [1, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert isinstance(made[0][1], Document)
+    problems = [item.problem for _, item in made if isinstance(item, BadRow)]
+    assert problems[0] == "the column 'text' holds no text but 3"
+    assert problems[1] == "holds no object but a list"
+    assert problems[2] == "the column 'text' holds no text but nothing"
+    assert problems[3].startswith("is not JSON (Invalid control character")
+    assert problems[4] == "is not UTF-8"
+    assert isinstance(made[6][1], Empty)
+    assert problems[5].startswith("holds half a character")
+    assert isinstance(made[8][1], Document)
+
+
+def test_lines_without_an_end_cost_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_readers, "MAX_ROW_BYTES", 1 << 20)
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"text": "' + b"x" * 3_000_000 + b'"}\n{"text": "next"}\n')
+    made = read(file)
+    assert made[0] == (1, BadRow("is longer than 1 MB"))
+    assert made[1][0] == 2
+    assert isinstance(made[1][1], Document)
+
+
+def test_tables_whose_rows_do_not_fit(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_bytes(b'id,text\n1,"two\nlines"\n2\n3,\xff\n4,good\n')
+    made = read(file)
+    assert [line for line, _ in made] == [2, 4, 5, 6]
+    assert made[1][1] == BadRow("has 1 cells, the first line names 2")
+    assert made[2][1] == BadRow("is not UTF-8")
+    file.write_bytes(b'id,text\n1,"never closed\n')
+    refused(file, "line 2")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'[{"text": "a"}, {"text": "b"', "broken or cut short"),
+        (b'[{"text": "a"}', "broken or cut short"),
+        (b'[{"text": "a"},\n{"text" "b"}' + b" " * 100 + b"]", "line 2: the JSON is broken"),
+        (b'{"text": "\xff"}', "line 1: is not UTF-8"),
+        (b"[" * 100_000, "line 1"),
+        (b'{"text": "a"}\xe2', "broken or cut short"),
+    ],
+)
+def test_broken_json_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    refused(tmp_path / "a.json", words)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.dictionaries(st.sampled_from(["text", "b"]), st.text(max_size=9)), max_size=8),
+    size=st.integers(1, 12),
+    indent=st.sampled_from([None, 1]),
+)
+def test_json_is_read_alike_in_pieces_of_any_size(
+    tmp_path_factory: pytest.TempPathFactory, rows: list, size: int, indent: int | None
+) -> None:
+    file = tmp_path_factory.mktemp("json") / "a.json"
+    file.write_text(json.dumps(rows, indent=indent, ensure_ascii=False), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_readers, "_READ_BYTES", size)
+        with row_readers_open(file) as stream:
+            assert [row for _, row in row_readers.json_values(stream)] == rows
+
+
+def row_readers_open(file: Path) -> Any:
+    from distro_node.node.create.formats import open_stream
+
+    return open_stream(file)
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def test_what_is_not_text_is_no_text_whatever_it_is_called(tmp_path: Path) -> None:
+    packed = gzip.compress(np.random.default_rng(0).bytes(5000))
+    for number, content in enumerate((packed, b"\x7fELF\x02\x01\x01\x00", "ä".encode("utf-16"))):
+        (tmp_path / f"{number}.txt").write_bytes(content)
+    (tmp_path / "3.txt").write_bytes(b"text\n")
+    made = [item for _, item in read(tmp_path, HOW)]
+    # The first one is unpacked, and there is no text in it either.
+    assert [type(item) for item in made] == [NoText, NoText, NoText, Document]
+    refused(tmp_path / "1.txt", "is not text")
+
+
+def test_other_encodings_are_text_to_bytes_alone(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes("Zeile\nähnlich\n".encode("latin-1"))
+    assert read(file) == [(2, BadRow("is not UTF-8: what stands around it is left out"))]
+    ((_, item),) = read(file, Reading(utf8=False, vocabulary=256, end=None))
+    assert item == Document("Zeile\nähnlich\n".encode("latin-1"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=st.text(st.sampled_from("a\né€😀"), min_size=1, max_size=90), size=st.integers(8, 40))
+def test_long_texts_come_in_parts_that_lose_nothing(
+    tmp_path_factory: pytest.TempPathFactory, text: str, size: int
+) -> None:
+    file = tmp_path_factory.mktemp("long") / "a.txt"
+    file.write_bytes(text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_LONGEST_DOCUMENT", size)
+        made = [item for _, item in read(file) if isinstance(item, Document)]
+    kept = b"".join(part.text for part in made).decode()
+    assert kept == (text if text.strip() or made else "")
+    assert [part.ends for part in made] == [False] * (len(made) - 1) + [True] * bool(made)
+
+
+# --- arrays of tokens ----------------------------------------------------------------------------
+
+
+TOKENS = [5, 6, 7, 0, 8, 9, 0, 299, 1]
+
+
+def tokens(place: Path, **options: Any) -> list[tuple[list[int], bool]]:
+    made = [item for _, item in read(place, **options)]
+    return [(item.tokens.tolist(), item.ends) for item in made if isinstance(item, TokenDocument)]
+
+
+def test_plain_arrays_and_those_of_numpy(tmp_path: Path) -> None:
+    expected = [([5, 6, 7, 0], True), ([8, 9, 0], True), ([299, 1], False)]
+    for width in (2, 4):
+        np.array(TOKENS, f"<u{width}").tofile(tmp_path / "a.bin")
+        assert tokens(tmp_path / "a.bin", token_width=width) == expected
+    for kind in ("u2", "i8"):
+        np.save(tmp_path / "a.npy", np.array(TOKENS, kind).reshape(3, 3))
+        assert tokens(tmp_path / "a.npy") == expected
+    # As llm.c writes them: 256 whole numbers before the tokens.
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, len(TOKENS)
+    (tmp_path / "a.bin").write_bytes(header.tobytes() + np.array(TOKENS, "<u2").tobytes())
+    assert tokens(tmp_path / "a.bin") == expected
+    with pytest.raises(UserError, match='count with format = "tokens"'):
+        tokens(tmp_path)
+    (tmp_path / "a.npy").unlink()
+    assert tokens(tmp_path, format="tokens") == expected
+
+
+def nanotron(folder: Path, documents: list[list[int]], width: int = 2) -> Path:
+    from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+
+    file = TokenizedFile(
+        str(folder),
+        "a.ds",
+        tokenizer_name_or_path="gpt2",
+        save_final_metadata=True,
+        token_size=width,
+    )
+    for document in documents:
+        file.write(document, None)
+    file.close()
+    file.write_final_metadata(sum(map(len, documents)))
+    return folder / "a.ds"
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_what_nanotron_reads(tmp_path: Path, width: int) -> None:
+    file = nanotron(tmp_path, [[1, 2, 3], [4, 0, 5], [299]], width)
+    expected = [([1, 2, 3], True), ([4, 0, 5], True), ([299], True)]
+    assert tokens(file) == expected
+    assert tokens(tmp_path) == expected
+    (tmp_path / "a.ds.index").write_bytes(np.array([3, 6], "<u8").tobytes())
+    refused(file, "does not fit its 7 tokens")
+    (tmp_path / "a.ds.index").unlink()
+    refused(file, "a.ds.index is not there")
+    (tmp_path / "a.ds").write_bytes(file.read_bytes()[:-width])
+    refused(file, "is cut short")
+    (tmp_path / "a.ds.metadata").write_text("gpt2")
+    refused(file, "does not say tokenizer, width and count")
+
+
+@pytest.mark.parametrize("name", ["a.bin", "a.npy"])
+def test_tokens_beyond_the_vocabulary_are_refused(tmp_path: Path, name: str) -> None:
+    values = np.array([1, 2, 300], "<u2")
+    file = tmp_path / name
+    np.save(file, values) if name == "a.npy" else values.tofile(file)
+    error = refused(file, "token 2 is 300", "300 tokens")
+    assert "tokenizer" in error.remedy
+
+
+def test_arrays_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"PK\x03\x04" + bytes(100))
+    refused(tmp_path / "a.bin", "a model's or a program's file")
+    (tmp_path / "a.bin").write_bytes(bytes(7))
+    refused(tmp_path / "a.bin", "1 bytes are left over")
+    np.save(tmp_path / "a.npy", np.array([0.5]))
+    refused(tmp_path / "a.npy", "float64")
+    np.save(tmp_path / "a.npy", np.array([3, -1]))
+    refused(tmp_path / "a.npy", "below zero")
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY")
+    refused(tmp_path / "a.npy", "is no array of numpy")

@@ -1,0 +1,375 @@
+"""The decoders that a stranger's bytes reach, each with honest examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import numpy as np
+from codec.test_update import layout_of, random_update
+from distro_node.crypto.envelope import Envelope, EnvelopeError, open_envelope, seal
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import peer_text
+from distro_node.node.content.manifest_search import read_manifest
+from distro_node.node.errors import UserError
+from distro_node.node.network.addresses import parse_announce, parse_dial, split_circuit
+from distro_node.node.network.discovery.mdns import dialable
+from distro_node.node.network.errors import BadAddress
+from distro_node.node.network.nat.dial_back import (
+    decode_finding,
+    decode_ports,
+    encode_finding,
+    encode_ports,
+)
+from distro_node.node.network.nat.port_mapping import Mapping
+from distro_node.node.network.nat.punching import decode_place, encode_place
+from distro_node.node.trainer.architectures import ARCHITECTURES, check_configuration
+from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
+from distro_node.protocol.chain.entries import decode_decided
+from distro_node.protocol.chain.sync import decode_request, decode_response, read_answer
+from distro_node.protocol.codec.update import decode_update, encode_update
+from distro_node.protocol.wire import introductions
+from distro_node.protocol.wire.blobs import decode_any_blob_list, decode_blob_list
+from distro_node.protocol.wire.encoding import decode, decode_plain, encode
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import SwarmId, decode_manifest
+from distro_node.protocol.wire.messages import MESSAGE_TYPES, Record, decode_message
+from distro_node.protocol.wire.relay_requests import open_relay_request, relay_request
+from distro_node.protocol.wire.structure import StructureError
+from distro_node.protocol.wire.swarm_id import (
+    Invite,
+    SwarmIdError,
+    invite_text,
+    parse_invite,
+)
+from fuzz.targets import Target, packed, repacked, unpacked
+from simulation.chain import Chain
+from simulation.formats import BLOBS, FORMATS, MANIFEST, PEERS
+from simulation.swarm import identity
+
+# Private here: `_tell`: what takes a router's word; to ask one takes minutes.
+SWARM = SwarmId(content_id(b"fuzz"))
+STRANGER = identity(40)
+LAYOUT = layout_of((16, 12), (7,), (), top_k=3)
+_DIAL = f"/ip4/93.184.216.34/tcp/4001/p2p/{peer_text(STRANGER.peer)}"
+_CIRCUIT = (
+    f"/ip4/93.184.216.34/tcp/1/p2p/{peer_text(PEERS[0])}/p2p-circuit/p2p/{peer_text(STRANGER.peer)}"
+)
+
+# By `inventory.decoders`: what only the owner's own files, words or programs reach.
+OWNERS = {
+    "node.cli.options:parse_target": "the command line; what it reads is `parse_invite`'s",
+    "node.hours:parse_hours": "the command line",
+    "node.network.addresses:parse_listen": "the command line",
+    "node.settings:parse_device": "the command line",
+    "node.settings:parse_metrics_address": "the command line",
+    "node.settings:parse_mirror": "the command line",
+    "node.settings:parse_rate": "the command line",
+    "node.settings:parse_size": "the command line",
+    "node.telemetry.status:decode_any_status": "the owner's own control socket",
+    "node.telemetry.status:decode_status": "the owner's own control socket",
+}
+
+
+def targets() -> Iterator[Target]:
+    """One for each decoder, and some for what reads a stranger's words without being called one."""
+    formats = {name: format_.data for name, format_ in FORMATS.items()}
+    kinds = [*MESSAGE_TYPES]
+    yield Target(
+        "message",
+        _message,
+        tuple(packed(number, msgpack.unpackb(formats[k])) for number, k in enumerate(kinds)),
+        ("protocol.wire.messages:decode_message", "protocol.wire.encoding:decode"),
+    )
+    yield Target(
+        "record",
+        partial(decode, Record, max_bytes=1 << 20),
+        (formats["record"],),
+        ("protocol.wire.encoding:decode",),
+    )
+    yield Target(
+        "plain",
+        partial(decode_plain, max_bytes=1 << 20),
+        (formats["record"], formats["manifest"]),
+        ("protocol.wire.encoding:decode_plain",),
+    )
+    yield Target(
+        "envelope",
+        partial(open_envelope, swarm=SWARM),
+        (seal(STRANGER, "vote", SWARM, formats["vote"]), seal(STRANGER, "x", SWARM, b"")),
+        ("crypto.envelope:open_envelope",),
+        (EnvelopeError,),
+        structured=False,
+    )
+    yield Target(
+        "manifest",
+        lambda data: decode_manifest(data, SwarmId(content_id(data))),
+        (formats["manifest"], formats["manifest_additions"]),
+        ("protocol.wire.manifest:decode_manifest",),
+    )
+    yield Target(
+        "manifest for users",
+        lambda data: read_manifest(data, SwarmId(content_id(data))),
+        (formats["manifest"],),
+        ("node.content.manifest_search:read_manifest",),
+        (UserError,),
+    )
+    yield Target(
+        "blob list",
+        lambda data: (
+            decode_any_blob_list(data),
+            decode_blob_list(data, "snapshot", BLOBS.size),
+        ),
+        (formats["blob_list"],),
+        (
+            "protocol.wire.blobs:decode_any_blob_list",
+            "protocol.wire.blobs:decode_blob_list",
+        ),
+    )
+    yield Target(
+        "sync request",
+        decode_request,
+        (formats["sync_request"],),
+        ("protocol.chain.sync:decode_request",),
+    )
+    yield Target(
+        "sync response",
+        _sync_response,
+        (formats["sync_response"],),
+        ("protocol.chain.sync:decode_response", "protocol.chain.sync:read_answer"),
+    )
+    yield Target(
+        "ledger entry",
+        decode_decided,
+        (formats["decided"],),
+        ("protocol.chain.entries:decode_decided",),
+    )
+    yield from _introductions()
+    chain = Chain(2)
+    said = chain.announcement(0)
+    relayed = relay_request(
+        chain.manifest.swarm, identity(0).peer, said, chain.signature(0, "announcement", said)
+    )
+    yield Target(
+        "relay request",
+        open_relay_request,
+        (relayed.sealed,),
+        ("protocol.wire.relay_requests:open_relay_request",),
+        structured=False,
+        most=600,
+    )
+    update = random_update(LAYOUT, np.random.default_rng(1))
+    body = encode_update(LAYOUT, update.positions, update.signs)
+    yield Target(
+        "update",
+        partial(decode_update, LAYOUT),
+        (body, body[:1] + bytes(len(body) - 1)),
+        ("protocol.codec.update:decode_update",),
+        structured=False,
+        most=len(body) + 8,
+    )
+    yield from _nat()
+    yield from _texts()
+    yield Target(
+        "model configuration",
+        _configuration,
+        (
+            *(repacked({"model_type": kind}) for kind in ARCHITECTURES),
+            repacked(dict(MANIFEST.model)),
+            *(
+                repacked({"model_type": kind, key: 4})
+                for kind in ("llama", "gpt2", "phi3")
+                for key in ARCHITECTURES[kind]
+            ),
+        ),
+        ("the configuration of a model",),
+        (StructureError, ProtocolError),
+    )
+    yield Target(
+        "tokenizer's settings",
+        decode_settings,
+        (
+            TokenizerSettings(eos_token="</s>", chat_template="{{ messages }}").encode(),
+            TokenizerSettings().encode(),
+        ),
+        ("node.trainer.tokenizer_settings:decode_settings",),
+        (StructureError,),
+        structured=False,
+    )
+
+
+def _introductions() -> Iterator[Target]:
+    record = introductions.seal_record(STRANGER, SWARM, [_DIAL, _CIRCUIT], 1_700_000_000)
+    yield Target(
+        "peer record",
+        partial(introductions.open_record, swarm=SWARM),
+        (record,),
+        ("protocol.wire.introductions:open_record",),
+        structured=False,
+    )
+    yield Target(
+        "peer record, well signed",
+        _signed_record,
+        (packed([_CIRCUIT], 1_700_000_000), packed([], 0)),
+        ("protocol.wire.introductions:open_record",),
+    )
+    yield Target(
+        "introduction request",
+        introductions.decode_request,
+        (
+            introductions.IntroductionRequest(SWARM, record).encode(),
+            introductions.IntroductionRequest(SWARM, None).encode(),
+        ),
+        ("protocol.wire.introductions:decode_request",),
+    )
+    yield Target(
+        "introductions",
+        introductions.decode_response,
+        (introductions.IntroductionResponse((record, record)).encode(),),
+        ("protocol.wire.introductions:decode_response",),
+    )
+
+
+def _nat() -> Iterator[Target]:
+    yield Target(
+        "dial-back ports",
+        decode_ports,
+        (encode_ports([4001]), encode_ports([1, 2, 3, 65535])),
+        ("node.network.nat.dial_back:decode_ports",),
+        structured=False,
+        most=16,
+    )
+    yield Target(
+        "dial-back finding",
+        lambda data: decode_finding(data, [4001, 4002]),
+        (encode_finding(["reached", "failed"], "93.184.216.34"), b"\1\2" + b"2001:db8::1"),
+        ("node.network.nat.dial_back:decode_finding",),
+        structured=False,
+        most=64,
+    )
+    yield Target(
+        "punching place",
+        decode_place,
+        (encode_place(("93.184.216.34", 4001)), encode_place(("2606:2800::1", 65535)), b""),
+        ("node.network.nat.punching:decode_place",),
+        structured=False,
+        most=64,
+    )
+
+
+def _texts() -> Iterator[Target]:
+    def text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
+        return lambda data: read(data.decode("utf-8", "replace"))
+
+    def addresses(given: str) -> None:
+        for read in (parse_dial, parse_announce, split_circuit):
+            try:
+                read(given)
+            except BadAddress:
+                continue
+
+    yield Target(
+        "addresses",
+        text(addresses),
+        tuple(
+            each.encode() for each in (_DIAL, _CIRCUIT, "/dns4/a.example/tcp/1", "/ip6/::1/tcp/9")
+        ),
+        (
+            "node.network.addresses:parse_dial",
+            "node.network.addresses:parse_announce",
+            "node.network.addresses:split_circuit",
+        ),
+        (BadAddress,),
+        structured=False,
+        most=400,
+    )
+    links = (
+        Invite(swarm=SWARM),
+        Invite(swarm=SWARM, bootstrap=(_DIAL,), ticket="QUJD"),
+        Invite(swarm=SWARM, bootstrap=(_DIAL, _CIRCUIT)),
+    )
+    yield Target(
+        "invite link",
+        text(parse_invite),
+        tuple(invite_text(link).encode() for link in links),
+        ("protocol.wire.swarm_id:parse_invite",),
+        (SwarmIdError,),
+        structured=False,
+    )
+    yield Target(
+        "local network",
+        _local,
+        (
+            packed({b"peer": peer_text(PEERS[0]).encode()}, 4001, ["192.168.1.7", "fe80::1%eth0"]),
+            packed({}, 0, []),
+        ),
+        ("the answer to a question in the local network",),
+    )
+    yield Target(
+        "router",
+        text(_router),
+        (b"93.184.216.34", b"192.168.1.1", b"::1", b""),
+        ("the address that a router tells",),
+        structured=False,
+        most=200,
+    )
+
+
+def _router(outside: str) -> object:
+    network: Any = SimpleNamespace(peer=STRANGER.peer, announce=lambda source, addresses: None)
+    mapping = Mapping(network, lambda: True)
+    mapping._tell(outside, 4001)
+    return mapping.address
+
+
+def _message(data: bytes) -> object:
+    parts = unpacked(data, int, object)
+    kinds = [*MESSAGE_TYPES, "unknown"]
+    kind, body = ("vote", data) if parts is None else (kinds[parts[0] % len(kinds)], parts[1])
+    body = body if isinstance(body, bytes) else repacked(body)
+    return decode_message(
+        Envelope(kind=kind, swarm=SWARM, sender=PEERS[0], body=body, signature=bytes(64))
+    )
+
+
+def _sync_response(data: bytes) -> object:
+    decode_response(data)
+    return [*read_answer(data).entries()]
+
+
+def _signed_record(data: bytes) -> object:
+    sealed = seal(STRANGER, "peer", SWARM, data[:2900])
+    # What holds can be told to others, and read again.
+    record = introductions.open_record(sealed, SWARM)
+    for address in record.addresses:
+        try:
+            parse_dial(address)
+        except BadAddress:
+            continue
+    return encode(record)
+
+
+def _configuration(data: bytes) -> object:
+    table = decode_plain(data, max_bytes=1 << 20)
+    return check_configuration(table) if isinstance(table, dict) else None
+
+
+def _local(data: bytes) -> object:
+    parts = unpacked(data, dict, object, list)
+    if parts is None:
+        return None
+    # As the library hands them out: bytes for properties, texts for addresses.
+    properties, port, hosts = parts
+    info = SimpleNamespace(
+        properties={
+            key if isinstance(key, bytes) else str(key).encode("utf-8", "replace"): value
+            for key, value in properties.items()
+            if value is None or isinstance(value, bytes)
+        },
+        port=port if type(port) is int else None,
+        parsed_addresses=lambda: [str(host)[:200] for host in hosts],
+    )
+    return dialable(info, STRANGER.peer)

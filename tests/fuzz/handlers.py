@@ -1,0 +1,364 @@
+"""The request handlers, each as a node serves it, and the gossip of a swarm.
+
+A handler is made anew for each input by the code that serves it in a node, with a network made of lists;
+what comes is what a peer may send, up to the bound that is served with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import trio
+import trio.testing
+from distro_node.crypto.envelope import SWARM_ID_BYTES, EnvelopeError, open_envelope, seal, sign
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import PeerId, peer_text
+from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
+from distro_node.node.network.discovery.introductions import IntroductionService
+from distro_node.node.network.errors import RequestError
+from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
+from distro_node.node.network.exchange.blobs import serve_blobs
+from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
+from distro_node.node.network.exchange.chunks import serve_chunks
+from distro_node.node.network.exchange.relays import PROTOCOL as RELAY
+from distro_node.node.network.exchange.update_relay import UpdateRelay
+from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
+from distro_node.node.network.nat.dial_back import DialBack, encode_ports
+from distro_node.node.network.nat.punching import NOW, WHERE, Punching, encode_place
+from distro_node.node.network.nat.punching import PROTOCOL as PUNCH
+from distro_node.node.network.traffic import Traffic
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.sync import serve_sync
+from distro_node.protocol.chain.sync import SYNC_PROTOCOL, SyncRequest
+from distro_node.protocol.member.inputs import Heard, Tick
+from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.introductions import IntroductionRequest, Registry, seal_record
+from distro_node.protocol.wire.manifest import SwarmId
+from distro_node.protocol.wire.messages import (
+    MESSAGE_TYPES,
+    NO_BLOCK,
+    Heartbeat,
+    JoinRequest,
+    Leave,
+    Message,
+    Proposal,
+)
+from distro_node.protocol.wire.relay_requests import relay_request
+from fuzz.decoders import SWARM
+from fuzz.loops import idle
+from fuzz.targets import Target, packed, repacked, unpacked
+from simulation.chain import Chain
+from simulation.swarm import identity
+
+ASKER = identity(41)
+OTHER = identity(42)
+_STEP_SECONDS = 30.0
+
+
+class Line:
+    """The network of a node: it notes what is served, and nobody answers what is asked."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.traffic = Traffic()
+        self.peer = identity(0).peer
+        self.unsent_bytes = 0
+        self.listening_ports = [4001]
+        self.served: dict[str, Callable[[PeerId, bytes], Awaitable[Any]]] = {}
+        self._nursery = nursery
+
+    def serve(self, protocol: str, handler: Callable[..., Any], **_: object) -> None:
+        self.served[protocol] = handler
+
+    def spawn(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._nursery.start_soon(function, *arguments)
+
+    def connected(self) -> frozenset[PeerId]:
+        return frozenset({ASKER.peer, OTHER.peer})
+
+    relayed = connected
+
+    def remote(self, peer: PeerId) -> Any:
+        return SimpleNamespace(host="93.184.216.34", port=4001)
+
+    async def answers(self, peer: PeerId, host: str, port: int, seconds: float) -> bool | None:
+        return port % 2 == 0 if port % 3 else None
+
+    async def dial_from_port(self, peer: PeerId, host: str, port: int, *_: Any, **__: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def request(self, *_: object, **__: object) -> bytes:
+        raise RequestError("busy", "nobody is there")
+
+    def penalise(self, peer: PeerId, reason: str) -> None:
+        pass
+
+
+def handler(
+    name: str,
+    protocol: str,
+    serve: Callable[[Any], object],
+    *seeds: bytes,
+    most: int,
+    request: Callable[[bytes], bytes] = lambda data: data,
+    **options: Any,
+) -> Target:
+    """A target: what `serve` serves under `protocol`, asked what `request` makes of an input."""
+
+    async def ask(data: bytes) -> object:
+        async with trio.open_nursery() as nursery:
+            line = Line(nursery)
+            with _without_threads():
+                serve(line)
+                answer = await line.served[protocol](ASKER.peer, request(data)[:most])
+                # What it has begun gets a turn, too.
+                await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+            return answer
+
+    return Target(name, partial(idle.run, ask), seeds, (protocol,), most=max(most, 512), **options)
+
+
+@contextmanager
+def _without_threads() -> Iterator[None]:
+    """To find a thread for each input takes longer than what it is to do."""
+    module: Any = trio.to_thread
+    in_thread = module.run_sync
+
+    async def at_once(function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return function(*arguments)
+
+    module.run_sync = at_once
+    try:
+        yield
+    finally:
+        module.run_sync = in_thread
+
+
+def targets() -> Iterator[Target]:
+    """One for each protocol that is served with a handler, and gossip."""
+    chain = _chain()
+    swarm = chain.manifest.swarm
+    yield handler(
+        "sync",
+        SYNC_PROTOCOL,
+        _serve_sync,
+        encode(SyncRequest(swarm, 0, (0, 1, 5), 65_536)),
+        encode(SyncRequest(swarm, chain.round, (), 10)),
+        most=512,
+    )
+    yield handler(
+        "dial back",
+        DIAL_BACK,
+        DialBack,
+        encode_ports([4001, 4002]),
+        encode_ports([1, 2, 3, 4]),
+        most=8,
+        structured=False,
+    )
+    yield handler(
+        "punching",
+        PUNCH,
+        lambda line: Punching(line, lambda: "93.184.216.34"),
+        WHERE + encode_place(("93.184.216.34", 4001)),
+        WHERE,
+        NOW,
+        most=64,
+        structured=False,
+    )
+    addresses = [f"/ip4/93.184.216.34/tcp/4001/p2p/{peer_text(ASKER.peer)}"]
+    record = seal_record(ASKER, SWARM, addresses, 5)
+    yield handler(
+        "introducing",
+        INTRODUCE,
+        lambda line: IntroductionService(line, Registry()),
+        IntroductionRequest(SWARM, record).encode(),
+        IntroductionRequest(SWARM, None).encode(),
+        most=3200,
+    )
+    yield handler(
+        "introducing, well signed",
+        INTRODUCE,
+        lambda line: IntroductionService(line, Registry()),
+        packed(bytes(SWARM), [addresses, 5]),
+        packed(bytes(32), [[], 2**63 - 1]),
+        most=3200,
+        request=_introduction,
+    )
+    store, blob, listed = _store()
+    yield handler(
+        "blobs",
+        BLOBS,
+        lambda line: serve_blobs(line, store),
+        blob,
+        listed,
+        bytes(32),
+        most=32,
+        structured=False,
+    )
+    yield handler(
+        "chunks",
+        CHUNKS,
+        lambda line: serve_chunks(line, store),
+        blob,
+        listed,
+        bytes(32),
+        most=32,
+        structured=False,
+    )
+    said = chain.announcement(0)
+    sealed = relay_request(
+        swarm, identity(0).peer, said, chain.signature(0, "announcement", said)
+    ).sealed
+    yield handler("relay of updates", RELAY, UpdateRelay, sealed, b"", most=512, structured=False)
+    plain = msgpack.unpackb(encode(said))
+    yield handler(
+        "relay of updates, well signed",
+        RELAY,
+        UpdateRelay,
+        packed(bytes(swarm), plain),
+        packed(bytes(swarm), [0, bytes(32), bytes(32), 2**31, 0, 0.5, 0]),
+        most=512,
+        request=_relayed,
+    )
+    yield Target(
+        "gossip",
+        _Listener().hear,
+        (*map(packed, _messages(chain)), packed(*_messages(chain))),
+        ("gossip",),
+        allowed=(),
+        most=16_384,
+    )
+
+
+_KINDS = [*MESSAGE_TYPES, "unknown"]
+
+
+@cache
+def _chain() -> Chain:
+    chain = Chain(4)
+    for _ in range(3):
+        chain.grow()
+    return chain
+
+
+def _serve_sync(line: Any) -> None:
+    chain = _chain()
+    member: Any = SimpleNamespace(
+        ledger=chain.ledger,
+        messages=lambda round_: [chain.envelope(1, "announcement", chain.announcement(1))],
+    )
+    serve_sync(line, chain.manifest, member, trio.lowlevel.checkpoint)
+
+
+@cache
+def _store() -> tuple[BlobStore, ContentId, ContentId]:
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    store = BlobStore(Path(folder.name) / "blobs")
+    blob = store.put(b"a chunk")
+    listed = BlobList(kind="shard", size=CHUNK_BYTES + 7, chunks=(content_id(b"none"), blob))
+    return store, blob, store.put(listed.encode())
+
+
+def _introduction(data: bytes) -> bytes:
+    parts = unpacked(data, bytes, object)
+    if parts is None:
+        return data
+    swarm, body = parts[0][:32].ljust(32, b"\0"), repacked(parts[1])[:2900]
+    sealed = seal(ASKER, "peer", swarm, body)
+    return repacked([swarm, sealed])
+
+
+def _relayed(data: bytes) -> bytes:
+    parts = unpacked(data, bytes, object)
+    if parts is None:
+        return data
+    swarm, body = parts[0][:SWARM_ID_BYTES].ljust(SWARM_ID_BYTES, b"\0"), repacked(parts[1])
+    return swarm + seal(OTHER, "announcement", swarm, body[:300])
+
+
+# Gossip
+
+
+def _messages(chain: Chain) -> list[list[Any]]:
+    """One of each kind that the member in `_gossip` has use for, by some other member."""
+    leader = next(number for number in range(4) if identity(number).peer == chain.leaders[0])
+    record = chain.record()
+    ballot = chain.ballot(record.id)
+    skip = chain.ballot(NO_BLOCK)
+    said: list[tuple[str, int, Message]] = [
+        ("announcement", 1, chain.announcement(1)),
+        ("join", 10, JoinRequest(chain.round, b"")),
+        ("leave", 2, Leave(chain.round)),
+        ("heartbeat", 3, Heartbeat(chain.round, 1 << 30)),
+        ("proposal", leader, Proposal(1, record)),
+        ("vote", 1, ballot),
+        ("skip", 2, skip),
+        ("finalize", 3, ballot),
+        ("evidence", 1, chain.evidence(2)),
+    ]
+    return [
+        [_KINDS.index(kind), who, msgpack.unpackb(encode(message))] for kind, who, message in said
+    ]
+
+
+class _Listener:
+    """A member that hears what gossip brings. It lives for some inputs, as a node's does."""
+
+    LIFETIME = 32
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def hear(self, data: bytes) -> None:
+        """As the runner does it: a message is judged, and if it holds, taken in."""
+        chain = _chain()
+        swarm = SwarmId(chain.manifest.swarm)
+        if self._count % self.LIFETIME == 0:
+            self._member, self._now = chain.member(0), 1.0
+            self._heard: list[bytes] = []
+        self._count += 1
+        try:
+            for words in _words(data, swarm):
+                self._heard.append(words)
+                with suppress(EnvelopeError, ProtocolError):
+                    envelope = open_envelope(words, swarm=swarm)
+                    self._member.screen(envelope, self._now)
+                    self._member.handle(Heard(envelope), self._now)
+                self._now += 0.01
+            # Whatever it has heard, time goes on.
+            last = self._count % self.LIFETIME == 0
+            self._now += _STEP_SECONDS if last else 0.1
+            self._member.handle(Tick(), self._now)
+        except Exception as error:
+            self._count = 0
+            error.add_note(f"as an input of its own: {packed(*self._heard).hex()}")
+            raise
+
+
+def _words(data: bytes, swarm: SwarmId) -> Iterator[bytes]:
+    """The envelopes in an input, a list: three parts say who signs a body of what kind; bytes are one
+    whole."""
+    try:
+        parts = msgpack.unpackb(data, raw=False, strict_map_key=True)
+    except (ValueError, RecursionError, msgpack.UnpackException):
+        yield data
+        return
+    for part in parts if isinstance(parts, list) else ():
+        match part:
+            case [int(kind), int(who), body]:
+                name = _KINDS[kind % len(_KINDS)]
+                yield sign(identity(who % 12), name, swarm, repacked(body)).encode()
+            case bytes(raw):
+                yield raw

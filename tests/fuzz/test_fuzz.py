@@ -1,0 +1,70 @@
+"""Some inputs for everything that a stranger can reach; `benchmarks/fuzz.py` tries 100,000 for each.
+
+Also that nothing is left out, and that what was found once is not found again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fuzz import decoders, inventory
+from fuzz.targets import LIMIT_SECONDS, attempt, mutated, seconds_of, targets
+
+FINDINGS = Path(__file__).parent / "findings"
+INPUTS = 200
+# As many changes on the way from an honest input to a hostile one.
+CHANGES = (1, 1, 2, 4)
+
+
+TARGETS = targets()
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What peers do wrong is said to the log: here that would be thousands of lines."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_every_decoder_is_a_target_or_its_owners_alone() -> None:
+    covered = {name for target in TARGETS.values() for name in target.covers}
+    assert inventory.decoders() == {
+        each for each in covered | set(decoders.OWNERS) if each in inventory.decoders()
+    }
+    # Those that are gone, or were given another name.
+    named = {each for each in covered if ":" in each}
+    assert named <= inventory.functions() | inventory.doors()
+    assert set(decoders.OWNERS) <= inventory.decoders() - covered
+
+
+def test_every_protocol_that_is_served_is_a_target() -> None:
+    covered = {name for target in TARGETS.values() for name in target.covers}
+    assert len(inventory.doors()) > 10
+    assert inventory.doors() <= covered
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_hostile_inputs(name: str) -> None:
+    target = TARGETS[name]
+    slowest = 0.0, b""
+    for data in target.seeds:
+        attempt(target, data)
+    for number in range(INPUTS):
+        chance = random.Random(f"{name} {number}")
+        data = chance.choice(target.seeds)
+        for _ in range(chance.choice(CHANGES)):
+            data = mutated(target, data, chance)
+        slowest = max(slowest, (attempt(target, data)[1], data))
+    # By far the most is a hundredth of that: it says that there is no loop in it, not how fast we are.
+    assert seconds_of(target, slowest[1]) < LIMIT_SECONDS
+
+
+@pytest.mark.parametrize("path", sorted(FINDINGS.glob("*.bin")), ids=lambda path: path.stem)
+def test_what_was_found_once(path: Path) -> None:
+    target = TARGETS[path.stem.rpartition("-")[0].replace("_", " ")]
+    attempt(target, path.read_bytes())

@@ -1,0 +1,222 @@
+"""The finality lease: who is away for as long as it lasts is not waited for, and nobody else is passed
+over."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.member.effects import KeepFinal, Note
+from distro_node.protocol.member.inputs import Learned, Rebased, Tick
+from distro_node.protocol.member.lease import FinalityLease
+from distro_node.protocol.wire.checkpoint import Checkpoint
+from simulation.chain import Chain, answers, compared, identity
+
+LEASE = 100.0
+SILENCE = 6.0
+
+
+class Seen:
+    """A chain before a member's eyes: it looks every second, while a round is decided every five."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.now = 0.0
+        self.lease = FinalityLease(LEASE, 0.0)
+        self.moved: list[tuple[float, int]] = []
+
+    def go_on(self, seconds: float, *, is_member: bool = True, grows: bool = True) -> None:
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            if grows and self.now % 5 == 0:
+                self.chain.grow()
+            moved = self.lease.look(
+                self.chain.ledger, is_member=is_member, silence=SILENCE, now=self.now
+            )
+            if moved is not None:
+                self.moved.append((self.now, moved))
+
+
+def without(chain: Chain, *gone: int) -> None:
+    """These are called silent by the others."""
+    lost = [identity(who).peer for who in gone]
+    rest = [peer for peer in chain.membership.peers if peer not in lost]
+    chain.grow(signers=rest, silent=lost, departed=[chain.silence(peer) for peer in lost])
+
+
+def settled(count: int) -> Chain:
+    chain = Chain(count)
+    for _ in range(6):
+        chain.grow()
+    return chain
+
+
+def test_a_set_that_vanished_is_waited_for_a_lease_and_no_longer() -> None:
+    chain = settled(4)
+    without(chain, 2, 3)
+    seen = Seen(chain)
+    seen.go_on(LEASE)
+    still = chain.ledger.final_round
+    assert not seen.moved
+    assert still < 8
+    seen.go_on(LEASE / 8)
+    (when, moved), *_ = seen.moved
+    assert when > LEASE
+    # What it had on its chain when the lease began, and no more.
+    assert still < moved <= 9
+    assert chain.ledger.finality_set == {identity(0).peer, identity(1).peer}
+    # From there on those who are left make records final as ever.
+    seen.go_on(30)
+    assert chain.ledger.final_round >= chain.round - 4
+    assert len(seen.moved) == 1
+
+
+def test_where_all_is_well_nothing_is_moved() -> None:
+    seen = Seen(settled(4))
+    seen.go_on(3 * LEASE)
+    assert not seen.moved
+
+
+def test_who_is_a_member_and_disagrees_is_not_passed_over() -> None:
+    """Two of four do not say that they know what the others decide: they are here, so they count."""
+    chain = settled(4)
+    seen = Seen(chain)
+    busy = [identity(0).peer, identity(1).peer]
+    for _ in range(60):
+        chain.grow(updates=[chain.update(peer) for peer in busy])
+        seen.go_on(5, grows=False)
+    assert not seen.moved
+
+
+def test_who_was_a_member_for_a_while_counts() -> None:
+    chain = settled(4)
+    without(chain, 2, 3)
+    seen = Seen(chain)
+    seen.go_on(60)
+    # They say nothing, and are gone again.
+    chain.grow(admitted=[chain.admission(2), chain.admission(3)])
+    seen.go_on(10, grows=False)
+    without(chain, 2, 3)
+    seen.go_on(90)
+    assert not seen.moved
+    seen.go_on(20)
+    assert len(seen.moved) == 1
+
+
+def test_the_time_of_who_is_alone_asleep_or_no_member_does_not_count() -> None:
+    alone = settled(2)
+    without(alone, 1)
+    seen = Seen(alone)
+    seen.go_on(5 * LEASE)
+    assert not seen.moved
+
+    outside = settled(4)
+    without(outside, 2, 3)
+    seen = Seen(outside)
+    seen.go_on(5 * LEASE, is_member=False)
+    assert not seen.moved
+
+    asleep = settled(4)
+    without(asleep, 2, 3)
+    seen = Seen(asleep)
+    seen.go_on(10)
+    seen.now += 100 * LEASE
+    seen.go_on(10)
+    assert not seen.moved
+
+
+def test_on_another_chain_the_time_begins_anew() -> None:
+    chain = settled(4)
+    without(chain, 2, 3)
+    seen = Seen(chain)
+    seen.go_on(LEASE)
+    seen.lease.start_over()
+    seen.go_on(LEASE / 2)
+    assert not seen.moved
+
+
+def test_what_others_moved_on_to_wins_no_comparison() -> None:
+    """Two sides of a cut that lasted longer than the lease: neither convinces the other, and who did not
+    live through a lease still judges by the records."""
+    chain = settled(4)
+    ours, theirs = chain.fork(), chain.fork()
+    without(ours, 2, 3)
+    without(theirs, 0, 1)
+    for side in (ours, theirs):
+        Seen(side).go_on(LEASE + 50)
+    fork = 7
+    assert min(ours.ledger.final_round, theirs.ledger.final_round) >= fork
+    assert compared(ours.ledger, theirs.ledger) is None
+    assert compared(theirs.ledger, ours.ledger, who=2) is None
+    fresh = Ledger(chain.manifest)
+    for round_ in range(ours.round):
+        fresh.append(ours.ledger[round_])
+    assert fresh.final_round < fork
+    # For a part of it, too: a copy begins with what was moved to before it.
+    assert ours.ledger.truncated(ours.round).final_round == ours.ledger.final_round
+    assert answers(fresh) is not None
+
+
+def test_a_checkpoint_is_believed_where_records_do_not_show_it() -> None:
+    chain = settled(4)
+    without(chain, 2, 3)
+    for _ in range(10):
+        chain.grow()
+    seen = Seen(chain)
+    seen.go_on(SILENCE)
+    assert chain.ledger.final_round < 8
+    at = dataclasses.replace(chain.ledger.final, round=12, record=chain.ledger.parent(13))  # type: ignore[type-var]
+    chain.ledger.checkpoint = at
+    seen.go_on(2)
+    assert [moved for _, moved in seen.moved] == [12]
+    assert chain.ledger.finality_set == {identity(0).peer, identity(1).peer}
+    seen.go_on(30)
+    assert chain.ledger.final_round >= chain.round - 4
+
+
+def test_the_member_says_so_and_keeps_it() -> None:
+    chain = Chain(4, finality_lease_seconds=60.0, lease_min_seconds=1.0)
+    for _ in range(6):
+        chain.grow()
+    without(chain, 2, 3)
+    member = chain.member(0)
+    said: list[Note] = []
+    kept: list[int] = []
+    for tick in range(1, 600):
+        now = tick / 4
+        effects = member.handle(Tick(), now)
+        if tick % 8 == 0:
+            effects += member.handle(Learned(chain.grow()), now)
+        said += [e for e in effects if isinstance(e, Note) and e.kind == "moved_on"]
+        kept += [e.checkpoint.round for e in effects if isinstance(e, KeepFinal)]
+    assert len(said) == 1
+    assert said[0].round in kept
+    assert kept == sorted(set(kept))
+    assert kept[-1] == member.ledger.final_round
+
+
+def test_on_another_chain_it_still_goes_back_behind_nothing() -> None:
+    """The other chain parts from ours after what the lease made final, but before that was seen."""
+    chain = Chain(4, finality_lease_seconds=60.0, lease_min_seconds=1.0)
+    for _ in range(6):
+        chain.grow()
+    without(chain, 2, 3)
+    member = chain.member(0)
+    kept: list[Checkpoint] = []
+    now = 0.0
+    while not any(checkpoint.round >= 7 for checkpoint in kept):
+        now += 2.0
+        effects = [effect for tick in range(8) for effect in member.handle(Tick(), now + tick / 4)]
+        effects += member.handle(Learned(chain.grow()), now + 2.0)
+        kept += [e.checkpoint for e in effects if isinstance(e, KeepFinal)]
+    assert kept[-1].round + 2 < member.round
+    other = chain.fork()
+    other.ledger = member.ledger.truncated(kept[-1].round + 1)
+    other.grow(updates=[])
+    effects = member.handle(Rebased(other.ledger), now + 3)
+    effects += member.handle(Tick(), now + 4)
+    assert member.ledger.bound == kept[-1]
+    assert member.ledger.floor == kept[-1].round + 1
+    assert not [e for e in effects if isinstance(e, KeepFinal)]
+    # And so it is in what it compares others with.
+    assert member.ledger.truncated(member.round).floor == member.ledger.floor

@@ -1,0 +1,216 @@
+"""Measuring a model by lm-eval's tasks: without the internet, and bound to what was measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from pathlib import Path
+
+import pytest
+from distro_node.crypto.identity import PeerId
+from distro_node.node.cli.main import main
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.results.evaluate import GPT4ALL, MAX_TASKS, chosen_tasks
+from distro_node.node.results.evaluation_worker import failure, scores
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.scores import Score, Scores, read_scores
+from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.protocol.wire.structure import to_plain
+from distro_node.protocol.wire.swarm_id import swarm_text
+from results.support import Made, make_swarm
+from statuses import SCORES
+
+needs_lm_eval = pytest.mark.skipif(
+    importlib.util.find_spec("lm_eval") is None, reason="lm-eval (the extra eval) is not installed"
+)
+QUESTIONS = [("swarm ", ["update", "qqqqqq"], 0), ("round ", ["zzzzzz", "agree "], 1)] * 3
+TASK = """
+task: words   # what comes next
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {data}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{beginning}}}}"
+doc_to_choice: "{{{{endings}}}}"
+doc_to_target: right
+metric_list:
+  - metric: acc
+    aggregation: mean
+    higher_is_better: true
+  - metric: acc_norm
+    aggregation: mean
+    higher_is_better: true
+metadata:
+  version: 1.0
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    return make_swarm(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    """A task of one's own, in two files."""
+    rows = [{"beginning": b, "endings": e, "right": r} for b, e, r in QUESTIONS]
+    data = tmp_path / "words.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    path = tmp_path / "words.yaml"
+    path.write_text(TASK.format(data=data))
+    return path
+
+
+def evaluate(made: Made, *options: str) -> int:
+    arguments = ["evaluate", "--data-dir", str(made.data.root), "--threads", "1", *options]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    return int(ended.value.code or 0)
+
+
+@needs_lm_eval
+def test_a_task_of_ones_own_needs_no_internet_and_is_bound_to_the_record(
+    finished: Made, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    # Whatever would go there is refused at once.
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    assert evaluate(finished, "--tasks", str(task), "--json", "--round", "4") == 0
+    told = read_scores(json.loads(capfd.readouterr().out))
+    assert told is not None
+    assert told.swarm == swarm_text(finished.manifest.swarm)
+    assert told.round == 4
+    assert told.record == finished.ledger[4].record.id.hex()
+    assert told.fingerprint == f"{finished.fingerprints[4]:016x}"
+    assert {score.metric for score in told.tasks} == {"acc", "acc_norm"}
+    assert {(score.task, score.samples) for score in told.tasks} == {("words", len(QUESTIONS))}
+    assert all(0 <= score.value <= 1 for score in told.tasks)
+
+    lines = [json.loads(line) for line in finished.history.read_text().splitlines()]
+    assert [line["round"] for line in lines] == [4]
+    assert read_scores(lines[0]["scores"]) == told
+    # The node that is started next shows them.
+    telemetry = Telemetry(PeerId(bytes(32)), Metrics(version="1"))
+    telemetry.keep_history(finished.history)
+    assert telemetry.scores == told
+
+
+@needs_lm_eval
+def test_tasks_of_the_hub_without_the_internet_are_one_line(
+    finished: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert evaluate(finished, "--tasks", "arc_easy", "--limit", "2") == ExitCode.HUB
+    err = capfd.readouterr().err
+    assert "error: these tasks need the Hugging Face hub" in err
+    assert "Traceback" not in err
+
+
+@needs_lm_eval
+def test_an_unknown_task_is_one_line(finished: Made, tmp_path: Path, capfd) -> None:
+    (tmp_path / "empty.yaml").write_text("dataset_path: json\n")
+    code = evaluate(finished, "--tasks", str(tmp_path / "empty.yaml"))
+    err = capfd.readouterr().err
+    assert code == ExitCode.EVALUATION
+    assert "no line 'task: NAME'" in err
+    assert "Traceback" not in err
+
+
+def test_what_is_meant_by_tasks(tmp_path: Path) -> None:
+    assert chosen_tasks(("gpt4all",)) == GPT4ALL
+    assert chosen_tasks(("piqa", "gpt4all", "mine"))[0] == "piqa"
+    assert len(chosen_tasks(("piqa", "gpt4all", "mine"))) == 7
+    for wrong in ((str(tmp_path / "x.yaml"),), tuple(map(str, range(MAX_TASKS + 1)))):
+        with pytest.raises(UserError) as refused:
+            chosen_tasks(wrong)
+        assert refused.value.code == ExitCode.EVALUATION
+
+
+def test_what_went_wrong_is_told_by_its_cause() -> None:
+    class OfflineModeIsEnabled(Exception):
+        pass
+
+    told = ValueError("the data set")
+    told.__cause__ = OfflineModeIsEnabled("no")
+    assert failure(told) == "offline"
+    assert failure(ConnectionRefusedError("no")) == "offline"
+    assert failure(ValueError("of ours")) == "failed"
+
+
+def test_the_numbers_of_a_result() -> None:
+    found = {
+        "results": {
+            "a": {
+                "alias": "a",
+                "sample_len": 9,
+                "acc,none": 0.5,
+                "acc_stderr,none": 0.1,
+                "acc_norm,none": 0.6,
+            },
+            "b": {"exact_match,strict": 1, "exact_match_stderr,strict": "N/A"},
+        },
+        "n-samples": {"a": {"original": 9, "effective": 7}},
+    }
+    assert scores(found) == [
+        {"task": "a", "metric": "acc", "value": 0.5, "error": 0.1, "samples": 7},
+        {"task": "a", "metric": "acc_norm", "value": 0.6, "error": None, "samples": 7},
+        {"task": "b", "metric": "exact_match", "value": 1.0, "error": None, "samples": None},
+    ]
+
+
+def test_one_number_a_task_is_compared_and_served() -> None:
+    def score(task: str, metric: str, value: float) -> Score:
+        return Score(task=task, metric=metric, value=value, error=None, samples=None)
+
+    rows = (
+        *(score("winogrande", "acc", 0.5), score("winogrande", "acc_norm", 0.1)),
+        *(score("piqa", "acc", 0.6), score("piqa", "acc_norm", 0.7)),
+        *(score("mine", "bleu", 0.2), score("yours", "f1", 0.4)),
+    )
+    measured = Scores(**{**vars(SCORES), "tasks": rows})
+    assert {t: s.value for t, s in measured.main().items()} == {
+        "winogrande": 0.5,
+        "piqa": 0.7,
+        "mine": 0.2,
+        "yours": 0.4,
+    }
+    metrics = Metrics(version="1")
+    Telemetry(PeerId(bytes(32)), metrics).scored(measured)
+
+    def served(task: str) -> float | None:
+        return metrics.registry.get_sample_value("distro_task_score", {"task": task})
+
+    assert served("winogrande") == 0.5
+    assert served("piqa") == 0.7
+    assert served("other") == pytest.approx(0.3)
+    nothing = served("hellaswag")
+    assert nothing is not None
+    assert math.isnan(nothing)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"round": -1}, {"record": "ab"}, {"tasks": [{"task": "x"}]}, {"time": "now"}, {"more": 1}],
+)
+def test_what_is_no_score_is_none(change: dict[str, object]) -> None:
+    plain = to_plain(SCORES, named=True)
+    assert read_scores(json.loads(json.dumps(plain))) == SCORES
+    assert read_scores(plain | change) is None
+    assert read_scores(None) is None
+
+
+def test_a_history_with_other_lines(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    good = {"round": 3, "scores": to_plain(SCORES, named=True)}
+    path.write_text(
+        "\n".join([json.dumps(good), '{"scores": 5}', '{"round": 4, "heldout": 1.0}', "{"])
+    )
+    telemetry = Telemetry(PeerId(bytes(32)), Metrics(version="1"))
+    telemetry.keep_history(path)
+    assert telemetry.scores == SCORES

@@ -1,0 +1,388 @@
+"""What comes out of a swarm: states made again, exports, and what they turn out to be."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import distro_node.node.results.export as export_module
+import pytest
+from distro_node.node.cli.main import main
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.results.card import card, contributions
+from distro_node.node.results.export import (
+    ExportSettings,
+    check_target,
+    export_swarm,
+    written_aside,
+)
+from distro_node.node.results.generate import GenerateSettings, open_writer
+from distro_node.node.results.state import made_again, read_swarm
+from distro_node.node.results.verify import VerifySettings, verify_model
+from distro_node.node.settings import NEWEST, Which
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
+from distro_node.protocol.wire.swarm_id import swarm_text
+from results.support import LAST, Made, make_swarm
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A run that is over. Nobody may change it."""
+    return make_swarm(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.fixture
+def made(finished: Made, tmp_path: Path) -> Made:
+    """A copy of it, to be changed."""
+    root = tmp_path / "data"
+    shutil.copytree(finished.data.root, root)
+    return Made(
+        type(finished.data)(root),
+        finished.manifest,
+        finished.ledger,
+        finished.fingerprints,
+        finished.snapshots,
+    )
+
+
+def settings(made: Made, to: Path, which: Which = NEWEST) -> ExportSettings:
+    return ExportSettings(swarm=made.manifest.swarm, data_dir=made.data.root, to=to, which=which)
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def break_off(target: Path, error: BaseException) -> None:
+    with written_aside(target) as aside:
+        (aside / "half").write_text("")
+        raise error
+
+
+def make_read_only(place: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+
+
+def refusal(code: ExitCode, *words: str) -> Callable[[UserError], bool]:
+    def check(error: UserError) -> bool:
+        told = f"{error.problem}\n{error.remedy}"
+        return error.code == code and all(word in error.problem for word in words) and bool(told)
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def exported(finished: Made, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `distro-node export` writes after the last round."""
+    directory = tmp_path_factory.mktemp("out") / "model"
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                *("export", swarm_text(finished.manifest.swarm), "--to", str(directory)),
+                *("--data-dir", str(finished.data.root)),
+            ]
+        )
+    assert not ended.value.code
+    return directory
+
+
+def test_an_export_opens_as_it_is_and_says_where_it_comes_from(
+    finished: Made, exported: Path
+) -> None:
+    # transformers' own types of what it returns do not fit its `generate`.
+    model: Any = AutoModelForCausalLM.from_pretrained(exported)
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    text = model.generate(**tokenizer("round ", return_tensors="pt"), max_new_tokens=4)
+    assert text.shape[1] == len("round ") + 4
+
+    facts = json.loads((exported / "distro-node.json").read_text())
+    assert facts["round"] == LAST == facts["last_round"]
+    assert facts["agreed"] is True
+    assert facts["fingerprint"] == f"{finished.fingerprints[-1]:016x}"
+    assert facts["record"] == finished.ledger[LAST].record.id.hex()
+    assert facts["snapshot"] == finished.snapshots[LAST].blob.hex()
+    (member,) = facts["trained"]["members"]
+    assert member["rounds"] == LAST
+    assert member["tokens"] == facts["trained"]["tokens"] == LAST * 4 * 32
+    page = (exported / "README.md").read_text()
+    for fact in (facts["swarm"], facts["record"], facts["fingerprint"], member["peer"]):
+        assert fact in page
+    assert f"distro-node verify . {facts['swarm']}" in page
+    assert sorted(path.name for path in exported.parent.iterdir()) == ["model"]
+
+
+async def test_an_export_is_what_the_swarm_agreed_on(finished: Made, exported: Path) -> None:
+    asked = VerifySettings(
+        directory=exported, swarm=finished.manifest.swarm, data_dir=finished.data.root
+    )
+    found = await verify_model(asked)
+    assert found.round == LAST
+    assert found.proof == "content"
+    assert found.fingerprint == f"{finished.fingerprints[-1]:016x}"
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ("weights", "fingerprint"),
+        ("shape", "lacks parameters"),
+        ("round", "round 3"),
+        ("swarm", "another swarm"),
+        ("config", "rms_norm_eps"),
+        ("code", "auto_map"),
+        ("tokenizer", "tokenizer.json"),
+    ],
+)
+async def test_what_was_changed_is_found_out(
+    finished: Made, exported: Path, tmp_path: Path, change: str, word: str
+) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(exported, directory)
+    weights, claims = directory / "model.safetensors", directory / "distro-node.json"
+    if change in ("weights", "shape"):
+        tensors = load_file(weights)
+        name = sorted(tensors)[0]
+        if change == "weights":
+            # The smallest change that there is, of one number.
+            flat = tensors[name].view(-1)
+            flat[7] = flat[7].nextafter(flat[7] + 1)
+            claims.unlink()
+        else:
+            del tensors[name]
+        save_file(tensors, weights, {"format": "pt"})
+    elif change in ("round", "swarm"):
+        facts = json.loads(claims.read_text())
+        facts[change] = 3 if change == "round" else "swarm-" + "a" * 20
+        claims.write_text(json.dumps(facts))
+    elif change in ("config", "code"):
+        path = directory / "config.json"
+        more = {"rms_norm_eps": 0.5} if change == "config" else {"auto_map": {"AutoModel": "x.y"}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    else:
+        path = directory / "tokenizer.json"
+        path.write_text(path.read_text() + " ")
+    asked = VerifySettings(
+        directory=directory, swarm=finished.manifest.swarm, data_dir=finished.data.root
+    )
+    with pytest.raises(UserError, check=refusal(ExitCode.NOT_THE_SWARMS, word)):
+        await verify_model(asked)
+
+
+async def test_any_kept_round_can_be_made_again_and_no_other(made: Made) -> None:
+    known = await read_swarm(made.data, made.manifest.swarm)
+    assert [each.round for each in known.snapshots] == [-1, 4, 5]
+    async with made_again(known, Which(round=3)) as state:
+        # From the very beginning, by the updates that are still there.
+        assert (state.round, state.fingerprint) == (3, made.fingerprints[3])
+        assert state.record == made.ledger[3].record.id
+        assert state.agreed
+        assert os.getpriority(os.PRIO_PROCESS, state.trainer.pid) > 0
+    (lost,) = made.ledger[2].record.updates
+    BlobStore(made.data.blobs).remove(lost.update)
+    for round_ in (3, LAST + 1, 99):
+        with pytest.raises(UserError) as refused:
+            async with made_again(known, Which(round=round_)):
+                pass
+        assert refused.value.code == ExitCode.NOTHING_TO_EXPORT
+        assert "rounds 0 to 1, 4 to 5" in refused.value.problem
+        assert "--round" in refused.value.remedy
+
+
+async def test_the_best_is_the_one_with_the_lowest_held_out_loss(
+    made: Made, tmp_path: Path
+) -> None:
+    to = tmp_path / "model"
+    with pytest.raises(UserError, match="no held-out loss") as refused:
+        await export_swarm(settings(made, to, Which(best=True)))
+    assert "--best" in refused.value.remedy
+    assert refused.value.code == ExitCode.NOTHING_TO_EXPORT
+    assert not to.exists()
+    # What is not kept any more does not count, nor a loss that is none.
+    made.measured({1: 3.0, 2: 2.5, 4: 2.75, 5: 2.9, 77: 0.1, 3: float("nan")})
+    (lost,) = made.ledger[2].record.updates
+    BlobStore(made.data.blobs).remove(lost.update)
+    done = await export_swarm(settings(made, to, Which(best=True)))
+    assert done.round == 4
+    assert json.loads((to / "distro-node.json").read_text())["heldout_loss"] == 2.75
+
+
+async def test_without_the_ledger_there_is_no_model(made: Made, tmp_path: Path) -> None:
+    """The initial model would be there, and is not what anybody means."""
+    made.data.swarm(made.manifest.swarm).ledger.unlink()
+    with pytest.raises(UserError, check=refusal(ExitCode.NOTHING_TO_EXPORT, "ledger")):
+        await export_swarm(settings(made, tmp_path / "model"))
+    assert names_in(tmp_path) == [made.data.root.name]
+
+
+async def test_a_state_that_is_not_the_swarms_is_none(made: Made) -> None:
+    """As after a fault of the disk that left a whole snapshot, of other parameters."""
+    directory = made.data.swarm(made.manifest.swarm)
+    other = LocalSnapshot(3, made.snapshots[2].blob.hex(), made.snapshots[2].size)
+    store = SwarmStore(directory, made.manifest)
+    store.keep_snapshots([other])
+    store.write()
+    known = await read_swarm(made.data, made.manifest.swarm)
+    with pytest.raises(UserError, check=refusal(ExitCode.NOTHING_TO_EXPORT, "not the swarm's")):
+        async with made_again(known, Which(round=3)):
+            pass
+
+
+class TestPlaces:
+    @pytest.fixture
+    def full(self, tmp_path: Path) -> Iterator[Path]:
+        """A file system with hardly any room."""
+        place = tmp_path / "full"
+        place.mkdir()
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(place)], capture_output=True
+        )
+        if mounted.returncode:
+            pytest.skip("mounting takes root")
+        yield place
+        subprocess.run(["umount", str(place)], check=True)
+
+    async def test_a_full_disk_is_one_line_and_nothing_stays(
+        self, finished: Made, full: Path
+    ) -> None:
+        for to in (full, full / "deep" / "model"):
+            with pytest.raises(UserError) as refused:
+                await export_swarm(settings(finished, to))
+            assert refused.value.code == ExitCode.DISK_FULL
+            assert names_in(full) == []
+
+    async def test_a_place_that_is_read_only(self, finished: Made, full: Path) -> None:
+        make_read_only(full)
+        for to in (full, full / "deep" / "model"):
+            with pytest.raises(UserError, match="nothing can be written") as refused:
+                await export_swarm(settings(finished, to))
+            assert refused.value.code == ExitCode.NOT_WRITABLE
+
+    def test_what_fails_leaves_nothing_and_what_ends_is_whole(self, tmp_path: Path) -> None:
+        target = tmp_path / "a" / "b" / "model"
+        for error in (RuntimeError("ours"), KeyboardInterrupt()):
+            with pytest.raises(type(error)):
+                break_off(target, error)
+            assert names_in(tmp_path) == []
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with (
+            pytest.raises(UserError, check=refusal(ExitCode.DISK_FULL)),
+            written_aside(target),
+        ):
+            raise full
+        with written_aside(target) as aside:
+            (aside / "whole").write_text("")
+            assert not target.exists()
+        assert [path.name for path in target.iterdir()] == ["whole"]
+        with pytest.raises(UserError, check=refusal(ExitCode.USAGE)):
+            check_target(target)
+        with (
+            pytest.raises(UserError, check=refusal(ExitCode.NOT_WRITABLE)),
+            written_aside(target / "whole" / "x"),
+        ):
+            pass
+
+    def test_an_empty_directory_is_filled(self, tmp_path: Path) -> None:
+        check_target(tmp_path)
+        with written_aside(tmp_path) as aside:
+            (aside / "whole").write_text("")
+        assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+
+
+async def test_a_model_writes_while_nothing_is_changed(finished: Made) -> None:
+    before = {p: p.stat().st_mtime_ns for p in finished.data.root.rglob("*") if p.is_file()}
+    asked = GenerateSettings(
+        swarm=finished.manifest.swarm, data_dir=finished.data.root, seed=3, max_tokens=6
+    )
+    async with open_writer(asked) as writer:
+        assert writer.round == LAST
+        pieces: list[str] = []
+        await writer.write("swarm ", pieces.append)
+        again: list[str] = []
+        await writer.write("swarm ", again.append)
+        assert again == pieces
+        assert 1 <= len(pieces) <= 6
+        with pytest.raises(UserError, check=refusal(ExitCode.USAGE, "64 tokens")):
+            await writer.write("x" * 64, pieces.append)
+        # It can be asked again.
+        await writer.write("", pieces.append)
+    after = {p: p.stat().st_mtime_ns for p in finished.data.root.rglob("*") if p.is_file()}
+    assert after == before
+
+
+def test_lines_of_a_conversation_come_from_standard_input(
+    finished: Made,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    said = tmp_path / "said"
+    said.write_text(f"swarm \n{'x' * 64}\nround")
+    with said.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        with pytest.raises(SystemExit) as ended:
+            main(
+                [
+                    *("generate", "--data-dir", str(finished.data.root)),
+                    *("--temperature", "0", "--max-tokens", "3"),
+                ]
+            )
+    out, err = capfd.readouterr()
+    assert not ended.value.code
+    assert len(out.splitlines()) >= 3
+    assert "64 tokens" in err
+    assert "Traceback" not in err
+
+
+def test_contributions_add_up(finished: Made) -> None:
+    assert contributions(finished.ledger, 0) == {"tokens": 0, "members": []}
+    assert contributions(finished.ledger, 2)["tokens"] == 2 * 4 * 32
+
+
+def test_a_name_stays_text_on_the_card(exported: Path) -> None:
+    facts = json.loads((exported / "distro-node.json").read_text())
+    facts["name"] = "x\n## [click](http://example.org) <script>\x1b[31m"
+    page = card(facts, {"model_type": "llama"})
+    assert "\x1b" not in page
+    assert "\n## \\[click" not in page
+    assert "<script>" not in page.replace("\\<script\\>", "")
+
+
+def test_the_hub_out_of_reach_is_one_line(
+    finished: Made,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # A port where nobody listens: as without the internet, at once.
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+
+    async def done(asked: ExportSettings) -> export_module.Exported:
+        asked.to.mkdir()
+        (asked.to / "README.md").write_text("")
+        return export_module.Exported(
+            directory=asked.to, round=5, parameters=1, record="", fingerprint=""
+        )
+
+    monkeypatch.setattr(export_module, "export_swarm", done)
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                *("export", swarm_text(finished.manifest.swarm), "--to", str(tmp_path / "m")),
+                *("--data-dir", str(finished.data.root), "--push", "owner/name"),
+            ]
+        )
+    assert ended.value.code == ExitCode.HUB
+    problem, remedy = capsys.readouterr().err.splitlines()
+    assert "'owner/name' was not pushed" in problem
+    assert "hf " in remedy

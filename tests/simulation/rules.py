@@ -1,0 +1,536 @@
+"""Rules that random schedules never meet, or whose loss costs time alone: each with the smallest case
+that it decides, and what is put in its place to see that the case can fail.
+
+What is looked at is the machine itself (`protocol/chain`), with peers that answer at once.
+"""
+
+# Private here: `_start_over`, `_supporters`, `_follow`, `_choose_goal`, `_replace`: a rule is taken away
+# where it stands.
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain import catching_up, comparing, finality, fork, ledger
+from distro_node.protocol.chain.catching_up import CatchingUp
+from distro_node.protocol.chain.comparing import Comparison, Rests
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.sync import Answer, Question
+from distro_node.protocol.member import lease
+from distro_node.protocol.member.lease import FinalityLease
+from distro_node.protocol.wire.backoff import Backoff
+from distro_node.protocol.wire.checkpoint import Checkpoint
+
+from .chain import Answering, Chain, answers, compared, identity
+
+# Private here: `_start_over`, `_supporters`, `_follow`, `_choose_goal`, `_replace`: the very lines that
+# are broken on purpose.
+Patch = tuple[object, str, Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, the case that it decides, and the rule left out or turned round."""
+
+    name: str
+    holds: Callable[[], bool]
+    patches: Callable[[], list[Patch]]
+
+    def holds_without(self) -> bool:
+        """Whether the case comes out right with the rule gone; an error is a wrong end, too."""
+        with ExitStack() as stack:
+            for owner, name, value in self.patches():
+                stack.enter_context(patch.object(owner, name, value))
+            try:
+                return self.holds()
+            except (AssertionError, LookupError):
+                return False
+
+
+# Chains. They are made before any rule is taken away.
+
+
+@cache
+def _true(rounds: int = 12, members: int = 4) -> Chain:
+    chain = Chain(members)
+    while chain.round < rounds:
+        chain.grow()
+    return chain
+
+
+@cache
+def _forged() -> Chain:
+    """What the founder, which was alone in round 0, can sign at any time."""
+    chain = Chain(0)
+    chain.manifest = _true().manifest
+    chain.grow(fingerprint=666)
+    while chain.round < 40:
+        chain.grow()
+    return chain
+
+
+@cache
+def _solo(rounds: int = 400) -> Chain:
+    """The true chain, and rounds that a member signed alone after it, everybody else called silent."""
+    chain = _true().fork()
+    _split(chain, 3)
+    while chain.round < rounds:
+        chain.grow()
+    return chain
+
+
+def _split(chain: Chain, *stay: int, **parts: Any) -> None:
+    """These go on alone: the others are called silent."""
+    here = [identity(who).peer for who in stay]
+    lost = [peer for peer in chain.membership.peers if peer not in here]
+    chain.grow(signers=here, silent=lost, departed=[chain.silence(peer) for peer in lost], **parts)
+
+
+def _sides(*stay: int, rounds: int = 3) -> Chain:
+    side = _true().fork()
+    _split(side, *stay)
+    for _ in range(rounds):
+        side.grow()
+    return side
+
+
+def _catch_up(chain: Ledger, peers: list[Answering], most: int = 60) -> tuple[int, int]:
+    """Let it catch up; how many questions were asked, and how many rounds it has then."""
+    machine = CatchingUp(chain)
+    answering = {identity(100 + place).peer: one for place, one in enumerate(peers)}
+    asked, now = 0, 0.0
+    while not machine.done:
+        questions = machine.questions(list(answering), now)
+        for question in questions:
+            asked += 1
+            assert asked <= most
+            answer = answering[question.peer](question)
+            if answer is not None:
+                machine.answered(question.peer, answer, now)
+        if not questions:
+            now += 1.0
+            assert now < 1000.0
+    return asked, len(chain)
+
+
+def _compare(
+    ours: Ledger, peers: dict[PeerId, Answering], rests: Rests | None = None, now: float = 0.0
+) -> tuple[list[Question], Ledger | None]:
+    """Let it compare; what was asked, and what is better."""
+    ours.binding = True
+    machine = Comparison(
+        ours, peers, Rests() if rests is None else rests, me=identity(0).peer, abandoned=False
+    )
+    asked: list[Question] = []
+    while not machine.done:
+        questions = machine.questions(now)
+        asked += questions
+        assert len(asked) < 1000
+        for question in questions:
+            answer = peers[question.peer](question)
+            if answer is not None:
+                machine.answered(question.peer, answer, now)
+        if not questions:
+            now += 1.0
+            assert now < 1000.0
+    return asked, machine.better
+
+
+# The final prefix
+
+
+def _two_phases() -> bool:
+    chain, found = Chain(4), []
+    for _ in range(6):
+        chain.grow()
+        found.append(chain.ledger.final_round)
+    return found == [-1, 0, 0, 2, 2, 4]
+
+
+def _one_phase() -> list[Patch]:
+    class Reached(list):  # type: ignore[type-arg]  # what is supported is final at once
+        def __init__(self, first: int) -> None:
+            super().__init__()
+            self.first = first
+
+        def __getitem__(self, place: Any) -> Any:
+            return [] if isinstance(place, slice) else place + self.first
+
+    original = finality.Finality._start_over
+
+    def start_over(self: Any) -> None:
+        original(self)
+        self._reached = Reached(self._steps[-1].first)
+
+    return [(finality.Finality, "_start_over", start_over)]
+
+
+def _old_set_is_asked() -> bool:
+    chain = Chain(6)
+    for _ in range(3):
+        chain.grow()
+    old = chain.membership.peers
+    chain.grow(admitted=[chain.admission(who) for who in range(20, 50)])
+    while not chain.ledger.finality_set > set(old):
+        chain.grow()
+    before = chain.ledger.final_round
+    new = [peer for peer in chain.membership.peers if peer not in old]
+    chain.grow(silent=old, signers=new, departed=[chain.silence(peer) for peer in old])
+    for _ in range(12):
+        chain.grow()
+    return chain.ledger.final_round == before
+
+
+def _the_last_set_alone() -> list[Patch]:
+    original = finality.Finality._start_over
+
+    def start_over(self: Any) -> None:
+        self._steps[-1] = self._steps[-1]._replace(before=self._steps[-1].members)
+        original(self)
+
+    return [(finality.Finality, "_start_over", start_over)]
+
+
+def _leavers_are_not_asked() -> bool:
+    chain = Chain(3)
+    for _ in range(4):
+        chain.grow()
+    chain.grow(departed=[chain.leave(chain.membership.peers[0])])
+    for _ in range(6):
+        chain.grow()
+    return chain.ledger.final_round >= chain.round - 4
+
+
+def _leavers_are_asked() -> list[Patch]:
+    original = finality._supporters
+    return [(finality, "_supporters", lambda *known: (*original(*known)[:2], ()))]
+
+
+def _justified_binds() -> bool:
+    """Three of four make a record justified here; there, as many went on, and the hash is lower."""
+    ours, forked = _sides(0, 1, 2, rounds=1).ledger, len(_true().ledger)
+    ours.binding = True
+    assert ours.final_round < forked <= ours.justified_round
+    theirs = _true().fork()
+    for number in range(1000):
+        theirs = _true().fork()
+        _split(theirs, 1, 2, 3, fingerprint=number, updates=[])
+        if theirs.ledger[forked].record.id < ours[forked].record.id:
+            break
+    theirs.grow()
+    return not fork.prefers(ours, theirs.ledger, forked, me=identity(0).peer, abandoned=False)
+
+
+def _nothing_is_justified() -> list[Patch]:
+    return [(ledger.Ledger, "justified_round", property(lambda self: -1))]
+
+
+def _rounds_weigh_nothing() -> bool:
+    """One member's 30 rounds against three members' three."""
+    return compared(_solo(40).ledger, _sides(0, 1, 2).ledger, who=3) is not None
+
+
+def _rounds_weigh() -> list[Patch]:
+    def prefers(ours: Ledger, other: Ledger, fork: int, **_: Any) -> bool:
+        return len(other) > len(ours)
+
+    return [(module, "prefers", prefers) for module in (fork, comparing)]
+
+
+def _checkpoint() -> Checkpoint:
+    return Checkpoint(8, _true().ledger.parent(9))
+
+
+def _checkpoint_is_asked_for() -> bool:
+    chain = Ledger(_true().manifest, checkpoint=_checkpoint())
+    liars = [answers(_forged().ledger)] * 4
+    asked, _ = _catch_up(chain, [*liars, answers(_true().ledger)])
+    # An id of each liar, and nothing more.
+    return chain.head == _true().ledger.head and asked <= 5 + 4
+
+
+def _checkpoint_is_nobodys_business() -> list[Patch]:
+    return [(ledger.Ledger, "anchored", property(lambda self: True))]
+
+
+def _wrong_entries_are_given_up() -> bool:
+    honest, liar = answers(_true().ledger), answers(_forged().ledger)
+
+    def two_faced(question: Question) -> Answer | None:
+        return honest(question) if question.most == 0 else liar(question)
+
+    chain = Ledger(_true().manifest, checkpoint=_checkpoint())
+    _catch_up(chain, [two_faced, two_faced, honest])
+    return chain.head == _true().ledger.head
+
+
+def _keeps_wrong_entries() -> list[Patch]:
+    return [(CatchingUp, "_rewind", lambda self: None)]
+
+
+# The lease
+
+
+def _look(chain: Chain, seconds: float, alive: bool = True) -> int:
+    seen, moved = FinalityLease(100.0, 0.0), -1
+    for now in range(1, int(seconds)):
+        if now % 5 == 0:
+            chain.grow()
+        result = seen.look(chain.ledger, is_member=alive, silence=6.0, now=float(now))
+        moved = moved if result is None else result
+    return moved
+
+
+def _the_lease_is_waited_for() -> bool:
+    return _look(_sides(0, 1), 95) == -1 and _look(_sides(0, 1), 115) >= 0
+
+
+def _who_is_alone_does_not_move_on() -> bool:
+    return _look(_sides(0), 300) == -1
+
+
+def _who_is_alone_counts() -> list[Patch]:
+    original = FinalityLease.look
+
+    def look(self: Any, chain: Any, **options: Any) -> Any:
+        class Two:
+            peers = chain.membership(len(chain)).peers
+
+            def __len__(self) -> int:
+                return 2
+
+        class Company:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(chain, name)
+
+            def __len__(self) -> int:
+                return len(chain)
+
+            def membership(self, round_: int) -> Any:
+                return Two()
+
+        return original(self, Company(), **options)  # type: ignore[arg-type]  # it looks like one
+
+    return [(FinalityLease, "look", look)]
+
+
+def _who_is_there_is_asked() -> bool:
+    chain = _true().fork()
+    busy = [identity(0).peer, identity(1).peer]
+    seen, moved = FinalityLease(100.0, 0.0), []
+    for now in range(1, 300):
+        if now % 5 == 0:
+            chain.grow(updates=[chain.update(peer) for peer in busy])
+        moved.append(seen.look(chain.ledger, is_member=True, silence=6.0, now=float(now)))
+    # What all four had vouched for before, and nothing of what two of them decide.
+    return max(filter(None, moved), default=0) < len(_true().ledger)
+
+
+def _nobody_is_asked() -> list[Patch]:
+    def move_on(self: Any, round: int, present: Any, memberships: Any) -> None:
+        self._move_to(round, None, memberships)
+
+    return [(finality.Finality, "move_on", move_on)]
+
+
+# Comparing
+
+
+def _a_shorter_chain_is_found() -> bool:
+    better = _compare(_solo(200).ledger, {identity(0).peer: answers(_sides(0, 1, 2).ledger)})[1]
+    return better is not None
+
+
+def _steps_back_a_little() -> list[Patch]:
+    def backwards(height: int, floor: int) -> tuple[int, ...]:
+        return tuple(range(max(floor, height - 8), height))
+
+    ours = len(_solo(200).ledger)
+    again = backwards(ours, 0)
+    return [
+        (comparing, "_backwards", backwards),
+        (comparing, "_between", lambda same, other: again),
+    ]
+
+
+def _nothing_before_the_floor_is_asked_for() -> bool:
+    ours = _true().fork().ledger
+    asked, better = _compare(ours, {identity(1).peer: answers(_forged().ledger)})
+    lowest = min((probe for question in asked for probe in question.probes), default=0)
+    return better is None and lowest >= ours.final_round and not any(q.most for q in asked)
+
+
+def _no_floor() -> list[Patch]:
+    return [(ledger.Ledger, "floor", property(lambda self: 0))]
+
+
+def _one_peers_rounds_are_bounded() -> bool:
+    """A chain of 400 rounds, of which no more than 100 are looked at."""
+    ours = _sides(0, 1, 2, rounds=1).ledger
+    with patch.object(comparing, "COMPARED_ROUNDS", 100):
+        asked, _ = _compare(ours, {identity(3).peer: answers(_solo().ledger)})
+    return sum(question.most for question in asked) <= 3 * comparing._PORTION
+
+
+def _one_peers_bytes_are_bounded() -> bool:
+    ours = _sides(0, 1, 2, rounds=1).ledger
+    honest = answers(_solo().ledger)
+
+    def long(question: Question) -> Answer | None:
+        answer = honest(question)
+        return None if answer is None else dataclasses.replace(answer, size=comparing._MOST_BYTES)
+
+    asked, _ = _compare(ours, {identity(3).peer: long})
+    return sum(question.most > 0 for question in asked) == 1
+
+
+def _no_end() -> list[Patch]:
+    original = comparing._Walk._follow
+
+    def follow(self: Any, answer: Answer) -> bool:
+        self._bytes = -(1 << 60)
+        with patch.object(comparing, "COMPARED_ROUNDS", 1 << 60):
+            return original(self, answer)
+
+    return [(comparing._Walk, "_follow", follow)]
+
+
+def _so_many_are_asked() -> bool:
+    ours = _sides(0, 1, 2, rounds=1).ledger
+    strangers = {identity(200 + number).peer: answers(_solo().ledger) for number in range(40)}
+    asked, _ = _compare(ours, strangers)
+    return len({question.peer for question in asked}) <= 4
+
+
+def _all_are_asked() -> list[Patch]:
+    return [(comparing, "_MOST_STRANGERS", 100), (comparing, "_MOST_PEERS", 100)]
+
+
+def _who_was_asked_in_vain_rests() -> bool:
+    ours, rests = _sides(0, 1, 2, rounds=1).ledger, Rests()
+    peers = {identity(3).peer: answers(_solo(60).ledger)}
+    first, _ = _compare(ours, peers, rests)
+    again, _ = _compare(ours, peers, rests, now=5.0)
+    later, _ = _compare(ours, peers, rests, now=500.0)
+    moved = [any(question.most for question in asked) for asked in (first, again, later)]
+    return moved == [True, False, True]
+
+
+def _nobody_rests() -> list[Patch]:
+    return [(Backoff, "rests", lambda self, peer, now: False)]
+
+
+def _who_does_not_answer_is_given_up() -> bool:
+    peers: dict[PeerId, Answering] = {identity(3).peer: lambda question: None}
+    _compare(_true().fork().ledger, peers)
+    _catch_up(Ledger(_true().manifest), [lambda question: None, answers(_true().ledger)])
+    return True
+
+
+def _waits_for_ever() -> list[Patch]:
+    return [(module, "PATIENCE_SECONDS", 1e9) for module in (comparing, catching_up)]
+
+
+# Catching up
+
+
+def _the_goal_is_what_most_name() -> bool:
+    """One liar of four goes on alone for 400 rounds."""
+    chain = Ledger(_true().manifest)
+    _, rounds = _catch_up(chain, [answers(_true().ledger)] * 3 + [answers(_solo().ledger)])
+    return rounds == len(_true().ledger)
+
+
+def _the_greatest_height() -> list[Patch]:
+    def choose(self: Any) -> None:
+        self._goal = max(offer.height for offer in self._offers.values())
+        self._asked.clear()
+
+    return [(CatchingUp, "_choose_goal", choose)]
+
+
+def _any_head_will_do() -> list[Patch]:
+    return [(catching_up, "most_liars", lambda model, members: 0)]
+
+
+def _records_are_what_most_name() -> bool:
+    """Of four as high as each other one has another record there."""
+    one = _true(11).fork()
+    one.grow(fingerprint=666, updates=[])
+    chain = Ledger(_true().manifest)
+    _catch_up(chain, [answers(one.ledger)] + [answers(_true().ledger)] * 3)
+    return chain.head == _true().ledger.head
+
+
+def _the_first_is_believed() -> list[Patch]:
+    class First(dict):  # type: ignore[type-arg]  # counts each as one
+        def __init__(self, items: Any) -> None:
+            super().__init__(dict.fromkeys(items, 1))
+
+    def lowest(first: Any, *items: Any, **options: Any) -> Any:
+        return min(first, *items, **options) if options or items else next(iter(first))
+
+    return [(catching_up, "Counter", First), (catching_up, "min", lowest)]
+
+
+def _the_goal_is_bounded() -> bool:
+    chain = Ledger(_true().manifest)
+    with patch.object(catching_up, "_MOST_ROUNDS", 50):
+        _, rounds = _catch_up(chain, [answers(_solo().ledger)] * 3)
+    return rounds == 50
+
+
+def _no_most_rounds() -> list[Patch]:
+    original = CatchingUp._choose_goal
+
+    def choose(self: Any) -> None:
+        with patch.object(catching_up, "_MOST_ROUNDS", 1 << 40):
+            original(self)
+
+    return [(CatchingUp, "_choose_goal", choose)]
+
+
+def _enough_are_asked() -> bool:
+    asked, _ = _catch_up(Ledger(_true().manifest), [answers(_true().ledger)] * 30, most=1000)
+    return asked <= 2 * 5 + 2
+
+
+RULES = (
+    Rule("two phases make a record final", _two_phases, _one_phase),
+    Rule("the set before is asked as well", _old_set_is_asked, _the_last_set_alone),
+    Rule("who took leave is not asked", _leavers_are_not_asked, _leavers_are_asked),
+    Rule("what is justified binds", _justified_binds, _nothing_is_justified),
+    Rule("members count, and no rounds", _rounds_weigh_nothing, _rounds_weigh),
+    Rule(
+        "a checkpoint's id is asked for", _checkpoint_is_asked_for, _checkpoint_is_nobodys_business
+    ),
+    Rule("wrong entries are given up", _wrong_entries_are_given_up, _keeps_wrong_entries),
+    Rule(
+        "the lease is waited for",
+        _the_lease_is_waited_for,
+        lambda: [(lease, "max", lambda *_: 20.0)],
+    ),
+    Rule("who is alone does not move on", _who_is_alone_does_not_move_on, _who_is_alone_counts),
+    Rule("who is there is asked", _who_is_there_is_asked, _nobody_is_asked),
+    Rule("a shorter chain is found", _a_shorter_chain_is_found, _steps_back_a_little),
+    Rule(
+        "nothing before the floor is asked for", _nothing_before_the_floor_is_asked_for, _no_floor
+    ),
+    Rule("one peer's rounds are bounded", _one_peers_rounds_are_bounded, _no_end),
+    Rule("one peer's bytes are bounded", _one_peers_bytes_are_bounded, _no_end),
+    Rule("so many peers are asked", _so_many_are_asked, _all_are_asked),
+    Rule("who was asked in vain rests", _who_was_asked_in_vain_rests, _nobody_rests),
+    Rule("who does not answer is given up", _who_does_not_answer_is_given_up, _waits_for_ever),
+    Rule("the goal is what most name", _the_goal_is_what_most_name, _the_greatest_height),
+    Rule("a head needs somebody honest", _the_goal_is_what_most_name, _any_head_will_do),
+    Rule("records are what most name", _records_are_what_most_name, _the_first_is_believed),
+    Rule("the goal is bounded", _the_goal_is_bounded, _no_most_rounds),
+    Rule("enough are asked", _enough_are_asked, lambda: [(catching_up, "ENOUGH", 30)]),
+)

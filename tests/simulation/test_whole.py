@@ -1,0 +1,158 @@
+"""Two dozen seeds of whole node processes, that a seed is a run, and that what is broken is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+from distro_node.node.storage.atomic_write import write_atomically
+from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
+from distro_node.node.updates import Updates
+from simulation.faults import Action, Family, Schedule
+from simulation.whole import loop
+from simulation.whole.disk import Disks
+from simulation.whole.scenario import Scenario, run, shrink
+
+
+@pytest.mark.slow
+# Many seconds go by while other tests have the processor.
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("family", ["all", "crash", "network", "liars"])
+def test_seeds(checkout: Path, family: Family) -> None:
+    """In a process of its own, since what it prints must be repeatable: there sets have an order."""
+    script = checkout / "benchmarks" / "simulate_whole.py"
+    words = [sys.executable, str(script), "--seeds", "100:106", "--faults", family]
+    ended = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_a_seed_is_a_run() -> None:
+    """In other processes, which hash as they were told to, everything happens at the same times, and
+    the same records are decided."""
+    program = (
+        "from simulation.whole.scenario import run_seed\n"
+        "outcome = run_seed(4, 'crash')\n"
+        "print(outcome.digest, outcome.decided)"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "1"}
+    one, other = (
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.split()
+        for _ in range(2)
+    )
+    assert one == other
+    assert len(one) == 2
+
+
+def test_a_failure_is_shrunk_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EntryFile, "sync", lambda self: None)
+    schedule = Schedule((Action(9.0, "trainer dies", 0, 0.0, 1.0),), cut_off=False)
+    failure = run(Scenario(1, "crash", 2, 6, "crash", (), schedule)).failure
+    assert failure is not None
+    assert failure.invariant == "durable"
+    assert "simulate_whole.py --seeds 1:2 --faults crash" in failure.command
+    assert shrink(failure).scenario.schedule.actions == ()
+
+
+NOTHING = Schedule((), cut_off=False)
+
+
+async def _at_once(self: object) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def _fails(self: object, announcement: object) -> None:
+    raise LookupError("a bug")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value", "found"),
+    [
+        pytest.param(SwarmStore, "written", _at_once, "durable", id="told-before-written"),
+        pytest.param(EntryFile, "sync", lambda self: None, "durable", id="written-without-sync"),
+        pytest.param(Updates, "offer", _fails, "exception", id="a-task-fails"),
+    ],
+)
+def test_what_is_broken_is_found(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, value: object, found: str
+) -> None:
+    monkeypatch.setattr(owner, name, value)
+    failure = run(Scenario(1, "none", 2, 6, "crash", (), NOTHING)).failure
+    assert failure is not None
+    assert failure.invariant == found
+
+
+def test_a_power_cut_leaves_what_was_synced(tmp_path: Path) -> None:
+    disks = Disks(tmp_path, seed=1)
+    kept, survived = 0, 0
+    with disks.mounted():
+        for number in range(30):
+            disk = disks.add(number)
+            file = EntryFile(disk.root / "entries", 100)
+            file.append(b"one")
+            file.sync()
+            file.append(b"two" * 10)
+            (disk.root / "loose").write_bytes(b"nobody waited for this")
+            write_atomically(disk.root / "whole", b"old")
+            disk.die(dark=True)
+            # What the dead process does later changes nothing.
+            write_atomically(disk.root.parent / f"{number}-1" / "whole", b"new")
+            found = list(EntryFile(disk.root / "entries", 100).read(mend=True))
+            assert found[0] == b"one"
+            assert (disk.root / "whole").read_bytes() == b"old"
+            kept += found[1:] == [b"two" * 10]
+            loose = disk.root / "loose"
+            survived += loose.exists() and loose.read_bytes() == b"nobody waited for this"
+            file.close()
+    assert 0 < kept < 30
+    assert 0 < survived < 30
+
+
+def test_a_killed_process_leaves_all_that_it_wrote(tmp_path: Path) -> None:
+    disks = Disks(tmp_path, seed=1)
+    with disks.mounted():
+        disk = disks.add(0)
+        (disk.root / "folder").mkdir()
+        (disk.root / "folder" / "loose").write_bytes(b"text")
+        disk.die(dark=False)
+        assert (disk.root / "folder" / "loose").read_bytes() == b"text"
+
+
+def test_a_full_disk_takes_a_part_or_nothing(tmp_path: Path) -> None:
+    disks = Disks(tmp_path, seed=1)
+    with disks.mounted():
+        disk = disks.add(0)
+        file = EntryFile(disk.root / "entries", 100)
+        file.append(b"one")
+        file.sync()
+        disk.full = True
+        for _ in range(10):
+            with pytest.raises(OSError, match="No space left"):
+                file.append(b"two")
+        disk.full = False
+        file.append(b"three")
+        file.close()
+        assert list(EntryFile(disk.root / "entries", 100).read(mend=False)) == [b"one", b"three"]
+
+
+def test_threads_take_the_time_of_their_disk() -> None:
+    async def main() -> list[float]:
+        times = []
+        for seconds in (0.0, 2.0):
+            loop.use(loop.Machine(work=lambda seconds=seconds: seconds))
+            began = trio.current_time()
+            times.append(await trio.to_thread.run_sync(trio.current_time) - began)
+            times.append(trio.current_time() - began)
+        return times
+
+    assert loop.run(1, main) == [0.0, 0.0, 1.0, 2.0]

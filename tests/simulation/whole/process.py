@@ -1,0 +1,217 @@
+"""One machine, and the node processes that run on it one after the other.
+
+A process is a real `Stay`, from finding the swarm to the goodbye, on a simulated network and disk and
+with a toy trainer. It dies at once, at any moment: what its tasks still do while they are cancelled
+reaches neither the others nor its disk.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+from distro_node.crypto.hashing import ContentId, content_text
+from distro_node.node.daemon import Stay
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.network.scopes import open_scope
+from distro_node.node.settings import DaemonSettings
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.protocol.member.effects import Note
+
+from ..keys import identity
+from . import loop
+from .disk import Disk
+from .network import SimulatedNetwork, address_of
+from .trainer import Workshop
+
+if TYPE_CHECKING:
+    from .swarm import WholeSwarm
+
+# Python starts, reads its modules, opens the key.
+START_SECONDS = 1.5
+# Whoever watches over the node starts it again after it ended by itself.
+_AGAIN_SECONDS = 5.0
+
+
+class Blobs:
+    """What a machine has of updates for certain."""
+
+    def __init__(self, disk: Disk, made: set[ContentId]) -> None:
+        self._disk = disk
+        self._made = made
+
+    def __contains__(self, update: ContentId) -> bool:
+        return bool(self._disk.durable(self._disk.root / "blobs" / content_text(update)))
+
+
+class Machine:
+    """One peer's computer; to those who watch it is the node."""
+
+    def __init__(self, swarm: WholeSwarm, index: int) -> None:
+        self.swarm = swarm
+        self.index = index
+        self.identity = identity(index)
+        self.peer = self.identity.peer
+        self.storage = swarm.disks.add(index)
+        self.workshop = Workshop(self.peer, swarm.seed)
+        self.member: Any = None
+        self.alive = False
+        self.started_at = 0.0
+        self.starts = 0
+        self.notes: list[Note] = []
+        self.settings = loop.Machine(work=self._job)
+        self.write_seconds = 0.001
+        self.network: SimulatedNetwork | None = None
+        self.stay: Stay | None = None
+        self._scope: Any = None
+
+    # For those who watch (`invariants`)
+
+    @property
+    def now(self) -> float:
+        return trio.current_time()
+
+    @property
+    def disk(self) -> Machine:
+        return self
+
+    @property
+    def made(self) -> set[ContentId]:
+        return self.workshop.made
+
+    @property
+    def blobs(self) -> Blobs:
+        return Blobs(self.storage, self.workshop.made)
+
+    @property
+    def trainer(self) -> Machine:
+        return self
+
+    @property
+    def balanced(self) -> bool:
+        trainer = self.workshop.trainer
+        return trainer is None or trainer.balanced
+
+    @property
+    def swarm_folder(self) -> Path:
+        return DataDir(self.storage.root).swarm(self.swarm.manifest.swarm).root
+
+    # Life
+
+    async def live(self) -> None:
+        """Run one process until it ends, and another one if it ended because its disk was full."""
+        while True:
+            await trio.sleep(START_SECONDS)
+            again = await self._run()
+            if not again:
+                return
+            await trio.sleep(_AGAIN_SECONDS)
+
+    async def _run(self) -> bool:
+        """One process. Whether it is to be started again."""
+        self.storage.revive()
+        self.alive, self.member, self.notes = True, None, []
+        self.started_at = self.now
+        self.starts += 1
+        loop.use(self.settings)
+        swarm = self.swarm
+        swarm.note(self, "starts")
+        again = False
+        with open_scope() as self._scope:
+            try:
+                async with trio.open_nursery() as nursery:
+                    network = self.network = swarm.make_network(self)
+                    network.open(nursery)
+                    try:
+                        await self._stay(network)
+                    finally:
+                        network.close()
+                    nursery.cancel_scope.cancel()
+            except BaseException as error:
+                if self.alive:
+                    again = self._judge(error)
+                elif not _is_ours(error):
+                    raise
+        if self.alive:
+            self.swarm.note(self, "ends")
+            self.die(dark=False, orderly=True)
+        return again
+
+    async def _stay(self, network: SimulatedNetwork) -> None:
+        data = DataDir(self.storage.root)
+        data.create()
+        self.swarm.fill(self, data)
+        settings = DaemonSettings(
+            swarm=self.swarm.manifest.swarm,
+            data_dir=data.root,
+            bootstrap=tuple(
+                address_of(other, identity(other).peer)
+                for other in self.swarm.bootstrap
+                if other != self.index
+            ),
+            at=self.swarm.checkpoint(self),
+            wait=True,
+            upnp=False,
+            mdns=False,
+            metrics_address=None,
+            screen=False,
+            evaluate_every=10,
+        )
+        telemetry = Telemetry(self.peer, Metrics(version="simulated"))
+        world: Any = network
+        self.stay = Stay(settings, data, self.identity, world, telemetry, self.workshop.start)
+        await self.stay.run(b"")
+
+    def _judge(self, error: BaseException) -> bool:
+        """Whether an end of a process was one that users are told of and can mend."""
+        leaves = list(_leaves(error))
+        if all(isinstance(leaf, trio.Cancelled) for leaf in leaves):
+            raise error
+        full = any(
+            (isinstance(leaf, OSError) and leaf.errno == errno.ENOSPC)
+            or (isinstance(leaf, UserError) and leaf.code is ExitCode.DISK_FULL)
+            for leaf in leaves
+        )
+        if self.index in self.swarm.watch.liars:
+            # Expelled, mostly; what becomes of liars is nobody's matter.
+            self.swarm.note(self, "gives up")
+            return False
+        if full and self.storage.refused:
+            self.swarm.note(self, "disk full")
+            return True
+        self.swarm.failed(self, error)
+        return False
+
+    def die(self, *, dark: bool, orderly: bool = False) -> None:
+        """The process is gone at once."""
+        if not self.alive:
+            return
+        self.alive = False
+        if not orderly:
+            self.swarm.note(self, "dies", "dark" if dark else "killed")
+        assert self.network is not None
+        assert self._scope is not None
+        self.network.close(dark=dark)
+        self.storage.die(dark=dark)
+        self._scope.cancel()
+
+    def _job(self) -> float:
+        return self.write_seconds * self.swarm.chance.uniform(0.5, 1.5)
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether all that a dying process raised is its own end."""
+    return all(isinstance(leaf, trio.Cancelled) for leaf in _leaves(error))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

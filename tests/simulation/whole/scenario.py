@@ -1,0 +1,242 @@
+"""One seed, one run of whole processes: what swarm, which faults, and what has to come of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import hashlib
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from ..faults import Family, Schedule
+from ..invariants import Violation
+from ..scenario import LEASE_SECONDS, RECOVERY_ROUNDS, lacking
+from . import loop
+from .faults import Faults, draw_schedule
+from .liars import LIES, liar_network
+from .swarm import WholeSwarm
+
+RECOVERY_SECONDS = 240.0
+"""After the last fault everybody is on one chain, a member and contributing within this time. Longer
+than in the fast simulation: whoever was lost is called again after half a minute at the latest, and
+asked again after that."""
+_GOODBYE_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a seed stands for."""
+
+    seed: int
+    family: Family
+    members: int
+    rounds: int
+    """How many rounds are to be decided at least."""
+    model: str
+    liars: tuple[tuple[int, tuple[str, ...]], ...]
+    schedule: Schedule
+    overlap: bool = False
+
+
+@dataclass
+class Failure:
+    """A violation, and the run that led to it."""
+
+    scenario: Scenario
+    invariant: str
+    text: str
+    trace: list[str] = field(default_factory=list)
+
+    @property
+    def command(self) -> str:
+        """What repeats the run."""
+        scenario = self.scenario
+        return (
+            f"python benchmarks/simulate_whole.py --seeds {scenario.seed}:{scenario.seed + 1} "
+            f"--faults {scenario.family}"
+        )
+
+
+@dataclass
+class Outcome:
+    """What a run measured."""
+
+    failure: Failure | None
+    rounds: int
+    digest: str
+    """Of everything that happened, with its time."""
+    decided: str
+    """Of the records that were decided, node by node."""
+    seconds: float
+    """Virtual time."""
+    starts: int
+    """Of processes."""
+    forks: int
+
+
+def draw_scenario(seed: int, family: Family) -> Scenario:
+    """What `seed` stands for."""
+    chance = random.Random(f"whole {seed} {family}")
+    lying = family == "liars" or (family == "all" and chance.random() < 0.35)
+    count = chance.choice((4, 4, 5, 7)) if lying else chance.choice((1, 2, 2, 3, 3, 4, 4, 5))
+    liars: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    if lying:
+        number = 2 if count == 7 and chance.random() < 0.4 else 1
+        liars = tuple(
+            (index, tuple(sorted(chance.sample(LIES, chance.randrange(1, 4)))))
+            for index in sorted(chance.sample(range(1, count), number))
+        )
+    model = "byzantine" if liars or chance.random() < 0.6 else "crash"
+    schedule = draw_schedule(family, count, len(liars), chance)
+    overlap = chance.random() < 0.15
+    return Scenario(seed, family, count, 6, model, liars, schedule, overlap)
+
+
+def run_seed(seed: int, family: Family) -> Outcome:
+    """Run a seed. Never raises for what the node does wrong: it is in the outcome."""
+    return run(draw_scenario(seed, family))
+
+
+def run(scenario: Scenario) -> Outcome:
+    """Run a scenario."""
+    found: list[Outcome] = []
+
+    async def main() -> None:
+        with _folder() as base:
+            swarm = WholeSwarm(
+                scenario.seed,
+                base,
+                fault_model=scenario.model,
+                start_members=scenario.members,
+                lease_min_seconds=LEASE_SECONDS,
+                collect_max_seconds=20.0,
+                overlap=scenario.overlap,
+            )
+            failure = None
+            try:
+                await swarm.run(lambda nursery: _play(swarm, scenario, nursery))
+            except Violation as violation:
+                failure = Failure(scenario, violation.invariant, str(violation))
+                failure.trace = swarm.trace.shortened(violation.concerned)
+            found.append(_outcome(swarm, failure))
+
+    loop.run(scenario.seed, main)
+    return found[0]
+
+
+def shrink(failure: Failure) -> Failure:
+    """The same failure with as few faults and lies as suffice for it."""
+    best, changed = failure, True
+    while changed:
+        changed = False
+        for smaller in _smaller(best.scenario):
+            again = run(smaller).failure
+            if again is not None and again.invariant == best.invariant:
+                best, changed = again, True
+                break
+    return best
+
+
+def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+    actions = scenario.schedule.actions
+    for place in range(len(actions)):
+        fewer = dataclasses.replace(
+            scenario.schedule, actions=actions[:place] + actions[place + 1 :]
+        )
+        yield dataclasses.replace(scenario, schedule=fewer)
+    for place, (index, lies) in enumerate(scenario.liars):
+        for lie in lies:
+            kept = (index, tuple(other for other in lies if other != lie))
+            liars = (*scenario.liars[:place], kept, *scenario.liars[place + 1 :])
+            yield dataclasses.replace(scenario, liars=liars)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Where the disks are: in memory, if the system has such a place."""
+    memory = Path("/dev/shm")
+    place = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="distro-whole-", dir=place) as name:
+        yield Path(name).resolve()
+
+
+async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) -> None:
+    watch = swarm.watch
+    watch.liars = {index for index, _ in scenario.liars}
+    watch.forks_explained = scenario.schedule.cut_off
+    for index, lies in scenario.liars:
+        swarm.network_of[index] = liar_network(swarm, index, frozenset(lies))
+    faults = Faults(swarm, scenario.schedule, nursery)
+    for index in range(scenario.members):
+        faults.start(index, 0.2 * index)
+    await trio.sleep_until(max(scenario.schedule.end, 5.0) + 1.0)
+    faults.end()
+    rounds = [m.member.round for m in _honest(swarm) if m.member is not None]
+    target = max(RECOVERY_ROUNDS + max(rounds, default=0), scenario.rounds)
+    deadline = trio.current_time() + RECOVERY_SECONDS
+    while (problem := _lacking(swarm, faults, target)) is not None:
+        if trio.current_time() > deadline:
+            text = f"after {RECOVERY_SECONDS:g} s {problem[1]}: {swarm.describe()}"
+            raise Violation(problem[0], text)
+        await trio.sleep(0.5)
+    for machine in _honest(swarm):
+        watch.check_memory(machine)  # type: ignore[arg-type]
+    await _end(swarm)
+
+
+def _honest(swarm: WholeSwarm) -> list:
+    return [m for m in swarm.alive if m.index not in swarm.watch.liars]
+
+
+def _lacking(swarm: WholeSwarm, faults: Faults, target: int) -> tuple[str, str] | None:
+    absent = [m.index for m in swarm.nodes if not m.alive and m.index not in swarm.watch.liars]
+    if absent or faults.down:
+        return "progress", f"nodes {sorted({*absent, *faults.down})} are not there"
+    if any(m.member is None for m in _honest(swarm)):
+        return "progress", "somebody is still joining"
+    return lacking(swarm, target)  # type: ignore[arg-type]
+
+
+async def _end(swarm: WholeSwarm) -> None:
+    """One leaves politely, the others are ended; nothing of them stays behind."""
+    honest = _honest(swarm)
+    leaver = honest[-1]
+    leaver.stay.leave()
+    with trio.move_on_after(_GOODBYE_SECONDS):
+        while leaver.alive:  # noqa: ASYNC110 - a process that has ended sets no event
+            await trio.sleep(0.2)
+    if leaver.alive:
+        raise Violation("goodbye", f"node {leaver.index} does not leave", leaver.index)
+    for machine in swarm.alive:
+        machine.die(dark=False)
+    await trio.sleep(5.0)
+    for machine in swarm.nodes:
+        machine.member = machine.stay = machine.network = None
+    # What holds on to its files in a circle is let go with the circle.
+    gc.collect()
+    for machine in swarm.nodes:
+        held = swarm.disks.open_files(machine.index)
+        if held:
+            raise Violation("handles", f"node {machine.index} left files open: {held}")
+
+
+def _outcome(swarm: WholeSwarm, failure: Failure | None) -> Outcome:
+    decided = hashlib.blake2b("\n".join(swarm.decided).encode(), digest_size=16).hexdigest()
+    rounds = {line.split()[1] for line in swarm.decided}
+    rebases = sum(event.what == "rebases" for event in swarm.trace.events)
+    return Outcome(
+        failure=failure,
+        rounds=len(rounds),
+        digest=swarm.trace.digest,
+        decided=decided,
+        seconds=trio.current_time(),
+        starts=sum(machine.starts for machine in swarm.nodes),
+        forks=rebases,
+    )

@@ -1,0 +1,239 @@
+"""A trainer without torch, in the process: toy arithmetic on real parameters, with the real codec.
+
+A gradient is drawn from the peer, the round and a count of its own; the update is a real body, and the
+step adds up signs at positions. Snapshots, momentum and their files are as a real trainer's: chunks in
+the blob store, a file that is replaced whole.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import trio
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.node.storage.atomic_write import write_atomically
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.client import Applied, SnapshotResult, Trained
+from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
+from distro_node.protocol.codec.update import decode_update, encode_update, update_layout
+from distro_node.protocol.wire.blobs import BlobList
+from distro_node.protocol.wire.manifest import (
+    DataSpec,
+    Manifest,
+    OptimizerSpec,
+    ParameterSpec,
+    ShardSpec,
+    SwarmId,
+    decode_manifest,
+)
+
+from ..keys import identity
+from ..toy import toy_manifest
+
+SHAPE = (64, 64)
+_TOKENS = 100
+
+
+def toy_swarm(**changes: Any) -> tuple[Manifest, list[bytes], int]:
+    """A manifest, all blobs that it names, and the fingerprint of its initial parameters."""
+    changes.setdefault("sequences", 16)
+    samples = changes.pop("samples", 150)
+    text = bytes(number % 251 for number in range(_TOKENS * samples + 1))
+    shard = BlobList("shard", len(text), (content_id(text),)).encode()
+    short = text[: _TOKENS * 4 + 1]
+    heldout = BlobList("shard", len(short), (content_id(short),)).encode()
+    tokenizer = b"{}"
+    parameters = np.zeros(SHAPE, "<f4").tobytes()
+    initial = BlobList("snapshot", len(parameters), (content_id(parameters),)).encode()
+    manifest = toy_manifest(
+        parameters=(ParameterSpec(name="weight", shape=SHAPE),),
+        optimizer=OptimizerSpec(chunk=16, top_k=8),
+        initial=content_id(initial),
+        data=DataSpec(
+            sequence_length=_TOKENS,
+            token_bytes=1,
+            vocabulary=256,
+            shards=(ShardSpec(blob=content_id(shard), tokens=len(text)),),
+            heldout=ShardSpec(blob=content_id(heldout), tokens=len(short)),
+            tokenizer=content_id(tokenizer),
+        ),
+        founder=identity(0).peer,
+        **changes,
+    )
+    blobs = [manifest.encode(), text, shard, short, heldout, tokenizer, parameters, initial]
+    return manifest, blobs, fingerprint_of(parameters)
+
+
+def fingerprint_of(parameters: bytes) -> int:
+    """What stands for the parameters in records."""
+    return int.from_bytes(content_id(parameters)[:8], "big")
+
+
+class Workshop:
+    """Where the trainers of one node come from: what is left of them when one has died, and how fast
+    they are."""
+
+    def __init__(self, peer: PeerId, seed: int) -> None:
+        self.peer = peer
+        self.seconds = 1.0
+        """Of a gradient."""
+        self.made: set[ContentId] = set()
+        """All updates ever made here."""
+        self.rubbish: set[ContentId] = set()
+        """Those of a liar that are none."""
+        self.lies = False
+        self.deaths = 0
+        """So many more calls will not be outlived."""
+        self.chance = random.Random(f"trainer {seed} {peer.hex()}")
+        self.trainer: Toy | None = None
+
+    @asynccontextmanager
+    async def start(self, spec: Any) -> AsyncIterator[Any]:
+        """In the place of `open_trainer`."""
+        await trio.sleep(0.2)
+        manifest = decode_manifest(spec.manifest, SwarmId(content_id(spec.manifest)))
+        self.trainer = Toy(self, manifest, BlobStore(spec.blobs))
+        try:
+            yield self.trainer
+        finally:
+            self.trainer = None
+
+
+class Toy:
+    """A trainer at work, in the place of a `TrainerClient`."""
+
+    device = "toy"
+
+    def __init__(self, workshop: Workshop, manifest: Manifest, store: BlobStore) -> None:
+        self._workshop = workshop
+        self._store = store
+        self._layout = update_layout(
+            manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k
+        )
+        self._parameters = np.zeros(manifest.elements, "<f4")
+        self._count = 0
+        # Gradients as numbers: their sum so far, what is still at home, what is under way by round, and
+        # what has counted.
+        self._computed = self._momentum = self._counted = 0
+        self._sent: dict[int, int] = {}
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every gradient is in the momentum, under way, or counted."""
+        return self._computed == self._momentum + sum(self._sent.values()) + self._counted
+
+    async def load(self, chunks: Sequence[ContentId]) -> int:
+        await self._take(0.05)
+        found = [self._store.get(chunk) for chunk in chunks]
+        data = b"".join(part for part in found if part is not None)
+        if None in found or len(data) != self._parameters.nbytes:
+            raise TrainerFailed("bad_snapshot", "the snapshot does not fit")
+        self._parameters = np.frombuffer(data, "<f4").copy()
+        # What is under way can no longer be refunded.
+        self._computed -= sum(self._sent.values())
+        self._sent = {}
+        return fingerprint_of(data)
+
+    async def train(self, round: int, samples: Sequence[int]) -> Trained:
+        seconds = self._workshop.seconds
+        await self._take(seconds)
+        self._count += 1
+        name = content_id(
+            b"%s %d %d %d" % (self._workshop.peer, round, self._momentum, self._count)
+        )
+        chance = np.random.default_rng(int.from_bytes(name[:8], "big"))
+        positions, signs = [], []
+        for tensor in self._layout.tensors:
+            shape = (tensor.blocks, tensor.elements)
+            order = np.argsort(chance.random(shape), axis=1)[:, : tensor.top_k]
+            positions.append(np.sort(order, axis=1).astype(np.int32))
+            signs.append(np.where(chance.random(order.shape) < 0.5, -1, 1).astype(np.int8))
+        body = encode_update(self._layout, positions, signs)
+        if self._workshop.lies:
+            body = bytes([body[0] ^ 1]) + body[1:]
+            self._workshop.rubbish.add(content_id(body))
+        gradient = name[8] + 1
+        self._computed += gradient
+        self._momentum += gradient + self._sent.pop(round, 0)
+        self._sent[round], self._momentum = self._momentum, 0
+        self._workshop.made.add(content_id(body))
+        tokens = 100 * len(samples)
+        return Trained(
+            body, 2.0 if tokens else 0.0, tokens, self._layout.coefficients, seconds, 0.0
+        )
+
+    async def apply(
+        self, round: int, updates: Sequence[bytes], learning_rate: float, own_counted: bool
+    ) -> Applied:
+        await self._take(0.05)
+        votes = np.zeros(self._parameters.size, np.int32)
+        for body in updates:
+            update, start = decode_update(self._layout, body), 0
+            for tensor, places, signs in zip(
+                self._layout.tensors, update.positions, update.signs, strict=True
+            ):
+                offsets = np.arange(tensor.blocks)[:, None] * tensor.elements
+                np.add.at(votes, (start + offsets + places).ravel(), signs.ravel())
+                start += tensor.blocks * tensor.elements
+        self._parameters -= np.float32(learning_rate) * np.sign(votes).astype(np.float32)
+        for old in [number for number in self._sent if number <= round]:
+            amount = self._sent.pop(old)
+            if own_counted and old == round:
+                self._counted += amount
+            else:
+                self._momentum += amount
+        return Applied(fingerprint_of(self._parameters.tobytes()), 0.05, 0)
+
+    async def snapshot(self) -> SnapshotResult:
+        await self._take(0.05)
+        data = self._parameters.tobytes()
+        listed = BlobList("snapshot", len(data), (self._put(data),))
+        return SnapshotResult(listed.encode(), len(data))
+
+    async def evaluate(self, sequences: int) -> float:
+        await self._take(0.1)
+        return 2.0
+
+    async def save_momentum(self, path: Path) -> None:
+        await self._take(0.02)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        state = [self._momentum, self._count, [*map(list, self._sent.items())]]
+        try:
+            write_atomically(path, json.dumps(state).encode())
+        except OSError as error:
+            raise TrainerFailed("disk_full", str(error)) from None
+
+    async def load_momentum(self, path: Path) -> bool:
+        await self._take(0.02)
+        try:
+            # A disk in memory.
+            momentum, count, sent = json.loads(path.read_bytes())  # noqa: ASYNC240
+        except (OSError, ValueError):
+            return False
+        # What was under way when it was saved may have counted since; a real trainer says so, too.
+        self._momentum, self._count = momentum + sum(amount for _, amount in sent), count
+        self._computed = self._momentum + self._counted + sum(self._sent.values())
+        return True
+
+    async def memory(self) -> dict[str, int]:
+        await trio.lowlevel.checkpoint()
+        return {"process_bytes": 0, "device_bytes": 0}
+
+    def _put(self, data: bytes) -> ContentId:
+        try:
+            return self._store.put(data)
+        except OSError as error:
+            raise TrainerFailed("disk_full", str(error)) from None
+
+    async def _take(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        if self._workshop.deaths:
+            self._workshop.deaths -= 1
+            raise TrainerDied("the trainer was ended by signal 9")

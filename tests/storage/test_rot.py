@@ -1,0 +1,266 @@
+"""Fifty bytes that a disk has changed, one after the other, in each kind of file that a node has.
+
+Whatever byte it is: the node reads what is sound, says that something was lost, takes no changed byte
+for the truth, and can write the file anew. What it fetches again brings it back to where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distro_node.crypto.hashing import ContentId
+from distro_node.crypto.identity import Identity, peer_text
+from distro_node.crypto.keystore import KeystoreError, create_identity, load_identity
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.joining import _manifest_at_hand
+from distro_node.node.network.discovery.peers_file import PeersFile
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import DataDir, SwarmDir
+from distro_node.node.storage.final_file import read_final, write_final
+from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.node.trainer.momentum import load_momentum, save_momentum
+from distro_node.protocol.wire.checkpoint import Checkpoint
+from distro_node.protocol.wire.introductions import PeerRecord, open_record, seal_record
+from distro_node.protocol.wire.messages import NO_BLOCK
+from simulation.chain import Chain
+from trainer.support import make_session
+
+pytestmark = pytest.mark.slow
+
+FLIPS = 50
+ROUNDS = 6
+CHAIN = Chain(3)
+while CHAIN.round < ROUNDS:
+    CHAIN.grow()
+WORDS = [CHAIN.envelope(0, "vote", CHAIN.ballot(NO_BLOCK, slot=n + 1)).encode() for n in range(5)]
+SNAPSHOTS = [LocalSnapshot(2, "ab" * 32, 100), LocalSnapshot(4, "cd" * 32, 100, whole=False)]
+
+Said = Callable[[], bool]
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Said:
+    """Whether anything was said since the last time."""
+    caplog.set_level(logging.WARNING)
+
+    def said() -> bool:
+        found = any(record.levelno >= logging.WARNING for record in caplog.records)
+        caplog.clear()
+        return found
+
+    return said
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> SwarmDir:
+    directory = DataDir(tmp_path).swarm(CHAIN.manifest.swarm)
+    directory.root.mkdir(parents=True)
+    return directory
+
+
+def flips(path: Path, kind: str) -> Any:
+    """Leave the file with one byte changed, fifty times; yields what it was and is."""
+    sound = path.read_bytes()
+    chance = random.Random(kind)
+    for _ in range(FLIPS):
+        changed = bytearray(sound)
+        changed[chance.randrange(len(sound))] ^= chance.randrange(1, 256)
+        path.write_bytes(changed)
+        yield sound, bytes(changed)
+
+
+def filled(directory: SwarmDir) -> SwarmStore:
+    store = SwarmStore(directory, CHAIN.manifest)
+    for round_ in range(ROUNDS):
+        store.keep(CHAIN.ledger.raw(round_))
+    for word in WORDS:
+        store.sign(word)
+    store.keep_snapshots(SNAPSHOTS)
+    store.write()
+    return store
+
+
+def test_the_ledger(directory: SwarmDir, said: Said) -> None:
+    filled(directory)
+    for sound, _ in flips(directory.ledger, "ledger"):
+        store = SwarmStore(directory, CHAIN.manifest)
+        ledger = store.load_ledger()
+        assert len(ledger) < ROUNDS
+        assert said()
+        assert [ledger.raw(r) for r in range(len(ledger))] == [
+            CHAIN.ledger.raw(r) for r in range(len(ledger))
+        ]
+        # What the others have still is fetched again.
+        for round_ in range(len(ledger), ROUNDS):
+            store.keep(CHAIN.ledger.raw(round_))
+        store.write()
+        assert directory.ledger.read_bytes() == sound
+        assert len(SwarmStore(directory, CHAIN.manifest).load_ledger()) == ROUNDS
+        assert not said()
+
+
+def test_what_was_signed(directory: SwarmDir, said: Said) -> None:
+    filled(directory)
+    for _ in flips(directory.votes, "votes"):
+        store = SwarmStore(directory, CHAIN.manifest)
+        words = [each.encode() for each in store.signed()]
+        assert len(words) < len(WORDS)
+        assert set(words) < set(WORDS)
+        assert said()
+        store.sign(WORDS[-1])
+        store.write()
+        assert WORDS[-1] in [
+            each.encode() for each in SwarmStore(directory, CHAIN.manifest).signed()
+        ]
+        said()
+
+
+def test_the_list_of_snapshots(directory: SwarmDir, said: Said) -> None:
+    store = filled(directory)
+    for _ in flips(directory.root / "snapshots.json", "snapshots"):
+        store = SwarmStore(directory, CHAIN.manifest)
+        found = store.snapshots()
+        # A changed blank says the same.
+        assert found == [] or found == SNAPSHOTS
+        assert said() == (found == [])
+        store.keep_snapshots(SNAPSHOTS)
+        store.write()
+        assert SwarmStore(directory, CHAIN.manifest).snapshots() == SNAPSHOTS
+
+
+def test_blobs(tmp_path: Path, said: Said) -> None:
+    store = BlobStore(tmp_path)
+    blob = random.Random(1).randbytes(5000)
+    cid = store.put(blob)
+    for _ in flips(store.path(cid), "blob"):
+        assert store.get(cid) is None
+        assert said()
+        assert not store.has(cid)
+        assert store.put(blob) == cid
+        assert store.get(cid) == blob
+
+
+def test_the_manifest_in_either_of_its_places(
+    directory: SwarmDir, tmp_path: Path, said: Said
+) -> None:
+    swarm, data = CHAIN.manifest.swarm, CHAIN.manifest.encode()
+    store = BlobStore(tmp_path / "blobs")
+    directory.manifest.write_bytes(data)
+    for _ in flips(directory.manifest, "manifest"):
+        store.remove(ContentId(swarm))
+        assert _manifest_at_hand(store, directory, swarm) is None
+        assert said()
+        store.put(data)
+        assert _manifest_at_hand(store, directory, swarm) == data
+    directory.manifest.write_bytes(data)
+    for _ in flips(store.path(ContentId(swarm)), "manifest's blob"):
+        assert _manifest_at_hand(store, directory, swarm) == data
+        assert said()
+        assert store.get(ContentId(swarm)) == data
+
+
+def test_the_momentum(tmp_path: Path, said: Said) -> None:
+    torch.set_num_threads(1)
+    session = make_session(tmp_path / "blobs")
+    session.train(1, [0])
+    session.optimizer.forget_all()
+    table, path = session.manifest.parameters, tmp_path / "momentum"
+    save_momentum(session.optimizer, table, path)
+    assert load_momentum(session.optimizer, table, path)
+    before = [tensor.clone() for tensor in session.optimizer.momentum]
+    # In the header, which says what is where, as often as in the numbers behind it.
+    head = 8 + int.from_bytes(path.read_bytes()[:8], "little")
+    sound, chance = path.read_bytes(), random.Random("momentum")
+    for number in range(2 * FLIPS):
+        changed = bytearray(sound)
+        place = chance.randrange(head) if number % 2 else chance.randrange(head, len(sound))
+        changed[place] ^= chance.randrange(1, 256)
+        path.write_bytes(changed)
+        loaded = load_momentum(session.optimizer, table, path)
+        assert said() == (not loaded)
+        # In the header a blank may have changed: nothing else.
+        assert not loaded or place < head
+        for tensor, was in zip(session.optimizer.momentum, before, strict=True):
+            assert torch.equal(tensor, was)
+
+
+def test_remembered_peers(tmp_path: Path, said: Said) -> None:
+    swarm = CHAIN.manifest.swarm
+    records: list[PeerRecord] = [a_record(number) for number in range(4)]
+    path = tmp_path / "peers.json"
+    PeersFile(path, swarm).save(records)
+    sealed = [record.sealed for record in records]
+    for _ in flips(path, "peers"):
+        found = [record.sealed for record in PeersFile(path, swarm).load()]
+        assert set(found) <= set(sealed)
+        assert said() or found == sealed
+
+
+def a_record(number: int) -> PeerRecord:
+    who = Identity.from_seed(bytes([number + 1]) * 32)
+    address = f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_text(who.peer)}"
+    sealed = seal_record(who, CHAIN.manifest.swarm, [address], number)
+    return open_record(sealed, CHAIN.manifest.swarm)
+
+
+def test_the_history(directory: SwarmDir) -> None:
+    """A convenience: a line that is none is passed over, and plots lack a point."""
+    telemetry = Telemetry(CHAIN.manifest.founder, Metrics(version="1"))
+    telemetry.keep_history(directory.history)
+    for round_ in range(ROUNDS):
+        telemetry.applied(CHAIN.ledger[round_].record, 3, 9, 0.1, float(round_))
+    for _ in flips(directory.history, "history"):
+        again = Telemetry(CHAIN.manifest.founder, Metrics(version="1"))
+        again.keep_history(directory.history)
+        for round_ in range(ROUNDS):
+            again.applied(CHAIN.ledger[round_].record, 3, 9, 0.1, float(round_))
+        assert directory.history.read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"round": 1e999, "fingerprint": "9"}', b'{"round": "\xff"}', b"[" * 9999]
+)
+def test_a_history_with_numbers_that_are_none(directory: SwarmDir, line: bytes) -> None:
+    directory.history.write_bytes(line + b"\n")
+    Telemetry(CHAIN.manifest.founder, Metrics(version="1")).keep_history(directory.history)
+
+
+def test_what_is_final(tmp_path: Path) -> None:
+    """A node that does not know any more what is final asks somebody whom its owner trusts."""
+    path, checkpoint = tmp_path / "final", Checkpoint(5, CHAIN.ledger[5].record.id)
+    write_final(path, checkpoint)
+    for _ in flips(path, "final"):
+        found: Checkpoint | ExitCode | None
+        try:
+            found = read_final(path)
+        except UserError as refused:
+            found = refused.code
+        assert found in (checkpoint, ExitCode.FINAL)
+
+
+def test_the_key(tmp_path: Path) -> None:
+    """It cannot be fetched again: the node says so, and never becomes somebody else without a word."""
+    path = tmp_path / "identity.key"
+    identity = create_identity(path, None)
+    for _ in flips(path, "key"):
+        with pytest.raises(KeystoreError, match=r"identity\.key") as refused:
+            load_identity(path, None)
+        assert "backup" in refused.value.remedy or "version" in refused.value.remedy
+    assert identity.peer
+
+
+def test_the_lock_file(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    with data.lock():
+        pass
+    for _ in flips(data.lock_file, "lock"):
+        with data.lock():
+            pass

@@ -1,0 +1,218 @@
+"""An export opens in transformers as it is, and its texts end where the tokenizer says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.export import export
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.tokenizer_settings import (
+    TokenizerSettings,
+    decode_settings,
+    read_settings,
+)
+from distro_node.node.trainer.writing import write_text
+from distro_node.protocol.wire.structure import StructureError
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+END = "<|endoftext|>"
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}{% endfor %}"
+)
+
+
+def bpe(*special: str) -> Tokenizer:
+    """A tokenizer of one's own: 256 bytes behind its special tokens, which come first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=256 + len(special) + 1,
+        special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["once upon a time"], trainer)
+    return tokenizer
+
+
+def session_with(
+    root: Path,
+    tokenizer: Tokenizer,
+    settings: TokenizerSettings | None = None,
+    **model: Any,
+) -> TrainingSession:
+    vocabulary = tokenizer.get_vocab_size()
+    config = TINY_LLAMA | {"vocab_size": vocabulary, "tie_word_embeddings": False} | model
+    manifest, chunks = make_manifest(root, config)
+    store = BlobStore(root)
+    data = dataclasses.replace(
+        manifest.data,
+        tokenizer=store.put(tokenizer.to_str().encode()),
+        tokenizer_settings=None if settings is None else store.put(settings.encode()),
+    )
+    session = TrainingSession(dataclasses.replace(manifest, data=data), store, CPU)
+    session.load(chunks)
+    return session
+
+
+def always_says(session: TrainingSession, token: int | None) -> None:
+    """Whatever comes in, the model's likeliest token is this one."""
+    assert token is not None
+    named = dict(session.model.named_parameters())
+    with torch.no_grad():
+        named["lm_head.weight"].zero_()
+        named["lm_head.weight"][token] = 1.0
+        # A head of ones and a state of ones: no input moves it.
+        named["model.norm.weight"].fill_(1.0)
+        for name, parameter in named.items():
+            if "embed" in name:
+                parameter.fill_(1.0)
+            elif "o_proj" in name or "down_proj" in name:
+                parameter.zero_()
+
+
+@pytest.mark.parametrize("named", ["usual", "settings", "model"])
+def test_a_text_ends_at_the_end_token_of_ones_own_tokenizer(tmp_path: Path, named: str) -> None:
+    """Llama's own end token is number 2, which is a quotation mark or so in any other tokenizer."""
+    spelled = END if named == "usual" else "<fin>"
+    tokenizer = bpe("<a>", "<b>", "<c>", spelled)
+    end = tokenizer.token_to_id(spelled)
+    assert end == 3
+    settings = TokenizerSettings(eos_token=spelled) if named == "settings" else None
+    said = {"eos_token_id": end} if named == "model" else {}
+    session = session_with(tmp_path / "blobs", tokenizer, settings, **said)
+    always_says(session, end)
+    before = session.model.config.eos_token_id
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    assert session.model.config.eos_token_id == before
+
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((tmp_path / "out" / name).read_text())["eos_token_id"] == end
+    opened = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (opened.eos_token, opened.eos_token_id) == (spelled, end)
+    assert opened.pad_token_id is not None
+    # transformers' own types of what it returns do not fit its `generate`.
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    batch = opened(["once", "once upon a time"], return_tensors="pt", padding=True)
+    assert batch["attention_mask"].sum() < batch["attention_mask"].numel()
+    text = model.generate(**opened("once", return_tensors="pt"), max_new_tokens=20)
+    assert text[0].tolist()[-1] == end
+    assert len(text[0]) == len(opened("once")["input_ids"]) + 1
+    # And the command's own writing stops there, too.
+    store = BlobStore(tmp_path / "blobs")
+    assert list(write_text(session, store, "once", 0, 0.0, 20)) == []
+
+
+def test_a_text_does_not_end_at_llamas_end_token(tmp_path: Path) -> None:
+    tokenizer = bpe("<a>", "<b>", "<c>", END)
+    session = session_with(tmp_path / "blobs", tokenizer)
+    word = tokenizer.token_to_id("a")
+    always_says(session, word)
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    opened = AutoTokenizer.from_pretrained(tmp_path / "out")
+    # transformers' own types of what it returns do not fit its `generate`.
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    asked = opened("once", return_tensors="pt")
+    text = model.generate(**asked, max_new_tokens=12)
+    assert opened.decode(text[0][asked["input_ids"].shape[1] :]) == "a" * 12
+
+
+def test_a_tokenizer_without_an_end_token_names_none(tmp_path: Path) -> None:
+    session = make_session(tmp_path / "blobs")
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text()).get("eos_token_id") is None
+    opened = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert opened.eos_token is None
+    assert opened.pad_token_id == 0
+
+
+def test_a_chat_template_is_kept(tmp_path: Path) -> None:
+    settings = TokenizerSettings(eos_token=END, bos_token="<a>", chat_template=TEMPLATE)
+    session = session_with(tmp_path / "blobs", bpe("<a>", END), settings, eos_token_id=[1, 0])
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    opened = AutoTokenizer.from_pretrained(tmp_path / "out")
+    said = [{"role": "user", "content": "hello"}]
+    assert opened.apply_chat_template(said, tokenize=False) == "user: hello"
+    assert (opened.bos_token, opened.eos_token) == ("<a>", END)
+    # Those that end turns and texts differently keep both.
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token_id"] == [1, 0]
+    # And it can be a swarm's beginning.
+    assert read_settings(tmp_path / "out") == dataclasses.replace(settings, pad_token=END)
+
+
+@pytest.mark.parametrize(
+    ("blob", "words"),
+    [
+        (b"{", "JSON"),
+        (b'{"eos_token": 5}', "eos_token"),
+        (b'{"eos_token": "<nowhere>"}', "no token '<nowhere>'"),
+        (b'{"auto_map": "x"}', "auto_map"),
+    ],
+)
+def test_settings_that_cannot_be_meant(tmp_path: Path, blob: bytes, words: str) -> None:
+    session = session_with(tmp_path, bpe(END))
+    store = BlobStore(tmp_path)
+    data = dataclasses.replace(session.manifest.data, tokenizer_settings=store.put(blob))
+    session.manifest = dataclasses.replace(session.manifest, data=data)
+    with pytest.raises(TrainerFailed, match=words) as caught:
+        export(session, store, tmp_path / "out")
+    assert caught.value.kind == "bad_data"
+
+
+def test_settings_are_one_spelling() -> None:
+    settings = TokenizerSettings(eos_token="</s>", chat_template="{{ x }}\n")
+    assert decode_settings(settings.encode()) == settings
+    with pytest.raises(StructureError):
+        decode_settings(b"[" * 100_000)
+
+
+class TestWriting:
+    def test_it_writes_what_the_model_says_character_by_character(self, tmp_path: Path) -> None:
+        tokenizer = bpe(END)
+        session = session_with(tmp_path, tokenizer)
+        store = BlobStore(tmp_path)
+        always_says(session, tokenizer.token_to_id("a"))
+        assert list(write_text(session, store, "once", 0, 0.0, 5)) == ["a"] * 5
+        # No further than the model's longest context.
+        long = "x" * 60
+        used = len(tokenizer.encode(long).ids)
+        assert len(list(write_text(session, store, long, 0, 0.0, 1000))) == 64 - used
+        with pytest.raises(TrainerFailed, match="64 tokens"):
+            write_text(session, store, "x" * 64, 0, 0.0, 5)
+        # Nothing begins like a text in training: behind the end of another one.
+        assert list(write_text(session, store, "", 0, 0.0, 2)) == ["a", "a"]
+
+    def test_a_seed_writes_the_same_again(self, tmp_path: Path) -> None:
+        session = make_session(tmp_path)
+        store = BlobStore(tmp_path)
+        first, again, other = (
+            "".join(write_text(session, store, "swarm ", seed, 1.0, 30)) for seed in (1, 1, 2)
+        )
+        assert first == again
+        assert first != other
+
+    def test_a_cache_changes_nothing(self, tmp_path: Path) -> None:
+        """The likeliest token each time is that of the whole text computed anew."""
+        session = make_session(tmp_path)
+        store = BlobStore(tmp_path)
+        written = "".join(write_text(session, store, "round ", 0, 0.0, 8))
+        definition = store.get(session.manifest.data.tokenizer)
+        assert definition is not None
+        tokenizer = Tokenizer.from_buffer(definition)
+        ids = tokenizer.encode("round ").ids
+        begun = len(ids)
+        for _ in range(8):
+            with torch.no_grad():
+                logits = session.model(input_ids=torch.tensor([ids])).logits
+            ids.append(int(logits[0, -1].argmax()))
+        assert tokenizer.decode(ids[begun:]) == written
