@@ -16,6 +16,7 @@ from typing import Protocol
 import trio
 
 from ..crypto.identity import PeerId, short_peer
+from ..protocol.chain.asking import Asking
 from ..protocol.chain.catching_up import CatchingUp
 from ..protocol.chain.comparing import Blame, Comparison, Rests
 from ..protocol.chain.ledger import Ledger
@@ -28,7 +29,6 @@ from ..protocol.chain.sync import (
     answer_to,
     compose_response,
     decode_request,
-    likely_first,
     read_answer,
 )
 from ..protocol.member.member import Member
@@ -104,14 +104,12 @@ async def ask_peer(network: Network, manifest: Manifest, question: Question) -> 
 async def ask_any(
     network: Network, manifest: Manifest, round: int, preferred: Callable[[], set[PeerId]]
 ) -> tuple[PeerId, Answer] | None:
-    """The answer of a random connected peer, one of `preferred` if there is any."""
+    """The answer of a random connected peer, one of `preferred` if there is any, and whose it is."""
     connected = list(network.connected())
     random.shuffle(connected)
-    for peer in likely_first(connected, preferred()):
-        answer = await ask_peer(network, manifest, Question(peer, round))
-        if answer is not None:
-            return peer, answer
-    return None
+    asking = Asking(connected, preferred(), round)
+    await _carry_out(network, manifest, asking, trio.lowlevel.checkpoint)
+    return asking.found
 
 
 async def catch_up(

@@ -27,6 +27,7 @@ from ...crypto.identity import PeerId
 from ..wire.errors import ProtocolError
 from ..wire.membership import most_liars
 from ..wire.messages import Decided, RecordId
+from .asking import DAWDLE_SECONDS
 from .certificates import check_signatures
 from .comparing import PATIENCE_SECONDS, Blame
 from .ledger import Ledger
@@ -35,9 +36,6 @@ from .sync import Answer, Question
 ENOUGH = 5
 """Peers whose word on the chain's height is asked for. Who is behind is no liar, but should not be the
 only one that a newcomer believes."""
-
-DAWDLE_SECONDS = 3.0
-"""Who takes longer than that to say it is not waited for, if others have answered."""
 
 # Behind by more than a node's ordinary delay.
 _STALE_ROUNDS = 8

@@ -114,11 +114,6 @@ def answer_to(
     return height, ids, rounds, messages(request.round) if wanted else []
 
 
-def likely_first(peers: Sequence[PeerId], members: set[PeerId]) -> list[PeerId]:
-    """Whom to ask what was missed, in this order, of `peers` in random order: members know more."""
-    return sorted(peers, key=lambda peer: peer not in members)
-
-
 def decode_request(data: bytes) -> SyncRequest:
     """Raises `ProtocolError`."""
     return decode(SyncRequest, data, max_bytes=MAX_SYNC_REQUEST_BYTES)

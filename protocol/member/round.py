@@ -145,7 +145,7 @@ class Round:
         self._fetched: set[ContentId] = set()
         # Who was last heard to work on this very round, and when; on the next, after which record.
         self._company: dict[PeerId, float] = {}
-        self._ahead: dict[PeerId, tuple[RecordId, float]] = {}
+        self._ahead: dict[PeerId, tuple[RecordId | None, float]] = {}
 
     def step(self, standing: Standing, now: float) -> Step:
         """The next thing that the rules and the clock ask for; an empty step if there is none."""
@@ -206,7 +206,8 @@ class Round:
         return []
 
     def meet(self, sender: PeerId, message: Message, now: float) -> None:
-        """Somebody spoke: note whether it stands where this member does, or just behind its record."""
+        """Somebody spoke: note whether it stands where this member does, or has gone on, and from which
+        record, if that is known: what is said further ahead names later ones only."""
         ahead, parent = round_of(message) - self.number, parent_of(message)
         if isinstance(message, JoinRequest):
             # Whoever asks to be admitted works on no round.
@@ -216,6 +217,9 @@ class Round:
         elif ahead == 1 and parent is not None:
             self._company.pop(sender, None)
             self._ahead[sender] = parent, now
+        elif ahead > 1:
+            base, _ = self._ahead.get(sender, (None, now))
+            self._ahead[sender] = base, now
 
     def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
         """Whether this member follows a decision.

@@ -60,3 +60,18 @@ def test_those_who_went_on_speak_for_the_record_that_they_went_on_from(followed:
         said = Announcement(doubt.member.round + 1, base, update, 1, 1, 0.0, 0)
         doubt.member.handle(Heard(doubt.chain.envelope(peer, "announcement", said)), LEASE)
     doubt.check(followed=followed)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen going on", "first heard later"])
+def test_those_who_are_several_rounds_further_are_company_too(seen: bool) -> None:
+    """Who is kept back, by a liar's slow answers, hears nothing of the round after its own any more."""
+    doubt = Doubt()
+    elsewhere = RecordId(content_id(b"what the others have decided"))
+    for further, second in [(1, 0.0), (2, LEASE), (3, LEASE + 1)][0 if seen else 1 :]:
+        for peer in doubt.others:
+            update, round_ = content_id(bytes([further])), doubt.member.round + further
+            parent = elsewhere if further == 1 else RecordId(content_id(bytes([further])))
+            said = Announcement(round_, parent, update, 1, 1, 0.0, 0)
+            envelope = doubt.chain.envelope(peer, "announcement", said)
+            doubt.member.handle(Heard(envelope), second)
+    doubt.check(followed=False)

@@ -8,14 +8,16 @@ that must not be.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.asking import Asking
 from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Comparison
-from distro_node.protocol.chain.sync import Answer, Question, answer_to, likely_first
+from distro_node.protocol.chain.sync import Answer, Question, answer_to
 from distro_node.protocol.member.effects import FetchUpdate
 from distro_node.protocol.member.inputs import Connected, Disconnected, Recalled
 from distro_node.protocol.wire.checkpoint import Checkpoint
@@ -35,6 +37,13 @@ __all__ = ["Disk", "Node", "Swarm", "identity", "peers", "toy_manifest"]
 
 # How long after a crash the others' connections break; the kernel tells at once.
 _RESET_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class _Known(Answer):
+    """An answer whose messages were never encoded."""
+
+    spoken: Sequence[Envelope] = field(default=(), repr=False)
 
 
 class Swarm:
@@ -176,9 +185,19 @@ class Swarm:
         """Ask a random peer for what was missed, the next one if it does not answer."""
         others = [node for node in self.alive if node is not asker and self._connected(asker, node)]
         self.random.shuffle(others)
-        by_peer = {node.peer: node for node in others}
-        order = likely_first(list(by_peer), set(asker.member.members))
-        self._ask(asker, round_, [by_peer[peer] for peer in order])
+        asking = Asking([node.peer for node in others], set(asker.member.members), round_)
+
+        def done() -> None:
+            asker.answered()
+            if asking.found is not None:
+                _, answer = asking.found
+                assert isinstance(answer, _Known)  # nodes answer nothing else
+                for entry in answer.at_hand:
+                    asker.deliver_decided(entry)
+                for envelope in answer.spoken:
+                    asker.deliver(envelope)
+
+        self._carry_out(asker, asking, asking.questions, done)
 
     def recall(self, asker: Node, round_: int) -> None:
         """Ask all other members what they know of a round, and report when all have answered."""
@@ -356,42 +375,7 @@ class Swarm:
                 if one is not other and self._connected(one, other):
                     one.tell(Connected(other.peer))
 
-    def _ask(self, asker: Node, round_: int, others: list[Node]) -> None:
-        if not asker.alive or not others:
-            asker.answered()
-            return
-        other = others.pop(0)
-        if not other.alive or not self._connected(asker, other):
-            self.clock.after(BROKEN_SECONDS, self._ask, asker, round_, others)
-            return
-        if self.network.fails():
-            self.clock.after(1.0, self._ask, asker, round_, others)
-            return
-        delay = self.network.latency(asker.index, other.index)
-        self.clock.after(delay, self._answer, asker, other, asker.member.round, others)
-
-    def _answer(self, asker: Node, other: Node, round_: int, others: list[Node]) -> None:
-        if not other.alive or other.frozen:
-            self.clock.after(BROKEN_SECONDS, self._ask, asker, round_, others)
-            return
-        if other.starting:
-            self._ask(asker, round_, others)
-            return
-        known, size, envelopes = self._knows(other, asker, Question(other.peer, round_))
-
-        def arrive() -> None:
-            asker.answered()
-            for entry in known.at_hand:
-                asker.deliver_decided(entry)
-            for envelope in envelopes:
-                asker.deliver(envelope)
-
-        when = self.network.transfer(other.index, asker.index, size, self.now)
-        self.clock.at(when + other.dawdles(), arrive)
-
-    def _knows(
-        self, other: Node, asker: Node, question: Question
-    ) -> tuple[Answer, int, list[Envelope]]:
+    def _knows(self, other: Node, asker: Node, question: Question) -> tuple[Answer, int]:
         """What a node answers another, and what its answer comes to."""
         ledger, request = other.offers(asker), question.request(self.manifest.swarm)
         height, ids, rounds, envelopes = answer_to(request, ledger, other.member.messages)
@@ -399,12 +383,13 @@ class Swarm:
         size = sum(200 * (len(e.record.updates) + len(e.certificate.ballots)) for e in entries)
         size += sum(140 + len(envelope.body) for envelope in envelopes) + 32 * len(ids)
         self.network.other_bytes += size
-        return other.twists(Answer(height, ids, size=size, at_hand=entries)), size, envelopes
+        known = _Known(height, ids, size=size, at_hand=entries, spoken=envelopes)
+        return other.twists(known), size
 
     def _carry_out(
         self,
         asker: Node,
-        machine: Comparison | CatchingUp,
+        machine: Asking | Comparison | CatchingUp,
         questions: Callable[[float], list[Question]],
         done: Callable[[], None],
         after: Callable[[], None] = lambda: None,
@@ -459,7 +444,7 @@ class Swarm:
                 # It does not speak the protocol yet.
                 take(question.peer, None)
                 return
-            known, size, _ = self._knows(other, asker, question)
+            known, size = self._knows(other, asker, question)
             when = self.network.transfer(other.index, asker.index, size, self.now)
             self.clock.at(when + other.dawdles(), take, question.peer, known)
 
