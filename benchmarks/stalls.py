@@ -45,7 +45,6 @@ from distro_node.node.sync import catch_up
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.stalls import StallMeter, spare_what_stays
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.node.trainer import trainer_supervisor
 from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
 from distro_node.node.updates import RECENT_UPDATES
 from distro_node.protocol.chain.ledger import Ledger
@@ -123,7 +122,7 @@ class World:
             parameters=(ParameterSpec(name="weight", shape=(rows, _ROW)),),
         )
         self.store = BlobStore(root / "blobs")
-        self.chain.snapshot = lambda round_: SnapshotEntry(  # type: ignore[method-assign]
+        self.chain.snapshot = lambda round_: SnapshotEntry(
             round_, content_id(self.state(round_).encode()), 4 * self.chain.manifest.elements
         )
         self.me = identity(0)
@@ -137,6 +136,7 @@ class World:
         self.to_trainer, self._made = trio.open_memory_channel[bytes](10)
         self.applied: list[int] = []
         self.nursery: Any = None
+        self.device = "none"
         self._root = root
         for _ in range(rounds):
             self.chain.grow()
@@ -182,6 +182,7 @@ class World:
             momentum=self._root / "momentum",
             telemetry=self.telemetry,
             evaluate_every=1000,
+            start=self.open_trainer,
         )
 
     def bodies(self) -> list[bytes]:
@@ -240,6 +241,10 @@ class World:
         pass
 
     # In the place of the trainer
+
+    @asynccontextmanager
+    async def open_trainer(self, spec: object) -> AsyncIterator[Any]:
+        yield self
 
     async def load(self, chunks: object) -> int:
         return FINGERPRINT
@@ -308,12 +313,6 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
     spare_what_stays()
     runner, chain = world.runner, world.chain
 
-    @asynccontextmanager
-    async def trainer(_: object) -> AsyncIterator[Any]:
-        world.device = "none"  # type: ignore[attr-defined]
-        yield world
-
-    trainer_supervisor.open_trainer = trainer  # type: ignore[assignment]
     if options.slow_disk:
         quick = os.fsync
 
@@ -387,10 +386,11 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
             ledger = Ledger(chain.manifest)
             newcomer = SwarmStore(SwarmDir(root / "newcomer"), chain.manifest)
             await catch_up(
-                world,  # type: ignore[arg-type]
+                world,  # type: ignore[arg-type]  # in the place of the network
                 chain.manifest,
                 ledger,
                 keep=newcomer.keep,
+                keep_instead=newcomer.keep_instead,
                 written=newcomer.written,
                 report=lambda done, total: None,
             )
