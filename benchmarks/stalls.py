@@ -45,6 +45,7 @@ from distro_node.node.sync import catch_up
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.stalls import StallMeter, spare_what_stays
 from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.node.trainer.client import TrainerSpec
 from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
 from distro_node.node.updates import RECENT_UPDATES
 from distro_node.protocol.chain.ledger import Ledger
@@ -182,8 +183,13 @@ class World:
             momentum=self._root / "momentum",
             telemetry=self.telemetry,
             evaluate_every=1000,
-            start=self.open_trainer,
+            start=self.trainer,
         )
+
+    @asynccontextmanager
+    async def trainer(self, _: TrainerSpec) -> AsyncIterator[Any]:
+        """Stands in for the trainer process."""
+        yield self
 
     def bodies(self) -> list[bytes]:
         """A sound update for each member."""
@@ -241,10 +247,6 @@ class World:
         pass
 
     # In the place of the trainer
-
-    @asynccontextmanager
-    async def open_trainer(self, spec: object) -> AsyncIterator[Any]:
-        yield self
 
     async def load(self, chunks: object) -> int:
         return FINGERPRINT
