@@ -112,7 +112,7 @@ def ask_honestly(wire: Any) -> None:
 async def _echoes(address: str, seconds: float, wire: Any) -> list[float]:
     waits: list[float] = []
     async with open_network(LOOPBACK, Identity.generate()) as network:
-        await network.connect(address, timeout=5)
+        await network.connect(address, timeout=60)
         wire.send("ready")
         await trio.to_thread.run_sync(wire.recv)
         end = time.monotonic() + seconds

@@ -228,7 +228,7 @@ async def credits(me: Attacker, peer: Hostile) -> None:
 async def places(me: Attacker, peer: Hostile) -> None:
     """Places at the relay, asked for again and again."""
     await me.begin()
-    while me.at_it:
+    while me.at_it and _node(peer) in peer.network.connected():
         with suppress(Exception):
             await peer.network.circuits.reserve(_node(peer))
         await trio.lowlevel.checkpoint()
@@ -247,7 +247,7 @@ async def introductions(me: Attacker, peer: Hostile) -> None:
 
 async def _ask_without_end(me: Attacker, peer: Hostile, protocol: str, request: bytes) -> None:
     await me.begin()
-    while me.at_it:
+    while me.at_it and _node(peer) in peer.network.connected():
         with suppress(RequestError):
             await peer.network.request(
                 _node(peer), protocol, request, max_response=1 << 20, timeout=5
