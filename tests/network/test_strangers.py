@@ -244,7 +244,10 @@ async def test_rounds_go_on_under(attack: Any, tmp_path: Path) -> None:
         nursery.start_soon(victim.serve, tmp_path, there)
 
         async def hear() -> Any:
-            return await trio.to_thread.run_sync(here.recv, abandon_on_cancel=True)
+            return await trio.to_thread.run_sync(
+                here.recv,
+                abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
+            )
 
         async def ask() -> victim.Figures:
             here.send("figures")

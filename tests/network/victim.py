@@ -115,7 +115,10 @@ async def serve(root: Path, wire: Any) -> None:
         port = int(page.url.rpartition(":")[2].partition("/")[0])
         wire.send(Target(network.addresses[0], port, manifest.swarm))
         while True:
-            await trio.to_thread.run_sync(wire.recv, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(
+                wire.recv,
+                abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
+            )
             sent, received = network.wire_bytes()
             round_ = telemetry.status().round or 0
             wire.send(Figures(time.monotonic(), sent, received, round_, _size(root)))
