@@ -62,6 +62,9 @@ from network.support import ECHO, LOOPBACK
 from network.victim import PAST, Target
 from simulation.keys import identity
 
+# Private here: `_host`, `_write_frame`: an attacker signs with its own keys whatever it likes, and writes
+# frames that no honest one would.
+
 # Attackers that connect at a time: they share one core, and the node gives a handshake six seconds.
 _AT_ONCE = 8
 # Messages that all attackers together sign before they begin: what they say must not wait for their own
