@@ -62,8 +62,8 @@ from network.support import ECHO, LOOPBACK
 from network.victim import PAST, Target
 from simulation.keys import identity
 
-# Private here: `_host`, `_write_frame`: an attacker signs with its own keys whatever it likes, and writes
-# frames that no honest one would.
+# Private here: `_host`, `_write_frame`: an attacker signs whatever it likes with its own keys, and
+# writes frames that no honest one would.
 
 # Attackers that connect at a time: they share one core, and the node gives a handshake six seconds.
 _AT_ONCE = 8
