@@ -11,7 +11,7 @@ import base64
 import binascii
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 import trio
@@ -359,6 +359,7 @@ class Stay:
             final_round=None if member is None else _final_round(member),
             members=None if member is None else _members(member, self._network.connected()),
             awaited=() if member is None else _awaited(member),
+            apart=() if self._work is None else _texts(self._work.runner.apart()),
         )
 
     async def _update_metrics(self) -> None:
@@ -415,6 +416,10 @@ def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus
             )
         )
     return tuple(rows)
+
+
+def _texts(peers: Iterable[PeerId]) -> tuple[str, ...]:
+    return tuple(sorted(map(peer_text, peers)))
 
 
 def _awaited(member: Member) -> tuple[Awaited, ...]:
