@@ -9,12 +9,11 @@ an author's old words would silence it.
 
 from __future__ import annotations
 
-from ...protocol.wire.bounded import Bounded
+from ...protocol.wire.allowance import Allowance, Budgets
 
 # An author says 40 a second at most, and ten where a lone member is fast: a minute of those may come
 # at once.
-_PER_SECOND = 80.0
-_AT_ONCE = 1024.0
+_ALLOWANCE = Allowance(at_once=1024.0, per_second=80.0)
 # Members, and whoever asks to become one.
 _MAX_AUTHORS = 4096
 
@@ -23,20 +22,12 @@ class Authors:
     """The budgets of all authors. Times are on any steady clock."""
 
     def __init__(self) -> None:
-        # What is left, as of when.
-        self._left: Bounded[bytes, tuple[float, float]] = Bounded(_MAX_AUTHORS)
+        self._budgets: Budgets[bytes] = Budgets(_MAX_AUTHORS)
 
     def admits(self, author: bytes, now: float) -> bool:
         """Count a message; whether it is to be listened to."""
-        left = self._balance(author, now)
-        admitted = left >= 1.0
-        self._left[author] = (left - 1.0 if admitted else left), now
-        return admitted
+        return self._budgets.take(author, _ALLOWANCE, now)
 
     def hears(self, author: bytes, now: float) -> bool:
         """Whether one more would be listened to."""
-        return self._balance(author, now) >= 1.0
-
-    def _balance(self, author: bytes, now: float) -> float:
-        left, then = self._left.get(author, (_AT_ONCE, now))
-        return min(_AT_ONCE, left + (now - then) * _PER_SECOND)
+        return self._budgets.balance(author, _ALLOWANCE, now) >= 1.0

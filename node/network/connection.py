@@ -17,6 +17,7 @@ from libp2p.stream_muxer.yamux.yamux import (
     YamuxStream,
 )
 
+from ...protocol.wire.allowance import Allowance
 from .patience import Patience
 from .scopes import shielded
 from .short_cuts import NoiseWire
@@ -34,8 +35,7 @@ MAX_UNREAD_PER_CONNECTION = 8 << 20
 # encryption: pings, credit, data for streams that are over. Those that carry something pay for
 # themselves; of the others a peer may send as many as a busy connection needs.
 _BYTES_PER_FRAME = 512
-_FRAMES_PER_SECOND = 200.0
-_FRAMES_AT_ONCE = 1000.0
+_FRAMES = Allowance(at_once=1000.0, per_second=200.0)
 # Below this a stream is not worth counting all of them.
 _LITTLE_UNREAD = 1 << 14
 
@@ -51,7 +51,7 @@ class GuardedConnection:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self._wire = NoiseWire(inner)
-        self._frames = Patience(_FRAMES_PER_SECOND, _FRAMES_AT_ONCE)
+        self._frames = Patience(_FRAMES)
         self.sent = 0
         """Bytes handed to the connection, before encryption."""
         self.received = 0

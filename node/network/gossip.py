@@ -21,9 +21,11 @@ from libp2p.peer.id import ID
 from libp2p.tools.anyio_service import background_trio_service
 
 from ...crypto.identity import PeerId
+from ...protocol.wire.allowance import Allowance
 from .addresses import peer_of
 from .authors import Authors
 from .gossip_router import Router
+from .patience import Patience
 from .pubsub import CarefulPubsub
 from .traffic import Traffic
 
@@ -35,8 +37,7 @@ MAX_MESSAGE_BYTES = 256 << 10
 # A lone member of a fast swarm says ten things a second; were they held up, newcomers would follow a
 # past that its disk has forgotten. The library drops what exceeds ten a second of one forwarder only
 # with its spam protection, which is off, and its queues are longer here (`guards`).
-_PER_SECOND = 40.0
-_BURST = 40.0
+_PUBLISHED = Allowance(at_once=40.0, per_second=40.0)
 # Several rounds of a swarm of hundreds; at 256 KiB each still bounded to what a node can hold.
 _BUFFERED_MESSAGES = 1024
 _PROTOCOL = TProtocol("/meshsub/1.1.0")
@@ -59,7 +60,7 @@ class Gossip:
         self._traffic = traffic
         self._refused = refused
         self._rejected = rejected
-        self._paces: dict[str, _Pace] = {}
+        self._paces: dict[str, Patience] = {}
         self.router = Router(
             protocols=[_PROTOCOL],
             degree=6,
@@ -109,7 +110,11 @@ class Gossip:
         """
         if len(data) > MAX_MESSAGE_BYTES:
             raise ValueError(f"a message has at most {MAX_MESSAGE_BYTES} bytes, not {len(data)}")
-        await self._paces.setdefault(topic, _Pace()).wait()
+        if topic not in self._paces:
+            self._paces[topic] = Patience(_PUBLISHED)
+        await self._paces[topic].spend()
+        # Those that need not wait take turns with everything else.
+        await trio.lowlevel.checkpoint()
         try:
             await self.pubsub.publish(topic, data)
         except Exception:
@@ -204,22 +209,3 @@ class _Mailbox:
 
     async def aclose(self) -> None:
         self._send.close()
-
-
-class _Pace:
-    """A token bucket; whoever comes first goes first."""
-
-    def __init__(self) -> None:
-        self._lock = trio.Lock()
-        self._tokens = _BURST
-        self._then = trio.current_time()
-
-    async def wait(self) -> None:
-        async with self._lock:
-            now = trio.current_time()
-            self._tokens = min(_BURST, self._tokens + (now - self._then) * _PER_SECOND)
-            self._then = now
-            if self._tokens < 1.0:
-                await trio.sleep((1.0 - self._tokens) / _PER_SECOND)
-                self._tokens, self._then = 1.0, trio.current_time()
-            self._tokens -= 1.0

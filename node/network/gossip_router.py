@@ -20,6 +20,8 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.rpc_queue import PriorityQueue
 from libp2p.pubsub.utils import safe_bytes_from_hex
 
+from ...protocol.wire.allowance import Allowance, Budgets
+
 log = logging.getLogger(__name__)
 
 # Of one kind in one message: a peer has one thing to say about each topic, and we have a topic or two.
@@ -32,8 +34,9 @@ _MAX_IDS = 1024
 _MAX_BACK_OFF_SECONDS = 3600
 # What a peer may have sent again, because it says it has missed it or is new: several rounds of a large
 # swarm at once, and then no more than a fifth of a home's upload.
-_ANSWER_BYTES = 2 << 20
-_ANSWER_BYTES_PER_SECOND = 256 << 10
+_ANSWER_BYTES = Allowance(at_once=2 << 20, per_second=256 << 10)
+# More than there are peers at a time.
+_MAX_ANSWERED = 4096
 # Waiting to be sent to one peer: the votes of a swarm of hundreds come all at once. Of bursts of 100
 # messages 32 % arrive over two hops with the library's 32, all of them with this.
 MAX_QUEUED_MESSAGES = 512
@@ -46,8 +49,7 @@ class Router(GossipSub):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # By peer: how many bytes it may still have again, as of when.
-        self._answers: dict[ID, tuple[float, float]] = {}
+        self._answers: Budgets[ID] = Budgets(_MAX_ANSWERED)
 
     async def handle_rpc(self, rpc: rpc_pb2.RPC, sender_peer_id: ID) -> None:
         """Do what a control message says, as far as it is reasonable."""
@@ -90,9 +92,6 @@ class Router(GossipSub):
                 del self.back_off[topic][peer]
             if not self.back_off[topic]:
                 del self.back_off[topic]
-        full = trio.current_time() - _ANSWER_BYTES / _ANSWER_BYTES_PER_SECOND
-        for peer in [peer for peer, (_, then) in self._answers.items() if then <= full]:
-            del self._answers[peer]
         return super().mesh_heartbeat()
 
     def _add_back_off(
@@ -133,13 +132,7 @@ class Router(GossipSub):
         return message.ByteSize() if message is not None else 0
 
     def _may_answer(self, peer: ID, size: int) -> bool:
-        now = trio.current_time()
-        left, then = self._answers.get(peer, (float(_ANSWER_BYTES), now))
-        left = min(_ANSWER_BYTES, left + (now - then) * _ANSWER_BYTES_PER_SECOND)
-        if size > left:
-            return False
-        self._answers[peer] = (left - size, now)
-        return True
+        return self._answers.take(peer, _ANSWER_BYTES, trio.current_time(), size)
 
 
 class SendQueue(PriorityQueue):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from ...crypto.identity import PeerId
+from ...protocol.wire.allowance import Allowance, Budgets
 from ...protocol.wire.bounded import Bounded
 
 
@@ -36,22 +37,14 @@ class Word:
     scope: Scope
 
 
-@dataclass(frozen=True)
-class _Allowance:
-    """So many calls in vain at once, and so many more a second."""
-
-    at_once: float
-    per_second: float
-
-
-# An answer names up to 64 peers with up to 8 addresses each. An honest one is about peers that were
-# there two minutes ago, and few of them have more than three addresses.
-_TELLER = _Allowance(256.0, 1.0)
+# Calls in vain. An answer names up to 64 peers with up to 8 addresses each. An honest one is about
+# peers that were there two minutes ago, and few of them have more than three addresses.
+_TELLER = Allowance(256.0, 1.0)
 # A house with a dozen members that all went at once; a third party that has nothing to do with us gets
 # six calls a minute after that, from however many liars.
-_TARGET = _Allowance(16.0, 0.1)
+_TARGET = Allowance(16.0, 0.1)
 # A swarm on one machine, or in one house: hundreds of members at one address.
-_NEAR_TARGET = _Allowance(64.0, 4.0)
+_NEAR_TARGET = Allowance(64.0, 4.0)
 _MAX_ENTRIES = 4096
 
 
@@ -59,8 +52,8 @@ class Hearsay:
     """The budgets of one node. Times are on any steady clock."""
 
     def __init__(self) -> None:
-        # By teller or target: what is left, as of when.
-        self._left: Bounded[Hashable, tuple[float, float]] = Bounded(_MAX_ENTRIES)
+        # By teller or target.
+        self._budgets: Budgets[Hashable] = Budgets(_MAX_ENTRIES)
         # How near the peers are, or were when they were last connected.
         self._scopes: Bounded[PeerId, Scope] = Bounded(_MAX_ENTRIES)
 
@@ -79,21 +72,16 @@ class Hearsay:
         if scope < word.scope:
             return "an address of a nearby network, told by somebody who is not there"
         charged = _charged(word, host, scope)
-        if any(self._balance(key, allowance, now) < 1.0 for key, allowance in charged):
+        if any(self._budgets.balance(key, allowance, now) < 1.0 for key, allowance in charged):
             return "too many calls in vain on such a word"
         for key, allowance in charged:
-            self._left[key] = (self._balance(key, allowance, now) - 1.0, now)
+            self._budgets.take(key, allowance, now)
         return None
 
     def refund(self, word: Word, host: str, now: float) -> None:
         """The call found its peer."""
         for key, allowance in _charged(word, host, scope_of(host)):
-            balance = self._balance(key, allowance, now) + 1.0
-            self._left[key] = (min(balance, allowance.at_once), now)
-
-    def _balance(self, key: Hashable, allowance: _Allowance, now: float) -> float:
-        left, then = self._left.get(key, (allowance.at_once, now))
-        return min(allowance.at_once, left + (now - then) * allowance.per_second)
+            self._budgets.give(key, allowance, now)
 
 
 def scope_of(host: str) -> Scope:
@@ -106,7 +94,7 @@ def scope_of(host: str) -> Scope:
     return Scope.WORLD if address.is_global else Scope.HOUSE
 
 
-def _charged(word: Word, host: str, scope: Scope) -> list[tuple[Hashable, _Allowance]]:
+def _charged(word: Word, host: str, scope: Scope) -> list[tuple[Hashable, Allowance]]:
     target = _TARGET if scope is Scope.WORLD else _NEAR_TARGET
     return [(word.teller, _TELLER), (place_of(host), target)]
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import trio
 
+from ...protocol.wire.allowance import Allowance
+
 
 class Patience:
-    """A bucket of turns; whoever has used them up waits, and keeps nobody else waiting."""
+    """A bucket of turns; whoever has used them up waits, and whoever comes first goes first."""
 
-    def __init__(self, per_second: float, at_once: float) -> None:
-        self._per_second = per_second
-        self._at_once = at_once
-        self._left = at_once
+    def __init__(self, allowance: Allowance) -> None:
+        self._allowance = allowance
+        self._left = allowance.at_once
         self._then = trio.current_time()
 
     def earn(self, turns: float) -> None:
         """Add turns."""
-        self._left = min(self._at_once, self._left + turns)
+        self._left = min(self._allowance.at_once, self._left + turns)
 
     async def spend(self, turns: float = 1.0) -> None:
         """Take turns; returns when there are enough."""
         now = trio.current_time()
-        self.earn((now - self._then) * self._per_second)
+        self._left = self._allowance.grown(self._left, now - self._then) - turns
         self._then = now
-        self._left -= turns
         if self._left < 0.0:
-            await trio.sleep(-self._left / self._per_second)
+            await trio.sleep(-self._left / self._allowance.per_second)

@@ -11,6 +11,7 @@ from libp2p.host.basic_host import BasicHost
 from libp2p.peer.id import ID
 from libp2p.pubsub.pubsub import Pubsub
 
+from ...protocol.wire.allowance import Allowance
 from .authors import Authors
 from .gossip_router import Router
 from .patience import Patience
@@ -27,8 +28,7 @@ _MAX_TOPICS_PER_PEER = 16
 # A message takes two reads, and costs the processor the same whatever is in it: those that carry as much
 # as a vote pay for themselves, and of the others a peer may send this many.
 _BYTES_PER_READ = 128
-_READS_PER_SECOND = 100.0
-_READS_AT_ONCE = 1000.0
+_READS = Allowance(at_once=1000.0, per_second=100.0)
 # In one message: each starts three tasks in the library.
 _MAX_SUBSCRIPTIONS = 32
 
@@ -146,7 +146,7 @@ class _CountingStream:
     def __init__(self, inner: Any, traffic: Traffic) -> None:
         self._inner = inner
         self._traffic = traffic
-        self._patience = Patience(_READS_PER_SECOND, _READS_AT_ONCE)
+        self._patience = Patience(_READS)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

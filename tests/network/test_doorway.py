@@ -15,6 +15,7 @@ from distro_node.node.network import network as network_module
 from distro_node.node.network.doorway import Doorway, choose_to_leave
 from distro_node.node.network.network import open_network
 from distro_node.node.network.patience import Patience
+from distro_node.protocol.wire.allowance import Allowance
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FORMAT
 from network.hostile import hostile
@@ -84,7 +85,7 @@ async def test_newcomers_get_in_although_the_house_is_full(
 
 
 async def test_who_uses_up_its_turns_waits(autojump_clock: trio.testing.MockClock) -> None:
-    patience = Patience(10.0, 100.0)
+    patience = Patience(Allowance(at_once=100.0, per_second=10.0))
     begun = trio.current_time()
     for _ in range(300):
         await patience.spend()

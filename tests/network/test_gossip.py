@@ -15,6 +15,8 @@ from distro_node.node.network import gossip
 from distro_node.node.network.addresses import id_of
 from distro_node.node.network.gossip import MAX_MESSAGE_BYTES, Receiver
 from distro_node.node.network.network import Network
+from distro_node.node.network.patience import Patience
+from distro_node.protocol.wire.allowance import Allowance
 from libp2p.pubsub.pb import rpc_pb2
 from network.support import PATIENCE_SECONDS, networks, until
 from trio.testing import MockClock
@@ -193,12 +195,12 @@ async def test_sequence_numbers_do_not_repeat_after_a_restart() -> None:
 
 
 async def test_publishing_is_paced(autojump_clock: MockClock) -> None:
-    pace = gossip._Pace()
+    pace = Patience(Allowance(at_once=40.0, per_second=40.0))
     start = trio.current_time()
     times = []
 
     async def take() -> None:
-        await pace.wait()
+        await pace.spend()
         times.append(trio.current_time() - start)
 
     async with trio.open_nursery() as nursery:

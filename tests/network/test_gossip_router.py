@@ -10,6 +10,7 @@ import trio
 from distro_node.node.network import authors
 from distro_node.node.network.gossip_router import MAX_QUEUED_BYTES, MAX_QUEUED_MESSAGES, SendQueue
 from distro_node.node.network.network import Network
+from distro_node.protocol.wire.allowance import Allowance
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.peer.envelope import seal_record
 from libp2p.peer.id import ID
@@ -217,8 +218,7 @@ async def test_who_says_too_much_is_heard_at_the_pace_of_others(
 ) -> None:
     """As it was: whatever one author said was verified and passed on by everybody to everybody."""
     said, most, judged, verified = 300, 40, 0, 0
-    monkeypatch.setattr(authors, "_AT_ONCE", float(most))
-    monkeypatch.setattr(authors, "_PER_SECOND", 0.0)
+    monkeypatch.setattr(authors, "_ALLOWANCE", Allowance(at_once=most, per_second=0.0))
 
     def judge(sender: Any, data: bytes) -> None:
         nonlocal judged
@@ -260,8 +260,7 @@ async def test_nobody_is_silenced_by_who_repeats_its_old_words(
 ) -> None:
     """Whoever kept what an author said hours ago can send it again, faster than the author may speak."""
     said, most = 60, 40
-    monkeypatch.setattr(authors, "_AT_ONCE", float(most))
-    monkeypatch.setattr(authors, "_PER_SECOND", 0.0)
+    monkeypatch.setattr(authors, "_ALLOWANCE", Allowance(at_once=most, per_second=0.0))
     old, fresh = 0, said.to_bytes(2, "big")
 
     def judge(sender: Any, data: bytes) -> str | None:

@@ -17,6 +17,7 @@ from distro_node.node.network.discovery.introductions import PROTOCOL, Introduce
 from distro_node.node.network.errors import DialError
 from distro_node.node.network.hearsay import Hearsay, Scope, Word, scope_of
 from distro_node.node.network.network import open_network
+from distro_node.protocol.wire.allowance import Allowance
 from distro_node.protocol.wire.introductions import (
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
@@ -28,7 +29,7 @@ from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity, networks, star, until
 
 # Private here: `_swarm`, `_connections`: faults of libp2p that a test can't cause from outside.
-# Private here: `_left`, `_tried`: that a table is bounded, and when hundreds of calls are done, shows
+# Private here: `_budgets`, `_tried`: that a table is bounded, and when hundreds of calls are done, shows
 # nowhere else.
 
 SWARM = SwarmId(bytes(range(32)))
@@ -104,7 +105,7 @@ def test_a_crowd_of_tellers_does_not_fill_the_memory() -> None:
     for number in range(20_000):
         word = Word(PeerId(number.to_bytes(32, "big")), Scope.WORLD)
         assert told.refusal(word, f"8.{number >> 8 & 255}.{number & 255}.1", 0.0) is None
-    assert len(told._left) <= 4096
+    assert len(told._budgets) <= 4096
 
 
 async def test_on_one_machine_everybody_is_near_at_whatever_address() -> None:
@@ -214,7 +215,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_liar_on_this_machine_spends_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
-    small = hearsay._Allowance(40.0, 0.0)
+    small = Allowance(at_once=40.0, per_second=0.0)
     monkeypatch.setattr(hearsay, "_TELLER", small)
     async with third_party() as (victim, port), liar(port) as address:
         async with introduced(address) as introducer:
