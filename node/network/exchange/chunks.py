@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import trio
@@ -138,27 +139,23 @@ class ChunkFetcher:
         return not download.missing
 
 
+@dataclass(eq=False)
 class _Download:
     """One blob list on its way."""
 
-    def __init__(
-        self,
-        chunks: ChunkFetcher,
-        blob: ContentId,
-        blobs: BlobList,
-        providers: Callable[[], Sequence[PeerId]],
-        progress: Callable[[int, int], None],
-        waiting: Waiting,
-        wanted: Wanted,
-    ) -> None:
-        self._network, self._store, self._fetcher = chunks.network, chunks.store, chunks.fetcher
-        self._blob = blob
-        self._count = len(blobs.chunks)
-        self._providers = providers
-        self._progress, self._waiting = progress, waiting
-        self._wanted = wanted
+    chunks: ChunkFetcher
+    blob: ContentId
+    blobs: BlobList
+    providers: Callable[[], Sequence[PeerId]]
+    progress: Callable[[int, int], None]
+    waiting: Waiting
+    wanted: Wanted
+
+    def __post_init__(self) -> None:
+        self._network, self._store = self.chunks.network, self.chunks.store
+        self._count = len(self.blobs.chunks)
         # By number; the same bytes may come twice in a list.
-        self.missing = {chunk: number for number, chunk in enumerate(blobs.chunks)}
+        self.missing = {chunk: number for number, chunk in enumerate(self.blobs.chunks)}
         self._total = len(self.missing)
         self._holdings: dict[PeerId, list[bool]] = {}
         self._counts = [0] * self._count
@@ -195,21 +192,21 @@ class _Download:
                 new = not self._store.has(chunk)
                 if new and self._begun is None:
                     self._begun = trio.current_time()
-                data = await self._fetcher.fetch(
+                data = await self.chunks.fetcher.fetch(
                     chunk,
                     max_bytes=CHUNK_BYTES,
                     providers=lambda chunk=chunk: self._holders(chunk),
                     timeout=_TIMEOUT_SECONDS,
-                    wanted=self._wanted,
+                    wanted=self.wanted,
                 )
                 self._fetched += len(data) * new
                 del data, self.missing[chunk]
-                self._progress(self._total - len(self.missing), self._total)
+                self.progress(self._total - len(self.missing), self._total)
             except FetchFailed as failure:
-                if not self._wanted():
+                if not self.wanted():
                     everything.cancel()
                     return
-                self._waiting(failure)
+                self.waiting(failure)
                 self._queue.insert(0, chunk)
                 await trio.sleep(_PAUSE_SECONDS)
             except OSError as error:
@@ -237,7 +234,7 @@ class _Download:
             while True:
                 now = trio.current_time()
                 connected = self._network.connected()
-                for peer in self._providers():
+                for peer in self.providers():
                     complete = all(self._holdings.get(peer, [False]))
                     due = now - asked.get(peer, float("-inf")) >= _ASK_SECONDS
                     if peer in connected and due and not complete:
@@ -247,7 +244,7 @@ class _Download:
                 await trio.sleep(_PAUSE_SECONDS)
 
     async def _ask(self, peer: PeerId) -> None:
-        has = await ask_holdings(self._network, peer, self._blob, self._count)
+        has = await ask_holdings(self._network, peer, self.blob, self._count)
         if has is None:
             # It may have everything, and be older than the question.
             return
@@ -260,7 +257,7 @@ class _Download:
     def _holders(self, chunk: ContentId) -> list[PeerId]:
         """Those who have a chunk, or of whom nothing is known; everybody if that is nobody."""
         number = self.missing.get(chunk, 0)
-        everybody = list(self._providers())
+        everybody = list(self.providers())
         lacking = {peer for peer, held in self._holdings.items() if not held[number]}
         return [peer for peer in everybody if peer not in lacking] or everybody
 
