@@ -29,7 +29,7 @@ from .blocks import inverse_transform_rows, stripes, whole_basis
 from .errors import TrainerFailed
 
 Basis = Callable[[int, torch.dtype, torch.device], torch.Tensor]
-"""Side, float type, device → the matrix of the transform: row = frequency, column = place."""
+"""Side, float type, device → the matrix of the transform: row = frequency, column = position."""
 
 
 @torch.no_grad()
@@ -58,17 +58,17 @@ def apply_step(
         )
         own = slice(done, done + tensor.coefficients)
         done = own.stop
-        places = _places(positions_UC[:, own], tensor)
-        weights = signs_UC[:, own].to(torch.float32).view(places.shape)
+        offsets = _offsets(positions_UC[:, own], tensor)
+        weights = signs_UC[:, own].to(torch.float32).view(offsets.shape)
         target = parameter.detach()
         dense = target.contiguous()
         for stripe in stripes(tensor, dense.device):
             rows = dense.view(tensor.rows, tensor.columns)[stripe.rows]
-            votes = torch.zeros_like(rows)
-            here = places[:, stripe.blocks] - stripe.rows.start * tensor.columns
+            sign_sums = torch.zeros_like(rows)
+            here = offsets[:, stripe.blocks] - stripe.rows.start * tensor.columns
             # Whole numbers of at most the member count: float32 adds them exactly in any order.
-            votes.view(-1).index_add_(0, here.view(-1), weights[:, stripe.blocks].reshape(-1))
-            direction = inverse_signs(votes, tensor, in_float32=in_float32, basis=basis)
+            sign_sums.view(-1).index_add_(0, here.view(-1), weights[:, stripe.blocks].reshape(-1))
+            direction = inverse_signs(sign_sums, tensor, in_float32=in_float32, basis=basis)
             if decay != 1.0:
                 rows.mul_(decay)
             rows.sub_(direction, alpha=learning_rate)
@@ -77,19 +77,23 @@ def apply_step(
 
 
 def inverse_signs(
-    votes_RC: torch.Tensor, tensor: TensorLayout, *, in_float32: bool, basis: Basis = whole_basis
+    sign_sums_RC: torch.Tensor,
+    tensor: TensorLayout,
+    *,
+    in_float32: bool,
+    basis: Basis = whole_basis,
 ) -> torch.Tensor:
     """The signs (-1, 0 or 1, in float32) of the integer inverse transform of some block rows.
 
-    `votes_RC`: whole numbers in float32, each block's where the block is in the tensor; used up.
+    `sign_sums_RC`: whole numbers in float32, each block's where the block is in the tensor; used up.
     Devices without float64 (MPS) leave sums beyond float32 to the CPU.
     """
-    device = votes_RC.device
-    place = torch.device("cpu") if not in_float32 and device.type == "mps" else device
+    device = sign_sums_RC.device
+    capable = torch.device("cpu") if not in_float32 and device.type == "mps" else device
     dtype = torch.float32 if in_float32 else torch.float64
-    matrix_a = basis(tensor.block_rows, dtype, place)
-    matrix_b = basis(tensor.block_columns, dtype, place)
-    sums = inverse_transform_rows(votes_RC.to(place).to(dtype), matrix_a, matrix_b)
+    matrix_a = basis(tensor.block_rows, dtype, capable)
+    matrix_b = basis(tensor.block_columns, dtype, capable)
+    sums = inverse_transform_rows(sign_sums_RC.to(capable).to(dtype), matrix_a, matrix_b)
     return sums.sign_().to(torch.float32).to(device)
 
 
@@ -104,17 +108,17 @@ def check_exactness(device: torch.device) -> None:
     side = 64
     generator = np.random.default_rng(0)
     blocks = 16
-    votes = np.zeros((blocks, side, side), dtype=np.float32)
+    sign_sums = np.zeros((blocks, side, side), dtype=np.float32)
     # 130 members × 8 coefficients, all that float32 holds: at once in the lowest frequencies, and
     # spread at random.
-    votes[0, :8, 0] = 130
-    for block in votes[1:]:
+    sign_sums[0, :8, 0] = 130
+    for block in sign_sums[1:]:
         block.ravel()[generator.integers(0, side * side, 8)] = generator.integers(-130, 131, 8)
     basis = integer_basis(side).astype(np.int64)
-    expected = np.sign(basis.T @ votes.astype(np.int64) @ basis)
+    expected = np.sign(basis.T @ sign_sums.astype(np.int64) @ basis)
     layout = update_layout([ParameterSpec(name="", shape=(blocks * side, side))], side, 8)
     for in_float32 in (True, False):
-        column = torch.from_numpy(votes).to(device).view(blocks * side, side)
+        column = torch.from_numpy(sign_sums).to(device).view(blocks * side, side)
         signs = inverse_signs(column, layout.tensors[0], in_float32=in_float32)
         if not np.array_equal(signs.cpu().numpy(), expected.reshape(blocks * side, side)):
             raise TrainerFailed(
@@ -132,21 +136,21 @@ def _signed_positions(
     shape = (len(updates), layout.coefficients)
     positions, signs = np.empty(shape, dtype=np.int16), np.empty(shape, dtype=np.int8)
     for member, update in enumerate(updates):
-        flat = [places.reshape(-1) for places in update.positions]
+        flat = [positions_BK.reshape(-1) for positions_BK in update.positions]
         np.concatenate(flat, out=positions[member], casting="same_kind")
         np.concatenate([sign.reshape(-1) for sign in update.signs], out=signs[member])
     return torch.from_numpy(positions).to(device), torch.from_numpy(signs).to(device)
 
 
-def _places(positions_UC: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
+def _offsets(positions_UC: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
     """Where in the tensor, seen flat, each coefficient lies: (members, blocks, k)."""
     # 64-bit numbers only where they are needed: they are slow on a GPU, and twice as many bytes.
     number = torch.int32 if tensor.blocks * tensor.elements < 1 << 31 else torch.int64
-    places = positions_UC.to(number).view(-1, tensor.blocks, tensor.top_k)
+    offsets = positions_UC.to(number).view(-1, tensor.blocks, tensor.top_k)
     # One row down is block_columns positions on in a block, but a whole row on in the tensor.
-    places += (places // tensor.block_columns) * (tensor.columns - tensor.block_columns)
+    offsets += (offsets // tensor.block_columns) * (tensor.columns - tensor.block_columns)
     across = tensor.columns // tensor.block_columns
-    block = torch.arange(tensor.blocks, dtype=number, device=places.device)
+    block = torch.arange(tensor.blocks, dtype=number, device=offsets.device)
     corners = (block // across) * (tensor.block_rows * tensor.columns)
-    places += (corners + (block % across) * tensor.block_columns)[:, None]
-    return places
+    offsets += (corners + (block % across) * tensor.block_columns)[:, None]
+    return offsets

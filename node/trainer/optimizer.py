@@ -114,7 +114,7 @@ class LocalOptimizer:
         self._pending[round_number] = sent
         values = [amounts.numpy() for _, amounts in sent]
         return Taken(
-            positions=[places.to(torch.int32).numpy() for places, _ in sent],
+            positions=[positions.to(torch.int32).numpy() for positions, _ in sent],
             values=values,
             signs=[_signs(amounts, round_number) for amounts in values],
         )
@@ -123,9 +123,9 @@ class LocalOptimizer:
         """Whether this is what was taken in a round and is pending still."""
         pending = self._pending.get(round_number)
         return pending is not None and all(
-            np.array_equal(places.numpy(), positions)
+            np.array_equal(own_positions.numpy(), positions)
             and np.array_equal(_signs(values.numpy(), round_number), signs)
-            for (places, values), positions, signs in zip(
+            for (own_positions, values), positions, signs in zip(
                 pending, update.positions, update.signs, strict=True
             )
         )
@@ -138,8 +138,8 @@ class LocalOptimizer:
             return False
         for index, (positions, values) in enumerate(sent):
             momentum = self.momentum[index]
-            places = positions.to(momentum.device).to(torch.int64)
-            momentum.scatter_add_(1, places, values.to(momentum.device))
+            indices = positions.to(momentum.device).to(torch.int64)
+            momentum.scatter_add_(1, indices, values.to(momentum.device))
         return True
 
     def forget(self, round_number: int) -> bool:
@@ -159,11 +159,11 @@ class LocalOptimizer:
             for stripe in stripes(tensor, self.momentum[index].device):
                 momentum = self.momentum[index][stripe.blocks]
                 spoken = [update.positions[index][stripe.blocks] for update in updates]
-                places = torch.from_numpy(np.concatenate(spoken, axis=1).astype(np.int16))
-                places = places.to(momentum.device).to(torch.int64)
+                indices = torch.from_numpy(np.concatenate(spoken, axis=1).astype(np.int16))
+                indices = indices.to(momentum.device).to(torch.int64)
                 # Where several speak of one coefficient, the same number is written several times.
-                damped = momentum.gather(1, places).mul_(1 - self._spec.damping)
-                momentum.scatter_(1, places, damped)
+                damped = momentum.gather(1, indices).mul_(1 - self._spec.damping)
+                momentum.scatter_(1, indices, damped)
 
     def forget_all(self) -> None:
         """Drop everything pending."""

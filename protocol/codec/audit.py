@@ -3,16 +3,16 @@
 Members that train one model on one kind of text agree in most signs that any two of them send for the
 same coefficient; whoever sends the opposite of what it found disagrees with nearly everybody. The
 audit compares every two updates and leaves out those that more than half of all others contradict,
-the most contradicted first: whoever is left out has no voice about the rest. It needs nothing but the
-updates of the one round, keeps no state, and counts in whole numbers: every member comes to the same
-verdict.
+the most contradicted first: whoever is left out does not count against the rest. It needs nothing but
+the updates of the one round, keeps no state, and counts in whole numbers: every member comes to the
+same verdict.
 
-What it promises: each update has one voice about each other, whatever it says and however late it was
-made. So fewer than half of the members have nobody left out whom no other member contradicts, though
-they see all other updates first. They can have somebody left out whom others happen to contradict as
-well; how often that is, `benchmarks/audit.py` measures. What the audit does not see is an update that
-agrees with the others where they speak and lies where they are silent, or that lies in so few places
-that it contradicts nobody.
+What it promises: each update counts once for or against each other one, whatever it says and however
+late it was made. So fewer than half of the members have nobody left out whom no other member
+contradicts, though they see all other updates first. They can have somebody left out whom others happen
+to contradict as well; how often that is, `benchmarks/audit.py` measures. What the audit does not see is
+an update that agrees with the others where they speak and lies where they are silent, or that lies in
+so few coefficients that it contradicts nobody.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .update import DecodedUpdate
 # (with k = 8 above 1,024 blocks and 32 members, or 128 and 256) a sample of the blocks is compared.
 _POSITIONS = 1 << 18
 _PRODUCTS = 1 << 33
-# Entries of the table of votes (members × coefficients that several of them send): 16 MiB in float32.
+# Entries of the table of signs (members × coefficients that several of them send): 16 MiB in float32.
 _TABLE_ENTRIES = 1 << 22
 # A contradiction is more than chance and this part of what both send, at least. Of many coefficients
 # chance is a small part, and members that have little to do with each other contradict nobody.
@@ -67,12 +67,12 @@ def outvoted(against: npt.NDArray[np.bool_]) -> set[int]:
     """
     others = len(against) - 1
     left_out: set[int] = set()
-    voices = against.sum(axis=1)
-    while 2 * (most := int(voices.max(initial=0))) > others:
-        worst = np.flatnonzero(voices == most)
+    opposed = against.sum(axis=1)
+    while 2 * (most := int(opposed.max(initial=0))) > others:
+        worst = np.flatnonzero(opposed == most)
         left_out.update(worst.tolist())
-        voices = voices - against[:, worst].sum(axis=1)
-        voices[list(left_out)] = 0
+        opposed = opposed - against[:, worst].sum(axis=1)
+        opposed[list(left_out)] = 0
     return left_out
 
 
@@ -91,10 +91,10 @@ def contradictions(
             chosen = blocks[first : first + slab]
             positions = np.stack([update.positions[index][chosen] for update in updates])
             signs = np.stack([update.signs[index][chosen] for update in updates])
-            votes = _votes(positions, signs, tensor.elements)
-            spoken = np.abs(votes)
+            signs_by_member = _signs_by_member(positions, signs, tensor.elements)
+            spoken = np.abs(signs_by_member)
             # At most 2^24 / 3 entries are summed, so float32 is exact in any order.
-            net += (votes @ votes.T).astype(np.int64)
+            net += (signs_by_member @ signs_by_member.T).astype(np.int64)
             shared += (spoken @ spoken.T).astype(np.int64)
     # Of m signs that both send, agreements less disagreements have the standard deviation √m if each
     # were the throw of a coin. One deviation below zero: one in six pairs that have nothing to do with
@@ -133,16 +133,16 @@ def _scatter(seed: int, count: int) -> npt.NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _votes(
+def _signs_by_member(
     positions_UBK: npt.NDArray[np.int32], signs_UBK: npt.NDArray[np.int8], elements: int
 ) -> npt.NDArray[np.float32]:
     """The sign of each update at each coefficient that several send, 0 where it is silent: (U, C)."""
     count, blocks, _ = positions_UBK.shape
-    places = positions_UBK + (np.arange(blocks, dtype=np.int64) * elements)[:, None]
-    _, inverse, times = np.unique(places, return_inverse=True, return_counts=True)
+    indices = positions_UBK + (np.arange(blocks, dtype=np.int64) * elements)[:, None]
+    _, inverse, times = np.unique(indices, return_inverse=True, return_counts=True)
     several = times > 1
     column = np.where(several, np.cumsum(several) - 1, -1)[inverse].reshape(count, -1)
-    votes = np.zeros((count, int(several.sum()) + 1), dtype=np.float32)
+    signs_by_member = np.zeros((count, int(several.sum()) + 1), dtype=np.float32)
     # The last column, where -1 leads, takes what only one update sends.
-    votes[np.arange(count)[:, None], column] = signs_UBK.reshape(count, -1)
-    return votes[:, :-1]
+    signs_by_member[np.arange(count)[:, None], column] = signs_UBK.reshape(count, -1)
+    return signs_by_member[:, :-1]

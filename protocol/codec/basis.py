@@ -32,7 +32,7 @@ _FLOAT32_EXACT = 1 << 24
 
 @functools.cache
 def integer_basis(side: int) -> npt.NDArray[np.int8]:
-    """The DCT-II matrix of `side` points, scaled and rounded: row = frequency, column = place.
+    """The DCT-II matrix of `side` points, scaled and rounded: row = frequency, column = position.
 
     Entry (f, x) is round(127 · s_f · cos(π (2x + 1) f / 2n)) with s_0 = sqrt(1/2) and s_f = 1 else:
     a multiple of the orthonormal DCT-II, so signs are the same. The array is read-only and the same on
@@ -53,16 +53,16 @@ def scaled_basis(side: int) -> npt.NDArray[np.float64]:
 
 
 def orthonormal_basis(side: int) -> npt.NDArray[np.float64]:
-    """The orthonormal DCT-II matrix of `side` points: row = frequency, column = place."""
+    """The orthonormal DCT-II matrix of `side` points: row = frequency, column = position."""
     if not 1 <= side <= MAX_SIDE:
         raise ValueError(f"a transform block's side must be 1 to {MAX_SIDE}, not {side}")
     basis = np.empty((side, side), dtype=np.float64)
     for frequency in range(side):
         norm = math.sqrt((1 if frequency == 0 else 2) / side)
-        for place in range(side):
+        for position in range(side):
             # Reduced in whole numbers, so that large angles lose no precision.
-            angle = (2 * place + 1) * frequency % (4 * side)
-            basis[frequency, place] = norm * math.cos(math.pi * angle / (2 * side))
+            angle = (2 * position + 1) * frequency % (4 * side)
+            basis[frequency, position] = norm * math.cos(math.pi * angle / (2 * side))
     return basis
 
 

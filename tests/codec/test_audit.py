@@ -72,11 +72,11 @@ def plainly(updates: Sequence[DecodedUpdate]) -> set[int]:
     left_out: set[int] = set()
     while len(updates) > 2:
         rest = set(range(len(updates))) - left_out
-        voices = {i: sum((i, j) in against for j in rest) for i in rest}
-        most = max(voices.values())
+        opposed = {i: sum((i, j) in against for j in rest) for i in rest}
+        most = max(opposed.values())
         if 2 * most <= len(updates) - 1:
             break
-        left_out |= {i for i in rest if voices[i] == most}
+        left_out |= {i for i in rest if opposed[i] == most}
     return left_out
 
 

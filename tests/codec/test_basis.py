@@ -68,7 +68,7 @@ def test_the_bound_of_float32() -> None:
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (2, 3), (1, 5), (43, 7), (1, 1)])
 def test_no_sum_exceeds_the_bound(rows: int, columns: int) -> None:
-    """Every vote at the worst place: the largest sum of magnitudes is what the bound allows for."""
+    """Every sign at the worst position: the largest sum of magnitudes is what the bound allows for."""
     left = np.abs(integer_basis(rows).astype(np.int64)) if rows > 1 else np.ones((1, 1), np.int64)
     right = np.abs(integer_basis(columns).astype(np.int64))
     right = right if columns > 1 else np.ones((1, 1), np.int64)

@@ -89,13 +89,13 @@ def reference_step(
     results = []
     for index, (parameter, tensor) in enumerate(zip(parameters, layout.tensors, strict=True)):
         a, b = tensor.block_rows, tensor.block_columns
-        votes = np.zeros((tensor.blocks, tensor.elements), dtype=np.int64)
+        sign_sums = np.zeros((tensor.blocks, tensor.elements), dtype=np.int64)
         block = np.arange(tensor.blocks)[:, None]
         for update in updates:
             # No position comes twice in a block of one update.
-            votes[block, update.positions[index]] += update.signs[index]
+            sign_sums[block, update.positions[index]] += update.signs[index]
         left, right = integer_basis(a).astype(np.int64), integer_basis(b).astype(np.int64)
-        signs = np.sign(left.T @ votes.reshape(-1, a, b) @ right).astype(np.float32)
+        signs = np.sign(left.T @ sign_sums.reshape(-1, a, b) @ right).astype(np.float32)
         grid = signs.reshape(tensor.rows // a, tensor.columns // b, a, b)
         whole = grid.transpose(0, 2, 1, 3).reshape(parameter.shape)
         old = parameter.numpy()

@@ -176,9 +176,9 @@ def test_beyond_the_bound_of_float32_it_takes_float64(
     parameter = torch.zeros(2, 2)
     apply_step([parameter], layout, [update] * members, 1.0, 0.0, basis=recorded)
     assert set(taken) == {torch.float32 if members == 517 else torch.float64}
-    votes = np.full((2, 2), members)
+    sign_sums = np.full((2, 2), members)
     basis = integer_basis(2).astype(np.int64)
-    np.testing.assert_array_equal(parameter.numpy(), -np.sign(basis.T @ votes @ basis))
+    np.testing.assert_array_equal(parameter.numpy(), -np.sign(basis.T @ sign_sums @ basis))
 
 
 @pytest.mark.parametrize("members", [131, 1024])
@@ -197,42 +197,42 @@ def test_the_largest_swarms_agree_with_whole_number_arithmetic(members: int) -> 
 def test_float32_does_lose_whole_numbers_beyond_the_bound() -> None:
     """So the switch to float64 is no decoration."""
     generator = np.random.default_rng(3)
-    votes = generator.integers(-4096, 4097, (64, 64))
-    votes_t = torch.from_numpy(votes.astype(np.float32))
+    sign_sums = generator.integers(-4096, 4097, (64, 64))
+    sign_sums_t = torch.from_numpy(sign_sums.astype(np.float32))
     basis = torch.from_numpy(integer_basis(64).astype(np.float32))
     whole = integer_basis(64).astype(np.int64)
-    exact_sums = whole.T @ votes @ whole
-    in_float32 = inverse_transform(votes_t[None], basis, basis)[0].numpy().astype(np.int64)
+    exact_sums = whole.T @ sign_sums @ whole
+    in_float32 = inverse_transform(sign_sums_t[None], basis, basis)[0].numpy().astype(np.int64)
     assert (in_float32 != exact_sums).any()
     (tensor,) = layout_of([(64, 64)]).tensors
     np.testing.assert_array_equal(
-        inverse_signs(votes_t, tensor, in_float32=False).numpy(), np.sign(exact_sums)
+        inverse_signs(sign_sums_t, tensor, in_float32=False).numpy(), np.sign(exact_sums)
     )
 
 
 class TestTheUnroundedTransform:
-    """The known-bad twin: the same votes, the orthonormal float basis, and a sign.
+    """The known-bad twin: the same sums of signs, the orthonormal float basis, and a sign.
 
     Whoever sums in another order (another BLAS, device or thread count) finds other signs where a sum
     is zero but for rounding; two replicas then differ by a whole step, for ever.
     """
 
-    def differing_signs(self, votes_NAB: torch.Tensor, bases: list[torch.Tensor]) -> int:
+    def differing_signs(self, sign_sums_NAB: torch.Tensor, bases: list[torch.Tensor]) -> int:
         """Columns first, rows first, and the frequencies the other way round: signs that differ."""
         left, right = bases
-        turned = votes_NAB.flip(-2, -1)
+        turned = sign_sums_NAB.flip(-2, -1)
         orders = (
-            torch.sign(left.T @ (votes_NAB @ right)),
-            torch.sign((left.T @ votes_NAB) @ right),
+            torch.sign(left.T @ (sign_sums_NAB @ right)),
+            torch.sign((left.T @ sign_sums_NAB) @ right),
             torch.sign(left.flip(0).T @ (turned @ right.flip(0))),
         )
         return int(((orders[0] != orders[1]) | (orders[0] != orders[2])).sum())
 
     @pytest.mark.parametrize("shape", [(1200, 1200), (43**3,)])
     def test_tears_replicas_apart_in_ordinary_rounds(self, shape: tuple[int, ...]) -> None:
-        """Votes as in training, in blocks of 60 × 60 and of 43: what a width of 300, 1,200 or 344 gives.
+        """Sums of signs as in training, in blocks of 60 × 60 and of 43: widths of 300, 1,200 or 344.
 
-        Cosines of such sides meet in many places, and then a handful of votes does cancel. On sides
+        Cosines of such sides meet in many places, and then a handful of signs does cancel. On sides
         of 64 it is about one sign in a hundred million: a dozen in each round of a model with 1.2
         billion parameters.
         """
@@ -242,33 +242,33 @@ class TestTheUnroundedTransform:
         differing = {"float": 0, "whole": 0}
         signs = 0
         for seed, members in enumerate([1, 2, 4]):
-            votes = torch.zeros(tensor.blocks, tensor.elements)
+            sign_sums = torch.zeros(tensor.blocks, tensor.elements)
             for update in random_updates(layout, members, seed):
                 places = torch.from_numpy(update.positions[0]).long()
-                votes.scatter_add_(1, places, torch.from_numpy(update.signs[0]).float())
-            votes = votes.view(tensor.blocks, *sides)
-            signs += votes.numel()
+                sign_sums.scatter_add_(1, places, torch.from_numpy(update.signs[0]).float())
+            sign_sums = sign_sums.view(tensor.blocks, *sides)
+            signs += sign_sums.numel()
             float_bases = [float_basis(side, CPU) for side in sides]
             whole_bases = [whole_basis(side, torch.float32, CPU) for side in sides]
-            differing["float"] += self.differing_signs(votes, float_bases)
-            differing["whole"] += self.differing_signs(votes, whole_bases)
+            differing["float"] += self.differing_signs(sign_sums, float_bases)
+            differing["whole"] += self.differing_signs(sign_sums, whole_bases)
         print(f"{sides}: of {signs:,} signs {differing['float']} differ in the float transform")
         assert differing["whole"] == 0
         assert differing["float"] >= 5
 
-    def test_tears_them_apart_wholesale_where_votes_cancel(self) -> None:
-        """Votes for a frequency pair and against its mirror image cancel on the diagonal; what a
+    def test_tears_them_apart_wholesale_where_signs_cancel(self) -> None:
+        """Signs for a frequency pair and against its mirror image cancel on the diagonal; what a
         float transform finds there is rounding and nothing else.
         """
         generator = np.random.default_rng(0)
-        votes = torch.zeros(20, 64, 64)
-        for block in votes:
+        sign_sums = torch.zeros(20, 64, 64)
+        for block in sign_sums:
             for row, column in generator.integers(0, 64, (4, 2)):
                 block[row, column] += 1
                 block[column, row] -= 1
-        differing = self.differing_signs(votes, [float_basis(64, CPU)] * 2)
-        print(f"of {votes.numel():,} signs {differing} differ in the float transform")
-        assert self.differing_signs(votes, [whole_basis(64, torch.float32, CPU)] * 2) == 0
+        differing = self.differing_signs(sign_sums, [float_basis(64, CPU)] * 2)
+        print(f"of {sign_sums.numel():,} signs {differing} differ in the float transform")
+        assert self.differing_signs(sign_sums, [whole_basis(64, torch.float32, CPU)] * 2) == 0
         assert differing > 100
 
 
@@ -276,7 +276,7 @@ def test_no_update_changes_nothing() -> None:
     assert_equal_bits(stepped([]), bits_of(random_parameters(SHAPES)))
 
 
-def test_opposite_votes_cancel_but_weight_decay_stays() -> None:
+def test_opposite_signs_cancel_but_weight_decay_stays() -> None:
     layout = layout_of([(64, 64)])
     (update,) = random_updates(layout, 1)
     opposite = DecodedUpdate(update.positions, [-sign for sign in update.signs])
@@ -301,10 +301,10 @@ def test_another_basis_is_another_step() -> None:
 def test_an_inexact_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     check_exactness(CPU)
 
-    def reduced(votes: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def reduced(sign_sums: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """What TF32 does: ten bits of every factor."""
-        first = (votes.view(-1, 64) @ b).to(torch.bfloat16).to(votes.dtype)
-        return (a.T @ first.view(-1, 64, 64)).view(votes.shape)
+        first = (sign_sums.view(-1, 64) @ b).to(torch.bfloat16).to(sign_sums.dtype)
+        return (a.T @ first.view(-1, 64, 64)).view(sign_sums.shape)
 
     monkeypatch.setattr(exact, "inverse_transform_rows", reduced)
     with pytest.raises(TrainerFailed, match="exactly") as caught:

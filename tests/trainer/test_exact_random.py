@@ -1,8 +1,8 @@
 """The shared step on random cases, each held against whole numbers.
 
-A case is one block of a tensor: its parameters, and where and how its members voted, are drawn for it
-alone. Blocks of one tensor share the shape, the members and the rates, and are stepped together, which
-makes a million cases a matter of minutes.
+A case is one block of a tensor: its parameters, and the positions and signs of its members' updates,
+are drawn for it alone. Blocks of one tensor share the shape, the members and the rates, and are stepped
+together, which makes a million cases a matter of minutes.
 """
 
 from __future__ import annotations

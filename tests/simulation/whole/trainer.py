@@ -173,16 +173,16 @@ class Toy:
         self, round: int, updates: Sequence[bytes], learning_rate: float, own_counted: bool
     ) -> Applied:
         await self._take(0.05)
-        votes = np.zeros(self._parameters.size, np.int32)
+        sign_sums = np.zeros(self._parameters.size, np.int32)
         for body in updates:
             update, start = decode_update(self._layout, body), 0
             for tensor, places, signs in zip(
                 self._layout.tensors, update.positions, update.signs, strict=True
             ):
                 offsets = np.arange(tensor.blocks)[:, None] * tensor.elements
-                np.add.at(votes, (start + offsets + places).ravel(), signs.ravel())
+                np.add.at(sign_sums, (start + offsets + places).ravel(), signs.ravel())
                 start += tensor.blocks * tensor.elements
-        self._parameters -= np.float32(learning_rate) * np.sign(votes).astype(np.float32)
+        self._parameters -= np.float32(learning_rate) * np.sign(sign_sums).astype(np.float32)
         for old in [number for number in self._sent if number <= round]:
             amount = self._sent.pop(old)
             if own_counted and old == round:
