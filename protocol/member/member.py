@@ -279,7 +279,7 @@ class Member(MemberView):
 
     def _leave(self, now: float) -> list[Effect]:
         self._leaving = True
-        # In round 0 there is nobody to tell, and somebody has to stay in the book; at the end of the run
+        # In round 0 there is nobody to tell, and somebody has to stay a member; at the end of the run
         # nobody waits for anybody.
         if not self.is_member or self.round == 0 or self._ledger.finished:
             return []

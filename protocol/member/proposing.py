@@ -151,7 +151,7 @@ def compose_record(
         elif peer in silent:
             departed.append(DepartureEntry(peer, "silent", 0, b""))
     if len(departed) == len(remaining):
-        # Somebody has to stay in the book, or nobody could ever be admitted again.
+        # Somebody has to stay a member, or nobody could ever be admitted again.
         departed = []
     gone = {entry.peer for entry in departed if entry.reason == "silent"}
     room = manifest.admission.max_members - (len(remaining) - len(departed))

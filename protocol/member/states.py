@@ -1,4 +1,4 @@
-"""The states of a member and of a ballot paper, and every way from one to another.
+"""The states of a member and of what it has cast in a slot, and every way from one to another.
 
 These tables are what runs. After each input a member `move`s: `CONDITIONS` say where it stands, and
 `TRANSITIONS` whether it can have come there from where it stood; if not, that is a bug of ours and
@@ -135,9 +135,9 @@ def move(old: MemberState, facts: Facts) -> MemberState:
     return new
 
 
-def ballot_papers() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]]:
+def cast_sets() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]]:
     """What a member may have cast in a slot, and where each further ballot leads."""
-    papers: dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]] = {}
+    sets: dict[frozenset[BallotKind], dict[BallotKind, frozenset[BallotKind]]] = {}
     waiting: list[frozenset[BallotKind]] = [frozenset()]
     while waiting:
         cast = waiting.pop()
@@ -146,9 +146,9 @@ def ballot_papers() -> dict[frozenset[BallotKind], dict[BallotKind, frozenset[Ba
             for kind in BALLOT_KINDS
             if not cast & RULED_OUT[kind]
         }
-        papers[cast] = further
-        waiting += [after for after in further.values() if after not in papers]
-    return papers
+        sets[cast] = further
+        waiting += [after for after in further.values() if after not in sets]
+    return sets
 
 
 def diagrams() -> str:
@@ -159,9 +159,9 @@ def diagrams() -> str:
     lines += ["| state | the member |", "|---|---|"]
     lines += [f"| {state} | {MEANINGS[state]} |" for state in get_args(MemberState)]
     lines += ["", "What it has cast in one slot:", "", "```mermaid", "stateDiagram-v2"]
-    papers = sorted(ballot_papers().items(), key=lambda item: _name(item[0]))
+    sets = sorted(cast_sets().items(), key=lambda item: _name(item[0]))
     lines += ["    [*] --> nothing"]
-    for cast, further in papers:
+    for cast, further in sets:
         lines += [
             f"    {_name(cast)} --> {_name(after)}: {kind}" for kind, after in further.items()
         ]

@@ -115,7 +115,7 @@ class MemberView:
 
     @property
     def leaving(self) -> set[PeerId]:
-        """The members that said goodbye and are still in the book."""
+        """The members that said goodbye and are in the membership still."""
         return self._presence.leaving()
 
     def last_heard(self, peer: PeerId) -> float | None:

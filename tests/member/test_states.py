@@ -23,7 +23,7 @@ from distro_node.protocol.member.states import (
     MEANINGS,
     TRANSITIONS,
     MemberState,
-    ballot_papers,
+    cast_sets,
     diagrams,
 )
 from distro_node.protocol.wire.manifest import CLOSING_ROUNDS, ScheduleSpec
@@ -226,12 +226,12 @@ def test_states_have_meanings() -> None:
 
 
 def test_what_may_be_cast_in_a_slot() -> None:
-    papers = ballot_papers()
-    assert set(papers) == {
+    sets = cast_sets()
+    assert set(sets) == {
         frozenset(cast)  # type: ignore[arg-type]  # kinds of ballots
         for cast in ([], ["vote"], ["skip"], ["finalize"], ["vote", "skip"], ["vote", "finalize"])
     }
-    for cast, further in papers.items():
+    for cast, further in sets.items():
         assert {"finalize", "skip"} - cast or not cast, "never both"
         assert further.keys() <= set(BALLOT_KINDS) - cast
 

@@ -54,7 +54,7 @@ def test_a_swarm_that_all_have_left_resumes(seed: int) -> None:
         swarm.run_until(lambda until=until: swarm.now >= until, limit=5)
     swarm.run_until(lambda: all(len(node.counted) >= 3 for node in again), limit=120)
     assert swarm.forks == 0
-    # Nobody had left for good: no round took anybody out of the book.
+    # Nobody had left for good: no round took anybody out of the membership.
     assert not any(note.kind in ("left", "silent") for node in again for note in node.notes)
 
 
