@@ -10,13 +10,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
-from .hearsay import place_of
+from .hearsay import household_of
 
 Key = TypeVar("Key", bound=Hashable)
 
 MAX_HANDSHAKES = 128
 """Under way at once. An honest one takes a second on a busy machine; a stranger that says nothing keeps
-its place for six at most."""
+its turn for six at most."""
 
 
 class Doorway:
@@ -34,17 +34,17 @@ class Doorway:
 
         If there are too many, `give_up` of one of them is called, be it this one's.
         """
-        place, number = place_of(host), id(give_up)
-        self._waiting[place][number] = give_up
+        household, number = household_of(host), id(give_up)
+        self._waiting[household][number] = give_up
         if len(self) > MAX_HANDSHAKES:
-            most = max(self._waiting, key=lambda place: len(self._waiting[place]))
+            most = max(self._waiting, key=lambda household: len(self._waiting[household]))
             oldest = next(iter(self._waiting[most]))
             self._waiting[most].pop(oldest)()
 
         def leave() -> None:
-            self._waiting[place].pop(number, None)
-            if not self._waiting[place]:
-                del self._waiting[place]
+            self._waiting[household].pop(number, None)
+            if not self._waiting[household]:
+                del self._waiting[household]
 
         return leave
 
@@ -54,7 +54,7 @@ def choose_to_leave(guests: Iterable[tuple[Key, str]]) -> Key | None:
 
     It is the one that has been there longest of those at the address with the most; None without any.
     """
-    known = [(guest, place_of(host)) for guest, host in guests]
-    counts: Counter[str] = Counter(place for _, place in known)
+    known = [(guest, household_of(host)) for guest, host in guests]
+    counts: Counter[str] = Counter(household for _, household in known)
     chosen: Any = max(known, key=lambda entry: counts[entry[1]], default=(None, ""))
     return chosen[0]

@@ -2,8 +2,8 @@
 
 Whoever introduces peers can invent any number of them, at addresses of its choice. So whoever tells us
 where a peer is has a budget of calls that came to nothing, and so has whoever is called; a call that
-finds the peer costs nothing. Addresses of one machine, or of one house, are called only if whoever told
-us of them is there itself: nobody far away sends us knocking at our own router.
+finds the peer costs nothing. Addresses of one machine, or of one local network, are called only if
+whoever told us of them is there itself: nobody far away sends us knocking at our own router.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Scope(IntEnum):
 
     MACHINE = 0
     """At a loopback address, or at one of our own."""
-    HOUSE = 1
+    LOCAL = 1
     """At an address that means something in its own network alone: private, link-local, shared."""
     WORLD = 2
 
@@ -91,16 +91,16 @@ def scope_of(host: str) -> Scope:
         address = address.ipv4_mapped
     if address.is_loopback or address.is_unspecified:
         return Scope.MACHINE
-    return Scope.WORLD if address.is_global else Scope.HOUSE
+    return Scope.WORLD if address.is_global else Scope.LOCAL
 
 
 def _charged(word: Word, host: str, scope: Scope) -> list[tuple[Hashable, Allowance]]:
     target = _TARGET if scope is Scope.WORLD else _NEAR_TARGET
-    return [(word.teller, _TELLER), (place_of(host), target)]
+    return [(word.teller, _TELLER), (household_of(host), target)]
 
 
-def place_of(host: str) -> str:
-    """What counts as one place: an address, or the network that a home gets in IPv6."""
+def household_of(host: str) -> str:
+    """What counts as one household: an address, or the network that a home gets in IPv6."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -34,7 +34,7 @@ from network.support import LOOPBACK, identity, networks, star, until
 
 SWARM = SwarmId(bytes(range(32)))
 TELLER = PeerId(bytes(32))
-FAR, HOUSE, HERE = (Word(TELLER, scope) for scope in (Scope.WORLD, Scope.HOUSE, Scope.MACHINE))
+FAR, LOCAL, HERE = (Word(TELLER, scope) for scope in (Scope.WORLD, Scope.LOCAL, Scope.MACHINE))
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ FAR, HOUSE, HERE = (Word(TELLER, scope) for scope in (Scope.WORLD, Scope.HOUSE, 
         ("0.0.0.0", Scope.MACHINE),
         ("::1", Scope.MACHINE),
         ("::ffff:127.0.0.1", Scope.MACHINE),
-        ("10.0.0.1", Scope.HOUSE),
-        ("192.168.1.1", Scope.HOUSE),
-        ("169.254.169.254", Scope.HOUSE),
-        ("100.64.0.1", Scope.HOUSE),
-        ("fe80::1%eth0", Scope.HOUSE),
-        ("fd00::1", Scope.HOUSE),
-        ("::ffff:192.168.1.1", Scope.HOUSE),
+        ("10.0.0.1", Scope.LOCAL),
+        ("192.168.1.1", Scope.LOCAL),
+        ("169.254.169.254", Scope.LOCAL),
+        ("100.64.0.1", Scope.LOCAL),
+        ("fe80::1%eth0", Scope.LOCAL),
+        ("fd00::1", Scope.LOCAL),
+        ("::ffff:192.168.1.1", Scope.LOCAL),
         ("8.8.8.8", Scope.WORLD),
         ("2001:4860:4860::8888", Scope.WORLD),
     ],
@@ -62,7 +62,7 @@ def test_how_near_an_address_is(host: str, scope: Scope) -> None:
 
 @pytest.mark.parametrize(
     ("word", "allowed"),
-    [(FAR, ["8.8.8.8"]), (HOUSE, ["8.8.8.8", "10.0.0.1"])],
+    [(FAR, ["8.8.8.8"]), (LOCAL, ["8.8.8.8", "10.0.0.1"])],
 )
 def test_near_addresses_take_the_word_of_somebody_near(word: Word, allowed: list[str]) -> None:
     hosts = ["8.8.8.8", "10.0.0.1", "127.0.0.1"]
