@@ -1,4 +1,4 @@
-"""Places that are no peers and have blobs: a web server, a disk, another node's directory.
+"""Sources that are no peers and have blobs: a web server, a disk, another node's directory.
 
 A mirror is a folder of files that are named by their content id, such as a data directory's `blobs/`.
 Nothing of it is believed: a blob is taken if it hashes to its id. One that fails is left alone for a
@@ -44,30 +44,31 @@ class Mirrors:
     """
 
     def __init__(self, own: Sequence[str], founders: Sequence[str] = ()) -> None:
-        self._places: list[_Place] = [
-            _Web(place, public=False) if is_url(place) else _Folder(Path(place)) for place in own
+        self._mirrors: list[_Mirror] = [
+            _Web(mirror, public=False) if is_url(mirror) else _Folder(Path(mirror))
+            for mirror in own
         ]
-        self._places += [_Web(place, public=True) for place in founders]
+        self._mirrors += [_Web(mirror, public=True) for mirror in founders]
 
     def __bool__(self) -> bool:
-        return bool(self._places)
+        return bool(self._mirrors)
 
     async def get(self, cid: ContentId, max_bytes: int) -> bytes | None:
         """A blob of at most `max_bytes`, checked; None if no mirror has it at present."""
-        for place in self._places:
-            if place.rests_until > trio.current_time():
+        for mirror in self._mirrors:
+            if mirror.rests_until > trio.current_time():
                 continue
             data = None
             with trio.move_on_after(30.0 + max_bytes / _SLOWEST_BYTES_PER_SECOND):
-                data = await place.read(content_text(cid), max_bytes)
+                data = await mirror.read(content_text(cid), max_bytes)
             if data is not None and content_id(data) == cid:
-                place.failures = 0
+                mirror.failures = 0
                 return data
             if data is not None:
-                _log.warning("the mirror %s has something else under %s", place, content_text(cid))
-            place.failures += 1
-            if place.failures >= _FAILURES:
-                place.failures, place.rests_until = 0, trio.current_time() + _REST_SECONDS
+                _log.warning("the mirror %s has something else under %s", mirror, content_text(cid))
+            mirror.failures += 1
+            if mirror.failures >= _FAILURES:
+                mirror.failures, mirror.rests_until = 0, trio.current_time() + _REST_SECONDS
         return None
 
 
@@ -89,12 +90,12 @@ class MirroredFetcher:
         return await self._fetcher.fetch(cid, max_bytes=max_bytes, **how)
 
 
-def is_url(place: str) -> bool:
+def is_url(mirror: str) -> bool:
     """Whether a mirror is on the web, and not a path."""
-    return place.startswith(("http://", "https://"))
+    return mirror.startswith(("http://", "https://"))
 
 
-class _Place(ABC):
+class _Mirror(ABC):
     rests_until = float("-inf")
     failures = 0
 
@@ -102,7 +103,7 @@ class _Place(ABC):
     async def read(self, name: str, max_bytes: int) -> bytes | None: ...
 
 
-class _Folder(_Place):
+class _Folder(_Mirror):
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -121,7 +122,7 @@ class _Folder(_Place):
         return await trio.to_thread.run_sync(read)
 
 
-class _Web(_Place):
+class _Web(_Mirror):
     def __init__(self, url: str, *, public: bool) -> None:
         self._url = url.rstrip("/") + "/"
         self._public = public

@@ -118,7 +118,7 @@ def _hopeless(error: ValueError | RecursionError, length: int) -> bool:
     """Whether more of the file could not mend it: what is wrong is not at the end of what was read."""
     if not isinstance(error, json.JSONDecodeError):
         return True
-    # The place of a text without an end is its beginning; a number or word is at most this long.
+    # The position of a text without an end is its beginning; a number or word is at most this long.
     return not error.msg.startswith("Unterminated string") and error.pos + 64 < length
 
 

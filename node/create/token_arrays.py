@@ -38,12 +38,12 @@ def token_documents(
     for start, stop, whole in _pieces(tokens, bounds, end):
         piece = np.asarray(tokens[start:stop])
         if piece.dtype.kind == "i" and piece.min() < 0:
-            raise BadFile(f"holds a token below zero behind place {start}", _OTHER_TOKENIZER)
+            raise BadFile(f"holds a token below zero behind token {start}", _OTHER_TOKENIZER)
         largest = int(piece.max())
         if largest >= vocabulary:
-            place = start + int(piece.argmax())
+            index = start + int(piece.argmax())
             raise BadFile(
-                f"token {place} is {largest}, and the tokenizer has {vocabulary} tokens",
+                f"token {index} is {largest}, and the tokenizer has {vocabulary} tokens",
                 _OTHER_TOKENIZER,
             )
         yield piece.astype(np.uint32), whole, int(stop * bytes_each)
@@ -144,8 +144,8 @@ def _pieces(
         window = np.asarray(tokens[origin : origin + _PIECE_TOKENS])
         start = origin
         ends = np.flatnonzero(window == end).tolist() if end is not None else []
-        for place in ends:
-            yield start, origin + place + 1, True
-            start = origin + place + 1
+        for index in ends:
+            yield start, origin + index + 1, True
+            start = origin + index + 1
         if start < origin + len(window):
             yield start, origin + len(window), False

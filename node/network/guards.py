@@ -93,13 +93,13 @@ class Guard:
     """The patch under docs/upstream that would make it needless; else why it is ours for good."""
 
     @property
-    def place(self) -> str:
+    def target(self) -> str:
         """What is replaced, as it is called in the library."""
         return f"{self.owner.__name__.rpartition('.')[2]}.{self.name}"
 
 
 ORIGINALS: dict[str, Any] = {}
-"""What the library had in each place, once `install` has replaced it; None: nothing."""
+"""What the library had at each target, once `install` has replaced it; None: nothing."""
 
 
 def install() -> None:
@@ -107,7 +107,7 @@ def install() -> None:
     if ORIGINALS:
         return
     for guard in guards():
-        ORIGINALS[guard.place] = getattr(guard.owner, guard.name, None)
+        ORIGINALS[guard.target] = getattr(guard.owner, guard.name, None)
         setattr(guard.owner, guard.name, guard.function)
     _quieten()
 
@@ -184,7 +184,7 @@ def _run_task(self: TrioManager, function: Any, *arguments: Any, **options: Any)
     try:
         ORIGINALS["TrioManager.run_task"](self, run, name=name)
     except TooManyChildrenException:
-        log.info("a task of the library found no place: %s", name)
+        log.info("there is no room for a task of the library: %s", name)
 
 
 def _ignore_record(message: Any, host: Any, peer: Any) -> bool:

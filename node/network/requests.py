@@ -121,8 +121,8 @@ class Requests:
                 with self._while_wanted(stream):
                     label = kind if isinstance(kind, str) else kind(request)
                     active = slots.setdefault(label, Counter())
-                    places = max_concurrent + (per_peer if first(peer) else 0)
-                    if active.total() >= places or active[peer] >= per_peer:
+                    limit = max_concurrent + (per_peer if first(peer) else 0)
+                    if active.total() >= limit or active[peer] >= per_peer:
                         self._traffic.reject("busy")
                         await self._reply(stream, Status.BUSY, b"")
                     else:
@@ -214,7 +214,7 @@ class Requests:
     def _while_wanted(self, stream: Any) -> Iterator[None]:
         """Cancel what is inside when the asker gives up or goes away.
 
-        What is done for a request that was reset would hold one of the places until it is done: an
+        What is done for a request that was reset would hold one of the slots until it is done: an
         asker that gives up at once and comes again would keep all others out for next to nothing.
         """
         watching = open_scope()

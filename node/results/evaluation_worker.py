@@ -164,10 +164,10 @@ def _beginning(model: Path) -> dict[str, int]:
 def _hub_answers() -> bool:
     if any(os.environ.get(name) for name in _PROXIES):
         return True
-    place = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
-    port = place.port or (80 if place.scheme == "http" else 443)
+    hub = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    port = hub.port or (80 if hub.scheme == "http" else 443)
     try:
-        socket.create_connection((place.hostname or "", port), _REACH_SECONDS).close()
+        socket.create_connection((hub.hostname or "", port), _REACH_SECONDS).close()
     except OSError:
         return False
     return True

@@ -124,13 +124,13 @@ async def made_again(
         readable=tuple(readable),
         nice=_NICE,
     )
-    place = writable[0] if writable else known.store.root
+    path = writable[0] if writable else known.store.root
     try:
         async with open_trainer(spec) as trainer:
             round_, fingerprint = await _replay(trainer, known, start, end)
             yield State(known=known, trainer=trainer, round=max(0, round_), fingerprint=fingerprint)
     except (TrainerDied, TrainerFailed) as failure:
-        raise explain_trainer(failure, place) from None
+        raise explain_trainer(failure, path) from None
 
 
 def _plan(known: Known, which: Which) -> tuple[LocalSnapshot, int | None]:

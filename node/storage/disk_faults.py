@@ -1,6 +1,6 @@
 """What a disk that is full, broken, read-only or somebody else's means to the user.
 
-Files are written in many places; wherever one of them cannot be, the error travels up as it is and is
+Many modules write files; wherever one of them cannot be, the error travels up as it is and is
 explained here, at the end of a command. What was stored before stays good.
 """
 
@@ -37,9 +37,9 @@ def explain_disk(error: BaseException) -> UserError | None:
     return None
 
 
-def disk_full(place: Path | str | None) -> UserError:
+def disk_full(path: Path | str | None) -> UserError:
     """The error for a disk, or a quota on it, without room."""
-    where = f" for {place}" if place else ""
+    where = f" for {path}" if path else ""
     return UserError(
         ExitCode.DISK_FULL,
         f"the disk is full: there is no space left{where}",
@@ -47,9 +47,9 @@ def disk_full(place: Path | str | None) -> UserError:
     )
 
 
-def disk_broken(problem: str, place: Path | str | None) -> UserError:
+def disk_broken(problem: str, path: Path | str | None) -> UserError:
     """The error for a disk that does not do what it is asked to; `problem` is the system's word."""
-    what = f"{place} cannot be used" if place else "the disk cannot be used"
+    what = f"{path} cannot be used" if path else "the disk cannot be used"
     return UserError(
         ExitCode.DATA_DIR,
         f"{what}: {problem}",

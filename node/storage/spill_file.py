@@ -29,11 +29,11 @@ class SpillFile:
         self._end = 0
         # Chains are compared in a thread, and put their entries here, too.
         self._putting = threading.Lock()
-        # By places before the file's beginning.
+        # By offsets before the file's beginning.
         self._unwritten: dict[int, bytes] = {}
 
     def put(self, entry: bytes) -> int:
-        """Keep `entry`; returns its place."""
+        """Keep `entry`; returns its offset."""
         framed = len(entry).to_bytes(_LENGTH_BYTES, "big") + entry
         with self._putting:
             return self._put(entry, framed)
@@ -47,17 +47,17 @@ class SpillFile:
         if not whole:
             if not self._unwritten:
                 _log.warning("no room to put older ledger entries on disk: they stay in memory")
-            place = -1 - len(self._unwritten)
-            self._unwritten[place] = entry
-            return place
-        place = self._end
+            offset = -1 - len(self._unwritten)
+            self._unwritten[offset] = entry
+            return offset
+        offset = self._end
         self._end += len(framed)
-        return place
+        return offset
 
-    def get(self, place: int) -> bytes:
-        """The entry at `place`."""
-        if place < 0:
-            return self._unwritten[place]
+    def get(self, offset: int) -> bytes:
+        """The entry at `offset`."""
+        if offset < 0:
+            return self._unwritten[offset]
         file = self._file.fileno()
-        length = int.from_bytes(os.pread(file, _LENGTH_BYTES, place), "big")
-        return os.pread(file, length, place + _LENGTH_BYTES)
+        length = int.from_bytes(os.pread(file, _LENGTH_BYTES, offset), "big")
+        return os.pread(file, length, offset + _LENGTH_BYTES)

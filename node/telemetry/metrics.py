@@ -347,13 +347,13 @@ def serve_page(registry: CollectorRegistry, address: tuple[str, int]) -> Metrics
 
 def _limit(server: Any) -> None:
     """Let nobody who connects to a page, and says nothing or hangs up, take up what is ours."""
-    places = BoundedSemaphore(_MAX_READERS)
+    readers = BoundedSemaphore(_MAX_READERS)
     handle, close = server.process_request_thread, server.shutdown_request
     # The handler gives its connection this patience.
     server.RequestHandlerClass.timeout = _READER_SECONDS
 
     def begin(request: Any, client: Any) -> None:
-        if places.acquire(blocking=False):
+        if readers.acquire(blocking=False):
             start_thread(request, client)
         else:
             close(request)
@@ -362,7 +362,7 @@ def _limit(server: Any) -> None:
         try:
             handle(request, client)
         finally:
-            places.release()
+            readers.release()
 
     def forget(request: Any, client: Any) -> None:
         # The server would print a traceback for everybody who says nothing or hangs up early.

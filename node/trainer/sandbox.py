@@ -107,15 +107,15 @@ def _restrict_files(
 
 def _allow(library: ctypes.CDLL, rules: int, path: Path, access: int) -> None:
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:
         rights = access if path.is_dir() else access & _FOR_FILES
-        beneath = struct.pack("<Qi", rights, place)
+        beneath = struct.pack("<Qi", rights, handle)
         library.syscall(_ADD_RULE, rules, _PATH_BENEATH, beneath, 0)
     finally:
-        os.close(place)
+        os.close(handle)
 
 
 def _restrict_network(library: ctypes.CDLL) -> bool:

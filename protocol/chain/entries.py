@@ -33,7 +33,7 @@ class Spill(Protocol):
         """Keep `entry`. Returns what `get` is to be called with."""
         ...
 
-    def get(self, place: int) -> bytes:
+    def get(self, offset: int) -> bytes:
         """The entry that was put there."""
         ...
 
@@ -44,7 +44,7 @@ class Entries:
     def __init__(self, spill: Spill | None = None) -> None:
         self._spill = spill
         # Where each is in the spill file, and the latest themselves.
-        self._places: list[int] = []
+        self._offsets: list[int] = []
         self._latest: list[Decided] = []
         self._length = 0
 
@@ -61,14 +61,14 @@ class Entries:
 
     def raw(self, round: int) -> bytes:
         """The bytes of an entry."""
-        return encode(self[round]) if self._spill is None else self._spill.get(self._places[round])
+        return encode(self[round]) if self._spill is None else self._spill.get(self._offsets[round])
 
     def append(self, decided: Decided) -> None:
         """Add the next entry."""
         self._length += 1
         self._latest.append(decided)
         if self._spill is not None:
-            self._places.append(self._spill.put(encode(decided)))
+            self._offsets.append(self._spill.put(encode(decided)))
             if len(self._latest) >= 2 * AT_HAND:
                 del self._latest[:AT_HAND]
 
@@ -79,7 +79,7 @@ class Entries:
     def before(self, round: int) -> Entries:
         """Those before `round`, in the same spill file."""
         copy = Entries(self._spill)
-        copy._places = self._places[:round]
+        copy._offsets = self._offsets[:round]
         copy._latest = self._latest[: max(0, len(self._latest) - (self._length - round))]
         copy._length = round
         return copy

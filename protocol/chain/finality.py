@@ -117,9 +117,9 @@ class Finality:
         step = copy._steps[-1]
         known = self._supporters if len(copy._steps) == len(self._steps) else []
         for round_ in range(step.first, length):
-            place = round_ - step.first
-            fresh = place >= len(known)
-            said = _supporters(records(round_), memberships) if fresh else known[place]
+            index = round_ - step.first
+            fresh = index >= len(known)
+            said = _supporters(records(round_), memberships) if fresh else known[index]
             copy._count(round_, said, memberships)
         return copy
 

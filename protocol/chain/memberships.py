@@ -27,9 +27,9 @@ class Memberships(Sequence[Membership]):
         # The rounds from which another membership is in force, and what led there.
         self._starts = [0]
         self._changes = [Change(-1)]
-        # By their place among those.
+        # By their index among those.
         self._kept = {0: first}
-        # A stretch that was made again: the place of its first, and all of it.
+        # A stretch that was made again: the index of its first, and all of it.
         self._again: tuple[int, list[Membership]] = 0, []
 
     def __len__(self) -> int:
@@ -52,34 +52,34 @@ class Memberships(Sequence[Membership]):
         last, change = self[-1], Change.of(record)
         new = last.changed(change)
         if new is not last:
-            place = len(self._starts)
+            index = len(self._starts)
             self._starts.append(self._length)
             self._changes.append(change)
-            self._kept[place] = new
-            if (place - _APART) % _APART:
-                self._kept.pop(place - _APART, None)
+            self._kept[index] = new
+            if (index - _APART) % _APART:
+                self._kept.pop(index - _APART, None)
         self._length += 1
 
     def before(self, length: int) -> Memberships:
         """Those of the first `length` rounds."""
-        places = bisect_right(self._starts, length - 1)
+        count = bisect_right(self._starts, length - 1)
         copy = Memberships(self._kept[0])
         copy._length = length
-        copy._starts, copy._changes = self._starts[:places], self._changes[:places]
+        copy._starts, copy._changes = self._starts[:count], self._changes[:count]
         # At once: another thread may add to it.
         kept = list(self._kept.items())
-        copy._kept = {place: membership for place, membership in kept if place < places}
+        copy._kept = {index: membership for index, membership in kept if index < count}
         return copy
 
-    def _at(self, place: int) -> Membership:
-        kept = self._kept.get(place)
+    def _at(self, index: int) -> Membership:
+        kept = self._kept.get(index)
         if kept is not None:
             return kept
-        first = place - place % _APART
+        first = index - index % _APART
         begin, stretch = self._again
-        if begin != first or len(stretch) <= place - first:
+        if begin != first or len(stretch) <= index - first:
             stretch = [self._kept[first]]
             for change in self._changes[first + 1 : first + _APART]:
                 stretch.append(stretch[-1].changed(change))
             self._again = first, stretch
-        return stretch[place - first]
+        return stretch[index - first]

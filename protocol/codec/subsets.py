@@ -66,11 +66,11 @@ def subsets(numbers: Octets, elements: int, top_k: int) -> Positions:
     if not _less(left, table[:, -1:]).all():
         raise ProtocolError("malformed", "a number that no set of positions has")
     positions = np.empty((top_k, count), dtype=np.int32)
-    for place in range(top_k - 1, -1, -1):
+    for rank in range(top_k - 1, -1, -1):
         while len(table) > 1 and not table[-1].any():
             table, left = table[:-1], left[:-1]
         found = _last_not_above(table, left)
-        positions[place] = found
+        positions[rank] = found
         left -= table.take(found, axis=1)
         _borrow(left)
         # C(p, i - 1) = C(p + 1, i) - C(p, i)
@@ -142,8 +142,8 @@ def _rounded(numbers: _Limbs) -> npt.NDArray[np.float64]:
     What is too small for a float64 becomes 0.
     """
     rounded = np.zeros(numbers.shape[1])
-    for place, limbs in enumerate(numbers[::-1]):
-        rounded += limbs * math.ldexp(1.0, -32 * place)
+    for number, limbs in enumerate(numbers[::-1]):
+        rounded += limbs * math.ldexp(1.0, -32 * number)
     return rounded
 
 

@@ -119,7 +119,7 @@ def _write_heads(kind: BlockKind, heads: Octets) -> list[_Bits]:
     bits = []
     for count, size in kind.groups():
         group, digits = np.split(digits, [count * size])
-        worth = np.array([kind.heads**place for place in range(size)], dtype=np.uint64)
+        worth = np.array([kind.heads**digit for digit in range(size)], dtype=np.uint64)
         numbers = (group.reshape(count, size) * worth).sum(axis=1).astype(">u8")
         wide = np.unpackbits(numbers.view(np.uint8).reshape(count, 8), axis=1)
         bits.append(wide[:, 64 - kind.group_bits(size) :].ravel())
@@ -139,8 +139,8 @@ def _read_heads(kind: BlockKind, bits: _Bits) -> tuple[Octets, _Bits]:
         wide[:, 64 - width :] = group.reshape(count, width)
         numbers = np.packbits(wide, axis=1).view(">u8").astype(np.uint64).ravel()
         digits = np.empty((count, size), dtype=">u2")
-        for place in range(size):
-            numbers, digits[:, place] = np.divmod(numbers, np.uint64(kind.heads))
+        for digit in range(size):
+            numbers, digits[:, digit] = np.divmod(numbers, np.uint64(kind.heads))
         if numbers.any():
             raise _malformed("a number that no heads make")
         heads.append(digits.view(np.uint8).reshape(count * size, HEAD_OCTETS))
@@ -152,12 +152,12 @@ def _check_arrays(
     positions: Sequence[npt.NDArray[np.int32]],
     signs: Sequence[npt.NDArray[np.int8]],
 ) -> None:
-    for tensor, places, sign in zip(layout.tensors, positions, signs, strict=True):
+    for tensor, within, sign in zip(layout.tensors, positions, signs, strict=True):
         shape = (tensor.blocks, tensor.top_k)
-        if places.shape != shape or sign.shape != shape:
+        if within.shape != shape or sign.shape != shape:
             raise ValueError(f"{tensor.name}: expected arrays of shape {shape}")
-        ascending = (np.diff(places, axis=1) > 0).all()
-        if not ascending or places[:, 0].min() < 0 or places[:, -1].max() >= tensor.elements:
+        ascending = (np.diff(within, axis=1) > 0).all()
+        if not ascending or within[:, 0].min() < 0 or within[:, -1].max() >= tensor.elements:
             raise ValueError(f"{tensor.name}: positions must ascend within their block")
         if not (np.abs(sign) == 1).all():
             raise ValueError(f"{tensor.name}: signs must be +1 or -1")

@@ -46,10 +46,10 @@ class Pacing:
         self._rounds.append(total)
         self._derive()
         if arrivals:
-            place = int(_QUANTILE * max(members, len(arrivals)))
+            index = int(_QUANTILE * max(members, len(arrivals)))
             # Too few came in time: as if the next had come just too late.
             late = self._collect * _COLLECT_GROWTH / _MARGIN
-            self._arrivals.append(sorted(arrivals)[place] if place < len(arrivals) else late)
+            self._arrivals.append(sorted(arrivals)[index] if index < len(arrivals) else late)
             self._collect = self._collect_seconds()
 
     @property

@@ -2,11 +2,11 @@
 
 The corpus is read in as many *lanes* as a round has samples, each lane giving one sample a round. A
 lane reads a *block* of neighbouring samples and then another one, somewhere else in the corpus. So the
-samples of a round come from as many places as there are lanes, while a member, whose lanes stay its own
-for as long as a block lasts, needs its part of the corpus on the disk and not all of it.
+samples of a round come from as many parts of the corpus as there are lanes, while a member, whose lanes
+stay its own for as long as a block lasts, needs its part of the corpus on the disk and not all of it.
 
-All lanes together read an endless sequence of places, epoch after epoch, in an order that is evaluated
-place by place: it costs no memory, whatever the size of the corpus.
+All lanes together read an endless sequence of ranks, epoch after epoch, in an order that is evaluated
+rank by rank: it costs no memory, whatever the size of the corpus.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Order:
     """Of the corpus, which is the length of an epoch."""
     lanes: int
     block: int
-    """Samples that a lane reads from one place."""
+    """Samples that a lane reads in a row."""
     mixed: int
     """So many neighbours of a block, about a chunk, come in any order; and then the next as many."""
 
@@ -61,21 +61,21 @@ class Order:
 
         Over all lanes and rows every sample comes once an epoch.
         """
-        # In a window of `block` rows each lane reads `block` places in a row, one lane after the other.
+        # In a window of `block` rows each lane reads `block` ranks in a row, one lane after the other.
         window, row = np.divmod(rows, self.block)
-        places = (window * self.lanes + lanes) * self.block + row
-        epochs, inside = np.divmod(places, self.samples)
-        found = np.empty(len(places), np.uint64)
+        ranks = (window * self.lanes + lanes) * self.block + row
+        epochs, inside = np.divmod(ranks, self.samples)
+        found = np.empty(len(ranks), np.uint64)
         for epoch in np.unique(epochs).tolist():
             (here,) = np.nonzero(epochs == epoch)
             found[here] = self._in_epoch(epoch, inside[here].astype(np.uint64))
         return found.tolist()
 
-    def _in_epoch(self, epoch: int, places: _Numbers) -> _Numbers:
+    def _in_epoch(self, epoch: int, ranks: _Numbers) -> _Numbers:
         keys = _keys(self.seed, epoch)[:, np.newaxis]
         whole = self.samples // self.block
-        blocks, inside = np.divmod(places, np.uint64(self.block))
-        # What makes no whole block comes last; the others change places.
+        blocks, inside = np.divmod(ranks, np.uint64(self.block))
+        # What makes no whole block comes last; the others are permuted.
         full = blocks < whole
         blocks[full] = _permute(blocks[full], whole, keys)
         sizes = np.where(full, self.block, self.samples - whole * self.block).astype(np.uint64)
@@ -107,15 +107,15 @@ def _keys(seed: int, epoch: int) -> _Numbers:
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
-def _permute(places: _Numbers, count: int, keys: _Numbers) -> _Numbers:
+def _permute(ranks: _Numbers, count: int, keys: _Numbers) -> _Numbers:
     """A bijection of [0, count) for each set of keys: a Feistel network on the next power of two.
 
     A value that lands outside is put through again until it lands inside (cycle walking); since
     over half of the power of two is inside, that takes fewer than two passes on average. `keys` has a
-    column for each place, or one for all.
+    column for each value, or one for all.
     """
     bits = (count - 1).bit_length()
-    values = places.copy()
+    values = ranks.copy()
     outside = np.ones(len(values), dtype=bool)
     while outside.any():
         own = keys if keys.shape[1] == 1 else keys[:, outside]

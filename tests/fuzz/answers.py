@@ -36,7 +36,7 @@ from multiaddr import Multiaddr
 from simulation.chain import Chain
 from simulation.swarm import identity
 
-# Private here: `_introduce`, `_places`, `_pool`: what takes an answer, with the wire left out.
+# Private here: `_introduce`, `_mirrors`, `_pool`: what takes an answer, with the wire left out.
 # A machine asks this often at most before its input has run out.
 _STEPS = 12
 _BLOB = b"what was asked for" * 20
@@ -257,11 +257,11 @@ async def _reply(data: bytes) -> object:
 
 async def _mirror(data: bytes) -> object:
     mirrors = Mirrors(["http://a.example/"])
-    place: Any = mirrors._places[0]
+    mirror: Any = mirrors._mirrors[0]
     # Half at a time: what is parsed may come in any pieces.
     pieces = [data[: len(data) // 2], data[len(data) // 2 :]]
-    place._pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend(pieces))
-    async with place._pool:
+    mirror._pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend(pieces))
+    async with mirror._pool:
         return await mirrors.get(content_id(_BLOB), len(_BLOB))
 
 

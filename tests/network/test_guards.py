@@ -98,8 +98,8 @@ def test_every_patch_has_its_program() -> None:
 
 
 def test_every_guard_is_in_the_table() -> None:
-    places = Counter(guard.place for guard in guards.guards())
-    assert max(places.values()) == 1
+    targets = Counter(guard.target for guard in guards.guards())
+    assert max(targets.values()) == 1
     rows = ["| replaced | why | upstream |", "|---|---|---|"]
     for guard in guards.guards():
         fate = guard.upstream
@@ -107,7 +107,7 @@ def test_every_guard_is_in_the_table() -> None:
             names = fate.split(", ")
             assert set(names) <= set(faults.PATCHED)
             fate = ", ".join(f"[{name}]({name}.patch)" for name in names)
-        rows.append(f"| `{guard.place}` | {guard.why} | {fate} |")
+        rows.append(f"| `{guard.target}` | {guard.why} | {fate} |")
     assert "\n".join(rows) in README.read_text()
 
 
@@ -123,8 +123,8 @@ def test_the_list_of_guards_is_what_is_installed() -> None:
     for guard in guards.guards():
         now = guard.owner.__dict__[guard.name]
         assert type(now) is type(guard.function)
-        assert guard.place in guards.ORIGINALS
-        assert now is not guards.ORIGINALS[guard.place]
+        assert guard.target in guards.ORIGINALS
+        assert now is not guards.ORIGINALS[guard.target]
 
 
 def test_installing_twice_patches_once() -> None:

@@ -1,1 +1,1 @@
-"""Being reached behind a router: relay places, hole punching, port mapping, and tests of all of it."""
+"""Being reached behind a router: reservations at relays, hole punching, port mapping, tests of all."""

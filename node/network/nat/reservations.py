@@ -23,8 +23,8 @@ from ..network import Network
 
 log = logging.getLogger(__name__)
 
-# Two for safety: peers find the other place in the same record.
-PLACES = 2
+# Two for safety: peers find the other one in the same introduction.
+AT_ONCE = 2
 # Of one relay: the way we know it by, and one that it names.
 _ADDRESSES_PER_RELAY = 2
 _RENEW_SECONDS = 300.0
@@ -45,7 +45,7 @@ class Reservations:
         self._introducer = introducer
         self._wanted = wanted
         self._held: dict[PeerId, Reservation] = {}
-        # The relays that had no place.
+        # The relays that had no room for us.
         self._full: Backoff[PeerId] = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
         self._changed = trio.Event()
 
@@ -84,7 +84,7 @@ class Reservations:
                 if reservation.expires - now < _RENEW_SECONDS:
                     await self._reserve(relay)
             for relay in self._candidates(now):
-                if len(self._held) >= PLACES:
+                if len(self._held) >= AT_ONCE:
                     break
                 await self._reserve(relay)
         self._network.announce(

@@ -85,7 +85,7 @@ class Upgrades:
         if key not in self._known:
             self._turns.put_off(key, now)
         elif self._known[key] != known:
-            # A mapping in the peer's router, or another place where we are seen. Not at once, or a
+            # A mapping in the peer's router, or another address where we are seen. Not at once, or a
             # peer that always tells something new would keep us dialling.
             self._turns.put_off(key, min(self._turns.due(key), now + self._turns.first))
         self._known[key] = known
