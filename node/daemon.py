@@ -11,8 +11,9 @@ import base64
 import binascii
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -333,10 +334,12 @@ class Stay:
         """Train until the goodbye. Raises `UserError` for one that the swarm expelled."""
         runner, me = work.runner, self._identity.peer
 
-        def upcoming(rounds: int) -> list[int]:
-            return upcoming_samples(runner.ledger(), me, rounds)
+        def upcoming(rounds: int) -> Callable[[], list[int]]:
+            # Computed while the chain grows.
+            known = runner.ledger().truncated(len(runner.ledger()))
+            return partial(upcoming_samples, known, me, rounds)
 
-        self._network.spawn(work.prefetch.run, upcoming)
+        self._network.spawn(work.prefetch.run, upcoming, lambda: runner.ledger().head)
         settings = self._settings
         await runner.run(work.trainer, until_round=settings.until_round, stay=settings.stay)
         check_standing(runner.ledger(), me)
