@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import ExitCode, UserError
+from ..trainer.chat import BadTemplate
 from .columns import ArrowFile, ParquetFile, hub_rows
 from .files import File, Source
 from .formats import BadFile, Stream, looks_like_text, open_stream
@@ -64,10 +66,20 @@ class Reading:
 def items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item, int]]:
     """The items of a file in order: line or row, the item, and how many bytes have been read.
 
-    Raises `UserError` (`DATA_MISSING`) where the file as a whole cannot be used.
+    Raises `UserError`: `DATA_MISSING` where the file as a whole cannot be used, `MANIFEST` where the
+    chat template cannot.
     """
+    place = 0
     try:
-        yield from _items(file, source, how)
+        for place, item, read in _items(file, source, how):
+            yield place, item, read
+    except BadTemplate as error:
+        raise UserError(
+            ExitCode.MANIFEST,
+            f"{file.path}, the row behind line {place}: the chat template {error}",
+            "name a file with another template as chat_template in [data], such as one that marks what "
+            "the assistant says with {% generation %}",
+        ) from None
     except BadFile as error:
         raise error.at(file.path) from None
     except FileNotFoundError:
