@@ -99,8 +99,9 @@ def _message(value: Any, name: str) -> Message:
     content = given.pop("content", None)
     content = given.pop("value", None) if content is None else content
     if isinstance(content, list):
-        parts = [part.get("text") if isinstance(part, dict) else None for part in content]
-        content = "".join(parts) if all(isinstance(part, str) for part in parts) else None
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        texts = [part for part in parts if isinstance(part, str)]
+        content = "".join(texts) if len(texts) == len(content) else None
     if not isinstance(role, str) or not isinstance(content, str):
         raise BadConversation(f"holds no text to learn from: {name} has no role or no text")
     return {**given, "role": _OTHER_ROLES.get(role, role), "content": content}

@@ -69,14 +69,12 @@ def items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item,
     Raises `UserError`: `DATA_MISSING` where the file as a whole cannot be used, `MANIFEST` where the
     chat template cannot.
     """
-    place = 0
     try:
-        for place, item, read in _items(file, source, how):
-            yield place, item, read
+        yield from _items(file, source, how)
     except BadTemplate as error:
         raise UserError(
             ExitCode.MANIFEST,
-            f"{file.path}, the row behind line {place}: the chat template {error}",
+            f"{file.path}, line {error.place}: the chat template {error}",
             "name a file with another template as chat_template in [data], such as one that marks what "
             "the assistant says with {% generation %}",
         ) from None
@@ -126,7 +124,11 @@ def _of_rows(
     rows: Rows, source: Source, position: Callable[[], int]
 ) -> Iterator[tuple[int, Item, int]]:
     for number, row in rows:
-        text = row if isinstance(row, BadRow) else source.columns.text(row)
+        try:
+            text = row if isinstance(row, BadRow) else source.columns.text(row)
+        except BadTemplate as error:
+            error.place = number
+            raise
         if isinstance(text, BadRow):
             item: Item = text
         elif not text:

@@ -31,6 +31,9 @@ _SHOWN = 200
 class BadTemplate(Exception):
     """The template cannot be used at all; the message says why, to be read after "the chat template"."""
 
+    place: int = 0
+    """The line or row of the conversation that shows it."""
+
 
 class BadConversation(Exception):
     """This conversation cannot be used; the message says why, to be read after "the row"."""
@@ -184,8 +187,13 @@ def _environment(jinja: Any) -> Any:
 
 def _json(value: Any, **options: Any) -> str:
     # Jinja's own writes < and & as HTML wants them.
-    known = {key: options.get(key) for key in ("indent", "separators", "sort_keys")}
-    return json.dumps(value, ensure_ascii=bool(options.get("ensure_ascii")), **known)
+    return json.dumps(
+        value,
+        ensure_ascii=bool(options.get("ensure_ascii")),
+        indent=options.get("indent"),
+        separators=options.get("separators"),
+        sort_keys=bool(options.get("sort_keys")),
+    )
 
 
 def _first_line(error: BaseException) -> str:
