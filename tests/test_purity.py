@@ -104,11 +104,13 @@ NODE_SIDE_OF_TRAINER = {
     *(
         "__init__",
         "architectures",
+        "chat",
         "client",
         "errors",
         "explain",
         "frames",
         "sandbox",
+        "task_names",
         "tokenizer_settings",
         "trainer_supervisor",
     ),
