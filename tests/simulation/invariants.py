@@ -83,7 +83,7 @@ class Watch:
         self.forgetful: set[int] = set()
         """Honest nodes whose disk was lost: they may contradict what they said before."""
         self.cut = False
-        """Whether liars meet a cut network. Then what members are promised hangs on how many are left."""
+        """Whether liars meet a cut network. Then promises hang on how many honest members are left."""
         self.forks_explained = True
         """Whether members may have been silent to each other for a lease without being dead."""
         self.decided_at: dict[RecordId, float] = {}
@@ -208,9 +208,7 @@ class Watch:
         needed = least_quorum(self._swarm.manifest.fault_model, len(peers))
         return 2 * needed - len(peers) > self._lying(peers)
 
-    def unpunished(
-        self, members: set[PeerId], height: int, ledger: Ledger
-    ) -> list[int | None]:
+    def unpunished(self, members: set[PeerId], height: int, ledger: Ledger) -> list[int | None]:
         """Members that contradicted themselves before `height` and must have been found out.
 
         What is said when a round is over, or nearly, nobody listens to; but not every time. On another

@@ -78,7 +78,7 @@ HISTORY = "another history"
 """The founder's lie: it leaves, and writes the history anew from the time when it was alone."""
 
 BOTH_SIDES = "both sides"
-"""While others are cut off from each other, it belongs to one side and signs with every other as well."""
+"""While others are cut off from each other, it belongs to one side and signs with all others as well."""
 
 STRANGER = "stranger"
 """It never asks to be a member, and answers all the same."""

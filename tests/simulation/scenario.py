@@ -42,9 +42,9 @@ CONSPIRACY_SECONDS = 600.0
 """The same where three of ten say nothing but what stops the others: these must all be in one slot then,
 and a member that was restarted meanwhile begins with short ones, which grow one by one."""
 CUT_SECONDS = 600.0
-"""The same where liars were on both sides of a cut: a peer whose chain was moved in vain is not asked for
-it again for up to 160 seconds, and what liars alone have signed is doubted for four leases, each of which
-may have grown to a minute while rounds were slow."""
+"""The same where liars were on both sides of a cut: a peer whose chain was moved in vain is not asked
+for it again for up to 160 seconds, and what liars alone have signed is doubted for four leases, each of
+which may have grown to a minute while rounds were slow."""
 RECOVERY_ROUNDS = 3
 """So many rounds more are decided in that time, in which all contribute."""
 
@@ -138,13 +138,11 @@ def draw_scenario(
         nodes = sorted(size.sample(range(1, count), (count - 1) // 3))
         liars = tuple((index, (CONSPIRACY, size.choice(LIES[:-1]))) for index in nodes)
     elif cut:
-        liars = _on_both_sides(liars, later)
+        liars = draw_strangers(_on_both_sides(liars, later), later, 0.2)
     else:
         liars = draw_founder(draw_strangers(liars, later), later)
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
-    schedule = draw_schedule(
-        "liars" if liars and not cut else family, count, LEASE_SECONDS, chance
-    )
+    schedule = draw_schedule("liars" if liars and not cut else family, count, LEASE_SECONDS, chance)
     # Whoever lost its disk may contradict itself, so it counts among those that may lie.
     most = most_liars(model, count) if family in ("crash", "all") and not liars else 0
     if most and size.random() < 0.3:
