@@ -96,7 +96,8 @@ class Watch:
         # By the record before: what honest members followed that had long been there.
         self._held: dict[ContentId, set[int]] = {}
         self._voted: set[tuple[PeerId, RecordId, int]] = set()
-        self._proposed: set[tuple[RecordId, int, RecordId]] = set()
+        # Who proposed it: a liar may, before anybody honest has decided what it builds on.
+        self._proposed: dict[tuple[RecordId, int, RecordId], set[PeerId]] = {}
         self._known: dict[RecordId, Record] = {}
         self._said: dict[tuple[object, ...], object] = {}
         self._parameters: dict[RecordId, int] = {RecordId(swarm.manifest.swarm): INITIAL}
@@ -149,8 +150,8 @@ class Watch:
             assert isinstance(message, Proposal)
             record = message.record
             self._known[record.id] = record
-            if self.chains.leader(record.parent, message.slot) == envelope.sender:
-                self._proposed.add((record.parent, message.slot, record.id))
+            place = (record.parent, message.slot, record.id)
+            self._proposed.setdefault(place, set()).add(envelope.sender)
         elif envelope.kind in ("vote", "skip"):
             message = read(envelope)
             assert isinstance(message, Ballot)
@@ -276,7 +277,8 @@ class Watch:
             raise Violation(
                 "ballots", f"node {node.index} votes for what is not well founded", block
             )
-        if (parent, ballot.slot, block) not in self._proposed:
+        proposers = self._proposed.get((parent, ballot.slot, block), ())
+        if self.chains.leader(parent, ballot.slot) not in proposers:
             raise Violation(
                 "ballots", f"node {node.index} votes for what the leader did not propose", block
             )

@@ -300,7 +300,7 @@ class Liar(Node):
         side = self._side(sender)
         message = read(envelope)
         if isinstance(message, Ballot):
-            place = envelope.kind, message.parent, message.slot, min(side)
+            place = envelope.kind, message.parent, message.slot, min(side, default=sender)
             if place not in self._echoed:
                 self._echoed.add(place)
                 self._say_there(envelope.kind, message, side)
