@@ -234,15 +234,19 @@ class Liar(Node):
     def offers(self, asker: Node) -> Ledger:
         if self._history is not None:
             return self._history
-        if BOTH_SIDES in self.tells and self._chance.random() < 0.5:
-            # To each side it shows another's chain as its own.
-            there = [n for n in self._honest() if n.index not in self._side(asker.index)]
-            if there:
-                return self._chance.choice(there).member.ledger
-        if "solo rounds" in self.tells:
+        if BOTH_SIDES in self.tells and self._home() is not None:
+            # Mostly each side's own chain, as whoever is on that side would, and now and then another's.
+            here = self._side(asker.index)
+            own_side = self._chance.random() < 0.9
+            side = [n for n in self._honest() if (n.index in here) == own_side]
+            if side:
+                return self._chance.choice(side).member.ledger
+        if "solo rounds" in self.tells and STRANGER not in self.tells:
             self._solo = self._solo or self._alone()
             return self._solo or self.member.ledger
-        false = self.tells & {"false chain", "stale certificate"}
+        # A stranger's rounds are never sound.
+        alike = {"solo rounds"} if STRANGER in self.tells else set()
+        false = self.tells & {"false chain", "stale certificate", *alike}
         if not false or len(self.member.ledger) < 3:
             return self.member.ledger
         return self._false_chain("stale certificate" in false) or self.member.ledger
@@ -253,6 +257,9 @@ class Liar(Node):
         if "false heights" in self.tells and not answer.at_hand:
             height = answer.height + self._chance.choice((1, 1000, 1 << 40))
             answer = dataclasses.replace(answer, height=height)
+        if BOTH_SIDES in self.tells and self._home() is not None:
+            # What it has heard on one side is nothing for another.
+            answer = dataclasses.replace(answer, spoken=())
         if "false ids" in self.tells and self._chance.random() < 0.5:
             ids = tuple(RecordId(content_id(record)) for record in answer.ids)
             answer = dataclasses.replace(answer, ids=ids)
@@ -315,8 +322,10 @@ class Liar(Node):
         self.swarm.gossip(self, self.sign(kind, encode(message)), side)
 
     def _leave(self) -> None:
-        if self.alive:
+        if self.alive and self.member.is_member and self.member.round > 1:
             self.tell(Goodbye())
+        elif self.alive:
+            self.swarm.clock.after(1.0, self._leave)
 
     def _halves(self) -> tuple[set[int], set[int]]:
         nodes = [node.index for node in self.swarm.alive]

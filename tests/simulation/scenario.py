@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import most_liars
 
+from .clock import Standstill
 from .faults import Family, Faults, Schedule, draw_schedule, with_wipes
 from .invariants import Violation
 from .keys import Keys
@@ -185,6 +186,9 @@ def run(scenario: Scenario, keys: Keys | None = None) -> Outcome:
     except Violation as violation:
         failure = Failure(scenario, violation.invariant, str(violation))
         failure.trace = swarm.trace.shortened(violation.concerned)
+    except Standstill as standstill:
+        failure = Failure(scenario, "standstill", str(standstill))
+        failure.trace = swarm.trace.shortened(())
     except (ProtocolError, AssertionError, ArithmeticError, LookupError, ValueError) as error:
         # The state machine itself must never fail.
         failure = Failure(scenario, "crash", f"{type(error).__name__}: {error}")

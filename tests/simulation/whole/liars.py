@@ -319,12 +319,17 @@ class LyingNetwork(SimulatedNetwork):
         """An answer to sync."""
         tells, dice = self._tells, self._dice
         asked, said = decode_request(request), decode_response(response)
-        if BOTH_SIDES in tells and dice.random() < 0.5:
-            # To each side it shows another's chain as its own.
-            side = self._side(self._swarm.number(asker) or 0)
-            there = [m for m in self._honest() if m.index not in side and m.member is not None]
-            if there:
-                return encode(_of_chain(dice.choice(there).member.ledger, asked))
+        if BOTH_SIDES in tells and self._home() is not None:
+            # Mostly each side's own chain, as whoever is on that side would, and now and then another's.
+            here = self._side(self._swarm.number(asker) or 0)
+            own_side = dice.random() < 0.9
+            shown = [
+                machine.member.ledger
+                for machine in self._honest()
+                if machine.member is not None and (machine.index in here) == own_side
+            ]
+            if shown:
+                return encode(_of_chain(dice.choice(shown), asked))
         if "garbage answers" in tells and dice.random() < 0.7:
             return hostile(response, dice)
         if "bad signatures" in tells:
