@@ -165,6 +165,7 @@ class Liar(Node):
         self._copied: set[ContentId] = set()
         self._history: Ledger | None = None
         self._solo: Ledger | None = None
+        self._has_left = False
         self._echoed: set[tuple[object, ...]] = set()
         if HISTORY in self.tells:
             self.swarm.clock.after(_LEAVES_AFTER, self._rewrite)
@@ -194,7 +195,7 @@ class Liar(Node):
             super().perform(effect)
             return
         envelope = effect.envelope
-        if envelope.kind == "join" and self.tells & {STRANGER, LEAVES}:
+        if envelope.kind == "join" and (STRANGER in self.tells or self._has_left):
             return
         self.disk.said.append(envelope)
         message = read(envelope)
@@ -323,6 +324,7 @@ class Liar(Node):
 
     def _leave(self) -> None:
         if self.alive and self.member.is_member and self.member.round > 1:
+            self._has_left = True
             self.tell(Goodbye())
         elif self.alive:
             self.swarm.clock.after(1.0, self._leave)
