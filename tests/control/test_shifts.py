@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from distro_node.node.control.limits import Limits
 from distro_node.node.control.shifts import Shifts
 from distro_node.node.control.supervisor import Supervisor
 from distro_node.node.errors import ExitCode, UserError
@@ -140,6 +141,9 @@ class FakeStay:
 
     def leave(self) -> None:
         self.told.set()
+
+    def keep_to(self, limits: Limits) -> None:
+        self.limits = limits
 
 
 async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) -> None:
