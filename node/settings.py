@@ -93,7 +93,7 @@ class DaemonSettings:
     """Look for members in the local network, and be found there."""
     device: str = "auto"
     metrics_address: tuple[str, int] | None = DEFAULT_METRICS_ADDRESS
-    dashboard: DashboardSettings | None = None
+    dashboard: DashboardSettings | None = DashboardSettings()
     """Where its page is served; None: nowhere."""
     threads: int | None = None
     """CPU threads of the trainer; None: the library's own choice."""

@@ -15,7 +15,7 @@ _TIMEOUT_SECONDS = 10.0
 
 def dashboard(
     data_dir: DataDirectory = None,
-    open_browser: Annotated[
+    open: Annotated[
         bool,
         typer.Option(
             "--open/--no-open", help="Open the page in a browser, or print the link only."
@@ -46,7 +46,7 @@ def dashboard(
         typer.echo(dumps({"url": url, "link": link}))
         return
     typer.echo(f"To look: {url}\nTo act, too: {link}")
-    if open_browser:
+    if open:
         import webbrowser
 
         # Without the token: what a program is started with, every user of the machine can see.

@@ -114,7 +114,9 @@ class HttpServer:
         task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve until cancelled. The listeners are closed at the end."""
-        await trio.serve_listeners(self.attend, [*listeners], task_status=task_status)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_listeners, self.attend, [*listeners])
+            task_status.started()
 
     async def attend(self, stream: trio.SocketStream) -> None:
         """Answer who has connected, until it has had enough or did not keep to the bounds."""
@@ -174,10 +176,9 @@ class HttpServer:
         """The next request; None at the end of the connection."""
         head: h11.Request | None = None
         body = bytearray()
-        waiting = trio.CancelScope(deadline=trio.current_time() + self._bounds.idle_seconds)
-        self._idle[waiting] = None
-        try:
-            with waiting:
+        with trio.move_on_after(self._bounds.idle_seconds) as waiting:
+            self._idle[waiting] = None
+            try:
                 while (event := connection.next_event()) is h11.NEED_DATA:
                     received = await stream.receive_some(_READ_BYTES)
                     if waiting in self._idle:
@@ -202,8 +203,8 @@ class HttpServer:
                     else:
                         return None
                     event = connection.next_event()
-        finally:
-            self._idle.pop(waiting, None)
+            finally:
+                self._idle.pop(waiting, None)
         # Too late, or somebody else has its place.
         raise _TooSlow
 

@@ -124,7 +124,8 @@ class Pages:
             return text_response(400, "say it as a JSON object")
         answer = handler(words)
         _log.info("told by the page: %s", request.path.removeprefix("/api/act/"))
-        return _json(json.dumps(answer).encode(), 400 if "error" in answer else 200)
+        # What the node does not take ({"error"}) is its answer all the same.
+        return _json(json.dumps(answer).encode())
 
 
 def read_words(body: bytes) -> dict[str, Any] | None:
@@ -138,8 +139,8 @@ def read_words(body: bytes) -> dict[str, Any] | None:
     return words if isinstance(words, dict) else None
 
 
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(status=status, headers={"Content-Type": _JSON}, body=body)
+def _json(body: bytes) -> Response:
+    return Response(headers={"Content-Type": _JSON}, body=body)
 
 
 def _csv(rows: list[dict[str, Any]]) -> Response:

@@ -53,7 +53,7 @@ class Served:
             said = {"Host": f"127.0.0.1:{self.port}", **(headers or {})}
             if body:
                 said["Content-Length"] = str(len(body))
-            sent = [(name, value.encode("latin-1")) for name, value in said.items()]
+            sent = [(name.encode(), value.encode("latin-1")) for name, value in said.items()]
             client = h11.Connection(h11.CLIENT)
             data = client.send(h11.Request(method=method, target=path, headers=sent))
             assert data is not None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -117,3 +119,13 @@ def test_the_chart_library_is_here_with_its_licence() -> None:
     licence = (STATIC / "uplot.LICENSE").read_text("utf-8")
     assert "MIT License" in licence
     assert "uPlot" in (STATIC / "uplot.js").read_text("utf-8")[:200]
+
+
+def test_the_files_are_in_the_package(checkout: Path) -> None:
+    project = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["distro_node.node.dashboard"]
+    for path in STATIC.iterdir():
+        name = path.relative_to(STATIC.parent).as_posix()
+        assert any(fnmatch(name, pattern) for pattern in patterns), name
+    licences = project["project"]["license-files"]
+    assert any(fnmatch("node/dashboard/static/uplot.LICENSE", each) for each in licences)

@@ -455,14 +455,7 @@ let sure = null;
 
 async function act(name, words = {}) {
   const answer = await fetch(`api/act/${name}`, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(words) });
-  const text = (await answer.text()).trim();
-  let said = text;
-  try {
-    said = JSON.parse(text).error ?? "";
-  } catch {
-    // A line of words.
-  }
-  return answer.ok ? "" : said;
+  return answer.ok ? (await answer.json()).error ?? "" : (await answer.text()).trim();
 }
 
 async function press(name, done) {

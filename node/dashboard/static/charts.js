@@ -11,6 +11,13 @@ const AXES = {
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// Times as short as they can be told apart.
+function moments(splits) {
+  const apart = splits.length > 1 ? splits[1] - splits[0] : 0;
+  const parts = apart >= 86400 ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit", ...(apart < 60 ? { second: "2-digit" } : {}) };
+  return splits.map((time) => new Date(time * 1000).toLocaleString("en-GB", parts));
+}
+
 // The row of a round: the first that does not end before it.
 export function rowOf(rounds, round) {
   let low = 0;
@@ -89,7 +96,7 @@ export class LossChart {
       height: Math.max(240, Math.min(380, this.place.clientWidth * 0.5)),
       scales: { x: { time: this.axis === "time" } },
       axes: [
-        { ...lines, ...(this.axis === "time" ? {} : { values: (_, splits) => splits.map(axis.write) }), space: 70 },
+        { ...lines, values: (_, splits) => (this.axis === "time" ? moments(splits) : splits.map(axis.write)), space: 70 },
         { ...lines, size: 56, values: (_, splits) => splits.map((value) => +value.toPrecision(4)) },
       ],
       series: [
