@@ -335,6 +335,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
     known = {
         "node/cli/bootstrap.py": "its own addresses",
         "node/cli/create.py": "what the founder made",
+        "node/cli/dashboard.py": "its own address",
         "node/cli/export.py": "the user's own directory",
         "node/cli/failures.py": "harmless",
         "node/cli/identity.py": "the own peer id",

@@ -67,6 +67,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "node/telemetry": (*_SHARED, "crypto", "protocol/wire", "node/network"),
     "node/control": (*_SHARED, "node/storage", "node/telemetry"),
+    "node/dashboard": (
+        *(*_SHARED, "crypto", "protocol/wire", "protocol/chain"),
+        *("node/storage", "node/telemetry", "node/control"),
+    ),
     "node/trainer": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/member"),
         *("node/storage", "node/content", "node/telemetry"),
@@ -79,7 +83,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
         *("protocol/chain", "protocol/member", "node/storage", "node/network"),
         *("node/network/discovery", "node/network/nat", "node/network/exchange"),
-        *("node/content", "node/telemetry", "node/control", "node/trainer"),
+        *("node/content", "node/telemetry", "node/control", "node/dashboard", "node/trainer"),
     ),
     "node/results": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/chain"),

@@ -20,6 +20,7 @@ from ..harmless import harmless
 from ..telemetry.logs import LogLevel, configure_logging
 from .bootstrap import bootstrap
 from .create import create
+from .dashboard import dashboard
 from .demo import demo
 from .export import export, verify
 from .failures import explain
@@ -34,6 +35,7 @@ COMMANDS = {
     "create": create,
     "invite": invite,
     "status": status,
+    "dashboard": dashboard,
     "pause": pause,
     "resume": resume,
     "leave": leave,
