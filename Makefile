@@ -54,6 +54,9 @@ docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents an
 	{ sed '/^| field /,$$d' docs/status.md && $(BIN)/python -m distro_node.node.telemetry.status_reference; } \
 		> $(VENV)/status.md
 	mv $(VENV)/status.md docs/status.md
+	{ sed '/^## Above all tables/,$$d' docs/founders-file.md \
+		&& $(BIN)/python -m distro_node.node.create.manifest_reference; } > $(VENV)/founders-file.md
+	mv $(VENV)/founders-file.md docs/founders-file.md
 	{ sed '/^<!-- states -->/q' docs/protocol.md && $(BIN)/python -c \
 		'from distro_node.protocol.member.states import diagrams; print(diagrams())' \
 		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md

@@ -128,6 +128,7 @@ def _settings(
         typer.Option(
             "--config",
             metavar="FILE",
+            readable=False,
             envvar=f"{ENVIRONMENT_PREFIX}_CONFIG",
             help="The configuration file (TOML): a table for each command, and above the tables "
             "keys for all.",
