@@ -57,6 +57,7 @@ docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents an
 	{ sed '/^## Above all tables/,$$d' docs/founders-file.md \
 		&& $(BIN)/python -m distro_node.node.create.manifest_reference; } > $(VENV)/founders-file.md
 	mv $(VENV)/founders-file.md docs/founders-file.md
+	$(BIN)/python -m distro_node.node.cli.man_pages docs/man
 	{ sed '/^<!-- states -->/q' docs/protocol.md && $(BIN)/python -c \
 		'from distro_node.protocol.member.states import diagrams; print(diagrams())' \
 		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md

@@ -41,6 +41,7 @@ class ExitCode(IntEnum):
     NOT_THE_SWARMS = 53
     HUB = 54
     EVALUATION = 55
+    SERVICE = 56
     INTERRUPTED = 130
 
 

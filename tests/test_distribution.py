@@ -70,6 +70,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path, project_files
         or name.parts[0] in rooms
     }
     assert "distro_node/node/create/manifests/example.toml" in package
+    assert f"distro_node-{__version__}.data/data/share/man/man1/distro-node-join.1" in names
     beside = {name.partition("/")[0] for name in names - package}
     assert beside <= {about, f"distro_node-{__version__}.data"}
     assert metadata["Version"] == __version__

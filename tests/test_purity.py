@@ -85,6 +85,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/network/discovery", "node/network/nat", "node/network/exchange"),
         *("node/content", "node/telemetry", "node/control", "node/trainer"),
     ),
+    "node/service": (*_SHARED, "node/storage"),
     "node/results": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/chain"),
         *("node/storage", "node/content", "node/telemetry", "node/control", "node/trainer"),
@@ -96,7 +97,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/cli": (
         *(*_SHARED, "crypto", "protocol/wire", "node/storage", "node/network"),
         *("node/telemetry", "node/control", "node/create", "node", "node/results"),
-        "node/demo",
+        *("node/service", "node/demo"),
     ),
     # `python -m distro_node.node` is the command.
     "node/__main__": ("node/cli",),

@@ -26,6 +26,7 @@ from .failures import explain
 from .identity import id_command
 from .invite import invite
 from .join import join
+from .service import service
 from .status import leave, pause, resume, status
 from .try_out import evaluate, generate
 
@@ -43,6 +44,7 @@ COMMANDS = {
     "verify": verify,
     "bootstrap": bootstrap,
     "id": id_command,
+    "service": service,
     "demo": demo,
 }
 
@@ -85,7 +87,7 @@ def _harmless_usage() -> Iterator[None]:
 app = typer.Typer(
     name="distro-node",
     cls=_Commands,
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
