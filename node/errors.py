@@ -42,6 +42,7 @@ class ExitCode(IntEnum):
     HUB = 54
     EVALUATION = 55
     SERVICE = 56
+    UNFIT = 57
     INTERRUPTED = 130
 
 

@@ -85,6 +85,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/network/discovery", "node/network/nat", "node/network/exchange"),
         *("node/content", "node/telemetry", "node/control", "node/trainer"),
     ),
+    "node/doctor": (
+        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "node/storage", "node/network"),
+        *("node/network/discovery", "node/network/nat", "node/network/exchange"),
+    ),
     "node/service": (*_SHARED, "node/storage"),
     "node/results": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/chain"),
@@ -97,7 +101,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/cli": (
         *(*_SHARED, "crypto", "protocol/wire", "node/storage", "node/network"),
         *("node/telemetry", "node/control", "node/create", "node", "node/results"),
-        *("node/service", "node/demo"),
+        *("node/service", "node/doctor", "node/demo"),
     ),
     # `python -m distro_node.node` is the command.
     "node/__main__": ("node/cli",),

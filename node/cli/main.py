@@ -21,6 +21,7 @@ from ..telemetry.logs import LogLevel, configure_logging
 from .bootstrap import bootstrap
 from .create import create
 from .demo import demo
+from .doctor import doctor
 from .export import export, verify
 from .failures import explain
 from .identity import id_command
@@ -45,6 +46,7 @@ COMMANDS = {
     "bootstrap": bootstrap,
     "id": id_command,
     "service": service,
+    "doctor": doctor,
     "demo": demo,
 }
 

@@ -51,6 +51,8 @@ class System:
         return next(known, Outcome(0, ""))
 
 
+# Private here: `_program`: where the program lies is this machine's business.
+
 # --- what is written -----------------------------------------------------------------------------
 
 
@@ -270,7 +272,7 @@ def test_the_command_s_own_options_are_checked(command, system: System) -> None:
 
 
 def test_a_system_s_service_sees_no_home(command, system: System, monkeypatch) -> None:
-    monkeypatch.setattr(command_module, "_program", lambda: ("/home/ann/bin/distro-node",))
+    monkeypatch.setattr(command_module, "_program", lambda: ("/home/distro/bin/distro-node",))
     command("service", "install", "--system", "--", "bootstrap").refused_with(
-        ExitCode.SERVICE, "/home/ann"
+        ExitCode.SERVICE, "/home/distro"
     )
