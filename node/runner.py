@@ -40,7 +40,6 @@ from ..protocol.member.inputs import (
     Goodbye,
     Heard,
     Input,
-    Learned,
     Loaded,
     Rebased,
     Recalled,
@@ -48,6 +47,7 @@ from ..protocol.member.inputs import (
     Trained,
 )
 from ..protocol.member.member import Member
+from ..protocol.member.taking_in import TakingIn
 from ..protocol.member.vote_recovery import RECALL_SECONDS
 from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.errors import ProtocolError
@@ -228,7 +228,7 @@ class Runner:
     def _validate(self, sender: PeerId, data: bytes) -> str | None:
         """Judge a gossip message before it is forwarded to anybody."""
         try:
-            envelope = open_envelope(data, swarm=self._manifest.swarm)
+            envelope = self._open(data)
             if envelope.sender != sender:
                 return "bad_signature"
             self.member.screen(envelope, trio.current_time())
@@ -240,8 +240,7 @@ class Runner:
         async for sender, data in received:
             try:
                 # The validator checked the signature a moment ago: these are the same bytes.
-                envelope = open_envelope(data, swarm=self._manifest.swarm)
-                self._dispatch(Heard(envelope))
+                self._dispatch(Heard(self._open(data)))
             except (EnvelopeError, ProtocolError) as error:
                 self._reject(sender, error.reason, str(error))
 
@@ -381,30 +380,22 @@ class Runner:
             self._syncing = False
 
     async def _take_in(self, peer: PeerId, answer: Answer) -> bool:
-        """Tell the state machine what somebody knows. Returns whether all of it held.
-
-        What was forwarded was checked by whoever forwards it: the first signature that does not hold
-        ends it, and is the answerer's fault."""
-        try:
-            for decided in answer.entries():
-                self._dispatch(Learned(decided))
-                await trio.lowlevel.checkpoint()
-        except ProtocolError as error:
-            self._network.traffic.reject(error.reason)
-            return False
-        for raw in answer.envelopes:
-            await trio.lowlevel.checkpoint()
+        """Tell the state machine what somebody knows. Returns whether all of it was listened to."""
+        taking = TakingIn(peer, answer.entries(), answer.envelopes, self._open)
+        while (what := taking.next_input()) is not None:
             try:
-                envelope = open_envelope(raw, swarm=self._manifest.swarm)
-            except EnvelopeError as error:
-                self._network.traffic.reject(error.reason)
-                self._network.penalise(peer, error.reason)
-                return False
-            try:
-                self._dispatch(Heard(envelope))
+                self._dispatch(what)
             except ProtocolError as error:
                 self._network.traffic.reject(error.reason)
-        return True
+                taking.refused()
+            await trio.lowlevel.checkpoint()
+        if taking.blame is not None:
+            self._network.traffic.reject(taking.blame.reason)
+            self._network.penalise(peer, taking.blame.reason)
+        return taking.all_held
+
+    def _open(self, raw: bytes) -> Envelope:
+        return open_envelope(raw, swarm=self._manifest.swarm)
 
     async def _recall(self, round: int) -> None:
         """Ask all other members what they know of `round`, as soon as they are connected.

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.envelope import Envelope, EnvelopeError
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.asking import Asking
@@ -20,6 +20,7 @@ from distro_node.protocol.chain.comparing import Comparison
 from distro_node.protocol.chain.sync import Answer, Question, answer_to
 from distro_node.protocol.member.effects import FetchUpdate
 from distro_node.protocol.member.inputs import Connected, Disconnected, Recalled
+from distro_node.protocol.member.taking_in import TakingIn
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.messages import SnapshotEntry
@@ -188,14 +189,10 @@ class Swarm:
         asking = Asking([node.peer for node in others], set(asker.member.members), round_)
 
         def done() -> None:
-            asker.answered()
-            if asking.found is not None:
-                _, answer = asking.found
-                assert isinstance(answer, _Known)  # nodes answer nothing else
-                for entry in answer.at_hand:
-                    asker.deliver_decided(entry)
-                for envelope in answer.spoken:
-                    asker.deliver(envelope)
+            if asking.found is None:
+                asker.answered()
+            else:
+                asker.take_in(self._taking_in(*asking.found), asker.answered)
 
         self._carry_out(asker, asking, asking.questions, done)
 
@@ -249,6 +246,15 @@ class Swarm:
             return catching_up.questions([node.peer for node in near], now)
 
         self._carry_out(asker, catching_up, questions, done, keep)
+
+    def _taking_in(self, peer: PeerId, answer: Answer) -> TakingIn[Envelope]:
+        assert isinstance(answer, _Known)  # nodes answer nothing else
+        return TakingIn(peer, answer.at_hand, answer.spoken, self._opened)
+
+    def _opened(self, envelope: Envelope) -> Envelope:
+        if not self.genuine(envelope):
+            raise EnvelopeError("bad_signature", "nobody signed that")
+        return envelope
 
     # Updates and snapshots
 
