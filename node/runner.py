@@ -17,7 +17,7 @@ from ..crypto.envelope import Envelope, EnvelopeError, open_envelope, sign
 from ..crypto.hashing import ContentId
 from ..crypto.identity import Identity, PeerId, short_peer
 from ..protocol.chain.ledger import Ledger
-from ..protocol.chain.sync import Answer, Question
+from ..protocol.chain.sync import Answer
 from ..protocol.member.effects import (
     Apply,
     AskSync,
@@ -48,7 +48,7 @@ from ..protocol.member.inputs import (
 )
 from ..protocol.member.member import Member
 from ..protocol.member.taking_in import TakingIn
-from ..protocol.member.vote_recovery import RECALL_SECONDS
+from ..protocol.member.vote_recovery import Recalling
 from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
@@ -59,7 +59,7 @@ from .network.exchange.relays import Relays
 from .network.network import Network
 from .storage.blob_store import BlobStore
 from .storage.swarm_store import SwarmStore
-from .sync import Synchronizer, ask_peer
+from .sync import Synchronizer
 from .telemetry.telemetry import Telemetry
 from .trainer.trainer_supervisor import TrainerSupervisor
 from .updates import Updates
@@ -398,28 +398,20 @@ class Runner:
         return open_envelope(raw, swarm=self._manifest.swarm)
 
     async def _recall(self, round: int) -> None:
-        """Ask all other members what they know of `round`, as soon as they are connected.
+        """Ask all other members what they know of `round`.
 
         The member itself decides how long it waits for that.
         """
         others = set(self.member.members) - {self.member.me}
-        answered: set[PeerId] = set()
+        recalling = Recalling(round, others, trio.current_time())
 
-        async def ask(peer: PeerId) -> None:
-            answer = await ask_peer(self._network, self._manifest, Question(peer, round))
-            if answer is not None and await self._take_in(peer, answer):
-                answered.add(peer)
-            if answered == others:
-                self._dispatch(Recalled(round))
+        async def take_in() -> None:
+            for peer, answer in recalling.drain():
+                recalling.heard(peer, all_held=await self._take_in(peer, answer))
 
-        asked: set[PeerId] = set()
-        with trio.move_on_after(RECALL_SECONDS):
-            async with trio.open_nursery() as nursery:
-                while asked < others:
-                    for peer in (others - asked) & self._network.connected():
-                        asked.add(peer)
-                        nursery.start_soon(ask, peer)
-                    await trio.sleep(TICK_SECONDS)
+        await self._sync.recall(recalling, take_in)
+        if recalling.complete:
+            self._dispatch(Recalled(round))
 
     async def _settle(self) -> None:
         """Compare our chain with that of the others, and follow theirs if it is to be preferred."""
