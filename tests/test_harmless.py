@@ -78,7 +78,7 @@ def test_what_nobody_sees_is_spelled_out() -> None:
     assert harmless("a\x1b[2Jb\nc") == "a\\x1b[2Jb\\nc"
     assert harmless("a\u202eb\u200bc\u3164d") == "a\\u202eb\\u200bc\\u3164d"
     assert len(harmless("x" * 10**6)) == MOST_CHARACTERS
-    assert harmless("abcdef", 4) == "abc…"
+    assert harmless("x" * 10**6).endswith("x…")
 
 
 def test_a_text_of_many_lines_keeps_them() -> None:
