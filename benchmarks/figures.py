@@ -42,7 +42,7 @@ def codec() -> Iterator[Figure]:
     )
     yield Figure(
         "README.md",
-        "{:d} bits for 4,096 parameters, is about {:.0f} times an update of ours",
+        "{:d} bits for 4,096 parameters, which is about {:.0f} times an update of ours",
         (templar_bits, templar_bits / (7 * bits)),
     )
     yield Figure(
