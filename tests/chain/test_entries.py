@@ -21,8 +21,8 @@ class Drawer:
         self.entries.append(entry)
         return len(self.entries) - 1
 
-    def get(self, place: int) -> bytes:
-        return self.entries[place]
+    def get(self, offset: int) -> bytes:
+        return self.entries[offset]
 
 
 @pytest.fixture(scope="module")
