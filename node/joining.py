@@ -204,6 +204,27 @@ async def fetch_data(means: Means, manifest: Manifest) -> Prefetch:
     return prefetch
 
 
+async def fetch_base(means: Means, manifest: Manifest) -> None:
+    """The frozen weights that adapters stand beside, if the swarm trains any; there already is fine.
+
+    Raises `UserError` (`MANIFEST`) for a base that is none, and `DiskFull`.
+    """
+    adapter = manifest.adapter
+    if adapter is None:
+        return
+    mirrors = Mirrors(means.settings.mirrors, manifest.data.mirrors)
+    downloads = means.downloads(MirroredFetcher(means.fetcher, means.store, mirrors))
+    try:
+        size = 4 * adapter.base_elements
+        await downloads.listed("snapshot", adapter.base, size, "the base model")
+    except ProtocolError as error:
+        raise UserError(
+            ExitCode.MANIFEST,
+            f"the swarm's base model cannot be used: {error}",
+            "whoever made the swarm has to create it anew",
+        ) from None
+
+
 def check_standing(ledger: Ledger, me: PeerId) -> None:
     """Raise `UserError` (`EXPELLED`) if the swarm has expelled this identity."""
     expelled = ledger.membership(len(ledger)).expelled

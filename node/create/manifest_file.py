@@ -100,6 +100,17 @@ class DataTable(SourceTable):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraTable:
+    """`[model.lora]`: adapters are trained, and the checkpoint's own weights stay as they are."""
+
+    rank: Annotated[int, Range(1, 4096)] = 8
+    alpha: Annotated[float, Range(2.0**-10, 65_536.0)] | None = None
+    """What an adapter counts is alpha / rank; without it alpha is twice the rank."""
+    targets: Annotated[tuple[Name, ...], Length(0, 64)] = ()
+    """The linear layers that have one, by the last part of their names; empty: all but the head."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AdmissionTable:
     """`[admission]`: as in the manifest, with the issuer as text; without one it is the founder."""
 

@@ -12,12 +12,32 @@ from typing import Any
 
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.chain.ledger import Ledger
+from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.swarm_id import swarm_text
 from .state import State
 
 PROVENANCE_NAME = "distro-node.json"
 # Of some hundred members a page; the ledger has them all.
 _MEMBERS_SHOWN = 100
+
+_OPENED = [
+    "```python",
+    "from transformers import AutoModelForCausalLM, AutoTokenizer",
+    "",
+    'tokenizer = AutoTokenizer.from_pretrained(".")',
+    'model = AutoModelForCausalLM.from_pretrained(".")',
+    "```",
+]
+_OPENED_ADAPTER = [
+    "```python",
+    "from peft import PeftModel",
+    "from transformers import AutoModelForCausalLM, AutoTokenizer",
+    "",
+    'tokenizer = AutoTokenizer.from_pretrained(".")',
+    'base = AutoModelForCausalLM.from_pretrained("path of the base")',
+    'model = PeftModel.from_pretrained(base, ".")',
+    "```",
+]
 
 
 def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
@@ -34,6 +54,7 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
         "fingerprint": f"{state.fingerprint:016x}",
         "snapshot": _snapshot(ledger, state.round),
         "parameters": manifest.elements,
+        "adapter": _adapter(manifest),
         "heldout_loss": heldout,
         "data": {
             "sequence_length": data.sequence_length,
@@ -66,8 +87,10 @@ def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
     }
 
 
-def card(facts: dict[str, Any], model: dict[str, Any]) -> str:
-    """The card as Markdown, with the head that Hugging Face's pages read."""
+def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) -> str:
+    """The card as Markdown, with the head that Hugging Face's pages read; `merged`: of adapters, that
+    they are in the weights."""
+    whole = merged or facts["adapter"] is None
     name, swarm = _plain(facts["name"]), facts["swarm"]
     trained, data = facts["trained"], facts["data"]
     last = facts["last_round"]
@@ -75,21 +98,14 @@ def card(facts: dict[str, Any], model: dict[str, Any]) -> str:
     loss = facts["heldout_loss"]
     lines = [
         "---",
-        "library_name: transformers",
+        f"library_name: {'transformers' if whole else 'peft'}",
         "pipeline_tag: text-generation",
         "tags: [distro-node]",
         "---",
         f"# {name}",
         "",
-        f"A `{model['model_type']}` with {facts['parameters']:,} parameters, trained by the members of "
-        f"a swarm with distro-node: {trained['tokens']:,} tokens in {facts['round']:,}{of} rounds.",
-        "",
-        "```python",
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        "",
-        'tokenizer = AutoTokenizer.from_pretrained(".")',
-        'model = AutoModelForCausalLM.from_pretrained(".")',
-        "```",
+        *_what(facts, model["model_type"], of),
+        *(_OPENED if whole else _OPENED_ADAPTER),
         "",
         "## Provenance",
         "",
@@ -146,6 +162,36 @@ def card(facts: dict[str, Any], model: dict[str, Any]) -> str:
         rounds, tokens = (sum(each[key] for each in rest) for key in ("rounds", "tokens"))
         lines.append(f"| {len(rest):,} more | {rounds:,} | {tokens:,} |")
     return "\n".join([*lines, ""])
+
+
+def _what(facts: dict[str, Any], model_type: str, of: str) -> list[str]:
+    trained = (
+        f"trained by the members of a swarm with distro-node: {facts['trained']['tokens']:,} tokens in "
+        f"{facts['round']:,}{of} rounds."
+    )
+    adapter = facts["adapter"]
+    if adapter is None:
+        return [f"A `{model_type}` with {facts['parameters']:,} parameters, {trained}", ""]
+    return [
+        f"Low-rank adapters of rank {adapter['rank']} and alpha {adapter['alpha']:g} with "
+        f"{facts['parameters']:,} parameters, for a `{model_type}` with {adapter['base_parameters']:,} "
+        f"that stayed as they were, {trained}",
+        "",
+        f"The base has the content id `{adapter['base']}`; "
+        "`distro-node export --merged` writes it and the adapters in one, and with `--round 0` itself.",
+        "",
+    ]
+
+
+def _adapter(manifest: Manifest) -> dict[str, Any] | None:
+    spec = manifest.adapter
+    return spec and {
+        "rank": spec.rank,
+        "alpha": spec.alpha,
+        "targets": list(spec.targets),
+        "base": spec.base.hex(),
+        "base_parameters": spec.base_elements,
+    }
 
 
 def provenance_bytes(facts: dict[str, Any]) -> bytes:

@@ -526,6 +526,7 @@ ELSEWHERE = {
     ("node/results/evaluation_worker.py", "write_text"): "likewise",
     ("node/trainer/worker.py", "write_text"): "tests/results: full and read-only places",
     ("node/trainer/export.py", "write_text"): "likewise",
+    ("node/trainer/export.py", "mkdir"): "likewise",
     # What is tokenised is made again; a swarm exists once its manifest does, which is written last.
     **{
         ("node/create/parts.py", name): "tests/create: parts that survive an interruption"
