@@ -280,7 +280,9 @@ def _made(draft: _Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Ma
         file.rounds,
         frozen=manifest.frozen_elements,
     )
-    warning = rate_warning(file.schedule, manifest.elements)
+    # What was found is of whole models.
+    whole = manifest.adapter is None
+    warning = rate_warning(file.schedule, manifest.elements) if whole else None
     return Made(
         manifest=manifest,
         data=corpus.summary,
