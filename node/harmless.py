@@ -42,6 +42,19 @@ def harmless(text: object, most: int = MOST_CHARACTERS) -> str:
     return line[: most - 1] + "…" if cut else line
 
 
+def harmless_piece(text: str) -> str:
+    """A piece of a text of many lines, which is shown as it comes (a model writes it): no commands.
+
+    Line breaks and tabs stay; what is not printable (`str.isprintable`) becomes U+FFFD. What a terminal
+    does not show stays, too: it is part of how some scripts are written, and nobody takes a text for a
+    name.
+    """
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
+
+
 def _visible(line: str) -> list[str]:
     shown = []
     marks = 0

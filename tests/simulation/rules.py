@@ -4,9 +4,6 @@ that it decides, and what is put in its place to see that the case can fail.
 What is looked at is the machine itself (`protocol/chain`), with peers that answer at once.
 """
 
-# Private here: `_start_over`, `_supporters`, `_follow`, `_choose_goal`, `_replace`: a rule is taken away
-# where it stands.
-
 from __future__ import annotations
 
 import dataclasses
@@ -18,7 +15,8 @@ from typing import Any
 from unittest.mock import patch
 
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import catching_up, comparing, finality, fork, ledger
+from distro_node.protocol.chain import asking, catching_up, comparing, finality, fork, ledger
+from distro_node.protocol.chain.asking import Asking
 from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.ledger import Ledger
@@ -502,6 +500,33 @@ def _enough_are_asked() -> bool:
     return asked <= 2 * 5 + 2
 
 
+def _members_are_asked_first() -> bool:
+    """Twenty names of one who goes on alone, and three members that were there before."""
+    chain = _true(8).ledger.truncated(8)
+    machine = CatchingUp(chain)
+    honest, alone = answers(_true().ledger), answers(_solo().ledger)
+    members = {identity(who).peer for who in range(3)}
+    names = [*(identity(200 + number).peer for number in range(20)), *members]
+    while not machine.done:
+        for question in machine.questions(names, 0.0):
+            answer = (honest if question.peer in members else alone)(question)
+            machine.answered(question.peer, answer, 0.0)
+    return len(chain) == len(_true().ledger)
+
+
+def _nobody_is_known() -> list[Patch]:
+    return [(CatchingUp, "_is_known", lambda self, peer: False)]
+
+
+def _nobody_is_waited_for_alone() -> bool:
+    slow, other = identity(1).peer, identity(2).peer
+    asking_ = Asking([slow, other], {slow}, 3)
+    first = asking_.questions(0.0)
+    after = asking_.deadline(0.0)
+    second = asking_.questions(after)
+    return after < 10.0 and [q.peer for q in (*first, *second)] == [slow, other]
+
+
 RULES = (
     Rule("two phases make a record final", _two_phases, _one_phase),
     Rule("the set before is asked as well", _old_set_is_asked, _the_last_set_alone),
@@ -533,4 +558,10 @@ RULES = (
     Rule("records are what most name", _records_are_what_most_name, _the_first_is_believed),
     Rule("the goal is bounded", _the_goal_is_bounded, _no_most_rounds),
     Rule("enough are asked", _enough_are_asked, lambda: [(catching_up, "ENOUGH", 30)]),
+    Rule("members are asked first", _members_are_asked_first, _nobody_is_known),
+    Rule(
+        "nobody is waited for alone",
+        _nobody_is_waited_for_alone,
+        lambda: [(asking, "DAWDLE_SECONDS", 60.0)],
+    ),
 )
