@@ -12,8 +12,9 @@ import binascii
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -342,10 +343,12 @@ class Stay:
         """Train until the goodbye. Raises `UserError` for one that the swarm expelled."""
         runner, me = work.runner, self._identity.peer
 
-        def upcoming(rounds: int) -> list[int]:
-            return upcoming_samples(runner.ledger(), me, rounds)
+        def upcoming(rounds: int) -> Callable[[], list[int]]:
+            # Computed while the chain grows.
+            known = runner.ledger().truncated(len(runner.ledger()))
+            return partial(upcoming_samples, known, me, rounds)
 
-        self._network.spawn(work.prefetch.run, upcoming)
+        self._network.spawn(work.prefetch.run, upcoming, lambda: runner.ledger().head)
         settings = self._settings
         await runner.run(work.trainer, until_round=settings.until_round, stay=settings.stay)
         check_standing(runner.ledger(), me)
@@ -368,6 +371,7 @@ class Stay:
             final_round=None if member is None else _final_round(member),
             members=None if member is None else _members(member, self._network.connected()),
             awaited=() if member is None else _awaited(member),
+            apart=() if self._work is None else _texts(self._work.runner.apart()),
         )
 
     async def _update_metrics(self) -> None:
@@ -424,6 +428,10 @@ def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus
             )
         )
     return tuple(rows)
+
+
+def _texts(peers: Iterable[PeerId]) -> tuple[str, ...]:
+    return tuple(sorted(map(peer_text, peers)))
 
 
 def _awaited(member: Member) -> tuple[Awaited, ...]:

@@ -42,6 +42,7 @@ SWARM = SwarmStatus(
     final_round=14,
     members=MEMBERS,
     awaited=(),
+    apart=(),
 )
 SCORES = Scores(
     swarm="swarm-abc",
@@ -109,7 +110,9 @@ TRAINING = Status(
 )
 AWAITING = replace(
     TRAINING,
-    swarm=replace(SWARM, awaited=(Awaited(peer=C, silent_seconds=12.2, lease_seconds=20.0),)),
+    swarm=replace(
+        SWARM, awaited=(Awaited(peer=C, silent_seconds=12.2, lease_seconds=20.0),), apart=(B,)
+    ),
     reach=UNREACHABLE,
     progress=Progress(what="replaying rounds", done=3, total=None),
     shift=ShiftStatus(at_work=True, by_command=True, active="22:00-07:00", until="07:00"),

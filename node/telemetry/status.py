@@ -183,6 +183,9 @@ class SwarmStatus:
     """None while this node does not take part."""
     awaited: tuple[Awaited, ...]
     """Members whose update is still to come, and that may have gone."""
+    apart: tuple[str, ...]
+    """Peer ids of those in reach, members here once or still, whose chain parts from this one before
+    `final_round`. Neither side follows the other by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,10 +20,14 @@ from ...protocol.wire.structure import StructureError
 from ..storage.blob_store import BlobStore
 from .adapters import merged_model, peft_config
 from .errors import TrainerFailed
+from .limits import limited
 from .session import TrainingSession
 from .tokenizer_settings import TokenizerSettings, decode_settings, with_usual_names
 
 _ROLES = ("eos_token", "bos_token", "pad_token", "unk_token")
+# Reading the largest published ones takes some seconds and less than a gigabyte.
+_SECONDS = 60.0
+_BYTES = 2 << 30
 # What a manifest's configuration may say of them, by the role.
 _IDS = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
 
@@ -119,7 +123,10 @@ def open_tokenizer(
     if definition is None:
         raise TrainerFailed("bad_data", "the tokenizer's blob is missing")
     try:
-        tokenizer = Tokenizer.from_buffer(definition)
+        with limited("bad_data", "to read the tokenizer", seconds=_SECONDS, memory=_BYTES):
+            tokenizer = Tokenizer.from_buffer(definition)
+    except TrainerFailed:
+        raise
     # The library raises plain Exception for whatever it dislikes.
     except Exception as error:
         raise TrainerFailed("bad_data", f"the tokenizer cannot be read: {error}") from None

@@ -11,7 +11,12 @@ from tokenizers.decoders import DecodeStream
 from ..storage.blob_store import BlobStore
 from .errors import TrainerFailed
 from .export import open_tokenizer, special_ids
+from .limits import limited
 from .session import TrainingSession
+
+# A person's beginning of a text takes milliseconds.
+_SECONDS = 60.0
+_BYTES = 2 << 30
 
 
 @torch.no_grad()
@@ -31,7 +36,7 @@ def write_text(
     Raises `TrainerFailed`: `bad_data` for a beginning that the model cannot take.
     """
     _, tokenizer, settings = open_tokenizer(session.manifest, store)
-    ids = tokenizer.encode(prompt, add_special_tokens=False).ids
+    ids = _cut(tokenizer, prompt)
     special = special_ids(tokenizer, settings)
     if not ids:
         first = special["bos_token_id"], special["eos_token_id"], special["pad_token_id"]
@@ -43,6 +48,19 @@ def write_text(
             "bad_data", f"the beginning has {len(ids)} tokens, the model takes 1 to {longest - 1}"
         )
     return _write(session, tokenizer, ids, special["eos_token_id"], seed, temperature, max_tokens)
+
+
+def _cut(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a text. A regular expression in the tokenizer may go on for ever, or give up."""
+    try:
+        with limited("bad_data", "to cut the text into tokens", seconds=_SECONDS, memory=_BYTES):
+            return tokenizer.encode(text, add_special_tokens=False).ids
+    # So the library's own code ends in Python; it has no name that could be imported.
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        problem = (str(error).splitlines() or ["it gave up"])[0][:200]
+        raise TrainerFailed("bad_data", f"the tokenizer cannot cut the text: {problem}") from None
 
 
 def _longest(session: TrainingSession) -> int:
