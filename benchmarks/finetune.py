@@ -2,7 +2,7 @@
 
     python benchmarks/finetune.py [--work DIR] [--json FILE] [--plot FILE]
         [--hidden 128] [--layers 2] [--base-steps 600] [--steps 150] [--workers 4] [--sequences 2]
-        [--rank 8] [--seeds 1 2 3] [--variants …]
+        [--rank 8] [--seeds 1 2 3] [--variants …] [--known]
 
 A byte-level Llama is trained on the source code of Python's standard library, and then tuned on its
 language reference, the prose that `help()` shows (`pydoc_data.topics`): both come with Python. Dense
@@ -17,7 +17,9 @@ and of all weights and adapters `loss` has whichever was better with seed 0. How
 stands in training.py.
 
 --work keeps the trained base and each run as soon as it is finished: the same command goes on where it
-was broken off, and with more seeds adds their runs to those that are there.
+was broken off, and with more seeds adds their runs to those that are there. --known trains nothing: it
+reports what is there, of the seeds that every variant has, or of seed 0 alone, where none is, with which
+the rates were chosen as well (`chosen_with_reported` in the JSON).
 """
 
 from __future__ import annotations
@@ -261,6 +263,26 @@ class Bench:
             runs.sort(key=lambda run: run.rate)
         return runs
 
+    def known(self, ways: list[Way]) -> dict[str, tuple[list[Tuned], list[Tuned]]]:
+        """What is there, by variant: the sweep's runs, and those of the seeds that all have."""
+        mine = [run for run in self.runs if run.settings == self.settings]
+        swept = {}
+        for way in ways:
+            tried = [run for run in mine if (run.way, run.seed) == (way.name, SWEEP_SEED)]
+            if not tried:
+                sys.exit(f"there is no run of {way.name} in --work yet")
+            tried.sort(key=lambda run: run.rate)
+            rate = best_of(tried).rate
+            reported = {run.seed: run for run in mine if (run.way, run.rate) == (way.name, rate)}
+            swept[way.name] = tried, reported
+        common = set.intersection(*(set(reported) for _, reported in swept.values()))
+        seeds = [seed for seed in self.options.seeds if seed in common] or [SWEEP_SEED]
+        self.options.seeds = seeds
+        return {
+            name: (tried, [reported[seed] for seed in seeds])
+            for name, (tried, reported) in swept.items()
+        }
+
 
 def best_of(runs: list[Tuned]) -> Tuned:
     """The one with the lowest loss."""
@@ -314,6 +336,7 @@ def summary(bench: Bench, swept: dict[str, tuple[list[Tuned], list[Tuned]]]) -> 
     document = {
         "settings": bench.settings,
         "seeds": list(bench.options.seeds),
+        "chosen_with_reported": SWEEP_SEED in bench.options.seeds,
         "parameters": sum(tensor.numel() for tensor in bench.base.values()),
         "base": before,
         "ways": ways,
@@ -426,6 +449,7 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--variants", nargs="+", choices=[way.name for way in WAYS])
+    parser.add_argument("--known", action="store_true", help="train nothing, report what is there")
     parser.add_argument("--work", type=Path, metavar="DIR")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE")
@@ -435,13 +459,14 @@ def main() -> None:
     torch.set_num_threads(1)
     bench = Bench(options)
     ways = [way for way in WAYS if options.variants is None or way.name in options.variants]
-    swept: dict[str, tuple[list[Tuned], list[Tuned]]] = {
-        way.name: (bench.tried(way), []) for way in ways
-    }
-    for seed in options.seeds:
-        for way in ways:
-            tried, reported = swept[way.name]
-            reported.append(bench.run(way, best_of(tried).rate, seed))
+    if options.known:
+        swept = bench.known(ways)
+    else:
+        swept = {way.name: (bench.tried(way), []) for way in ways}
+        for seed in options.seeds:
+            for way in ways:
+                tried, reported = swept[way.name]
+                reported.append(bench.run(way, best_of(tried).rate, seed))
     document = summary(bench, swept)
     print_summary(document)
     if options.json:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,10 @@ TOKENS = torch.arange(24).view(2, 12)
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """A run that is over. Nobody may change it."""
     return make_swarm(tmp_path_factory.mktemp("finished"), lora=Lora(rank=4, alpha=8.0))
+
+
+def names_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
 
 
 async def export(made: Made, to: Path, *, merged: bool, which: Which = NEWEST) -> Path:
@@ -108,3 +114,22 @@ async def test_of_a_whole_model_there_is_nothing_to_merge(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="nothing to merge") as refused:
         await export(made, tmp_path / "model", merged=True)
     assert refused.value.code == ExitCode.USAGE
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A file system with room for the smaller files, and not for the adapters as well."""
+    place = tmp_path / "full"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(place)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting takes root")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+async def test_a_full_disk_is_one_line_and_nothing_stays(finished: Made, full: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        await export(finished, full / "model", merged=False)
+    assert refused.value.code == ExitCode.DISK_FULL
+    assert names_in(full) == []

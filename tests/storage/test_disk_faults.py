@@ -527,6 +527,7 @@ ELSEWHERE = {
     ("node/trainer/worker.py", "write_text"): "tests/results: full and read-only places",
     ("node/trainer/export.py", "write_text"): "likewise",
     ("node/trainer/export.py", "mkdir"): "likewise",
+    ("node/trainer/export.py", "save_file"): "tests/results/test_adapters.py: a full disk",
     # What is tokenised is made again; a swarm exists once its manifest does, which is written last.
     **{
         ("node/create/parts.py", name): "tests/create: parts that survive an interruption"
