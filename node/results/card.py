@@ -14,30 +14,18 @@ from ...crypto.identity import PeerId, peer_text
 from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.swarm_id import swarm_text
+from ..trainer.task_names import MASKED_LM, SFT
 from .state import State
 
 PROVENANCE_NAME = "distro-node.json"
 # Of some hundred members a page; the ledger has them all.
 _MEMBERS_SHOWN = 100
-
-_OPENED = [
-    "```python",
-    "from transformers import AutoModelForCausalLM, AutoTokenizer",
-    "",
-    'tokenizer = AutoTokenizer.from_pretrained(".")',
-    'model = AutoModelForCausalLM.from_pretrained(".")',
-    "```",
-]
-_OPENED_ADAPTER = [
-    "```python",
-    "from peft import PeftModel",
-    "from transformers import AutoModelForCausalLM, AutoTokenizer",
-    "",
-    'tokenizer = AutoTokenizer.from_pretrained(".")',
-    'base = AutoModelForCausalLM.from_pretrained("path of the base")',
-    'model = PeftModel.from_pretrained(base, ".")',
-    "```",
-]
+# By task: the kind of model on Hugging Face's pages, what opens it, and what its loss is counted in.
+_OTHER = ("text-generation", "AutoModelForCausalLM", "nats a token")
+_KINDS = {
+    SFT: (*_OTHER[:2], "nats a token of the assistant's"),
+    MASKED_LM: ("fill-mask", "AutoModelForMaskedLM", "nats a hidden token"),
+}
 
 
 def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
@@ -55,6 +43,7 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
         "snapshot": _snapshot(ledger, state.round),
         "parameters": manifest.elements,
         "adapter": _adapter(manifest),
+        "task": manifest.task,
         "heldout_loss": heldout,
         "data": {
             "sequence_length": data.sequence_length,
@@ -96,16 +85,17 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
     last = facts["last_round"]
     of = "" if last is None else f" of {last:,}"
     loss = facts["heldout_loss"]
+    pipeline, opener, unit = _KINDS.get(facts["task"], _OTHER)
     lines = [
         "---",
         f"library_name: {'transformers' if whole else 'peft'}",
-        "pipeline_tag: text-generation",
+        f"pipeline_tag: {pipeline}",
         "tags: [distro-node]",
         "---",
         f"# {name}",
         "",
         *_what(facts, model["model_type"], of),
-        *(_OPENED if whole else _OPENED_ADAPTER),
+        *_opened(opener, whole),
         "",
         "## Provenance",
         "",
@@ -119,7 +109,7 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
     if facts["snapshot"]:
         lines.append(f"| certified content id of the parameters | `{facts['snapshot']}` |")
     if loss is not None:
-        lines.append(f"| held-out loss | {loss:.4f} nats a token |")
+        lines.append(f"| held-out loss | {loss:.4f} {unit} |")
     if not facts["agreed"]:
         lines.append(
             "| agreed on | not yet: the next record says whether these are the parameters |"
@@ -162,6 +152,22 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         rounds, tokens = (sum(each[key] for each in rest) for key in ("rounds", "tokens"))
         lines.append(f"| {len(rest):,} more | {rounds:,} | {tokens:,} |")
     return "\n".join([*lines, ""])
+
+
+def _opened(opener: str, whole: bool) -> list[str]:
+    """How a model is opened; of adapters that are not in one, how they are put beside their base."""
+    place = "." if whole else "path of the base"
+    named = "model" if whole else "base"
+    return [
+        "```python",
+        *(() if whole else ("from peft import PeftModel",)),
+        f"from transformers import {opener}, AutoTokenizer",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained(".")',
+        f'{named} = {opener}.from_pretrained("{place}")',
+        *(() if whole else ('model = PeftModel.from_pretrained(base, ".")',)),
+        "```",
+    ]
 
 
 def _what(facts: dict[str, Any], model_type: str, of: str) -> list[str]:

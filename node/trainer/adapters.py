@@ -19,6 +19,7 @@ from ...protocol.wire.blobs import BlobList, decode_blob_list
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import AdapterSpec, Manifest, ParameterSpec
 from ..storage.blob_store import BlobStore
+from .architectures import sees_both_ways
 from .errors import TrainerFailed
 from .model import build_model, model_config, new_model, ordered_parameters
 from .snapshot import read_snapshot
@@ -147,7 +148,7 @@ def peft_config(adapter: AdapterSpec, model_type: str) -> LoraConfig:
     from peft import LoraConfig
 
     return LoraConfig(
-        task_type="CAUSAL_LM",
+        task_type=None if sees_both_ways(model_type) else "CAUSAL_LM",
         r=adapter.rank,
         # Written for whole numbers, and used as any.
         lora_alpha=adapter.alpha,  # pyright: ignore[reportArgumentType]
