@@ -128,7 +128,7 @@ class DataTable(SourceTable):
 
 @dataclass(frozen=True, kw_only=True)
 class LoraTable:
-    """`[model.lora]`: adapters are trained, and the checkpoint's own weights stay as they are."""
+    """`[model.lora]`: Adapters are trained, and the checkpoint's own weights stay as they are."""
 
     rank: Annotated[int, Range(1, 4096)] = 8
     """The rows of A and the columns of B: with more of them adapters can learn more, and are larger."""

@@ -49,11 +49,10 @@ def reference() -> str:
 def tables() -> Iterator[tuple[str, str, list[Key]]]:
     """Heading, meaning and keys of each table, in the order in which the file is usually written."""
     yield from _tables(ManifestFile, "", "Above all tables", "")
-    # `model` holds a configuration of the library's, with what is ours in tables below.
-    meaning = (inspect.getdoc(LoraTable) or "").partition(": ")[2]
-    yield from _tables(
-        LoraTable, "model.lora.", "`[model.lora]`", meaning[:1].upper() + meaning[1:]
-    )
+    if any(field.name == "model" for field in dataclasses.fields(ManifestFile)):
+        # It holds a configuration of the library's, with what is ours in a table below.
+        meaning = (inspect.getdoc(LoraTable) or "").partition(": ")[2]
+        yield from _tables(LoraTable, "model.lora.", "`[model.lora]`", meaning)
 
 
 def _tables(cls: type, prefix: str, heading: str, meaning: str) -> Iterator[Any]:
