@@ -1,8 +1,8 @@
 """Certificates: how ballots become proof.
 
 A certificate of one kind for one slot is a set of ballots such that its signers are a quorum of the
-members that they do not *all* call silent. Discounting only whom every signer calls silent means
-that one honest signer who hears a member keeps that member in the count.
+members that they do not *all* call silent. Only members that every signer calls silent are discounted,
+so one honest signer that hears a member keeps it in the count.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Ledger:
 
     @property
     def finality_set(self) -> frozenset[PeerId]:
-        """Of whom a quorum makes the next record final."""
+        """The members of which a quorum makes the next record final."""
         return self._finality.members
 
     @property
