@@ -154,8 +154,8 @@ class Agreement:
     def add_proposal(self, sender: PeerId, slot: int, record: Record) -> None:
         """Take in a proposal. Raises `ProtocolError` as `check_proposal` does.
 
-        Of several proposals for one slot the first is kept; what is voted for is a block, so a
-        leader who tells different members different things only wastes its slot.
+        Keeps the first of several proposals for one slot. Members vote for a block, so a leader that
+        tells different members different things only wastes its slot.
         """
         self.check_proposal(sender, slot, record)
         state = self._state(slot)

@@ -20,7 +20,7 @@ _MOST_CHAINS = 1024
 
 
 class Apart:
-    """Who is on such a chain, as far as the latest looks at theirs say."""
+    """The peers on such a chain, as far as the latest looks at theirs say."""
 
     def __init__(self) -> None:
         self._now: Bounded[PeerId, None] = Bounded(_MOST_PEERS)
@@ -29,7 +29,7 @@ class Apart:
 
     @property
     def peers(self) -> frozenset[PeerId]:
-        """Who is on one by now."""
+        """The peers that are on one by now."""
         return frozenset(self._now)
 
     def seen(self, named: Mapping[PeerId, RecordId | None]) -> list[PeerId]:

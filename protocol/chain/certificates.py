@@ -32,8 +32,8 @@ def find_quorum(
     """The largest set among `ballots` that certifies, one of each signer, sorted by peer.
 
     A signer's ballots differ in their masks only: it signed all of them and any may be used. For each
-    *floor*, an intersection of masks that occur, those are tried together who call at least these
-    members silent; whatever certifies has such an intersection and is contained in that set.
+    *floor*, an intersection of masks that occur, all ballots that call at least these members silent
+    are tried together; every set that certifies has such an intersection and is contained in that one.
     """
     signers: list[list[tuple[int, SignedBallot]]] = []
     for _, versions in sorted(ballots.items()):
