@@ -16,7 +16,7 @@ from ...protocol.wire.swarm_id import swarm_text
 from .state import State
 
 PROVENANCE_NAME = "distro-node.json"
-# Of some hundred members a page; the ledger has them all.
+# Some hundred members make a page; the ledger has them all.
 _MEMBERS_SHOWN = 100
 
 
@@ -49,7 +49,7 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
 
 
 def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
-    """Tokens and rounds of every member up to round `last`, who gave most first, as records say."""
+    """Tokens and rounds of every member up to round `last`, the most tokens first, as records say."""
     rounds: dict[PeerId, int] = {}
     tokens: dict[PeerId, int] = {}
     for round_ in range(1, last + 1):

@@ -73,7 +73,7 @@ class Divergence:
         self, ledger: Ledger, *, last: float, patience: float, follows: bool, now: float
     ) -> list[Effect]:
         """What to ask others now. The `last` news came at that time; without any we ask as well,
-        after `patience` seconds or what is usual, if that is longer. Who only `follows`, so that
+        after `patience` seconds or what is usual, if that is longer. A node that only `follows`, so that
         nobody waits for it, asks as often whatever the news."""
         effects: list[Effect] = []
         wait = _SYNC_BEHIND_SECONDS if self._behind else max(_SYNC_SECONDS, patience)

@@ -31,8 +31,8 @@ _ACCUSE_MARGIN = 1.25
 # Admissions, and departures by leave, per record: keeps it small when a crowd comes or goes at once.
 _MAX_ADMISSIONS = 64
 _MAX_LEAVES = 64
-# Proofs of contradictions that wait for a record. Whoever is proven guilty is expelled soon, and who
-# has more identities than this to waste gains only that some of them stay a while.
+# Proofs of contradictions that wait for a record. A member that is proven guilty is expelled soon; a
+# liar with more identities than this to waste gains only that some of them stay a while.
 _MAX_ACCUSED = 64
 # The asker has applied everything up to a round or two ago: it can train in the round that admits it.
 _IN_SYNC_ROUNDS = 2
