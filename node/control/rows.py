@@ -111,6 +111,8 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         yield Row("reach", words.meaning, words.remedy)
         ways = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
         yield Row("connections", ways, "to whomever it is")
+    if status.node.dashboard is not None:
+        yield Row("page", status.node.dashboard, "`distro-node dashboard` opens it")
     if status.node.metrics is not None:
         yield Row("metrics", status.node.metrics, "for Prometheus")
 
