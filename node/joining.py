@@ -1,6 +1,6 @@
 """From a swarm-id to everything that a member needs: the swarm is found, and what is missing is fetched.
 
-What arrived stays on the disk, so a join that was broken off goes on where it was.
+Everything that arrived stays on the disk, so a join that was broken off goes on where it was.
 """
 
 from __future__ import annotations

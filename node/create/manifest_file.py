@@ -1,7 +1,7 @@
 """The file a founder writes: TOML that describes a run, before data and model are made from it.
 
-Whatever is in the file, the result is a `ManifestFile` or one `UserError` that names the file, the
-key, what is wrong with it and, for an unknown key, the nearest known one.
+The result is a `ManifestFile` or, whatever is in the file, one `UserError` that names the file, the key,
+the fault and, for an unknown key, the nearest known one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Making a swarm: from a founder's file and texts to a manifest whose hash is the swarm-id.
 
-The same file, texts, founder and versions of the libraries give the same swarm-id. What is made
-lies in the founder's data directory, complete, before the id is told to anybody.
+The same file, texts, founder and versions of the libraries give the same swarm-id. All of it lies in the
+founder's data directory, complete, before the id is told to anybody.
 """
 
 from __future__ import annotations
@@ -368,7 +368,7 @@ def _store_manifest(manifest: Manifest, data: DataDir, store: BlobStore, path: P
     encoded = manifest.encode()
     if len(encoded) > MAX_MANIFEST_BYTES:
         raise bad_manifest(path, "makes a manifest too large to be passed around: use less data")
-    # Whatever could not be read back by every member is found out here and not by them.
+    # If members could not read something back, it is found out here and not by them.
     swarm = manifest.swarm
     decode_manifest(encoded, swarm)
     if content_id(encoded) != store.put(encoded):

@@ -157,9 +157,9 @@ class Forecast:
     data_bytes_a_round: dict[int, int]
     """What a member fetches of the corpus for a round, by the number of members."""
     sequence_seconds: float | None = None
-    """Of computing one sequence on this machine, if it was measured."""
+    """Seconds to compute one sequence on this machine, if it was measured."""
     update_seconds: float | None = None
-    """Of what a round takes beside: making an update of the gradient."""
+    """Seconds for the rest of a round: making an update of the gradient."""
 
     def received(self, members: int) -> int:
         """Bytes of updates that each member receives in a round; each sends as many, or its own alone

@@ -18,7 +18,7 @@ from ..trainer.task_names import MASKED_LM, SFT
 from .state import State
 
 PROVENANCE_NAME = "distro-node.json"
-# Of some hundred members a page; the ledger has them all.
+# Some hundred members make a page; the ledger has them all.
 _MEMBERS_SHOWN = 100
 # By task: the kind of model on Hugging Face's pages, what opens it, and what its loss is counted in.
 _OTHER = ("text-generation", "AutoModelForCausalLM", "nats a token")
@@ -59,7 +59,7 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
 
 
 def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
-    """Tokens and rounds of every member up to round `last`, who gave most first, as records say."""
+    """Tokens and rounds of every member up to round `last`, the most tokens first, as records say."""
     rounds: dict[PeerId, int] = {}
     tokens: dict[PeerId, int] = {}
     for round_ in range(1, last + 1):

@@ -1,6 +1,6 @@
 """Taking the trained model out: a state of it as a checkpoint that other programs open as it is.
 
-It is written aside and put in its place when it is whole; what fails leaves nothing behind.
+It is written aside and put in its place when it is whole; a failure leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class Examined:
     fingerprint: int
     blob_list: bytes
     differing: tuple[str, ...]
-    """Of its configuration: the keys that are not as the manifest says."""
+    """The keys of its configuration that are not as the manifest says."""
     tokenizer: bytes
     """The content id of its `tokenizer.json`; of no bytes if there is none."""
 

@@ -1,6 +1,6 @@
 """The model as a Hugging Face checkpoint that opens as it is: `AutoModel`, `AutoTokenizer`, `generate`.
 
-Weights and the model's configuration are the swarm's. What says where a text begins and ends follows the
+Weights and the model's configuration are the swarm's. The tokens that begin and end a text follow the
 tokenizer: a configuration's defaults are the numbers of somebody else's tokens.
 """
 
@@ -165,7 +165,7 @@ def open_tokenizer(
     settings = with_usual_names(
         replace(settings, **said), frozenset(token.content for token in special if token.special)
     )
-    # Whoever trains or measures in batches pads; what stands there is never looked at.
+    # Batches in training or measuring are padded; the padding is never looked at.
     fallback = settings.pad_token or settings.eos_token or tokenizer.id_to_token(0)
     settings = replace(settings, pad_token=fallback)
     for role in ROLES:

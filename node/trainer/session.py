@@ -1,7 +1,7 @@
 """One model in training: what the trainer process does between its requests.
 
-Everything random or device-dependent stays in here (gradients, momentum); what leaves is an update
-body, and what changes the parameters is only `apply`, which is exact.
+Everything random or device-dependent stays in here (gradients, momentum). Only an update body leaves,
+and only `apply`, which is exact, changes the parameters.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class TrainingSession:
         started = time.perf_counter()
         loss, counted = 0.0, 0
         finite = False
-        # Of a share that was broken off, when the disk had lost some of its data.
+        # From a share that was broken off, when the disk had lost some of its data.
         self._clear_gradients()
         if samples:
             loss, counted = self._gradient(round_number, samples)

@@ -188,7 +188,7 @@ class TrainerSupervisor:
         fingerprint = await trainer.load(chunks)
         if await trainer.load_momentum(self._momentum):
             _log.info("took up the momentum where it was saved")
-        # Whatever was queued was for other parameters; the report makes the member ask anew.
+        # All queued jobs were for other parameters; the report makes the member ask anew.
         self._jobs.clear()
         self._applied = snapshot.round
         reports.loaded(snapshot.round, fingerprint, self._snapshots.entry(snapshot))
