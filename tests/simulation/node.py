@@ -18,6 +18,13 @@ from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Rests
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.replaying import choose_state
+from distro_node.protocol.chain.starting import (
+    AGAIN_SECONDS,
+    check_point,
+    checkpoint_of,
+    has_begun,
+    may_start,
+)
 from distro_node.protocol.chain.sync import Answer
 from distro_node.protocol.member.effects import (
     Apply,
@@ -62,8 +69,6 @@ APPLY_SECONDS = 0.05
 
 # A peer that does not answer is given up when its connection breaks.
 BROKEN_SECONDS = 4.0
-# After which who found nobody with a chain looks again.
-_AGAIN_SECONDS = 1.0
 # After which it is looked whether a stopped process goes on.
 _STOPPED_SECONDS = 1.0
 # What arrives at a stopped process until its connections break, and no more than buffers hold.
@@ -101,6 +106,8 @@ class Disk:
     """Grows from start to start: no two updates of a node are the same."""
     checkpoint: Checkpoint | None = None
     """The last record that it knew to be final."""
+    link: Checkpoint | None = None
+    """What the link says by which it came."""
     trainer: ToyTrainer | None = None
     """The momentum; it is written as it changes."""
 
@@ -109,7 +116,7 @@ class Disk:
         clock on the wall, which starts count by, is no part of it."""
         others = [other for other in others if other is not self]
         self.entries.clear()
-        self.checkpoint = None
+        self.checkpoint = self.link = None
         self.said.clear()
         self.made.clear()
         self.blobs.difference_update(*(other.blobs for other in others))
@@ -175,17 +182,27 @@ class Node:
     def start(self) -> None:
         """Read the disk, and catch up with the others before taking part."""
         disk = self.disk
-        # Who has nothing comes by a link, from whoever is there.
-        disk.checkpoint = disk.checkpoint or (None if disk.entries else self.swarm.checkpoint(self))
-        ledger = Ledger(
-            self.swarm.manifest, verify=self.swarm.keys.verify, checkpoint=disk.checkpoint
-        )
-        for decided in self.disk.entries:
-            ledger.append(decided)
+        try:
+            ledger = self._read_ledger()
+        except ProtocolError:
+            disk.entries.clear()
+            disk.snapshots.clear()
+            ledger = self._read_ledger()
+        # Who has nothing comes by a link, from whoever is there; and by the same one when it returns.
+        if not (disk.entries or disk.checkpoint or disk.link):
+            disk.link = self.swarm.checkpoint(self)
+        ledger.checkpoint = checkpoint_of(disk.link, disk.checkpoint, ledger)
         # For whoever looks at it; it hears nothing yet.
         self.member = self._new_member(ledger)
-        self._begun = ledger.anchored and (len(ledger) > 0 or self.peer == ledger.manifest.founder)
+        self._begun = has_begun(ledger, self.peer)
         self._catch_up(ledger)
+
+    def _read_ledger(self) -> Ledger:
+        disk, swarm = self.disk, self.swarm
+        ledger = Ledger(swarm.manifest, verify=swarm.keys.verify, checkpoint=disk.checkpoint)
+        for decided in disk.entries:
+            ledger.append(decided)
+        return ledger
 
     def _new_member(self, ledger: Ledger) -> Member:
         return Member(
@@ -213,10 +230,12 @@ class Node:
                     return
 
         def done() -> None:
-            if (catching_up.found and ledger.anchored) or self._begun:
+            if may_start(ledger, begun=self._begun, found=catching_up.found):
+                for point in (self.disk.link, self.disk.checkpoint):
+                    check_point(ledger, point)
                 self._take_part(ledger)
             else:
-                self.swarm.clock.after(_AGAIN_SECONDS, self._catch_up, ledger)
+                self.swarm.clock.after(AGAIN_SECONDS, self._catch_up, ledger)
 
         self.swarm.catch_up(self, catching_up, keep, done)
 

@@ -23,6 +23,7 @@ from distro_node.protocol.chain import (
     finality,
     fork,
     ledger,
+    starting,
 )
 from distro_node.protocol.chain.asking import Asking
 from distro_node.protocol.chain.catching_up import CatchingUp
@@ -35,6 +36,7 @@ from distro_node.protocol.member.taking_in import TakingIn
 from distro_node.protocol.member.vote_recovery import Recalling
 from distro_node.protocol.wire.backoff import Backoff
 from distro_node.protocol.wire.checkpoint import Checkpoint
+from distro_node.protocol.wire.errors import ProtocolError
 
 from .chain import Answering, Chain, answers, compared, identity
 
@@ -625,6 +627,42 @@ def _memory_is_not_waited_for_for_ever() -> bool:
     return machine.done
 
 
+# Starting
+
+
+def _point(chain: Chain, round_: int) -> Checkpoint:
+    return Checkpoint(round_, chain.ledger.parent(round_ + 1))
+
+
+def _the_later_record_counts() -> bool:
+    early, late = _point(_true(), 4), _point(_true(), 8)
+    both = [
+        starting.checkpoint_of(*pair, _true().ledger) for pair in ((early, late), (late, early))
+    ]
+    return both == [late, late]
+
+
+def _the_link_counts() -> list[Patch]:
+    return [(starting, "checkpoint_of", lambda linked, known, ledger: linked or known)]
+
+
+def _a_link_of_another_chain_is_refused() -> bool:
+    """It names the very round that is known, and one that the ledger has."""
+    for known, chain in ((_point(_true(), 9), Ledger(_true().manifest)), (None, _true().ledger)):
+        try:
+            starting.checkpoint_of(_point(_forged(), 9), known, chain)
+        except ProtocolError:
+            continue
+        return False
+    return True
+
+
+def _nobody_starts_without_the_record() -> bool:
+    behind = Ledger(_true().manifest, checkpoint=_checkpoint())
+    begun = starting.has_begun(behind, _true().manifest.founder)
+    return not starting.may_start(behind, begun=begun, found=True)
+
+
 RULES = (
     Rule("two phases make a record final", _two_phases, _one_phase),
     Rule("the set before is asked as well", _old_set_is_asked, _the_last_set_alone),
@@ -674,5 +712,14 @@ RULES = (
         "memories are not waited for for ever",
         _memory_is_not_waited_for_for_ever,
         lambda: [(vote_recovery, "RECALL_SECONDS", 1e9)],
+    ),
+    Rule("the later of link and disk counts", _the_later_record_counts, _the_link_counts),
+    Rule(
+        "a link of another chain is refused", _a_link_of_another_chain_is_refused, _the_link_counts
+    ),
+    Rule(
+        "nobody starts without the record",
+        _nobody_starts_without_the_record,
+        _checkpoint_is_nobodys_business,
     ),
 )
