@@ -16,6 +16,16 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Rests
+from distro_node.protocol.chain.keeping import (
+    KEPT_SNAPSHOTS,
+    Arrivals,
+    dispensable_updates,
+    first_needed,
+    kept_with,
+    last_dispensable,
+    put_aside,
+    updates_from,
+)
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.replaying import choose_state
 from distro_node.protocol.chain.starting import (
@@ -130,16 +140,19 @@ class Disk:
         return entry in (self.snapshots.get(entry.round), *self.left)
 
     def leave_chain(self, better: Ledger) -> None:
-        """Put aside the snapshots that are not of the chain `better`."""
+        """Change to the chain `better`: what there is of snapshots is put aside."""
 
         def of(entry: SnapshotEntry) -> bool:
             after = entry.round + 1
             return after < len(better) and better[after].record.snapshot == entry
 
-        entries = [self.snapshots[round_] for round_ in sorted(self.snapshots)]
-        self.snapshots = {entry.round: entry for entry in entries if of(entry)}
-        gone = [entry for entry in entries if not of(entry)]
-        self.left = [*gone[-2:], *filter(of, self.left)]
+        _, self.left, _ = put_aside(self.kept, self.left, [], of)
+        self.snapshots.clear()
+
+    @property
+    def kept(self) -> list[SnapshotEntry]:
+        """The snapshots to start from, the oldest first."""
+        return [self.snapshots[round_] for round_ in sorted(self.snapshots)]
 
 
 class Node:
@@ -167,6 +180,9 @@ class Node:
         self.busy_until = 0.0
         self._inbox: list[Input] = []
         self._fetching = Fetching()
+        self._arrivals = Arrivals()
+        # The last round whose updates were thrown away; None: to be found out.
+        self._swept: int | None = None
         self.rests = Rests()
         """Whose chains were moved in vain."""
         self._syncing = False
@@ -487,7 +503,7 @@ class Node:
             return
         parameters = self.swarm.snapshot(entry.blob)
         if self.disk.has_snapshot(entry) or self.swarm.has_snapshot(self, entry):
-            self.disk.snapshots[entry.round] = entry
+            self._keep_snapshot(entry)
             self._loaded(entry.round, parameters, entry)
         else:
             self.swarm.clock.after(FETCH_PAUSE_SECONDS, self._load_snapshot, generation)
@@ -495,6 +511,30 @@ class Node:
     def _loaded(self, round_: int, parameters: int, entry: SnapshotEntry | None) -> None:
         self.trainer.parameters = parameters
         self.tell(Loaded(round_, parameters, entry))
+
+    def _keep_snapshot(self, new: SnapshotEntry) -> None:
+        """Keep a snapshot, and throw away what only older ones needed."""
+        disk, ledger = self.disk, self.member.ledger
+        if self._swept is None:
+            # Before a restart: when the newest was made, or later.
+            had = len(disk.kept) >= KEPT_SNAPSHOTS
+            then = disk.kept[-1].round + 1 if had else 0
+            self._swept = last_dispensable(ledger, disk.kept, then) if had else -1
+        # Nobody reads one for long: here they are fetched in an instant.
+        kept = kept_with(disk.kept, new, held=lambda old: False, most_held=0)
+        disk.snapshots = {entry.round: entry for entry in kept}
+        if len(kept) >= KEPT_SNAPSHOTS:
+            last = last_dispensable(ledger, kept, len(ledger))
+            disk.blobs.difference_update(dispensable_updates(ledger, self._swept, last))
+            self._swept = last
+
+    def _sweep(self, round_: int) -> None:
+        """Throw away the updates that missed their round."""
+        ledger = self.member.ledger
+        missed = self._arrivals.missed(round_, ledger)
+        if missed:
+            missed -= updates_from(ledger, first_needed(ledger))
+            self.disk.blobs.difference_update(missed - self._arrivals.awaited())
 
     def _snapshot(self, round_: int) -> SnapshotEntry:
         return self._snapshot_of(round_, self.parameters)
@@ -528,6 +568,7 @@ class Node:
     def trained(self, effect: Train, update: ContentId) -> None:
         """The update is computed: store it and report it."""
         self.disk.made.add(update)
+        self._arrivals.note(effect.round, update)
         self.swarm.store(self, update)
         tokens = 100 * len(effect.samples)
         self.tell(Trained(effect.round, update, self.swarm.update_bytes, tokens, 2.0))
@@ -545,14 +586,16 @@ class Node:
         snapshot = None
         if effect.snapshot_due:
             snapshot = self._snapshot(record.round)
-            self.disk.snapshots[record.round] = snapshot
+            # Now the chain that is followed has one of its own.
             self.disk.left.clear()
+            self._keep_snapshot(snapshot)
         fingerprint = self.parameters
         self.swarm.watch.applied(self, record, fingerprint)
 
         def done() -> None:
-            if generation == self._generation:
+            if generation == self._generation and self.member.awaits(record.round):
                 self.tell(Applied(record.round, fingerprint, snapshot))
+                self._sweep(record.round)
             then()
 
         self.swarm.clock.after(APPLY_SECONDS, done)
@@ -566,8 +609,14 @@ class Node:
         if not self.alive or not self._fetching.goes_on(effect, self.member.applied_round):
             self._fetching.end(effect)
             return
-        done = None if self._frozen else self.swarm.download(self, effect)
+        done, vain = (None, False)
+        if not self._frozen:
+            done, vain = self.swarm.download(self, effect, self._fetching)
         if done is None:
+            if vain:
+                member = self.member
+                for report in self._fetching.in_vain(effect, member.ledger, member.applied_round):
+                    self.tell(report)
             self.swarm.clock.after(FETCH_PAUSE_SECONDS, self._try_fetch, effect)
         else:
             self.swarm.clock.at(done, self._fetched, effect)
@@ -580,5 +629,6 @@ class Node:
         if verdict.discard:
             self.swarm.trace.note(self.swarm.now, self.index, "refuses", effect.update)
         elif isinstance(verdict.report, UpdateHeld):
+            self._arrivals.note(effect.round, effect.update)
             self.swarm.store(self, effect.update)
         self.tell(verdict.report)
