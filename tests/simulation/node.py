@@ -63,12 +63,14 @@ from distro_node.protocol.member.inputs import (
     UpdateHeld,
 )
 from distro_node.protocol.member.member import Member
+from distro_node.protocol.member.own_words import OwnWords
 from distro_node.protocol.member.taking_in import TakingIn
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import Decided, SnapshotEntry
+from distro_node.protocol.wire.messages import Decided, SnapshotEntry, round_of
 
 from .keys import identity
+from .letters import read
 from .toy import INITIAL, ToyTrainer
 
 if TYPE_CHECKING:
@@ -81,6 +83,8 @@ APPLY_SECONDS = 0.05
 BROKEN_SECONDS = 4.0
 # After which it is looked whether a stopped process goes on.
 _STOPPED_SECONDS = 1.0
+# Runs are short: what was said is forgotten sooner than in a daemon.
+_FORGET_ROUNDS = 3
 # What arrives at a stopped process until its connections break, and no more than buffers hold.
 _BUFFERED = 2000
 
@@ -181,6 +185,7 @@ class Node:
         self._inbox: list[Input] = []
         self._fetching = Fetching()
         self._arrivals = Arrivals()
+        self._words: OwnWords[Envelope] = OwnWords(_FORGET_ROUNDS)
         # The last round whose updates were thrown away; None: to be found out.
         self._swept: int | None = None
         self.rests = Rests()
@@ -259,6 +264,8 @@ class Node:
         """Load the newest snapshot, begin to tick."""
         self.starting = False
         self.member = self._new_member(ledger)
+        for envelope in self.disk.said:
+            self._words.note(round_of(read(envelope)), envelope, len(envelope.body))
         self.member.restore(self.disk.said, self.now)
         self.load(certified_only=False)
         # Clocks are not in step.
@@ -376,13 +383,13 @@ class Node:
         swarm = self.swarm
         match effect:
             case Publish(envelope, durable):
-                if durable and not self.write(envelope.kind, self.disk.said, envelope):
+                if durable and not self._remember(envelope):
                     return
                 self.publish(envelope)
                 if durable:
                     self._burn("sent")
             case Remember(envelope):
-                self.write(envelope.kind, self.disk.said, envelope)
+                self._remember(envelope)
             case Recall(round_):
                 swarm.recall(self, round_)
             case FetchUpdate():
@@ -400,7 +407,8 @@ class Node:
                 swarm.trace.note(
                     swarm.now, self.index, "decides", decided.record.round, decided.record.id
                 )
-                self.write("entry", self.disk.entries, decided)
+                if self.write("entry", self.disk.entries, decided):
+                    self._forget(decided.record.round)
             case KeepFinal(checkpoint):
                 self.disk.checkpoint = checkpoint
             case AskSync(round_):
@@ -485,6 +493,16 @@ class Node:
         file.append(item)
         self.busy_until = max(self.busy_until, self.swarm.now) + self.write_seconds
         return not self._burn("written")
+
+    def _remember(self, envelope: Envelope) -> bool:
+        self._words.note(self.member.round, envelope, len(envelope.body))
+        return self.write(envelope.kind, self.disk.said, envelope)
+
+    def _forget(self, round_: int) -> None:
+        gone = self._words.forget(round_)
+        if gone:
+            gone = set(gone).difference(self._words.kept())
+            self.disk.said = [said for said in self.disk.said if said not in gone]
 
     def _burn(self, moment: str) -> bool:
         if self.fuse is None or self.fuse.writes > 0 or self.fuse.moment != moment:

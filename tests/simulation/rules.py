@@ -37,6 +37,7 @@ from distro_node.protocol.member.effects import FetchUpdate
 from distro_node.protocol.member.fetching import Fetching
 from distro_node.protocol.member.inputs import UpdatesGone
 from distro_node.protocol.member.lease import FinalityLease
+from distro_node.protocol.member.own_words import OwnWords
 from distro_node.protocol.member.taking_in import TakingIn
 from distro_node.protocol.member.vote_recovery import Recalling
 from distro_node.protocol.wire.backoff import Backoff
@@ -790,6 +791,20 @@ def _waits_for_updates_for_ever() -> list[Patch]:
     return [(Fetching, "is_needed", lambda self, *arguments: True)]
 
 
+def _words_stay_until_their_round_is_decided() -> bool:
+    """What was said of a round to come, when the ledger's end was lost, stays as well."""
+    said: OwnWords[str] = OwnWords(1)
+    said.note(4, "before", 1)
+    said.note(5, "now", 1)
+    said.note(6, "to come", 1)
+    return (said.forget(5), said.kept()) == (["before"], ["now", "to come"])
+
+
+def _words_go_too_soon() -> list[Patch]:
+    original = OwnWords.forget
+    return [(OwnWords, "forget", lambda self, round: original(self, round + 2))]
+
+
 RULES = (
     Rule("two phases make a record final", _two_phases, _one_phase),
     Rule("the set before is asked as well", _old_set_is_asked, _the_last_set_alone),
@@ -866,5 +881,10 @@ RULES = (
         "what a snapshot contains is given up",
         _what_a_snapshot_contains_is_given_up,
         _waits_for_updates_for_ever,
+    ),
+    Rule(
+        "words stay until their round is decided",
+        _words_stay_until_their_round_is_decided,
+        _words_go_too_soon,
     ),
 )
