@@ -168,6 +168,10 @@ class Runner:
         """The chain that is followed by now."""
         return self.member.ledger
 
+    def apart(self) -> frozenset[PeerId]:
+        """Connected peers whose chain parts from ours before what is final, so that neither follows."""
+        return self._sync.apart()
+
     @property
     def leaving(self) -> bool:
         """Whether the node is on its way out."""
@@ -407,6 +411,9 @@ class Runner:
         try:
             abandoned = self.member.is_abandoned(trio.current_time())
             better = await self._sync.better_chain(self.member.ledger, abandoned=abandoned)
+            for peer in self._sync.newly_apart():
+                final = str(max(0, self.member.ledger.floor - 1))
+                self.telemetry.event("apart", self.member.round, peer, final)
             if better is not None:
                 self._swarm_store.keep_instead(better)
                 self._dispatch(Rebased(better))

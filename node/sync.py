@@ -16,6 +16,7 @@ from typing import Protocol
 import trio
 
 from ..crypto.identity import PeerId, short_peer
+from ..protocol.chain.apart import Apart
 from ..protocol.chain.asking import Asking
 from ..protocol.chain.catching_up import CatchingUp
 from ..protocol.chain.comparing import Blame, Comparison, Rests
@@ -160,6 +161,8 @@ class Synchronizer:
         self._manifest = manifest
         self._member = member
         self._rests = Rests()
+        self._apart = Apart()
+        self._news: list[PeerId] = []
         serve_sync(network, manifest, member, written)
 
     async def ask(self, round: int) -> tuple[PeerId, Answer] | None:
@@ -187,7 +190,17 @@ class Synchronizer:
             abandoned=abandoned,
         )
         await _carry_out(self._network, self._manifest, comparison, trio.lowlevel.checkpoint)
+        self._news += self._apart.seen(comparison.named)
         return comparison.better_than(ours)
+
+    def apart(self) -> frozenset[PeerId]:
+        """Connected peers, members once or still, whose chain parts from ours before what is final."""
+        return self._apart.peers & self._network.connected()
+
+    def newly_apart(self) -> list[PeerId]:
+        """One peer of each such chain that was not told of yet."""
+        news, self._news = self._news, []
+        return news
 
     def _others(self) -> set[PeerId]:
         return set(self._member.members) - {self._member.me}

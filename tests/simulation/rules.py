@@ -47,8 +47,8 @@ from distro_node.protocol.wire.messages import SnapshotEntry
 
 from .chain import Answering, Chain, answers, compared, identity
 
-# Private here: `_start_over`, `_supporters`, `_follow`, `_choose_goal`, `_replace`, `_missing`,
-# `_ended`, `_unasked`: the very lines that are broken on purpose.
+# Private here: `_start_over`, `_supporters`, `_follow`, `_choose_goal`, `_replace`: the very lines that
+# are broken on purpose.
 Patch = tuple[object, str, Any]
 
 
@@ -519,6 +519,24 @@ def _enough_are_asked() -> bool:
     return asked <= 2 * 5 + 2
 
 
+def _members_are_asked_first() -> bool:
+    """Twenty names of one who goes on alone, and three members that were there before."""
+    chain = _true(8).ledger.truncated(8)
+    machine = CatchingUp(chain)
+    honest, alone = answers(_true().ledger), answers(_solo().ledger)
+    members = {identity(who).peer for who in range(3)}
+    names = [*(identity(200 + number).peer for number in range(20)), *members]
+    while not machine.done:
+        for question in machine.questions(names, 0.0):
+            answer = (honest if question.peer in members else alone)(question)
+            machine.answered(question.peer, answer, 0.0)
+    return len(chain) == len(_true().ledger)
+
+
+def _nobody_is_known() -> list[Patch]:
+    return [(CatchingUp, "_is_known", lambda self, peer: False)]
+
+
 def _nobody_is_waited_for_alone() -> bool:
     slow, other = identity(1).peer, identity(2).peer
     asking_ = Asking([slow, other], {slow}, 3)
@@ -836,6 +854,7 @@ RULES = (
     Rule("records are what most name", _records_are_what_most_name, _the_first_is_believed),
     Rule("the goal is bounded", _the_goal_is_bounded, _no_most_rounds),
     Rule("enough are asked", _enough_are_asked, lambda: [(catching_up, "ENOUGH", 30)]),
+    Rule("members are asked first", _members_are_asked_first, _nobody_is_known),
     Rule(
         "nobody is waited for alone",
         _nobody_is_waited_for_alone,
