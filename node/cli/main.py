@@ -22,11 +22,13 @@ from .bootstrap import bootstrap
 from .create import create
 from .dashboard import dashboard
 from .demo import demo
+from .doctor import doctor
 from .export import export, verify
 from .failures import explain
 from .identity import id_command
 from .invite import invite
 from .join import join
+from .service import service
 from .status import leave, pause, resume, status
 from .try_out import evaluate, generate
 
@@ -45,6 +47,8 @@ COMMANDS = {
     "verify": verify,
     "bootstrap": bootstrap,
     "id": id_command,
+    "service": service,
+    "doctor": doctor,
     "demo": demo,
 }
 
@@ -87,7 +91,7 @@ def _harmless_usage() -> Iterator[None]:
 app = typer.Typer(
     name="distro-node",
     cls=_Commands,
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -130,6 +134,7 @@ def _settings(
         typer.Option(
             "--config",
             metavar="FILE",
+            readable=False,
             envvar=f"{ENVIRONMENT_PREFIX}_CONFIG",
             help="The configuration file (TOML): a table for each command, and above the tables "
             "keys for all.",

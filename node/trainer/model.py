@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
 from ...protocol.wire.manifest import ParameterSpec
 from ...protocol.wire.structure import StructureError
-from .architectures import check_configuration
+from .architectures import check_configuration, longest_sequence, sees_both_ways
 from .errors import TrainerFailed
 from .limits import limited
 
@@ -51,7 +57,7 @@ def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel
     """
     try:
         with device:
-            model = AutoModelForCausalLM.from_config(config)
+            model = auto_class(config).from_config(config)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -62,6 +68,11 @@ def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel
     return model
 
 
+def auto_class(config: PretrainedConfig) -> Any:
+    """The library's entrance to a model of this kind with its head for words."""
+    return AutoModelForMaskedLM if sees_both_ways(config.model_type) else AutoModelForCausalLM
+
+
 def build_model(
     config: dict[str, Any], table: Sequence[ParameterSpec], device: torch.device
 ) -> PreTrainedModel:
@@ -70,7 +81,7 @@ def build_model(
     It is first built without memory, so that a configuration that does not match its table costs
     nothing. Raises as `new_model` does.
     """
-    layers = [config.get(key) for key in ("num_hidden_layers", "n_layer")]
+    layers = [config.get(key) for key in ("num_hidden_layers", "n_layer", "n_layers")]
     if any(type(count) is int and count > len(table) for count in layers):
         raise _bad("it has more layers than parameter tensors")
     what = "the manifest's model cannot be used: to lay it out"
@@ -119,8 +130,8 @@ def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) 
     known = embeddings.num_embeddings
     if vocabulary > known:
         raise _bad(f"the data has {vocabulary} tokens, the model knows {known}")
-    longest = getattr(model.config, "max_position_embeddings", None)
-    if isinstance(longest, int) and sequence_length > longest:
+    longest = longest_sequence(model.config.to_dict())
+    if longest is not None and sequence_length > longest:
         raise _bad(f"sequences of {sequence_length} tokens, the model takes {longest}")
 
 
