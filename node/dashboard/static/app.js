@@ -390,11 +390,12 @@ async function takeRounds(news) {
   if (!book || !book.rows.round.length || book.generation !== news.generation || book.rows.round.length > 8192) return fetchRounds();
   const rows = book.rows;
   const first = rowOf(rows.round, news.rows.round[0]);
-  const gap = first > 0 ? rows.round[first - 1] !== news.rows.round[0] - news.rows.rounds[0] : news.rows.round[0] !== rows.round[0];
+  const known = book.peers.length >= news.peers_at;
+  const gap = !known || (first > 0 ? rows.round[first - 1] !== news.rows.round[0] - news.rows.rounds[0] : news.rows.round[0] !== rows.round[0]);
   if (gap) return fetchRounds();
   for (const [name, column] of Object.entries(news.rows)) rows[name].splice(first, Infinity, ...column);
   if (news.heldout.length) book.heldout = [...book.heldout.filter(([round]) => round < news.heldout[0][0]), ...news.heldout];
-  book.peers = news.peers;
+  book.peers.splice(news.peers_at, Infinity, ...news.peers);
   book.phases = news.phases;
   book.members = news.members;
   showBook();
