@@ -4,9 +4,9 @@
 
 A process of its own serves the page over a ledger of so many rounds, which grows by a round each second;
 visitors in another process read all rounds once and then the news. A row is the processor time of the
-serving process alone over a window in which all of them are connected, beside the row without a visitor,
-and the longest step of its event loop meanwhile. The records are invented, and nobody signs them: the page
-takes them from the node's own disk, where the node has checked them.
+serving process alone over a window in which all of them have news, beside the row without a visitor, and
+the longest step of its event loop meanwhile, if one took more than 10 ms. The records are invented, and
+nobody signs them: the page takes them from the node's own disk, where the node has checked them.
 """
 
 from __future__ import annotations
@@ -138,6 +138,7 @@ def serve(folder: Path, members: int, rounds: int, pipe: Connection) -> None:
 def visit(port: int, visitors: int, pipe: Connection) -> None:
     """Look, as so many pages at once, until told to end; says how many bytes have come when asked."""
     received = [0]
+    reading = [0]
 
     async def look() -> None:
         for path in ("rounds", "stream"):
@@ -145,6 +146,7 @@ def visit(port: int, visitors: int, pipe: Connection) -> None:
             async with stream:
                 ask = f"GET /api/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
                 await stream.send_all(ask.encode())
+                reading[0] += path == "stream"
                 while part := await stream.receive_some(1 << 16):
                     received[0] += len(part)
 
@@ -153,7 +155,7 @@ def visit(port: int, visitors: int, pipe: Connection) -> None:
             for _ in range(visitors):
                 nursery.start_soon(look)
             while await trio.to_thread.run_sync(pipe.recv) == "figures":
-                pipe.send(received[0])
+                pipe.send((received[0], reading[0]))
             nursery.cancel_scope.cancel()
 
     trio.run(main)
@@ -165,17 +167,18 @@ def measured(port: int, server: Connection, visitors: int, seconds: float) -> di
     guests = multiprocessing.Process(target=visit, args=(port, visitors, theirs))
     guests.start()
     ask = partial(_ask, "figures")
-    # Each has read all rounds by then, and has a stream.
-    time.sleep(5.0 + visitors / 10)
+    while ask(ours)[1] < visitors:
+        time.sleep(0.5)
+    time.sleep(2.0)
     ask(server)
-    before, received, begun = ask(server)[0], ask(ours), time.monotonic()
+    before, received, begun = ask(server)[0], ask(ours)[0], time.monotonic()
     time.sleep(seconds)
     (after, longest), wall = ask(server), time.monotonic() - begun
     row = {
         "visitors": visitors,
         "of_a_core": (after - before) / wall,
         "longest_step_ms": 1e3 * longest,
-        "bytes_per_visitor_second": (ask(ours) - received) / wall / max(1, visitors),
+        "bytes_per_visitor_second": (ask(ours)[0] - received) / wall / max(1, visitors),
     }
     ours.send("end")
     guests.join()

@@ -14,6 +14,7 @@ const TONES = { good: "Yes", busy: "Soon", rest: "At rest", warn: "Not quite", b
 
 const $ = (id) => document.getElementById(id);
 let book = null;
+let loading = false;
 let told = null;
 let mayAct = false;
 let lastLine = null;
@@ -380,13 +381,21 @@ function showBook() {
   showReplay();
 }
 
+// A long run takes the node a while to read; the status goes on meanwhile.
 async function fetchRounds() {
-  book = await ask("api/rounds");
+  loading = true;
+  try {
+    book = await ask("api/rounds");
+  } finally {
+    loading = false;
+  }
   showBook();
   showAll();
 }
 
 async function takeRounds(news) {
+  // What is missed now is said again with the next.
+  if (loading) return;
   if (!book || !book.rows.round.length || book.generation !== news.generation || book.rows.round.length > 8192) return fetchRounds();
   const rows = book.rows;
   const first = rowOf(rows.round, news.rows.round[0]);
@@ -409,7 +418,7 @@ async function listen() {
     const answer = await fetch("api/stream", { headers: headers(), cache: "no-store", signal: ended.signal });
     if (!answer.ok) throw new Error((await answer.text()).trim());
     // Only now: what comes between the two is said again by the stream.
-    await Promise.all([learnWhatIMay(), fetchRounds()]);
+    for (const asked of [learnWhatIMay(), fetchRounds()]) asked.catch(() => ended.abort());
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -418,7 +427,7 @@ async function listen() {
       heard = Date.now();
       const parts = (rest + value).split("\n\n");
       rest = parts.pop();
-      for (const part of parts) await take(part);
+      for (const part of parts) take(part);
     }
   } finally {
     clearInterval(watch);
@@ -426,13 +435,13 @@ async function listen() {
   }
 }
 
-async function take(part) {
+function take(part) {
   const kind = /^event: (\w+)$/m.exec(part)?.[1];
   const data = /^data: (.*)$/m.exec(part)?.[1];
   if (!kind || data === undefined) return;
   const news = JSON.parse(data);
   if (kind === "status") takeStatus(news);
-  else if (kind === "rounds" && news) await takeRounds(news);
+  else if (kind === "rounds" && news) takeRounds(news).catch(() => {});
 }
 
 async function run() {
