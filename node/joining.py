@@ -1,6 +1,6 @@
 """From a swarm-id to everything that a member needs: the swarm is found, and what is missing is fetched.
 
-What arrived stays on the disk, so a join that was broken off goes on where it was.
+Everything that arrived stays on the disk, so a join that was broken off goes on where it was.
 """
 
 from __future__ import annotations
@@ -205,6 +205,27 @@ async def fetch_data(means: Means, manifest: Manifest) -> Prefetch:
     )
     await prefetch.begin()
     return prefetch
+
+
+async def fetch_base(means: Means, manifest: Manifest) -> None:
+    """The frozen weights that adapters stand beside, if the swarm trains any; there already is fine.
+
+    Raises `UserError` (`MANIFEST`) for a base that is none, and `DiskFull`.
+    """
+    adapter = manifest.adapter
+    if adapter is None:
+        return
+    mirrors = Mirrors(means.settings.mirrors, manifest.data.mirrors)
+    downloads = means.downloads(MirroredFetcher(means.fetcher, means.store, mirrors))
+    try:
+        size = 4 * adapter.base_elements
+        await downloads.listed("snapshot", adapter.base, size, "the base model")
+    except ProtocolError as error:
+        raise UserError(
+            ExitCode.MANIFEST,
+            f"the swarm's base model cannot be used: {error}",
+            "whoever made the swarm has to create it anew",
+        ) from None
 
 
 def check_standing(ledger: Ledger, me: PeerId) -> None:

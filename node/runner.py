@@ -2,8 +2,8 @@
 
 One task owns the state machine; every input goes through `_dispatch` and every effect through
 `_perform`, so nothing here races. Gossip, downloads and the trainer run in tasks of their own and
-report back. What must be on disk is handed to the swarm store in the order of the effects; whatever
-others hear, the answers to their questions included, waits until all before it is there.
+report back. The swarm store gets what must be on disk in the order of the effects; nothing is told to
+others, the answers to their questions included, until all before it is there.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Runner:
     ) -> None:
         """The trainer has applied a record."""
         if not self.member.awaits(record_round):
-            # Of a chain that was left while the trainer was at it.
+            # It is of a chain that was left while the trainer was at it.
             return
         now = trio.current_time()
         record = self.member.ledger[record_round].record

@@ -1,7 +1,8 @@
 """The updates of a swarm on this node: fetched when they are announced, checked, kept, thrown away.
 
 An update is asked for until it is here or its round no longer needs it, from a relay where there is one
-and else from whoever made it or has it by now. Only what the codec accepts is reported as held.
+and else from its author or others that have it by now. Only updates that the codec accepts are reported
+as held.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ NODE_SIDE_OF_TRAINER = {
         "trainer_supervisor",
     ),
 }
-TRAINER_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors"}
+TRAINER_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors", "peft"}
 MAX_LINES = 500
 
 

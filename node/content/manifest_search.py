@@ -1,7 +1,7 @@
 """Finding somebody who knows the swarm: a newcomer has its name, some addresses, and no manifest.
 
-Nobody to ask, or nobody who knows it, ends the command; or, for whoever starts nodes at boot or before
-the swarm's founder, is waited out.
+If there is nobody to ask, or nobody who knows it, the command ends, or waits if it is told to, for nodes
+that start at boot or before the swarm's founder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 # How long a newcomer looks for somebody who knows the swarm before it says that nobody does.
 _CONTACT_SECONDS = 30.0
 _UNKNOWN_SECONDS = 30.0
-# Who waits asks again, the addresses being called all the time, and says so this often at most.
+# A waiting node asks again, calls the addresses all the time, and says so this often at most.
 _AGAIN_SECONDS = 5.0
 _SAY_SECONDS = 60.0
 

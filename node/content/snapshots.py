@@ -3,10 +3,10 @@
 A node keeps its two newest snapshots and the updates since the older of them: enough to restart without
 the network and to serve newcomers. An older one stays for as long as somebody fetches it, so that no
 swarm outruns a newcomer. Before the first there is the manifest's initial one, which is kept. Updates
-stay longer while they come to no more than a snapshot: whoever was away fetches them instead of one.
+stay longer while they come to no more than a snapshot: a node that was away fetches them instead of one.
 
-Those of a chain that the node has left stay until there is one of the chain that it follows now: all may
-come back to the first, and nobody else may have them.
+Snapshots of a chain that the node has left stay until there is one of the chain that it follows now: all
+may come back to the first, and nobody else may have them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Snapshots:
             ledger = self._ledger()
             certified = self._certified(ledger)
             if not certified_only:
-                # Who was killed before its first snapshot has the one that it began with.
+                # A node that was killed before its first snapshot has the one that it began with.
                 here = {each.round: each for each in (self._initial, *self._kept)}
                 own = await trio.to_thread.run_sync(self._rounds_at_hand, list(here.values()))
                 chosen = choose_state(own, ledger)
@@ -142,7 +142,7 @@ class Snapshots:
             self._swept = self._dispensable(self._kept[-1].round + 1) if had else -1
         older = [old for old in self._kept if old.round < new.round]
         spare, recent = older[: 1 - _KEPT], older[1 - _KEPT :]
-        # The oldest first: whoever fetches it is the nearest to its end.
+        # The oldest first: its reader is the nearest to its end.
         held = [old for old in spare if self._is_retained(old)][: self._held]
         if self._partial is not None and self._partial.round == new.round:
             self._partial = None
@@ -287,7 +287,7 @@ class Snapshots:
         found = await trio.to_thread.run_sync(unneeded)
         for start in range(0, len(found), _SWEPT_AT_ONCE):
             if self._ledger() is not ledger:
-                # Of a chain that was left meanwhile.
+                # They are of a chain that was left meanwhile.
                 return
             since = updates_from(ledger, len(known))
             portion = found[start : start + _SWEPT_AT_ONCE]
@@ -303,8 +303,8 @@ class Snapshots:
         ledger, oldest, size = self._ledger(), self._kept[0].round, self._kept[-1].size
         end = min(height, len(ledger))
         rounds = range(max(-1, oldest - KEPT_ROUNDS), min(oldest, end - 1))
-        # Whoever stands at a round replays those after it, and does so while they come to less than a
-        # snapshot (`best`, and `protocol.chain.replaying`).
+        # A node that stands at a round replays those after it while they come to less than a snapshot
+        # (`best`, and `protocol.chain.replaying`).
         return rounds.start + bisect_left(
             rounds, True, key=lambda round_: ledger.update_bytes(round_ + 1, end) <= size
         )

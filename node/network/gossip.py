@@ -113,7 +113,7 @@ class Gossip:
         try:
             await self.pubsub.publish(topic, data)
         except Exception:
-            # Whatever goes wrong in the library, it is one message that gossip loses.
+            # Any fault in the library costs one message of gossip.
             log.exception("publishing in %s failed", topic)
             self._traffic.fail(topic)
 
@@ -207,7 +207,7 @@ class _Mailbox:
 
 
 class _Pace:
-    """A token bucket; whoever comes first goes first."""
+    """A token bucket; first come, first served."""
 
     def __init__(self) -> None:
         self._lock = trio.Lock()

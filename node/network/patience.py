@@ -6,7 +6,7 @@ import trio
 
 
 class Patience:
-    """A bucket of turns; whoever has used them up waits, and keeps nobody else waiting."""
+    """A bucket of turns; a peer that has used them up waits, and keeps nobody else waiting."""
 
     def __init__(self, per_second: float, at_once: float) -> None:
         self._per_second = per_second

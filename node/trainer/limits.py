@@ -1,7 +1,7 @@
 """How long a stranger's definition may keep the trainer busy, and what memory it may take meanwhile.
 
 A few bytes of a configuration or of a tokenizer can ask for hours of work or all of a machine's memory.
-What is checked beforehand (`architectures`) is what is known of that; this is for the rest. Python code
+`architectures` checks what is known of that beforehand; this is for the rest. Python code
 is interrupted. A library's own code cannot be, so the kernel ends the process, and the node says why.
 """
 

@@ -24,9 +24,11 @@ from distro_node.node.storage.blob_store import BlobStore, DiskFull
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.client import InitialModel
 from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
+from distro_node.node.trainer.model import model_config, new_model
 from distro_node.protocol.wire.blobs import BlobList, decode_blob_list
 from distro_node.protocol.wire.manifest import Manifest, ParameterSpec, decode_manifest
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_from_text
+from trainer.support import CPU, TINY_LLAMA, write_checkpoint
 
 RUN = """
 name = "a run"
@@ -51,9 +53,16 @@ def initialised(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     asked: list[dict[str, Any]] = []
 
     async def initialise_model(
-        config: dict[str, Any], seed: int, checkpoint: Path | None, blobs: Path, device: str
+        config: dict[str, Any],
+        seed: int,
+        checkpoint: Path | None,
+        blobs: Path,
+        device: str,
+        lora: dict[str, Any] | None,
     ) -> InitialModel:
         asked.append({"config": config, "seed": seed, "checkpoint": checkpoint, "device": device})
+        if lora is not None:
+            asked[-1]["lora"] = lora
         chunk = json.dumps([config, seed]).encode().ljust(400)
         listed = BlobList("snapshot", 400, (BlobStore(blobs).put(chunk),))
         table = (ParameterSpec(name="weight", shape=(25, 4)),)
@@ -177,6 +186,57 @@ def test_a_checkpoint_brings_its_configuration(command, initialised, run: Path, 
     assert command("create", run, "--data-dir", home / "data").code == 0
     assert initialised[0]["checkpoint"] == home / "base"
     assert initialised[0]["config"] == config | {"max_position_embeddings": 16}
+
+
+def lora_run(run: Path, table: str) -> Path:
+    """The same run with adapters in a checkpoint beside the file."""
+    model = f'[model]\ncheckpoint = "base"\n{table}\n[data]'
+    run.write_text(re.sub(r"\[model\].*\[data\]", model, RUN, flags=re.S))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("table", "wanted"),
+    [
+        ("[model.lora]", {"rank": 8, "alpha": 16.0, "targets": []}),
+        (
+            '[model.lora]\nrank = 4\nalpha = 4\ntargets = ["q_proj"]',
+            {"rank": 4, "alpha": 4.0, "targets": ["q_proj"]},
+        ),
+    ],
+)
+def test_adapters_are_asked_for(
+    command, initialised, run: Path, home: Path, table: str, wanted: dict[str, Any]
+) -> None:
+    (home / "base").mkdir()
+    config = {"model_type": "llama", "hidden_size": 8, "vocab_size": 300}
+    (home / "base" / "config.json").write_text(json.dumps(config))
+    assert command("create", lora_run(run, table), "--data-dir", home / "data").code == 0
+    assert initialised[0]["lora"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("[model.lora]\nrank = 0", "model.lora.rank: must be between 1 and 4096, got 0"),
+        ("[model.lora]\nranks = 4", "model.lora: unknown key 'ranks'; did you mean 'rank'?"),
+        ("[model.lora]\nalpha = 0.0", "model.lora.alpha"),
+        ("lora = 3", "model.lora: expected a table"),
+        ("[model.lora]\ndropout = 0.1", "model.lora: unknown key 'dropout'"),
+    ],
+)
+def test_adapters_that_cannot_be_are_told(
+    command, initialised, run: Path, home: Path, table: str, words: str
+) -> None:
+    result = command("create", lora_run(run, table), "--data-dir", home / "data")
+    result.refused_with(ExitCode.MANIFEST, words)
+    assert initialised == []
+
+
+def test_adapters_need_a_checkpoint(command, initialised, run: Path, home: Path) -> None:
+    run.write_text(RUN.replace("[data]", "[model.lora]\n[data]"))
+    result = command("create", run, "--data-dir", home / "data")
+    result.refused_with(ExitCode.MANIFEST, "model.lora: needs model.checkpoint")
 
 
 def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
@@ -463,3 +523,29 @@ finally:
     manifest = manifest_in(DataDir(home))
     initial = BlobStore(DataDir(home).blobs).get(manifest.initial)
     decode_blob_list(initial or b"", "snapshot", manifest.elements * 4)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_real_adapters_are_made_beside_a_real_base(command, run: Path, home: Path) -> None:
+    """And a dry run says what will travel."""
+    config = TINY_LLAMA | {"tie_word_embeddings": False}
+    write_checkpoint(home / "base", config)
+    weights = sum(p.numel() for p in new_model(model_config(config), CPU).parameters())
+    options = ("create", lora_run(run, "[model.lora]\nrank = 4"), "--data-dir", home / "data")
+    dry = command(*options, "--dry-run")
+    assert (dry.code, dry.err) == (0, "")
+    assert f"beside {weights:,} that stay as they are" in dry.out
+    assert re.search(r"a member fetches .* of model: .* of base, once, and .* of adapters", dry.out)
+    assert re.search(r"an update has \d.*times less than a gradient of the whole model", dry.out)
+    assert command(*options).code == 0
+    manifest = manifest_in(DataDir(home / "data"))
+    assert manifest.adapter is not None
+    assert manifest.frozen_elements == weights
+    assert manifest.elements == 4 * (4 * (32 + 32) + 3 * (32 + 48))
+    store = BlobStore(DataDir(home / "data").blobs)
+    base = decode_blob_list(store.get(manifest.adapter.base) or b"", "snapshot", 4 * weights)
+    assert all(store.has(chunk) for chunk in base.chunks)
+    table = '[model.lora]\nrank = 4\ntargets = ["q_proj", "nowhere"]'
+    result = command("create", lora_run(run, table), "--data-dir", home / "data")
+    result.refused_with(ExitCode.MANIFEST, "no linear layer called 'nowhere'; it has down_proj")
