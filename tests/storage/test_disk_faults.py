@@ -505,6 +505,7 @@ ELSEWHERE = {
     ("node/cli/failures.py", "open"): "below",
     ("node/cli/main.py", "open"): "/dev/null",
     ("node/network/addresses.py", "bind"): "a port, not a file",
+    ("node/dashboard/address.py", "bind"): "likewise",
     ("node/telemetry/logs.py", "RotatingFileHandler"): "below: the log",
     ("node/demo/__init__.py", "write_text"): "a demo's results: as the folder's, told at its end",
     (
