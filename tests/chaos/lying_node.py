@@ -2,9 +2,9 @@
 
 `python lying_node.py SECONDS PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put
 behind it. All else is a node as it is: it trains, fetches, follows the chain and answers. Its member
-believes that it is honest; between the member and the network every lie of `LIES` is told, over and over.
-What brings blame is told seldom enough that nobody throws it out. Each lie that was told is a line of
-`lies.jsonl` in its data directory.
+believes that it is honest; between the member and the network every lie of `LIES` is told, over and
+over. What brings blame is told seldom enough that nobody throws it out. Each lie that was told is a line
+of `lies.jsonl` in its data directory.
 
 What nobody survives as a member, to contradict itself in one slot, it does last: after so many SECONDS.
 What takes more than one peer is not here: to crowd the registry, or the others in an audit.

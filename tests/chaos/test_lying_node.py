@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from chaos.lying_node import LyingRunner, solo_chain
 from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.member.inputs import Heard
+from distro_node.protocol.member.effects import Publish
+from distro_node.protocol.member.inputs import Heard, Tick
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Ballot, Evidence, RecordId, decode_message
 from simulation.chain import Chain, compared
@@ -94,8 +95,11 @@ def test_ballots_of_one_slot_contradict_each_other_and_those_of_two_chains_do_no
         for envelope in envelopes:
             with contextlib.suppress(ProtocolError):
                 member.handle(Heard(envelope), 1.0)
-        said = [decode_message(m) for m in member.messages(round_) if m.kind == "evidence"]
-        return {evidence.peer for evidence in said if isinstance(evidence, Evidence)}
+        effects = member.handle(Tick(), 2.0)
+        said = [
+            decode_message(effect.envelope) for effect in effects if isinstance(effect, Publish)
+        ]
+        return {message.peer for message in said if isinstance(message, Evidence)}
 
     elsewhere = liar._elsewhere(RecordId(bytes(32)))
     assert not accusations(vote, *elsewhere)
