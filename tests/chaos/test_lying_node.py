@@ -59,11 +59,11 @@ def test_nobody_follows_it() -> None:
 
 def liar_of(chain: Chain) -> Any:
     """The runner, with all that its lies need of a node."""
-    runner = LyingRunner.__new__(LyingRunner)
+    runner: Any = LyingRunner.__new__(LyingRunner)
     runner._key = identity(LIAR)
     runner._manifest = chain.manifest
     runner.member = SimpleNamespace(ledger=chain.ledger, me=identity(LIAR).peer, fingerprint=0)
-    runner._tell = lambda lie: None  # type: ignore[method-assign]
+    runner._tell = lambda lie: None
     return runner
 
 
