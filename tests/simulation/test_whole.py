@@ -14,10 +14,9 @@ from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
 from distro_node.node.updates import Updates
 from distro_node.protocol.chain import comparing, fork
 from distro_node.protocol.chain.catching_up import CatchingUp
-from distro_node.protocol.wire.messages import Decided
 from simulation.faults import Action, Family, Schedule
 from simulation.liars import BOTH_SIDES, LEAVES, STRANGER
-from simulation.whole import loop
+from simulation.whole import loop, scenario
 from simulation.whole.disk import Disks
 from simulation.whole.liars import LIES
 from simulation.whole.scenario import Scenario, draw_scenario, run, shrink
@@ -33,7 +32,7 @@ SEEDS: dict[Family, tuple[int, ...]] = {
 
 def test_every_lie_is_in_some_seed() -> None:
     drawn = [draw_scenario(seed, family) for family, seeds in SEEDS.items() for seed in seeds]
-    told = {lie for scenario in drawn for _, lies in scenario.liars for lie in lies}
+    told = {lie for one in drawn for _, lies in one.liars for lie in lies}
     assert told == {*LIES, BOTH_SIDES, LEAVES, STRANGER}
 
 
@@ -112,24 +111,21 @@ def test_what_is_broken_is_found(
     assert failure.invariant == found
 
 
-def _keeps_nothing(self: CatchingUp) -> list[Decided]:
-    _drain(self)
-    return []
-
-
 def _prefers_the_other(*chains: object, **options: object) -> bool:
     return not _prefers(*chains, **options)  # type: ignore[arg-type]  # as it was called
 
 
-_drain, _prefers = CatchingUp.drain, fork.prefers
+_prefers = fork.prefers
 
 
-def test_what_is_not_kept_in_catching_up_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CatchingUp, "drain", _keeps_nothing)
+def test_who_catches_up_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CatchingUp, "_take", lambda *_: None)
+    monkeypatch.setattr(scenario, "RECOVERY_SECONDS", 30.0)
     late = Schedule((Action(14.0, "newcomer", 2),), cut_off=False)
     failure = run(Scenario(1, "none", 2, 6, "crash", (), late)).failure
     assert failure is not None
-    assert failure.invariant == "durable"
+    assert failure.invariant == "progress"
+    assert "somebody is still joining" in failure.text
 
 
 def test_who_compares_the_wrong_way_round_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
