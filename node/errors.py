@@ -35,12 +35,15 @@ class ExitCode(IntEnum):
     NO_DEVICE = 40
     MODEL_TOO_LARGE = 41
     TRAINER = 42
+    NO_TASK = 43
     NOT_RUNNING = 50
     NOTHING_TO_EXPORT = 51
     NOT_WRITABLE = 52
     NOT_THE_SWARMS = 53
     HUB = 54
     EVALUATION = 55
+    SERVICE = 56
+    UNFIT = 57
     INTERRUPTED = 130
 
 

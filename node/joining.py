@@ -35,6 +35,7 @@ from .storage.data_dir import SwarmDir
 from .storage.swarm_store import SwarmStore
 from .sync import catch_up
 from .telemetry.telemetry import Telemetry
+from .trainer.task_names import require_task
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ async def find_manifest(means: Means) -> Manifest:
     # One of 20,000 tensors takes a third of a second.
     manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
     await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
+    require_task(manifest.task)
     return manifest
 
 

@@ -78,7 +78,7 @@ def test_what_nobody_sees_is_spelled_out() -> None:
     assert harmless("a\x1b[2Jb\nc") == "a\\x1b[2Jb\\nc"
     assert harmless("a\u202eb\u200bc\u3164d") == "a\\u202eb\\u200bc\\u3164d"
     assert len(harmless("x" * 10**6)) == MOST_CHARACTERS
-    assert harmless("abcdef", 4) == "abc…"
+    assert harmless("x" * 10**6).endswith("x…")
 
 
 def test_a_text_of_many_lines_keeps_them() -> None:
@@ -335,12 +335,16 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
     known = {
         "node/cli/bootstrap.py": "its own addresses",
         "node/cli/create.py": "what the founder made",
+        "node/cli/dashboard.py": "its own address",
         "node/cli/export.py": "the user's own directory",
         "node/cli/failures.py": "harmless",
         "node/cli/identity.py": "the own peer id",
         "node/cli/invite.py": "a link that was checked and spelled anew",
         "node/cli/main.py": "the version",
+        "node/cli/doctor.py": "harmless",
+        "node/cli/service.py": "the user's own words and places; the system's in errors",
         "node/cli/status.py": "harmless",
+        "node/create/manifest_reference.py": "for the documents",
         "node/cli/try_out.py": "a model's text, piece by piece; scores of the user's own tasks",
         "node/control/screen.py": "harmless",
         "node/demo/__init__.py": "harmless",
@@ -349,6 +353,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
         "node/telemetry/metrics_reference.py": "for the documents",
         "node/results/evaluation_worker.py": "into the command's own log",
         "node/telemetry/status_reference.py": "for the documents",
+        "node/doctor/computer.py": "a program of its own, for the doctor alone",
         "node/trainer/__main__.py": "into the node's log",
     }
     outputs = re.compile(r"typer\.echo|\bprint\(|\bConsole\(|sys\.std(err|out)\b|lastResort")

@@ -64,7 +64,9 @@ def generate(
     device: _Device = "cpu",
     data_dir: DataDirectory = None,
 ) -> None:
-    """Let the model write on from a beginning.
+    """Let the model write on from a beginning, or answer.
+
+    A model that learned from conversations answers PROMPT; one that fills gaps fills those in it.
 
     Takes the newest state that this node has, or another that it keeps, in a process of its own: a node
     that trains goes on undisturbed. Without a beginning it asks for one after the other. For example:
@@ -90,7 +92,7 @@ def generate(
     async def run() -> None:
         async with open_writer(settings) as writer:
             if prompt is not None:
-                _show(prompt)
+                _show(prompt if writer.goes_on else f"{prompt}\n")
                 await writer.write(prompt, _show)
                 _show("\n")
             else:

@@ -11,9 +11,18 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ...protocol.wire.manifest import MAX_MEMBERS, Name, OptimizerSpec, RoundSpec, ScheduleSpec, Url
+from ...protocol.wire.manifest import (
+    MAX_MEMBERS,
+    Name,
+    OptimizerSpec,
+    RoundSpec,
+    ScheduleSpec,
+    TaskName,
+    Url,
+)
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
 from ..errors import ExitCode, UserError
+from ..trainer.task_names import CAUSAL_LM
 from .formats import Format
 
 # A long comment on every key makes ten kilobytes.
@@ -47,10 +56,22 @@ class SourceTable:
     """The column that holds the text; without it and `template` the one called text."""
     template: Annotated[str, Length(1, 65_536)] | None = None
     """The text made of several columns: "{title}\\n\\n{body}"."""
+    messages: _Column | None = None
+    """The column that holds a conversation, for a task that learns from some; without it and `prompt`
+    the one called messages."""
+    prompt: _Column | None = None
+    """Two columns instead: what the assistant is asked, …"""
+    completion: _Column | None = None
+    """… and what it answers."""
     split: _Column | None = None
     """Which split of a data set; without it `train`."""
     token_width: Literal[1, 2, 4] | None = None
     """Bytes of a token in an array of tokens; without it 2, or 4 for a large vocabulary."""
+
+    @property
+    def holds_conversations(self) -> bool:
+        """Whether it says where conversations are."""
+        return not (self.messages is None and self.prompt is None and self.completion is None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +79,14 @@ class WeightedTable(SourceTable):
     """One `[[data.source]]`."""
 
     name: Annotated[str, Length(1, 64)] | None = None
+    """What it is called in what `create` says."""
     weight: Annotated[float, Range(1e-6, 1e9)] | None = None
     """Its share of the tokens, against the sum of all weights; all sources have one, or none has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataTable(SourceTable):
-    """`[data]`: which text, and how it becomes tokens."""
+    """Which text, and how it becomes tokens."""
 
     sequence_length: Annotated[int, Range(2, 1 << 20)]
     """Tokens in one training sequence."""
@@ -76,8 +98,12 @@ class DataTable(SourceTable):
     document_end: Annotated[str, Length(0, 64)] | None = None
     """The token behind each document; without it the tokenizer's own, and with "" none. With `bytes`
     any text will do, and without it there is none."""
-    attention: Literal["sequence", "document"] = "sequence"
-    """With `document` no token looks beyond the beginning of its document."""
+    attention: Literal["sequence", "document"] | None = None
+    """With `document` no token looks beyond the beginning of its document: so it is with conversations
+    unless it is said otherwise, and with nothing else."""
+    chat_template: _FilePath | None = None
+    """A file with a chat template (Jinja), relative to the manifest file, in the place of the
+    tokenizer's own."""
     deduplicate: bool = False
     """Leave out documents that are equal to an earlier one."""
     max_bad: Annotated[int, Range(0, 2**40)] = 0
@@ -85,6 +111,7 @@ class DataTable(SourceTable):
     heldout: Annotated[tuple[_Pattern, ...], Length(0, 100)] = ()
     """Which files are held out for evaluation; empty: a fraction of all documents."""
     heldout_fraction: Annotated[float, Range(0.0001, 0.5)] = 0.05
+    """The part of all documents that is held out."""
     mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
     """Web folders (https://…) that hold what the data directory's `blobs/` does: members need not serve
     the training data to each other then."""
@@ -101,11 +128,15 @@ class DataTable(SourceTable):
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionTable:
-    """`[admission]`: as in the manifest, with the issuer as text; without one it is the founder."""
+    """Who may become a member."""
 
     policy: Literal["open", "invite"] = "open"
+    """`open`: whoever has the link may join; `invite`: every guest needs a ticket, which `distro-node
+    invite` writes."""
     issuer: Annotated[str, Length(1, 64)] | None = None
+    """The peer id of whoever signs the tickets; without it the founder."""
     max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
+    """Who comes when so many are there has to wait until one goes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +144,19 @@ class ManifestFile:
     """The whole file."""
 
     name: Name
+    """What people see."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
-    task: Literal["causal_lm"] = "causal_lm"
+    """Draws the initial model and the order of the samples."""
+    task: TaskName = CAUSAL_LM
+    """What is learned: one of those built in, or of an installed package."""
+    task_settings: dict[str, Any] | None = None
+    """What the task alone understands."""
     fault_model: Literal["crash", "byzantine"] = "byzantine"
+    """Whose votes decide a round: `byzantine` wants more than two thirds of the members and stands liars
+    among the rest; `crash` wants more than half and trusts that members at worst disappear."""
     model: dict[str, Any]
+    """A Hugging Face model configuration, key by key as in its `config.json`; or one key, `checkpoint`,
+    with the directory of a model to go on from."""
     data: DataTable
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)

@@ -7,6 +7,7 @@ from pathlib import Path
 from ..errors import ExitCode, UserError
 from ..storage.disk_faults import disk_broken, disk_full
 from .errors import TrainerDied, TrainerFailed
+from .task_names import no_task
 
 
 def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = None) -> UserError:
@@ -33,7 +34,8 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
             return UserError(
                 ExitCode.MODEL_TOO_LARGE,
                 f"the model does not fit: {error}",
-                "use a device with more memory (--device), or --micro-batch 1",
+                "use a device with more memory, or free some; where it is a step of `join` that is too "
+                "large, --micro-batch 1 makes it smaller",
             )
         case "bad_model" | "bad_data" | "missing_data" | "bad_snapshot":
             return UserError(
@@ -41,6 +43,8 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
                 f"the swarm's model or data cannot be used: {error}",
                 "whoever made the swarm has to mend its manifest and create it anew",
             )
+        case "no_task":
+            return no_task(str(error))
         case "disk_full":
             return disk_full(place)
         case "disk_broken":

@@ -8,6 +8,7 @@ and cannot change during the run.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, NewType
@@ -40,6 +41,7 @@ Count = Annotated[int, Range(1, 2**40)]
 Fraction = Annotated[float, Range(0.0, 1.0)]
 Seconds = Annotated[float, Range(0.01, 86_400.0)]
 Name = Annotated[str, Length(1, 64)]
+TaskName = Annotated[str, Length(1, 64)]
 Url = Annotated[str, Length(9, 256)]
 
 
@@ -89,13 +91,21 @@ class DataSpec:
     attention: Literal["sequence", "document"] = field(default="sequence", metadata=ADDITION)
     """With `document` a token looks no further back than to the beginning of its document, the place
     behind an end token, and is counted from there."""
+    marked: bool = field(default=False, metadata=ADDITION)
+    """Whether a stored number has two marks above its token: its highest bit says that a document begins
+    with it, the bit below that it is to be learned. Documents then begin where they are marked, and lie
+    whole within samples."""
 
     def __post_init__(self) -> None:
+        if self.marked and self.vocabulary > 1 << 8 * self.token_bytes - 2:
+            raise ValueError(
+                f"{self.token_bytes} bytes do not hold {self.vocabulary} tokens and two marks"
+            )
         if self.samples == 0:
             raise ValueError(f"no shard holds a whole sample of {self.sequence_length + 1} tokens")
         if self.end_token is not None and self.end_token >= self.vocabulary:
             raise ValueError(f"end_token ({self.end_token}) is not in the vocabulary")
-        if self.attention == "document" and self.end_token is None:
+        if self.attention == "document" and self.end_token is None and not self.marked:
             raise ValueError("attention 'document' needs an end_token")
         for mirror in self.mirrors:
             # Everybody who joins asks there: nothing but the open web, and nobody listening in.
@@ -121,14 +131,17 @@ class OptimizerSpec:
     top_k: Annotated[int, Range(1, 4096)] = 8
     """Coefficients kept of each block of chunk × chunk; smaller blocks keep at most an eighth."""
     momentum: Annotated[float, Range(0.0, 0.9999)] = 0.95
+    """How much of its momentum a member keeps from round to round."""
     preconditioner: Literal["none", "rms", "orthogonal"] = "orthogonal"
     """`rms`: each member divides its gradient by the root of its own second moment first.
     `orthogonal`: and then makes every block of a matrix nearly orthogonal."""
     second_moment: Annotated[float, Range(0.0, 0.9999)] = 0.95
+    """How much of its second moment it keeps."""
     damping: Fraction = 0.0
     """How much of its momentum a member drops at every coefficient that a counted update holds. It
     pays with `rms`, and is not needed with `orthogonal`."""
     weight_decay: Annotated[float, Range(0.0, 1.0)] = 0.0
+    """The part of each parameter that a step takes away, times the learning rate."""
     audit: bool = True
     """Leave out of a step the updates that more than half of the others contradict (`audit`)."""
 
@@ -138,10 +151,15 @@ class ScheduleSpec:
     """Learning rate by round: linear warm-up, then as `shape` says down to `final` × peak."""
 
     peak: Annotated[float, Range(0.0, 1.0)] = 2e-3
+    """The learning rate at its highest."""
     warmup_rounds: Annotated[int, Range(0, 2**31)] = 10
+    """Rounds from nothing up to the peak."""
     total_rounds: Annotated[int, Range(1, 2**31)] = 1000
+    """The length of the run."""
     decay_rounds: Annotated[int, Range(0, 2**31)] = 0
+    """With `wsd`: the last rounds, in which the rate falls."""
     final: Fraction = 0.1
+    """The learning rate at the end, as a part of the peak."""
     shape: Literal["wsd", "linear", "cosine"] = field(default="wsd", metadata=ADDITION)
     """`wsd` (warm-up, stable, decay): a plateau, then a straight line over the last `decay_rounds`.
     `linear`: a straight line from the end of the warm-up on. `cosine`: half a cosine from there on."""
@@ -184,7 +202,7 @@ class RoundSpec:
     """How a round runs. Deadlines adapt to what is observed, inside these limits."""
 
     sequences: Annotated[int, Range(1, 65_536)] = 32
-    """Samples per round, dealt out to all members: one of each lane (`order`)."""
+    """Samples per round, dealt out to all members: one of each lane (`sampler`)."""
     start_members: Annotated[int, Range(1, MAX_MEMBERS)] = 1
     """Training begins once this many members are there; later any number goes on."""
     snapshot_interval: Annotated[int, Range(1, 100_000)] = 50
@@ -192,12 +210,17 @@ class RoundSpec:
     min_seconds: Annotated[float, Range(0.0, 86_400.0)] = 0.5
     """A round takes at least this long, or a lone fast member would outrun gossip and newcomers."""
     collect_min_seconds: Seconds = 1.0
+    """For updates everybody waits so long at least."""
     collect_max_seconds: Seconds = 600.0
+    """And so long at most: after it a round is decided with those that are there."""
     slot_min_seconds: Seconds = 1.0
+    """A leader has so long at least to make its proposal, before another one takes over."""
     slot_max_seconds: Seconds = 60.0
+    """And so long at most."""
     lease_rounds: Annotated[int, Range(1, 1000)] = 4
     """A member not heard of for this many typical rounds is silent."""
     lease_min_seconds: Seconds = 20.0
+    """But never sooner than after so many seconds. Until then the round waits for its update."""
     finality_lease_seconds: Annotated[float, Range(60.0, 2_592_000.0)] = field(
         default=259_200.0, metadata=ADDITION
     )
@@ -221,8 +244,11 @@ class AdmissionSpec:
     """Who may become a member. `invite` wants a ticket signed by `issuer`."""
 
     policy: Literal["open", "invite"] = "open"
+    """`open`: whoever has the link."""
     issuer: PeerId | None = None
+    """Whose tickets admit."""
     max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
+    """Who comes when so many are there has to wait until one goes."""
 
     def __post_init__(self) -> None:
         if (self.policy == "invite") != (self.issuer is not None):
@@ -235,7 +261,8 @@ class Manifest:
 
     version: Annotated[int, Range(0, 2**31)] = PROTOCOL_VERSION
     name: Name
-    task: Literal["causal_lm"] = "causal_lm"
+    task: TaskName = "causal_lm"
+    """What is learned from a sample. Nodes have it built in or installed; no peer sends it."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     model: dict[str, Any]
     """A Hugging Face model configuration (`config.json`), with its `model_type`."""
@@ -250,8 +277,12 @@ class Manifest:
     fault_model: Literal["crash", "byzantine"] = "byzantine"
     founder: PeerId
     """The first member. It starts the swarm and is from then on a member like any other."""
+    task_settings: dict[str, Any] | None = field(default=None, metadata=ADDITION)
+    """What the task alone understands."""
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_.-]*", self.task):
+            raise ValueError("task: a name has small letters, digits, '_', '-' and '.'")
         if self.rounds.start_members > self.admission.max_members:
             raise ValueError(
                 f"start_members ({self.rounds.start_members}) exceeds max_members "
