@@ -123,7 +123,7 @@ class World:
             parameters=(ParameterSpec(name="weight", shape=(rows, _ROW)),),
         )
         self.store = BlobStore(root / "blobs")
-        self.chain.snapshot = lambda round_: SnapshotEntry(  # type: ignore[method-assign]
+        self.chain.snapshot = lambda round_: SnapshotEntry(
             round_, content_id(self.state(round_).encode()), 4 * self.chain.manifest.elements
         )
         self.me = identity(0)
@@ -388,7 +388,7 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
             ledger = Ledger(chain.manifest)
             newcomer = SwarmStore(SwarmDir(root / "newcomer"), chain.manifest)
             await catch_up(
-                world,  # type: ignore[arg-type]
+                world,  # type: ignore[arg-type]  # in the place of the network
                 chain.manifest,
                 ledger,
                 keep=newcomer.keep,

@@ -35,6 +35,7 @@ class ExitCode(IntEnum):
     NO_DEVICE = 40
     MODEL_TOO_LARGE = 41
     TRAINER = 42
+    NO_TASK = 43
     NOT_RUNNING = 50
     NOTHING_TO_EXPORT = 51
     NOT_WRITABLE = 52

@@ -35,6 +35,7 @@ from .storage.data_dir import SwarmDir
 from .storage.swarm_store import SwarmStore
 from .sync import catch_up
 from .telemetry.telemetry import Telemetry
+from .trainer.task_names import require_task
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ async def find_manifest(means: Means) -> Manifest:
     # One of 20,000 tensors takes a third of a second.
     manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
     await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
+    require_task(manifest.task)
     return manifest
 
 
@@ -152,19 +154,20 @@ def _load_ledger(
         swarm_store.drop_ledger()
         ledger = swarm_store.load_ledger(checkpoint=known)
     _check_point(ledger, linked)
-    if linked is not None and (known is None or linked.round > known.round):
+    if linked is None:
+        return ledger
+    if known is None or linked.round > known.round:
         ledger.checkpoint = linked
-    elif (
-        linked is not None and known is not None and linked.round == known.round and linked != known
-    ):
+    elif linked.round == known.round and linked != known:
         raise _another_chain(linked)
     return ledger
 
 
 def _check_point(ledger: Ledger, point: Checkpoint | None) -> None:
     """Raise `UserError` (`FINAL`) if the ledger has another record in the place of this one."""
-    there = point is not None and point.round < len(ledger)
-    if point is not None and there and ledger.parent(point.round + 1) != point.record:
+    if point is None or point.round >= len(ledger):
+        return
+    if ledger.parent(point.round + 1) != point.record:
         raise _another_chain(point)
 
 

@@ -72,6 +72,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "node/telemetry": (*_SHARED, "crypto", "protocol/wire", "node/network"),
     "node/control": (*_SHARED, "node/storage", "node/telemetry"),
+    "node/dashboard": (
+        *(*_SHARED, "crypto", "protocol/wire", "protocol/chain"),
+        *("node/storage", "node/telemetry", "node/control"),
+    ),
     "node/trainer": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/member"),
         *("node/storage", "node/content", "node/telemetry"),
@@ -84,7 +88,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
         *("protocol/chain", "protocol/member", "node/storage", "node/network"),
         *("node/network/discovery", "node/network/nat", "node/network/exchange"),
-        *("node/content", "node/telemetry", "node/control", "node/trainer"),
+        *("node/content", "node/telemetry", "node/control", "node/dashboard", "node/trainer"),
     ),
     "node/doctor": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "node/storage", "node/network"),
@@ -114,11 +118,13 @@ NODE_SIDE_OF_TRAINER = {
     *(
         "__init__",
         "architectures",
+        "chat",
         "client",
         "errors",
         "explain",
         "frames",
         "sandbox",
+        "task_names",
         "tokenizer_settings",
         "trainer_supervisor",
     ),

@@ -20,6 +20,7 @@ from ..harmless import harmless
 from ..telemetry.logs import LogLevel, configure_logging
 from .bootstrap import bootstrap
 from .create import create
+from .dashboard import dashboard
 from .demo import demo
 from .doctor import doctor
 from .export import export, verify
@@ -36,6 +37,7 @@ COMMANDS = {
     "create": create,
     "invite": invite,
     "status": status,
+    "dashboard": dashboard,
     "pause": pause,
     "resume": resume,
     "leave": leave,

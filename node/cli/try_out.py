@@ -11,6 +11,7 @@ import typer
 
 from ...protocol.wire.structure import to_plain
 from ..errors import ExitCode, UserError
+from ..harmless import harmless_piece
 from ..settings import parse_device
 from .options import (
     BestState,
@@ -63,7 +64,9 @@ def generate(
     device: _Device = "cpu",
     data_dir: DataDirectory = None,
 ) -> None:
-    """Let the model write on from a beginning.
+    """Let the model write on from a beginning, or answer.
+
+    A model that learned from conversations answers PROMPT; one that fills gaps fills those in it.
 
     Takes the newest state that this node has, or another that it keeps, in a process of its own: a node
     that trains goes on undisturbed. Without a beginning it asks for one after the other. For example:
@@ -89,7 +92,7 @@ def generate(
     async def run() -> None:
         async with open_writer(settings) as writer:
             if prompt is not None:
-                _show(prompt)
+                _show(prompt if writer.goes_on else f"{prompt}\n")
                 await writer.write(prompt, _show)
                 _show("\n")
             else:
@@ -209,15 +212,9 @@ def evaluate(
 
 def _show(text: str) -> None:
     # What a model writes may hold commands for a terminal.
-    shown = text if not sys.stdout.isatty() else "".join(map(_harmless, text))
+    shown = text if not sys.stdout.isatty() else harmless_piece(text)
     sys.stdout.write(shown)
     sys.stdout.flush()
-
-
-def _harmless(character: str) -> str:
-    return (
-        character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
-    )
 
 
 def _read_line() -> str | None:

@@ -7,10 +7,17 @@ a checkpoint brings its own, and another one is refused in a line.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from ...protocol.wire.structure import StructureError
-from ..trainer.tokenizer_settings import TokenizerSettings, read_settings, with_usual_names
+from ..trainer.tokenizer_settings import (
+    ROLES,
+    TokenizerSettings,
+    read_settings,
+    read_template,
+    with_usual_names,
+)
 from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest
 from .tokens import Tokenizer
 
@@ -50,7 +57,13 @@ def settings_for(
         settings = TokenizerSettings() if source is None else read_settings(source.parent)
     except StructureError as error:
         raise bad_manifest(path, f"the tokenizer's {error}") from None
-    for role in ("eos_token", "bos_token", "pad_token", "unk_token"):
+    if file.data.chat_template is not None:
+        try:
+            template = read_template(path.parent / file.data.chat_template)
+        except StructureError as error:
+            raise bad_manifest(path, f"data.chat_template: {error}") from None
+        settings = replace(settings, chat_template=template)
+    for role in ROLES:
         spelled = getattr(settings, role)
         if spelled is not None and spelled not in tokens:
             raise bad_manifest(
@@ -58,7 +71,7 @@ def settings_for(
             )
     end = file.data.document_end
     if settings.eos_token is None and end and end in tokens:
-        settings = TokenizerSettings(**{**vars(settings), "eos_token": end})
+        settings = replace(settings, eos_token=end)
     return with_usual_names(settings, frozenset(t for t, special in tokens.items() if special))
 
 

@@ -27,6 +27,14 @@ _SHOWN_COLUMNS = 12
 class Columns:
     """The columns that make a document's text. Raises `ValueError` for a template that is none."""
 
+    content = "text"
+    """What they hold, in a word."""
+    remedy = (
+        "name the column with `text`, several with `template`, or leave the file out with `exclude`"
+    )
+    nested = False
+    """Whether they may hold lists of tables instead of text."""
+
     def __init__(self, column: str | None, template: str | None) -> None:
         if column is not None and template is not None:
             raise ValueError("give `text` or `template`, not both")
@@ -48,9 +56,9 @@ class Columns:
 
     def text(self, row: Mapping[str, Any]) -> str | BadRow:
         """The text of a row; that of the one column, where there is no template, must be text."""
-        for name in self.names:
-            if name not in row:
-                return BadRow(missing(name, list(row)))
+        absent = self.absent(row)
+        if absent is not None:
+            return absent
         if not self.parts:
             value = row[self.names[0]]
             return value if isinstance(value, str) else self._no_text(self.names[0], value)
@@ -64,20 +72,27 @@ class Columns:
                 pieces.append(str(value))
         return "".join(pieces)
 
+    def absent(self, row: Mapping[str, Any]) -> BadRow | None:
+        """That a row lacks a column; None if it has all."""
+        for name in self.names:
+            if name not in row:
+                return BadRow(missing(name, list(row)))
+        return None
+
+    @property
+    def facts(self) -> tuple[Any, ...]:
+        """All that the text of a row depends on."""
+        return self.names, self.parts
+
     def require(self, columns: Sequence[str]) -> None:
         """Raise `BadFile` unless a file with these columns has those that are wanted."""
         for name in self.names:
             if name not in columns:
-                raise BadFile(missing(name, columns), WHICH_COLUMN)
+                raise BadFile(missing(name, columns), self.remedy)
 
     def _no_text(self, name: str, value: Any) -> BadRow:
         shown = "nothing" if value is None else json.dumps(value, default=lambda _: "…")[:40]
         return BadRow(f"the column {name!r} holds no text but {shown}")
-
-
-WHICH_COLUMN = (
-    "name the column with `text`, several with `template`, or leave the file out with `exclude`"
-)
 
 
 def missing(name: str, columns: Sequence[str]) -> str:
@@ -207,9 +222,15 @@ def _check_types(arrow: Any, schema: Any, columns: Columns) -> None:
         texts = (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)
         if any(is_text(kind) for is_text in texts):
             continue
+        tables = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
+        if columns.nested and tables and arrow.types.is_struct(kind.value_type):
+            continue
         numbers = arrow.types.is_integer(kind) or arrow.types.is_floating(kind)
         if not (numbers and columns.parts):
-            raise BadFile(f"the column {name!r} holds no text but {kind}", WHICH_COLUMN)
+            raise BadFile(
+                f"the column {name!r} holds no {columns.content} but {str(kind)[:60]}",
+                columns.remedy,
+            )
 
 
 def _broken(kind: str, error: Exception) -> BadFile:

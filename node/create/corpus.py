@@ -8,18 +8,32 @@ on where it was.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from ...protocol.wire.manifest import ShardSpec
 from ..errors import ExitCode, UserError
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
+from ..trainer.chat import ChatTemplate
 from .columns import Columns
-from .dealing import HeldOut, Share, Side, Tokenised, cut_each, held_share, leave_out_repeated
+from .conversations import ConversationColumns, ConversationTokenizer
+from .dealing import (
+    HeldOut,
+    Share,
+    Side,
+    Tokenised,
+    cut_each,
+    held_share,
+    hold_out_whole,
+    leave_out_repeated,
+)
 from .files import HUB, File, Skipped, Source, find_files, matches
+from .filling import rows
 from .manifest_file import DataTable, ManifestFile, SourceTable, bad_manifest
 from .parts import Parts, Tally, remove_others
 from .shards import SHARD_BYTES, ShardWriter
@@ -53,8 +67,14 @@ class Found:
         return sum(file.size for file in self.files)
 
 
-def find_sources(file: ManifestFile, path: Path, given: Sequence[Path | str]) -> list[Found]:
-    """The sources of a manifest file, with their files. What is `given` takes the place of its paths.
+def find_sources(
+    file: ManifestFile,
+    path: Path,
+    given: Sequence[Path | str],
+    chat: ChatTemplate | None = None,
+) -> list[Found]:
+    """The sources of a manifest file, with their files. What is `given` takes the place of its paths;
+    with a template for a `chat` they hold conversations.
 
     Raises `UserError`: `MANIFEST`, and `DATA_MISSING` where there is nothing to read.
     """
@@ -68,13 +88,32 @@ def find_sources(file: ManifestFile, path: Path, given: Sequence[Path | str]) ->
             for where in given or each.paths
         )
         name = getattr(each, "name", None) or (places and Path(str(places[0])).name) or str(number)
-        sources.append(_source(each, path, str(name), places))
+        sources.append(_source(each, path, str(name), places, chat))
     return [Found(source, *find_files(source)) for source in sources]
 
 
-def _source(table: SourceTable, path: Path, name: str, places: tuple[Path | str, ...]) -> Source:
+def _source(
+    table: SourceTable,
+    path: Path,
+    name: str,
+    places: tuple[Path | str, ...],
+    chat: ChatTemplate | None,
+) -> Source:
     try:
-        columns = Columns(table.text, table.template)
+        if chat is None:
+            if table.holds_conversations:
+                raise ValueError(
+                    "`messages`, `prompt` and `completion` belong to a task that learns from "
+                    "conversations, such as 'sft'"
+                )
+            columns = Columns(table.text, table.template)
+        else:
+            if table.text or table.template:
+                raise ValueError(
+                    "`text` and `template` are for plain text; name the column of a conversation with "
+                    "`messages`, or two with `prompt` and `completion`"
+                )
+            columns = ConversationColumns(table.messages, table.prompt, table.completion, chat)
     except ValueError as error:
         raise bad_manifest(path, f"data: {error}") from None
     return Source(
@@ -124,6 +163,9 @@ class Corpus:
     summary: DataSummary
     end: tuple[int, ...]
     closed: bool
+    conversations: ConversationTokenizer | None = None
+    filler: int = 0
+    """The token behind conversations that do not fill a sample."""
 
     def store(self, store: BlobStore, progress: Progress) -> tuple[list[ShardSpec], ShardSpec]:
         """Put the shards into the store: those to train on, and the one that is held out."""
@@ -134,6 +176,9 @@ class Corpus:
             done += count
             progress("mixing the training data", min(done, total), total)
 
+        if self.conversations is not None:
+            training = self._store_rows(self.training, store, advance)
+            return training, self._store_rows(self.heldout, store, advance)[0]
         made = []
         width, length = self.summary.token_bytes, self.summary.sequence_length
         for side, shares in (
@@ -158,7 +203,7 @@ class Corpus:
         """So many tokens of the corpus as a shard of their own, for a trial."""
         writer, missing = ShardWriter(store, self.summary.token_bytes), tokens
         while missing > 0:
-            for piece in self.training.dealt(self.shares, (), False, lambda _: None):
+            for piece in self._pieces(self.training, lambda _: None):
                 writer.add(piece[:missing])
                 missing -= len(piece)
                 if missing <= 0:
@@ -169,9 +214,42 @@ class Corpus:
     def samples(self) -> int:
         """How many training samples the shards will hold."""
         length = self.summary.sequence_length
+        if self.conversations is not None:
+            return sum(1 for _ in self._pieces(self.training, lambda _: None))
         per_shard = SHARD_BYTES // self.summary.token_bytes
         whole, rest = divmod(self.summary.tokens, per_shard)
         return whole * ((per_shard - 1) // length) + max(0, (rest - 1) // length)
+
+    def _pieces(self, side: Side, advance: Callable[[int], None]) -> Iterator[np.ndarray]:
+        """What is stored, in its order; of conversations a row of a sample's length at a time."""
+        shares = self.shares if side is self.training else self.heldout_shares
+        if self.conversations is None:
+            return side.dealt(shares, self.end, self.closed, advance)
+        begins, length = self.conversations.begins, self.summary.sequence_length
+        pieces = side.dealt(shares, (), False, advance, begins)
+        return rows(pieces, length, self.filler, begins)
+
+    def _store_rows(
+        self, side: Side, store: BlobStore, advance: Callable[[int], None]
+    ) -> list[ShardSpec]:
+        """Shards of whole rows, each with the one number more that its last sample ends with."""
+        assert self.conversations is not None
+        width, length = self.summary.token_bytes, self.summary.sequence_length
+        writer, count = ShardWriter(store, width), 0
+        last = np.array([self.filler | self.conversations.begins], np.uint32)
+        # A row that is longer than a shard should be makes one.
+        most = max(1, (SHARD_BYTES // width - 1) // length)
+        for row in self._pieces(side, advance):
+            writer.add(row)
+            count += 1
+            if count % most == 0:
+                writer.add(last)
+                writer.end_shard()
+                if side is self.heldout:
+                    break
+        if count % most:
+            writer.add(last)
+        return writer.finish()
 
 
 def read_corpus(
@@ -181,6 +259,7 @@ def read_corpus(
     end: tuple[int, ...],
     data: DataDir,
     progress: Progress,
+    filler: int = 0,
 ) -> Corpus:
     """Tokenise what the sources have; what was done before, and interrupted, is not done again.
 
@@ -236,10 +315,23 @@ def read_corpus(
         token_bytes=tokenizer.token_bytes,
     )
     for part, count in (("training", total), ("held-out", summary.heldout_tokens)):
-        if count <= table.sequence_length:
+        if how.conversations is not None:
+            if count == 0:
+                raise _no_conversations(part, table.sequence_length, parts)
+        elif count <= table.sequence_length:
             raise _too_short(part, table.sequence_length)
     closed = table.attention == "document"
-    return Corpus(training, heldout, shares, heldout_shares, summary, how.end, closed)
+    return Corpus(
+        training,
+        heldout,
+        shares,
+        heldout_shares,
+        summary,
+        how.end,
+        closed,
+        how.conversations,
+        filler,
+    )
 
 
 def _tokenise(
@@ -303,6 +395,9 @@ def _hold_out(
     line_ends = None
     for index, source in enumerate(sources):
         if not fraction / 2 <= held_share(source) <= fraction * 2:
+            if isinstance(tokenizer, ConversationTokenizer):
+                source.heldout = hold_out_whole(source) or source.heldout
+                continue
             line_ends = tokenizer.line_ends() if line_ends is None else line_ends
             folder = source.parts.root.with_name(source.parts.root.name + _CUT_ENDING)
             sources[index] = cut_each(source, folder, line_ends)
@@ -336,6 +431,19 @@ def _too_short(part: str, length: int) -> UserError:
     return _missing(
         f"the {part} text is shorter than one sequence ({length + 1} tokens)",
         "give more text with --data, or a smaller sequence_length in [data]",
+    )
+
+
+def _no_conversations(part: str, length: int, parts: Sequence[Parts]) -> UserError:
+    long = sum(each.tally.too_long for each in parts)
+    if long:
+        return _missing(
+            f"there is no {part} conversation: {long} have no answer that ends within a sequence of "
+            f"{length} tokens",
+            "give a larger sequence_length in [data], or shorter conversations",
+        )
+    return _missing(
+        f"there is no {part} conversation", "give two at least with --data: one of them is held out"
     )
 
 

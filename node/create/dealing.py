@@ -37,12 +37,15 @@ class HeldOut:
 
     files: frozenset[int] | None = None
     fraction: float = 0.0
+    below: int | None = None
+    """The hash below which they are, where it does not follow from the fraction."""
 
     def of(self, sections: np.ndarray) -> np.ndarray:
         """Whether each section is held out: bool (len(sections),)."""
         if self.files is not None:
             return np.isin(sections["file"], sorted(self.files))
         limit = min(int(self.fraction * _ALL_HASHES), _ALL_HASHES - 1)
+        limit = limit if self.below is None else self.below
         return sections["hash"] < np.uint64(limit)
 
 
@@ -115,6 +118,22 @@ def held_share(source: Tokenised) -> float:
             kept = source.kept(part, sections, 0, held=held)
             counts[held] += int(sections["tokens"][kept].sum())
     return counts[True] / max(1, sum(counts))
+
+
+def hold_out_whole(source: Tokenised) -> HeldOut | None:
+    """What to hold out of a source of few documents that must stay whole: those with the lowest hashes,
+    about the share that is wanted, but one at least, and not all. None if it has fewer than two."""
+    parts = [source.parts.index(part) for part in range(len(source.parts.counts))]
+    sections = np.concatenate(parts)
+    if source.repeated:
+        sections = sections[~np.concatenate(source.repeated)]
+    hashes, index = np.unique(sections["hash"], return_inverse=True)
+    if len(hashes) < 2:
+        return None
+    before = np.cumsum(np.bincount(index, sections["tokens"]))
+    wanted = source.heldout.fraction * before[-1]
+    count = 1 + int(np.argmin(np.abs(before[:-1] - wanted)))
+    return HeldOut(below=int(hashes[count]))
 
 
 def cut_each(source: Tokenised, folder: Path, line_ends: np.ndarray) -> Tokenised:
@@ -240,10 +259,12 @@ class Side:
         end: Sequence[int],
         closed: bool,
         advance: Callable[[int], None],
+        begins: int = 0,
     ) -> Iterator[np.ndarray]:
         """The corpus in pieces, in its order; `advance` hears how many tokens each has.
 
-        With `closed` no piece is without the tokens of `end` behind it.
+        With `closed` no piece is without the tokens of `end` behind it. Where numbers are marked,
+        `begins` is the bit with which a document begins, and none is cut.
         """
         owner, piece, most = self._order(shares)
         last = np.array(end, self._sources[0].parts.dtype)
@@ -252,6 +273,9 @@ class Side:
         ):
             tokens = self._read(source, number)
             cut = limit < len(tokens)
+            if cut and begins:
+                starts = np.append(np.flatnonzero(tokens & begins), len(tokens))
+                limit = int(starts[starts <= limit][-1])
             tokens = tokens[:limit]
             if len(last) and (cut or closed) and not np.array_equal(tokens[-len(last) :], last):
                 # In the place of others where the share is exact.

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..errors import ExitCode, UserError
+from ..trainer.chat import BadTemplate
 from .columns import ArrowFile, ParquetFile, hub_rows
 from .files import File, Source
 from .formats import BadFile, Stream, looks_like_text, open_stream
@@ -64,10 +66,18 @@ class Reading:
 def items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item, int]]:
     """The items of a file in order: line or row, the item, and how many bytes have been read.
 
-    Raises `UserError` (`DATA_MISSING`) where the file as a whole cannot be used.
+    Raises `UserError`: `DATA_MISSING` where the file as a whole cannot be used, `MANIFEST` where the
+    chat template cannot.
     """
     try:
         yield from _items(file, source, how)
+    except BadTemplate as error:
+        raise UserError(
+            ExitCode.MANIFEST,
+            f"{file.path}, line {error.place}: the chat template {error}",
+            "name a file with another template as chat_template in [data], such as one that marks what "
+            "the assistant says with {% generation %}",
+        ) from None
     except BadFile as error:
         raise error.at(file.path) from None
     except FileNotFoundError:
@@ -114,7 +124,11 @@ def _of_rows(
     rows: Rows, source: Source, position: Callable[[], int]
 ) -> Iterator[tuple[int, Item, int]]:
     for number, row in rows:
-        text = row if isinstance(row, BadRow) else source.columns.text(row)
+        try:
+            text = row if isinstance(row, BadRow) else source.columns.text(row)
+        except BadTemplate as error:
+            error.place = number
+            raise
         if isinstance(text, BadRow):
             item: Item = text
         elif not text:

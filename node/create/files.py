@@ -19,6 +19,7 @@ from .formats import BadFile, Format, bare, format_of
 HUB = "hf://"
 USUAL_SPLIT = "train"
 
+_WITHOUT_ROWS: tuple[Format, ...] = ("text", "tokens")
 # As many as help to see what is meant.
 _EXAMPLES = 3
 _MAX_STATE_BYTES = 4 << 20
@@ -114,7 +115,14 @@ def _files_at(place: Path | str, source: Source, skipped: Skipped) -> Iterator[F
     elif place.is_dir():
         yield from _walk(place, source, skipped)
     elif place.is_file():
-        yield File(place, PurePath(place.name), source.format or format_of(place) or "text", True)
+        kind = source.format or format_of(place) or "text"
+        if source.columns.nested and kind in _WITHOUT_ROWS:
+            raise BadFile(
+                "holds no conversations, which this task learns from",
+                "give rows with `messages`, or with `prompt` and `completion`, as JSON lines or "
+                "Parquet, say",
+            ).at(place)
+        yield File(place, PurePath(place.name), kind, True)
     else:
         raise UserError(
             ExitCode.DATA_MISSING,
@@ -168,9 +176,14 @@ def _why_not(name: PurePath, source: Source) -> str | None:
         return "hidden"
     if source.exclude and matches(name, source.exclude):
         return "left out by `exclude`"
-    if source.include is not None:
-        return None if matches(name, source.include) else "not in `include`"
+    if source.include is not None and not matches(name, source.include):
+        return "not in `include`"
     by_name = format_of(name)
+    kind = source.format or by_name or ("text" if source.include is not None else None)
+    if source.columns.nested and kind in _WITHOUT_ROWS:
+        return "without conversations"
+    if source.include is not None:
+        return None
     if source.format is not None:
         return None if by_name in (source.format, None) else f"not {source.format} by their name"
     if by_name is None:

@@ -11,9 +11,18 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ...protocol.wire.manifest import MAX_MEMBERS, Name, OptimizerSpec, RoundSpec, ScheduleSpec, Url
+from ...protocol.wire.manifest import (
+    MAX_MEMBERS,
+    Name,
+    OptimizerSpec,
+    RoundSpec,
+    ScheduleSpec,
+    TaskName,
+    Url,
+)
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
 from ..errors import ExitCode, UserError
+from ..trainer.task_names import CAUSAL_LM
 from .formats import Format
 
 # A long comment on every key makes ten kilobytes.
@@ -47,10 +56,22 @@ class SourceTable:
     """The column that holds the text; without it and `template` the one called text."""
     template: Annotated[str, Length(1, 65_536)] | None = None
     """The text made of several columns: "{title}\\n\\n{body}"."""
+    messages: _Column | None = None
+    """The column that holds a conversation, for a task that learns from some; without it and `prompt`
+    the one called messages."""
+    prompt: _Column | None = None
+    """Two columns instead: what the assistant is asked, …"""
+    completion: _Column | None = None
+    """… and what it answers."""
     split: _Column | None = None
     """Which split of a data set; without it `train`."""
     token_width: Literal[1, 2, 4] | None = None
     """Bytes of a token in an array of tokens; without it 2, or 4 for a large vocabulary."""
+
+    @property
+    def holds_conversations(self) -> bool:
+        """Whether it says where conversations are."""
+        return not (self.messages is None and self.prompt is None and self.completion is None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +98,12 @@ class DataTable(SourceTable):
     document_end: Annotated[str, Length(0, 64)] | None = None
     """The token behind each document; without it the tokenizer's own, and with "" none. With `bytes`
     any text will do, and without it there is none."""
-    attention: Literal["sequence", "document"] = "sequence"
-    """With `document` no token looks beyond the beginning of its document."""
+    attention: Literal["sequence", "document"] | None = None
+    """With `document` no token looks beyond the beginning of its document: so it is with conversations
+    unless it is said otherwise, and with nothing else."""
+    chat_template: _FilePath | None = None
+    """A file with a chat template (Jinja), relative to the manifest file, in the place of the
+    tokenizer's own."""
     deduplicate: bool = False
     """Leave out documents that are equal to an earlier one."""
     max_bad: Annotated[int, Range(0, 2**40)] = 0
@@ -122,8 +147,10 @@ class ManifestFile:
     """What people see."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     """Draws the initial model and the order of the samples."""
-    task: Literal["causal_lm"] = "causal_lm"
-    """What is learned: to foretell the next token."""
+    task: TaskName = CAUSAL_LM
+    """What is learned: one of those built in, or of an installed package."""
+    task_settings: dict[str, Any] | None = None
+    """What the task alone understands."""
     fault_model: Literal["crash", "byzantine"] = "byzantine"
     """Whose votes decide a round: `byzantine` wants more than two thirds of the members and stands liars
     among the rest; `crash` wants more than half and trusts that members at worst disappear."""

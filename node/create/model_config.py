@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...protocol.wire.structure import StructureError
-from ..trainer.architectures import check_configuration
+from ..trainer.architectures import check_configuration, reserved_positions
 
 # The largest published configurations have a few hundred kilobytes (label maps).
 _MAX_CONFIG_BYTES = 1 << 20
@@ -28,16 +28,18 @@ def complete_model(
     """
     config = check_configuration(config)
     positions = "n_positions" if config["model_type"] == "gpt2" else "max_position_embeddings"
-    complete = {"vocab_size": vocabulary, positions: sequence_length} | config
+    reserved = reserved_positions(config)
+    complete = {"vocab_size": vocabulary, positions: sequence_length + reserved} | config
     if complete["vocab_size"] < vocabulary:
         raise StructureError(
             "model.vocab_size",
             f"{complete['vocab_size']} is too small: the tokenizer has {vocabulary} tokens",
         )
-    if complete[positions] < sequence_length:
+    if complete[positions] < sequence_length + reserved:
+        more = f" and {reserved} that it reserves" if reserved else ""
         raise StructureError(
             f"model.{positions}",
-            f"{complete[positions]} is less than data.sequence_length ({sequence_length})",
+            f"{complete[positions]} is less than data.sequence_length ({sequence_length}){more}",
         )
     _check_heads(complete)
     return complete

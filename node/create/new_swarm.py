@@ -38,6 +38,7 @@ from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest, read_man
 from .model_config import complete_model, read_checkpoint_config
 from .rates import rate_warning
 from .summary import DataSummary, Forecast, forecast
+from .task import TaskPlan, plan_task
 from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
 
 # The initial parameters are drawn on the CPU wherever the founder trains: the same seed gives the
@@ -169,10 +170,14 @@ class _Draft:
     found: list[Found]
     end: tuple[int, ...]
     special: TokenizerSettings
+    task: TaskPlan
 
     def corpus(self, data: DataDir, progress: Progress) -> Corpus:
         """Read all text."""
-        return read_corpus(self.file, self.found, self.tokenizer, self.end, data, progress)
+        # What ends a conversation is within it.
+        end = self.end if self.task.chat is None else ()
+        filler = self.task.filler
+        return read_corpus(self.file, self.found, self.tokenizer, end, data, progress, filler)
 
     def manifest(
         self,
@@ -186,6 +191,7 @@ class _Draft:
     ) -> Manifest:
         """The manifest of these parts. Raises `UserError` (`MANIFEST`)."""
         file = self.file
+        marked = self.task.chat is not None
         try:
             return Manifest(
                 name=file.name,
@@ -204,7 +210,8 @@ class _Draft:
                     mirrors=file.data.mirrors,
                     tokenizer_settings=_store_settings(self.special, store),
                     end_token=self.end[0] if len(self.end) == 1 else None,
-                    attention=file.data.attention,
+                    attention=file.data.attention or ("document" if marked else "sequence"),
+                    marked=marked,
                 ),
                 optimizer=file.optimizer,
                 schedule=file.schedule,
@@ -212,6 +219,7 @@ class _Draft:
                 admission=admission,
                 fault_model=file.fault_model,
                 founder=founder,
+                task_settings=self.task.settings,
             )
         except ValueError as error:
             raise bad_manifest(settings.manifest, str(error)) from None
@@ -227,9 +235,10 @@ def _read(settings: CreateSettings) -> _Draft:
     special = settings_for(tokenizer, source, file, settings.manifest)
     model, checkpoint = _model(file, settings.manifest, tokenizer.vocabulary)
     check_fit(model["vocab_size"], tokenizer, file, settings.manifest)
-    found = find_sources(file, settings.manifest, settings.data)
     end = end_tokens(file.data, tokenizer, settings.manifest)
-    return _Draft(file, tokenizer, model, checkpoint, found, end, special)
+    task = plan_task(file, settings.manifest, tokenizer, special, model, end)
+    found = find_sources(file, settings.manifest, settings.data, task.chat)
+    return _Draft(file, task.tokenizer, model, checkpoint, found, end, special, task)
 
 
 async def _initial(draft: _Draft, path: Path, blobs: Path, progress: Progress) -> InitialModel:

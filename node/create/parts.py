@@ -46,15 +46,24 @@ class Tally:
     text_bytes: int = 0
     empty: int = 0
     bad: int = 0
+    learned: int = 0
+    """Of the tokens: those that are marked as to be learned."""
+    cut: int = 0
+    """Conversations that end earlier than they did, to be no longer than a sequence."""
+    too_long: int = 0
+    """Conversations without an answer that ends within a sequence: they are left out."""
     bad_rows: list[tuple[str, int, str]] = field(default_factory=list)
     """File, line or row, and what is wrong with it."""
+    long_rows: list[tuple[str, int, str]] = field(default_factory=list)
+    """The same of conversations that are cut or too long."""
     no_text: list[str] = field(default_factory=list)
     """Files that are called a text and are none."""
 
     def add(self, other: Tally) -> None:
         """Count in what another one has counted."""
-        for name in ("documents", "sections", "tokens", "text_bytes", "empty", "bad"):
+        for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.long_rows = [*self.long_rows, *other.long_rows][:_NAMED_ROWS]
         self.bad_rows = [*self.bad_rows, *other.bad_rows][:_NAMED_ROWS]
         self.no_text += other.no_text
 
@@ -63,6 +72,23 @@ class Tally:
         self.bad += 1
         if len(self.bad_rows) < _NAMED_ROWS:
             self.bad_rows.append((file, place, problem))
+
+    def add_long(self, file: str, place: int, tokens: int, kept: int) -> None:
+        """Count a conversation that is longer than a sequence and name it."""
+        if kept:
+            self.cut += 1
+        else:
+            self.too_long += 1
+            self.documents -= 1
+        if len(self.long_rows) < _NAMED_ROWS:
+            came = f"cut to {kept}" if kept else "left out"
+            self.long_rows.append((file, place, f"has {tokens} tokens: {came}"))
+
+
+_COUNTS = (
+    *("documents", "sections", "tokens", "text_bytes", "empty", "bad", "learned", "cut"),
+    "too_long",
+)
 
 
 @dataclass(frozen=True)
@@ -130,6 +156,7 @@ class Parts:
             said: dict[str, Any] = json.loads(self._path(number, "json").read_bytes())
             tally, position = Tally(**said["tally"]), Position(**said["position"])
             tally.bad_rows = [(str(f), int(p), str(w)) for f, p, w in tally.bad_rows]
+            tally.long_rows = [(str(f), int(p), str(w)) for f, p, w in tally.long_rows]
             sizes = [self._path(number, ending).stat().st_size for ending in ("index", "tokens")]
         except (OSError, ValueError, TypeError, LookupError):
             return None

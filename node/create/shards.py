@@ -36,13 +36,17 @@ class ShardWriter:
             if self._size >= SHARD_BYTES:
                 self._close()
 
-    def finish(self) -> list[ShardSpec]:
-        """Store what is left, and name all shards."""
+    def end_shard(self) -> None:
+        """Store what is left, so that the next token begins a shard."""
         if self._buffer:
             self._put(bytes(self._buffer))
             self._buffer.clear()
         if self._chunks:
             self._close()
+
+    def finish(self) -> list[ShardSpec]:
+        """Store what is left, and name all shards."""
+        self.end_shard()
         return self._shards
 
     def _put(self, chunk: bytes) -> None:

@@ -80,6 +80,13 @@ class DataSummary:
                         {"file": file, "line": line, "problem": problem}
                         for file, line, problem in source.read.bad_rows
                     ],
+                    "learned_tokens": source.read.learned,
+                    "cut": source.read.cut,
+                    "too_long": source.read.too_long,
+                    "long_rows": [
+                        {"file": file, "line": line, "problem": problem}
+                        for file, line, problem in source.read.long_rows
+                    ],
                     "tokens": source.tokens,
                     "share": round(source.share, 6),
                     "times": round(source.times, 4),
@@ -102,6 +109,9 @@ class DataSummary:
                 if 0.995 < source.times < 1.005:
                     times = "comes once in an epoch"
                 yield f"  {100 * source.share:.1f} % of an epoch's tokens; {times}"
+            if source.read.learned:
+                share = 100 * source.read.learned / source.read.tokens
+                yield f"  of the tokens {share:.1f} % are the assistant's, which are learned"
             for words in source.skipped.words():
                 yield f"  not read: {words}"
             if source.duplicates:
@@ -109,6 +119,15 @@ class DataSummary:
             if source.read.empty:
                 empty = _count(source.read.empty, "row or file", "rows or files")
                 yield f"  left out: {empty} without text"
+            if source.read.cut or source.read.too_long:
+                long = source.read.cut + source.read.too_long
+                few = long <= _NAMED_ON_SCREEN
+                yield (
+                    f"  longer than a sequence: {_count(source.read.cut, 'conversation')} cut behind an "
+                    f"answer, {source.read.too_long:,} left out{':' if few else ', such as'}"
+                )
+                for file, line, problem in source.read.long_rows[:_NAMED_ON_SCREEN]:
+                    yield f"    {file}, line {line}: {problem}"
             if source.read.bad:
                 few = source.read.bad <= _NAMED_ON_SCREEN
                 yield f"  left out: {_count(source.read.bad, 'bad row')}{':' if few else ', such as'}"

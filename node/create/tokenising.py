@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from ...crypto.hashing import content_id
 from ..errors import ExitCode, UserError
+from .conversations import ConversationTokenizer, fitted
 from .documents import Document, Empty, NoText, Reading, TokenDocument, items
 from .files import File, Source
 from .parts import SECTION, Parts, Position, Tally
@@ -37,7 +38,7 @@ _BYTES_A_TOKEN = 4
 _CUT_WINDOW = 1 << 14
 _SHOW_SECONDS = 0.1
 # A new number makes all parts anew, as another way to cut or hash does.
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Tokenising:
     """The tokens behind every document."""
     sequence_length: int
     max_bad: int
+
+    @property
+    def conversations(self) -> ConversationTokenizer | None:
+        """The tokenizer, if it is one of conversations."""
+        return self.tokenizer if isinstance(self.tokenizer, ConversationTokenizer) else None
 
     @property
     def section_bytes(self) -> int:
@@ -66,7 +72,9 @@ def parts_name(source: Source, files: Sequence[File], how: Tokenising) -> str:
     """A name that another source, other files or another way to tokenise them would not have."""
     facts = [
         *(_FORMAT, content_id(how.tokenizer.definition).hex(), how.end, how.section_bytes),
-        *(source.columns.names, source.columns.parts, source.split, source.token_width),
+        *(source.columns.facts, source.split, source.token_width),
+        # Of conversations: what is longer is cut.
+        how.sequence_length if how.conversations is not None else 0,
         [[str(file.path), str(file.name), file.format, _state(file)] for file in files],
     ]
     return blake3(json.dumps(facts).encode()).hexdigest()[:32]
@@ -80,6 +88,8 @@ class _Batch:
     rows: list[tuple[int, int, int, bool, bool, np.ndarray | None]] = field(default_factory=list)
     """Of each section: hash, check, file, whether a document begins and ends, and the tokens if they
     are known."""
+    places: list[tuple[str, int]] = field(default_factory=list)
+    """Of each conversation: file, and line or row."""
     size: int = 0
     tally: Tally = field(default_factory=Tally)
     position: Position = field(default_factory=Position)
@@ -150,6 +160,10 @@ def _add_item(
     if isinstance(item, Document):
         document, check = _hashes(item.text)
         sections = list(_sections(item.text, how.section_bytes))
+        if how.conversations is not None:
+            # Whole: what the assistant says is marked by places in all of it.
+            sections = [item.text]
+            batch.places.append((name, place))
         for index, text in enumerate(sections):
             last = index == len(sections) - 1
             batch.texts.append(text)
@@ -185,9 +199,13 @@ class _PartWriter:
     def __init__(self, parts: Parts, how: Tokenising) -> None:
         self._parts = parts
         self._end = np.array(how.end, parts.dtype)
+        self._length = how.sequence_length
+        self._conversations = how.conversations
         self._begin()
 
     def add(self, batch: _Batch, encoded: list[np.ndarray]) -> None:
+        if self._conversations is not None:
+            encoded = self._fit(batch, encoded, self._conversations.learned)
         texts = iter(encoded)
         sections = np.zeros(len(batch.rows), SECTION)
         for row, (document, check, file, first, ends, known) in enumerate(batch.rows):
@@ -206,6 +224,20 @@ class _PartWriter:
         # is made anew, and comes out as if it had not been.
         if self._size >= _PART_BYTES or self._count >= _PART_SECTIONS:
             self._put(batch.position)
+
+    def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned: int) -> list[np.ndarray]:
+        """Conversations no longer than a sequence; what is cut or left out is counted and named."""
+        rows, kept = [], []
+        for row, (file, place), numbers in zip(batch.rows, batch.places, encoded, strict=True):
+            short = fitted(numbers, self._length, learned)
+            if len(short) < len(numbers):
+                batch.tally.add_long(file, place, len(numbers), len(short))
+            if len(short):
+                rows.append(row)
+                kept.append(short)
+                batch.tally.learned += int(np.count_nonzero(short & learned))
+        batch.rows = rows
+        return kept
 
     def finish(self) -> None:
         self._put(replace(self._position, ended=True))

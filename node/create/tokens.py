@@ -30,6 +30,7 @@ _END_TOKENS = (
     "<eos>",
     "<|eos|>",
     "<｜end▁of▁sentence｜>",
+    "[SEP]",
 )
 # Of the configuration beside a tokenizer; chat templates make some of them long.
 _MAX_CONFIG_BYTES = 4 << 20
@@ -103,6 +104,25 @@ class FileTokenizer:
             raise _unusable(path, f"has more than {MAX_TOKENIZER_BYTES >> 20} MB")
         self._path = path
         self._read(definition)
+
+    @property
+    def path(self) -> Path:
+        """The file it was read from."""
+        return self._path
+
+    def id_of(self, spelled: str) -> int | None:
+        """The id of a token; None if there is none that is spelled so."""
+        return self._ids.get(spelled)
+
+    def special(self) -> set[int]:
+        """The ids of special tokens."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token for token, each in added.items() if each.special}
+
+    @property
+    def remade(self) -> tuple[Any, ...]:
+        """What `of` takes to make the same one in another process."""
+        return (self.definition,)
 
     @classmethod
     def of(cls, definition: bytes) -> FileTokenizer:

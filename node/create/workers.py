@@ -94,7 +94,10 @@ def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
     On leaving they are ended, whatever they are at.
     """
     much = text_bytes is None or text_bytes >= _WORTH_BYTES
-    count = min(cores(), _MOST_WORKERS) if much and isinstance(tokenizer, FileTokenizer) else 0
+    remade = None
+    if much and isinstance(tokenizer, FileTokenizer):
+        remade = type(tokenizer), tokenizer.remade
+    count = 0 if remade is None else min(cores(), _MOST_WORKERS)
     # A fresh process each: one that is forked would have this one's threads' locks and open files.
     context = multiprocessing.get_context("spawn")
     started: list[tuple[SpawnProcess, Connection]] = []
@@ -103,7 +106,7 @@ def workers(tokenizer: Tokenizer, text_bytes: int | None) -> Iterator[Workers]:
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_work,
-                args=(theirs, tokenizer.definition, tokenizer.token_bytes),
+                args=(theirs, remade, tokenizer.token_bytes),
                 daemon=True,
             )
             process.start()
@@ -125,13 +128,16 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _work(connection: Connection, definition: bytes, width: int) -> None:
+def _work(
+    connection: Connection, remade: tuple[type[FileTokenizer], tuple[Any, ...]], width: int
+) -> None:
     """What a worker does until its pipe is closed."""
     # Ctrl-C goes to all processes of a terminal; the first one ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Before the library reads it: the cores are shared out among processes already.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    tokenizer = FileTokenizer.of(definition)
+    kind, facts = remade
+    tokenizer = kind.of(*facts)
     with contextlib.suppress(EOFError, OSError):
         while True:
             lengths = np.frombuffer(connection.recv_bytes(), "<u8")

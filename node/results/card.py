@@ -13,11 +13,18 @@ from typing import Any
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.swarm_id import swarm_text
+from ..trainer.task_names import MASKED_LM, SFT
 from .state import State
 
 PROVENANCE_NAME = "distro-node.json"
 # Of some hundred members a page; the ledger has them all.
 _MEMBERS_SHOWN = 100
+# By task: the kind of model on Hugging Face's pages, what opens it, and what its loss is counted in.
+_OTHER = ("text-generation", "AutoModelForCausalLM", "nats a token")
+_KINDS = {
+    SFT: (*_OTHER[:2], "nats a token of the assistant's"),
+    MASKED_LM: ("fill-mask", "AutoModelForMaskedLM", "nats a hidden token"),
+}
 
 
 def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
@@ -34,6 +41,7 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
         "fingerprint": f"{state.fingerprint:016x}",
         "snapshot": _snapshot(ledger, state.round),
         "parameters": manifest.elements,
+        "task": manifest.task,
         "heldout_loss": heldout,
         "data": {
             "sequence_length": data.sequence_length,
@@ -73,10 +81,11 @@ def card(facts: dict[str, Any], model: dict[str, Any]) -> str:
     last = facts["last_round"]
     of = "" if last is None else f" of {last:,}"
     loss = facts["heldout_loss"]
+    pipeline, opener, unit = _KINDS.get(facts["task"], _OTHER)
     lines = [
         "---",
         "library_name: transformers",
-        "pipeline_tag: text-generation",
+        f"pipeline_tag: {pipeline}",
         "tags: [distro-node]",
         "---",
         f"# {name}",
@@ -85,10 +94,10 @@ def card(facts: dict[str, Any], model: dict[str, Any]) -> str:
         f"a swarm with distro-node: {trained['tokens']:,} tokens in {facts['round']:,}{of} rounds.",
         "",
         "```python",
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        f"from transformers import {opener}, AutoTokenizer",
         "",
         'tokenizer = AutoTokenizer.from_pretrained(".")',
-        'model = AutoModelForCausalLM.from_pretrained(".")',
+        f'model = {opener}.from_pretrained(".")',
         "```",
         "",
         "## Provenance",
@@ -103,7 +112,7 @@ def card(facts: dict[str, Any], model: dict[str, Any]) -> str:
     if facts["snapshot"]:
         lines.append(f"| certified content id of the parameters | `{facts['snapshot']}` |")
     if loss is not None:
-        lines.append(f"| held-out loss | {loss:.4f} nats a token |")
+        lines.append(f"| held-out loss | {loss:.4f} {unit} |")
     if not facts["agreed"]:
         lines.append(
             "| agreed on | not yet: the next record says whether these are the parameters |"

@@ -16,6 +16,7 @@ from ..errors import ExitCode, UserError
 from ..settings import NEWEST, Which
 from ..storage.data_dir import DataDir
 from ..trainer.client import TrainerFailed
+from ..trainer.task_names import MASKED_LM
 from .state import State, made_again, read_swarm
 
 
@@ -39,6 +40,9 @@ class Writer:
 
     def __init__(self, state: State, settings: GenerateSettings) -> None:
         self.round = state.round
+        manifest = state.known.manifest
+        self.goes_on = not manifest.data.marked and manifest.task != MASKED_LM
+        """Whether what it writes goes on from the beginning: it is an answer otherwise."""
         self._trainer = state.trainer
         self._settings = settings
 
@@ -59,7 +63,7 @@ class Writer:
         except TrainerFailed as failure:
             if failure.kind != "bad_data":
                 raise
-            raise UserError(ExitCode.USAGE, str(failure), "give a shorter beginning") from None
+            raise UserError(ExitCode.USAGE, str(failure), "give another beginning") from None
         while (piece := await self._trainer.next_text()) is not None:
             show(piece)
 

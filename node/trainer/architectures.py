@@ -155,6 +155,21 @@ _LAYER_NORM: dict[str, Check] = {
     "use_parallel_residual": _switch,
 }
 
+_ENCODER: dict[str, Check] = _COMMON | {
+    "hidden_size": _width,
+    "intermediate_size": _width,
+    "num_hidden_layers": _layers,
+    "num_attention_heads": _heads,
+    "max_position_embeddings": _whole(1, _MOST_LEARNED_POSITIONS),
+    "hidden_act": _activation,
+    "hidden_dropout_prob": _number,
+    "attention_probs_dropout_prob": _number,
+    "classifier_dropout": _number,
+    "layer_norm_eps": _number,
+    "type_vocab_size": _whole(1, 1024),
+    "position_embedding_type": _one_of(frozenset({"absolute"})),
+}
+
 ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
     "llama": _RMS | _BIAS | {"mlp_bias": _switch, "pretraining_tp": _whole(1, 1)},
     "mistral": _RMS | {"sliding_window": _positions},
@@ -227,8 +242,13 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
         "scale_attn_by_inverse_layer_idx": _switch,
         "reorder_and_upcast_attn": _switch,
     },
+    "bert": _ENCODER,
+    "roberta": _ENCODER,
 }
 """By model type of Hugging Face transformers: every key that may stand in a configuration."""
+
+# They see what follows a token, too, and so learn to fill gaps and not to write on.
+_BOTH_WAYS = frozenset({"bert", "roberta"})
 
 # How somebody else ran, saved or classified with the model: nothing of it changes its training.
 INERT_KEYS = frozenset(
@@ -236,13 +256,42 @@ INERT_KEYS = frozenset(
     | {"id2label", "label2id", "problem_type", "is_encoder_decoder", "chunk_size_feed_forward"}
     | {"output_attentions", "output_hidden_states", "return_dict", "task_specific_params"}
     | {"summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type"}
-    | {"summary_use_proj", "add_cross_attention", "is_decoder", "torchscript", "model_max_length"}
+    | {
+        "gradient_checkpointing",
+        "summary_use_proj",
+        "add_cross_attention",
+        "is_decoder",
+        "torchscript",
+        "model_max_length",
+    }
 )
 
 
 def is_inert(key: str) -> bool:
     """Whether a key says nothing about the model that is trained."""
     return key in INERT_KEYS or key.startswith("_")
+
+
+def sees_both_ways(model_type: str) -> bool:
+    """Whether a model looks at all of a sequence, and not at what came before alone."""
+    return model_type in _BOTH_WAYS
+
+
+def longest_sequence(config: Mapping[str, Any]) -> int | None:
+    """How many tokens the positions of a configuration suffice for; None if it does not say."""
+    key = "n_positions" if config.get("model_type") == "gpt2" else "max_position_embeddings"
+    positions = config.get(key)
+    if type(positions) is not int:
+        return None
+    return positions - reserved_positions(config)
+
+
+def reserved_positions(config: Mapping[str, Any]) -> int:
+    """How many positions no token ever has: RoBERTa counts from behind its padding token."""
+    if config.get("model_type") != "roberta":
+        return 0
+    padding = config.get("pad_token_id")
+    return 2 if type(padding) is not int else max(0, padding) + 1
 
 
 def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:

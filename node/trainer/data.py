@@ -1,4 +1,4 @@
-"""Token sequences out of the blob store, by sample number.
+"""Samples out of the blob store, by number: bytes, and the tokens and marks that they stand for.
 
 The corpus is never in memory: a sample is read from the one or two chunk files it lies in, and the
 operating system's cache does the rest. (Reading rather than mapping: a mapped file that somebody
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -21,11 +22,38 @@ from ..storage.blob_store import BlobStore
 from .errors import TrainerFailed
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """What the bytes of samples stand for, (samples, sequence_length + 1) each."""
+
+    ids: np.ndarray
+    """int64."""
+    begins: np.ndarray | None
+    """bool: a document begins here. None, as the next, where the data is not `marked`."""
+    learned: np.ndarray | None
+    """bool: this token is to be learned."""
+
+
+def read_tokens(spec: DataSpec, samples: Sequence[bytes]) -> Tokens:
+    """Tokens and marks of samples. Raises `TrainerFailed` (`bad_data`) for a token id that is not in the
+    vocabulary."""
+    bits = 8 * spec.token_bytes
+    shape = (len(samples), spec.sequence_length + 1)
+    numbers = np.frombuffer(b"".join(samples), f"<u{spec.token_bytes}").astype(np.int64)
+    numbers = numbers.reshape(shape)
+    ids = numbers & ((1 << bits - 2) - 1) if spec.marked else numbers
+    if ids.size and int(ids.max()) >= spec.vocabulary:
+        raise _bad(f"token {int(ids.max())}, the vocabulary has {spec.vocabulary}")
+    if not spec.marked:
+        return Tokens(ids, None, None)
+    return Tokens(ids, (numbers >> bits - 1 & 1) == 1, (numbers >> bits - 2 & 1) == 1)
+
+
 class Corpus:
     """The training shards and the held-out shard of a manifest.
 
     Every method raises `TrainerFailed`: `missing_data` where bytes are not on the disk, or not as
-    they were, `bad_data` where a token id is not in the vocabulary.
+    they were.
     """
 
     def __init__(self, spec: DataSpec, store: BlobStore) -> None:
@@ -36,20 +64,19 @@ class Corpus:
         self._lists: dict[bytes, BlobList] = {}
         # The chunks whose bytes were found to be theirs.
         self._checked: set[ContentId] = set()
-        self._dtype = np.dtype({1: "u1", 2: "<u2", 4: "<u4"}[spec.token_bytes])
 
     @property
     def heldout_samples(self) -> int:
         """How many held-out samples there are."""
         return self._spec.samples_in(self._spec.heldout)
 
-    def training(self, samples: Sequence[int]) -> np.ndarray:
-        """Training samples as int64 (len(samples), sequence_length + 1)."""
-        return self._stack([self._read(*self._locate(sample)) for sample in samples])
+    def training(self, samples: Sequence[int]) -> list[bytes]:
+        """The bytes of training samples: (sequence_length + 1) × token_bytes each."""
+        return [self._read(*self._locate(sample)) for sample in samples]
 
-    def heldout(self, samples: Sequence[int]) -> np.ndarray:
-        """Held-out samples, likewise."""
-        return self._stack([self._read(self._spec.heldout, sample) for sample in samples])
+    def heldout(self, samples: Sequence[int]) -> list[bytes]:
+        """Those of held-out samples, likewise."""
+        return [self._read(self._spec.heldout, sample) for sample in samples]
 
     def _locate(self, sample: int) -> tuple[ShardSpec, int]:
         if not 0 <= sample < self._ends[-1]:
@@ -58,18 +85,10 @@ class Corpus:
         before = self._ends[index - 1] if index else 0
         return self._spec.shards[index], sample - before
 
-    def _read(self, shard: ShardSpec, sample: int) -> np.ndarray:
+    def _read(self, shard: ShardSpec, sample: int) -> bytes:
         """Sample number `sample` of a shard: one more token than a sequence is long."""
         length, width = self._spec.sequence_length, self._spec.token_bytes
-        data = self._bytes(shard, sample * length * width, (length + 1) * width)
-        tokens = np.frombuffer(data, dtype=self._dtype)
-        if int(tokens.max()) >= self._spec.vocabulary:
-            raise _bad(f"token {int(tokens.max())}, the vocabulary has {self._spec.vocabulary}")
-        return tokens
-
-    def _stack(self, samples: list[np.ndarray]) -> np.ndarray:
-        shape = (len(samples), self._spec.sequence_length + 1)
-        return np.array(samples, dtype=np.int64).reshape(shape)
+        return self._bytes(shard, sample * length * width, (length + 1) * width)
 
     def _bytes(self, shard: ShardSpec, start: int, size: int) -> bytes:
         chunks = self._list(shard).chunks

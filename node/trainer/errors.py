@@ -12,6 +12,7 @@ FailureKind = Literal[
     "bad_data",
     "missing_data",
     "bad_snapshot",
+    "no_task",
     "disk_full",
     "disk_broken",
     "internal",
@@ -29,8 +30,8 @@ class TrainerFailed(Exception):
 
     `kind` says whose matter it is: `no_device`, `out_of_memory`, `model_too_large`, `disk_full` and
     `disk_broken` are for the user to mend, `bad_model`, `bad_data` and `bad_snapshot` come from the
-    manifest or the blobs it names, `missing_data` is mended by fetching it again, `internal` is a bug
-    of ours.
+    manifest or the blobs it names, `no_task` is a task that is not installed, `missing_data` is mended
+    by fetching it again, `internal` is a bug of ours.
     """
 
     def __init__(self, kind: FailureKind, message: str) -> None:

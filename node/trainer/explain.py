@@ -7,6 +7,7 @@ from pathlib import Path
 from ..errors import ExitCode, UserError
 from ..storage.disk_faults import disk_broken, disk_full
 from .errors import TrainerDied, TrainerFailed
+from .task_names import no_task
 
 
 def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = None) -> UserError:
@@ -42,6 +43,8 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
                 f"the swarm's model or data cannot be used: {error}",
                 "whoever made the swarm has to mend its manifest and create it anew",
             )
+        case "no_task":
+            return no_task(str(error))
         case "disk_full":
             return disk_full(place)
         case "disk_broken":

@@ -16,12 +16,17 @@ from transformers import GenerationConfig
 
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.structure import StructureError
+from ..errors import UserError
 from ..storage.blob_store import BlobStore
+from .chat import BadConversation, BadTemplate, ChatTemplate
 from .errors import TrainerFailed
+from .limits import limited
 from .session import TrainingSession
-from .tokenizer_settings import TokenizerSettings, decode_settings, with_usual_names
+from .tokenizer_settings import ROLES, TokenizerSettings, decode_settings, with_usual_names
 
-_ROLES = ("eos_token", "bos_token", "pad_token", "unk_token")
+# Reading the largest published ones takes some seconds and less than a gigabyte.
+_SECONDS = 60.0
+_BYTES = 2 << 30
 # What a manifest's configuration may say of them, by the role.
 _IDS = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
 
@@ -40,17 +45,26 @@ def export(session: TrainingSession, store: BlobStore, directory: Path) -> None:
     if isinstance(several, list) and ids["eos_token_id"] in several:
         # Those that talk end their turns and their texts differently.
         ids["eos_token_id"] = several
+    turn = turn_end(session.manifest, tokenizer, settings)
+    if turn is not None and ids["eos_token_id"] not in (turn, None):
+        known = (
+            ids["eos_token_id"] if isinstance(ids["eos_token_id"], list) else [ids["eos_token_id"]]
+        )
+        ids["eos_token_id"] = [*known, *({turn} - {*known})]
     before = {key: getattr(model.config, key, None) for key in ids}
-    generation = model.generation_config
+    # A model that fills gaps has none.
+    generation = getattr(model, "generation_config", None)
     try:
         for key, number in ids.items():
             setattr(model.config, key, number)
-        model.generation_config = GenerationConfig(**ids)
+        if generation is not None:
+            model.generation_config = GenerationConfig(**ids)
         model.save_pretrained(directory, safe_serialization=True)
     finally:
         for key, number in before.items():
             setattr(model.config, key, number)
-        model.generation_config = generation
+        if generation is not None:
+            model.generation_config = generation
     (directory / "tokenizer.json").write_bytes(definition)
     table = tokenizer_table(settings, session.manifest.data.sequence_length)
     (directory / "tokenizer_config.json").write_text(
@@ -71,7 +85,10 @@ def open_tokenizer(
     if definition is None:
         raise TrainerFailed("bad_data", "the tokenizer's blob is missing")
     try:
-        tokenizer = Tokenizer.from_buffer(definition)
+        with limited("bad_data", "to read the tokenizer", seconds=_SECONDS, memory=_BYTES):
+            tokenizer = Tokenizer.from_buffer(definition)
+    except TrainerFailed:
+        raise
     # The library raises plain Exception for whatever it dislikes.
     except Exception as error:
         raise TrainerFailed("bad_data", f"the tokenizer cannot be read: {error}") from None
@@ -103,7 +120,7 @@ def open_tokenizer(
     # Whoever trains or measures in batches pads; what stands there is never looked at.
     fallback = settings.pad_token or settings.eos_token or tokenizer.id_to_token(0)
     settings = replace(settings, pad_token=fallback)
-    for role in _ROLES:
+    for role in ROLES:
         spelled = getattr(settings, role)
         if spelled is not None and tokenizer.token_to_id(spelled) is None:
             raise TrainerFailed("bad_data", f"the tokenizer has no token {spelled!r} ({role})")
@@ -112,16 +129,37 @@ def open_tokenizer(
 
 def special_ids(tokenizer: Tokenizer, settings: TokenizerSettings) -> dict[str, int | None]:
     """The numbers that a configuration holds; None: there is no such token."""
-    named = {role: getattr(settings, role) for role in _ROLES}
+    named = {role: getattr(settings, role) for role in ROLES}
     return {
         key: None if (spelled := named[role]) is None else tokenizer.token_to_id(spelled)
         for key, role in _IDS.items()
     }
 
 
+def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettings) -> int | None:
+    """The special token with which the assistant's turn ends, where a swarm learns from conversations;
+    None if there is none. A tokenizer's end token may be another one, which ends texts."""
+    if not manifest.data.marked or settings.chat_template is None:
+        return None
+    asked = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
+    try:
+        said = ChatTemplate(settings).conversation(asked)
+    except (BadTemplate, BadConversation, UserError):
+        return None
+    special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    encoded = tokenizer.encode(said.text, add_special_tokens=False)
+    start, stop = said.spans[-1]
+    ending = [
+        token
+        for token, (_, end) in zip(encoded.ids, encoded.offsets, strict=True)
+        if start < end <= stop and token in special
+    ]
+    return ending[-1] if ending else None
+
+
 def tokenizer_table(settings: TokenizerSettings, longest: int) -> dict[str, Any]:
     """What `tokenizer_config.json` says; `longest`: tokens in a sequence."""
-    named = {role: getattr(settings, role) for role in _ROLES}
+    named = {role: getattr(settings, role) for role in ROLES}
     return {
         # Without it AutoTokenizer would guess a class from the model's type.
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.manifest import ParameterSpec
 from ..storage.blob_store import BlobStore
 from .device import check_fits
 from .errors import TrainerFailed
-from .model import model_config, new_model, ordered_parameters, parameter_table
+from .model import auto_class, model_config, new_model, ordered_parameters, parameter_table
 from .snapshot import write_snapshot
 
 # The smallest normal float32. Some devices flush what is below it to zero and others do not, so
@@ -66,7 +66,7 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
     """A checkpoint's weights (safetensors) in a model of this configuration, in float32. Raises
     `TrainerFailed` (`bad_model`)."""
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = auto_class(config).from_pretrained(
             directory,
             config=config,
             local_files_only=True,

@@ -1,7 +1,8 @@
 """Attention that stays within documents, although many of them are packed into one sequence.
 
-A document ends with the manifest's end token. With `attention = "document"` a position looks back to
-the first token behind the last end token and no further, and is counted from there.
+A document begins behind the manifest's end token, or where the data marks it. With `attention =
+"document"` a position looks back to its document's first token and no further, and is counted from
+there.
 """
 
 from __future__ import annotations
@@ -13,20 +14,31 @@ from ...protocol.wire.manifest import DataSpec
 from .errors import TrainerFailed
 
 
-def document_inputs(
-    tokens: torch.Tensor, end_token: int, config: PretrainedConfig
-) -> dict[str, torch.Tensor]:
-    """What a model takes beside tokens (batch, length): `position_ids` of the same shape, and an
-    `attention_mask` (batch, 1, length, length) as the attention that it uses wants one.
-    """
-    length = tokens.shape[1]
-    places = torch.arange(length, device=tokens.device)
+def begins_behind(tokens: torch.Tensor, end_token: int) -> torch.Tensor:
+    """Where in tokens (batch, length) documents begin that end with `end_token`: bool, the same
+    shape."""
     # A document's own end token belongs to it, so the next one begins a place later.
     begins = torch.zeros_like(tokens, dtype=torch.bool)
     begins[:, 1:] = tokens[:, :-1] == end_token
+    return begins
+
+
+def document_inputs(
+    begins: torch.Tensor, config: PretrainedConfig, *, both_ways: bool = False
+) -> dict[str, torch.Tensor]:
+    """What a model takes beside tokens, by where documents begin, (batch, length): `position_ids` of the
+    same shape, and an `attention_mask` (batch, 1, length, length) as the attention that it uses wants
+    one.
+
+    With `both_ways` a token also sees what follows it in its document.
+    """
+    length = begins.shape[1]
+    places = torch.arange(length, device=begins.device)
     document = begins.cumsum(1)
     first = torch.where(begins, places, 0).cummax(1).values
-    seen = (document[:, :, None] == document[:, None, :]) & (places[:, None] >= places[None, :])
+    seen = document[:, :, None] == document[:, None, :]
+    if not both_ways:
+        seen &= places[:, None] >= places[None, :]
     mask = seen[:, None]
     if config._attn_implementation != "sdpa":
         # Torch's own takes the answer yes or no, and others add numbers to the scores.

@@ -11,10 +11,9 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-import numpy as np
 import torch
-from torch.nn import functional
 
 from ...crypto.hashing import ContentId
 from ...protocol.codec.audit import audit_seed, contradicted
@@ -36,13 +35,15 @@ from .fingerprint import fingerprint
 from .frames import Trained
 from .model import build_model, check_inputs, ordered_parameters
 from .optimizer import LocalOptimizer
-from .packing import check_attention, document_inputs
 from .snapshot import read_snapshot, write_snapshot
+from .tasks import Sample, open_task
 
 _log = logging.getLogger(__name__)
 
 # What an announcement can carry; a diverged model's loss is reported as this.
 _LARGEST_LOSS = 1e30
+
+T = TypeVar("T")
 
 
 class TrainingSession:
@@ -65,7 +66,7 @@ class TrainingSession:
         self.device = device
         self.model = build_model(manifest.model, manifest.parameters, device)
         check_inputs(self.model, data.vocabulary, data.sequence_length)
-        check_attention(data, self.model.config)
+        self.task = open_task(manifest, self.model.config)
         self.parameters = ordered_parameters(self.model, manifest.parameters)
         spec = manifest.optimizer
         self.layout = update_layout(manifest.parameters, spec.chunk, spec.top_k)
@@ -92,17 +93,19 @@ class TrainingSession:
     def train(self, round_number: int, samples: Sequence[int]) -> Trained:
         """Compute the gradient over these samples and take this round's update from the momentum.
 
-        Without samples the momentum alone speaks, and the loss is 0 over 0 tokens. A gradient that
-        is not finite is left out, or it would stay in the momentum for ever.
+        Without samples, or with none in which there is anything to learn, the momentum alone speaks, and
+        the loss is 0 over 0 tokens. A gradient that is not finite is left out, or it would stay in the
+        momentum for ever.
         """
         self._need_parameters()
         started = time.perf_counter()
-        loss = 0.0
+        loss, counted = 0.0, 0
         finite = False
         # Of a share that was broken off, when the disk had lost some of its data.
         self._clear_gradients()
         if samples:
-            loss = self._gradient(samples)
+            loss, counted = self._gradient(round_number, samples)
+        if counted:
             finite = math.isfinite(loss) and all(
                 bool(torch.isfinite(p.grad).all()) for p in self.parameters if p.grad is not None
             )
@@ -120,7 +123,7 @@ class TrainingSession:
             body=body,
             # A comparison with NaN is false, so NaN becomes the largest, too.
             loss=loss if loss < _LARGEST_LOSS else _LARGEST_LOSS,
-            tokens=len(samples) * self.manifest.data.sequence_length,
+            tokens=counted,
             coefficients=self.layout.coefficients,
             compute_seconds=computed - started,
             encode_seconds=time.perf_counter() - computed,
@@ -159,60 +162,78 @@ class TrainingSession:
         return write_snapshot(self.parameters, self._store)
 
     def evaluate(self, sequences: int) -> float:
-        """The mean loss, in nats a token, over the first held-out samples (all, if fewer)."""
+        """The mean loss, in the task's unit, over the first held-out samples (all, if fewer)."""
         self._need_parameters()
         count = min(sequences, self._corpus.heldout_samples)
         if count < 1:
             raise TrainerFailed("bad_data", "there is no held-out sample to evaluate on")
 
-        def whole() -> float:
+        def whole() -> tuple[float, int]:
             self.model.eval()
             with torch.no_grad():
-                losses = self._losses(range(count), self._corpus.heldout)
-                return sum(float(loss) for loss in losses)
+                parts = [
+                    (float(loss), n) for loss, n in self._losses(0, range(count), heldout=True)
+                ]
+            return self._mean(sum(loss for loss, _ in parts), sum(n for _, n in parts), count)
 
-        return self._within_memory(whole)
+        loss, counted = self._within_memory(whole)
+        if not counted:
+            raise TrainerFailed("bad_data", "there is nothing to learn in the held-out samples")
+        return loss
 
-    def _gradient(self, samples: Sequence[int]) -> float:
-        """Leave the mean gradient over all samples in `.grad`; return the mean loss."""
+    def _gradient(self, round_number: int, samples: Sequence[int]) -> tuple[float, int]:
+        """Leave the mean gradient over all that counts in `.grad`; return the mean loss, and over how
+        much."""
 
-        def whole() -> float:
+        def whole() -> tuple[float, int]:
             self.model.train()
             self._clear_gradients()
-            total = torch.zeros((), device=self.device)
-            for loss in self._losses(samples, self._corpus.training):
+            total, counted = torch.zeros((), device=self.device), 0
+            for loss, count in self._losses(round_number, samples):
                 loss.backward()
                 total += loss.detach()
-            return float(total)
+                counted += count
+            nominal = self._nominal(len(samples))
+            if counted not in (0, nominal):
+                # How much counts is known at the end alone.
+                for parameter in self.parameters:
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(nominal / counted)
+            return self._mean(float(total), counted, len(samples))
 
         return self._within_memory(whole)
 
     def _losses(
-        self, samples: Sequence[int], read: Callable[[Sequence[int]], np.ndarray]
-    ) -> Iterator[torch.Tensor]:
-        """The loss of each micro-batch; together they add up to the mean over all tokens.
+        self, round_number: int, samples: Sequence[int], *, heldout: bool = False
+    ) -> Iterator[tuple[torch.Tensor, int]]:
+        """The loss of each micro-batch, divided by how many tokens there are in all samples, and over
+        how many it is.
 
         No more than a micro-batch is in memory: a manifest may make shares of 65,536 sequences of a
         million tokens each out of one chunk that it names again and again.
         """
-        count = len(samples) * self.manifest.data.sequence_length
-        size = self.micro_batch
+        nominal, size = self._nominal(len(samples)), self.micro_batch
+        read = self._corpus.heldout if heldout else self._corpus.training
         for start in range(0, len(samples), size):
-            batch = torch.from_numpy(read(samples[start : start + size])).to(self.device)
-            inputs = batch[:, :-1]
+            numbers = samples[start : start + size]
+            stored = [
+                Sample(data, number, round_number, heldout)
+                for data, number in zip(read(numbers), numbers, strict=True)
+            ]
+            batch = self.task.batch(stored)
+            batch = {name: tensor.to(self.device) for name, tensor in batch.items()}
             with self._autocast():
-                logits = self.model(
-                    input_ids=inputs, use_cache=False, **self._borders(inputs)
-                ).logits
-            flat = logits.float().reshape(-1, logits.shape[-1])
-            yield functional.cross_entropy(flat, batch[:, 1:].reshape(-1), reduction="sum") / count
+                loss = self.task.loss(self.model, batch)
+            yield loss.total / nominal, loss.count
 
-    def _borders(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        """What keeps the model from looking beyond a document's beginning, if it is to be kept."""
-        data = self.manifest.data
-        if data.attention == "sequence" or data.end_token is None:
-            return {}
-        return document_inputs(inputs, data.end_token, self.model.config)
+    def _nominal(self, samples: int) -> int:
+        """Tokens in so many samples."""
+        return samples * self.manifest.data.sequence_length
+
+    def _mean(self, scaled: float, counted: int, samples: int) -> tuple[float, int]:
+        """The mean over what counts, of a sum that was divided by all tokens."""
+        nominal = self._nominal(samples)
+        return (scaled if counted == nominal else scaled * nominal / max(1, counted)), counted
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         # bfloat16 halves time and memory on CUDA and touches only the local gradient.
@@ -220,7 +241,7 @@ class TrainingSession:
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return contextlib.nullcontext()
 
-    def _within_memory(self, compute: Callable[[], float]) -> float:
+    def _within_memory(self, compute: Callable[[], T]) -> T:
         """Run `compute`; while memory runs out, begin it again with half the micro-batch."""
         while True:
             try:

@@ -17,7 +17,13 @@ from ...protocol.wire.structure import Length, StructureError, from_plain
 MAX_SETTINGS_BYTES = 1 << 20
 # Published ones list each of a thousand reserved tokens, at some 200 bytes.
 _MAX_FILE_BYTES = 16 << 20
-_ROLES = ("eos_token", "bos_token", "pad_token", "unk_token")
+ROLES = (
+    *("eos_token", "bos_token", "pad_token", "unk_token"),
+    *("mask_token", "cls_token", "sep_token"),
+)
+"""The parts that a token may have."""
+# Without those that came later, settings that do not have them keep their bytes.
+_LATER = ("mask_token", "cls_token", "sep_token")
 
 # What published tokenizers call them, in the order in which one is taken for the other.
 _USUAL: dict[str, tuple[str, ...]] = {
@@ -25,6 +31,9 @@ _USUAL: dict[str, tuple[str, ...]] = {
     "bos_token": ("<s>", "<|begin_of_text|>", "<bos>", "<|bos|>", "[BOS]"),
     "pad_token": ("<pad>", "<|pad|>", "[PAD]", "<|padding|>"),
     "unk_token": ("<unk>", "[UNK]"),
+    "mask_token": ("[MASK]", "<mask>", "<|mask|>"),
+    "cls_token": ("[CLS]",),
+    "sep_token": ("[SEP]",),
 }
 
 _Token = Annotated[str, Length(1, 256)]
@@ -40,10 +49,16 @@ class TokenizerSettings:
     unk_token: _Token | None = None
     chat_template: Annotated[str, Length(1, 1 << 19)] | None = None
     """Jinja, as Hugging Face's tokenizers have it."""
+    mask_token: _Token | None = None
+    """Stands in the place of a token that is to be found."""
+    cls_token: _Token | None = None
+    sep_token: _Token | None = None
 
     def encode(self) -> bytes:
         """As the blob, the same bytes for the same settings."""
-        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False).encode()
+        said = asdict(self)
+        said = {key: said[key] for key in said if key not in _LATER or said[key] is not None}
+        return json.dumps(said, sort_keys=True, ensure_ascii=False).encode()
 
 
 def decode_settings(data: bytes) -> TokenizerSettings:
@@ -63,19 +78,31 @@ def read_settings(directory: Path) -> TokenizerSettings:
     What is not there is None. Raises `StructureError` for what is there and cannot be meant.
     """
     config = _read_json(directory / "tokenizer_config.json")
-    named = {role: _spelling(config.get(role)) for role in _ROLES}
+    named = {role: _spelling(config.get(role)) for role in ROLES}
     template = config.get("chat_template")
     if isinstance(template, list):
         # Several, by name: the one without a purpose of its own.
         listed = {each.get("name"): each.get("template") for each in template if type(each) is dict}
         template = listed.get("default")
-    try:
-        path = directory / "chat_template.jinja"
-        if path.is_file() and path.stat().st_size <= MAX_SETTINGS_BYTES:
-            template = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise StructureError("chat_template.jinja", f"cannot be read: {error}") from None
+    path = directory / "chat_template.jinja"
+    if path.is_file():
+        template = read_template(path)
     return from_plain(TokenizerSettings, named | {"chat_template": template}, named=True)
+
+
+def read_template(path: Path) -> str:
+    """A file with a chat template. Raises `StructureError`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_SETTINGS_BYTES + 1)
+        text = data.decode("utf-8") if len(data) <= MAX_SETTINGS_BYTES else None
+    except OSError as error:
+        raise StructureError(path.name, f"cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        text = None
+    if not text:
+        raise StructureError(path.name, "is no chat template: no text of a fair size")
+    return text
 
 
 def with_usual_names(settings: TokenizerSettings, special: frozenset[str]) -> TokenizerSettings:

@@ -1,4 +1,4 @@
-"""Text from the model, token by token: what it makes of a beginning."""
+"""Text from the model, token by token: what it makes of a beginning, a question or a text with gaps."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from typing import Any
 import torch
 from tokenizers.decoders import DecodeStream
 
+from ..errors import UserError
 from ..storage.blob_store import BlobStore
+from .architectures import longest_sequence
+from .chat import BadConversation, BadTemplate, ChatTemplate
 from .errors import TrainerFailed
-from .export import open_tokenizer, special_ids
+from .export import open_tokenizer, special_ids, turn_end
+from .language_tasks import MaskedLM
+from .limits import limited
 from .session import TrainingSession
+
+# A person's beginning of a text takes milliseconds.
+_SECONDS = 60.0
+_BYTES = 2 << 30
 
 
 @torch.no_grad()
@@ -26,12 +35,25 @@ def write_text(
     """Yield the text of one token after the other, up to an end token or the model's longest context.
 
     A token that ends in the middle of a character yields nothing; the one that completes it yields it.
-    With the `temperature` 0 it is always the likeliest token; else it is drawn, by `seed`.
+    With the `temperature` 0 it is always the likeliest token; else it is drawn, by `seed`. A model that
+    has learned from conversations is asked through the chat template; one that fills gaps gives the
+    whole text back, with the likeliest token in each gap.
 
     Raises `TrainerFailed`: `bad_data` for a beginning that the model cannot take.
     """
     _, tokenizer, settings = open_tokenizer(session.manifest, store)
-    ids = tokenizer.encode(prompt, add_special_tokens=False).ids
+    if session.manifest.data.marked and settings.chat_template is not None:
+        try:
+            asked = [{"role": "user", "content": prompt}]
+            with limited("bad_data", "the chat template", seconds=_SECONDS, memory=_BYTES):
+                prompt = ChatTemplate(settings).text(asked, prompt=True)
+        except UserError as error:
+            raise TrainerFailed("bad_data", error.problem) from None
+        except BadTemplate as error:
+            raise TrainerFailed("bad_data", f"the chat template {error}") from None
+        except BadConversation as error:
+            raise TrainerFailed("bad_data", f"the beginning {error}") from None
+    ids = _cut(tokenizer, prompt)
     special = special_ids(tokenizer, settings)
     if not ids:
         first = special["bos_token_id"], special["eos_token_id"], special["pad_token_id"]
@@ -42,12 +64,45 @@ def write_text(
         raise TrainerFailed(
             "bad_data", f"the beginning has {len(ids)} tokens, the model takes 1 to {longest - 1}"
         )
-    return _write(session, tokenizer, ids, special["eos_token_id"], seed, temperature, max_tokens)
+    if isinstance(session.task, MaskedLM):
+        return _fill(session, session.task, tokenizer, ids)
+    ends = {special["eos_token_id"], turn_end(session.manifest, tokenizer, settings)}
+    return _write(session, tokenizer, ids, ends, seed, temperature, max_tokens)
+
+
+@torch.no_grad()
+def _fill(
+    session: TrainingSession, task: MaskedLM, tokenizer: Any, ids: list[int]
+) -> Iterator[str]:
+    gaps = [place for place, token in enumerate(ids) if token == task.settings.mask_token]
+    if not gaps:
+        named = tokenizer.id_to_token(task.settings.mask_token)
+        raise TrainerFailed("bad_data", f"the text has no gap, which is written {named}")
+    session.model.eval()
+    scores = session.model(input_ids=torch.tensor([ids], device=session.device)).logits[0]
+    scores = scores[:, : session.manifest.data.vocabulary].float().cpu()
+    scores[:, task.settings.mask_token] = -torch.inf
+    for place in gaps:
+        ids[place] = int(scores[place].argmax())
+    yield tokenizer.decode(ids)
+
+
+def _cut(tokenizer: Any, text: str) -> list[int]:
+    """The tokens of a text. A regular expression in the tokenizer may go on for ever, or give up."""
+    try:
+        with limited("bad_data", "to cut the text into tokens", seconds=_SECONDS, memory=_BYTES):
+            return tokenizer.encode(text, add_special_tokens=False).ids
+    # So the library's own code ends in Python; it has no name that could be imported.
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        problem = (str(error).splitlines() or ["it gave up"])[0][:200]
+        raise TrainerFailed("bad_data", f"the tokenizer cannot cut the text: {problem}") from None
 
 
 def _longest(session: TrainingSession) -> int:
-    known = getattr(session.model.config, "max_position_embeddings", None)
-    return known if isinstance(known, int) else session.manifest.data.sequence_length
+    known = longest_sequence(session.model.config.to_dict())
+    return known if known is not None else session.manifest.data.sequence_length
 
 
 @torch.no_grad()
@@ -55,7 +110,7 @@ def _write(
     session: TrainingSession,
     tokenizer: Any,
     ids: list[int],
-    end: int | None,
+    ends: set[int | None],
     seed: int,
     temperature: float,
     max_tokens: int,
@@ -80,7 +135,7 @@ def _write(
         else:
             chances = torch.softmax(scores / temperature, dim=-1)
             token = int(torch.multinomial(chances, 1, generator=generator))
-        if token == end:
+        if token in ends:
             return
         fed = [token]
         yield stream.step(tokenizer, token) or ""

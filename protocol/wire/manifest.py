@@ -8,6 +8,7 @@ and cannot change during the run.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, Literal, NewType
@@ -40,6 +41,7 @@ Count = Annotated[int, Range(1, 2**40)]
 Fraction = Annotated[float, Range(0.0, 1.0)]
 Seconds = Annotated[float, Range(0.01, 86_400.0)]
 Name = Annotated[str, Length(1, 64)]
+TaskName = Annotated[str, Length(1, 64)]
 Url = Annotated[str, Length(9, 256)]
 
 
@@ -89,13 +91,21 @@ class DataSpec:
     attention: Literal["sequence", "document"] = field(default="sequence", metadata=ADDITION)
     """With `document` a token looks no further back than to the beginning of its document, the place
     behind an end token, and is counted from there."""
+    marked: bool = field(default=False, metadata=ADDITION)
+    """Whether a stored number has two marks above its token: its highest bit says that a document begins
+    with it, the bit below that it is to be learned. Documents then begin where they are marked, and lie
+    whole within samples."""
 
     def __post_init__(self) -> None:
+        if self.marked and self.vocabulary > 1 << 8 * self.token_bytes - 2:
+            raise ValueError(
+                f"{self.token_bytes} bytes do not hold {self.vocabulary} tokens and two marks"
+            )
         if self.samples == 0:
             raise ValueError(f"no shard holds a whole sample of {self.sequence_length + 1} tokens")
         if self.end_token is not None and self.end_token >= self.vocabulary:
             raise ValueError(f"end_token ({self.end_token}) is not in the vocabulary")
-        if self.attention == "document" and self.end_token is None:
+        if self.attention == "document" and self.end_token is None and not self.marked:
             raise ValueError("attention 'document' needs an end_token")
         for mirror in self.mirrors:
             # Everybody who joins asks there: nothing but the open web, and nobody listening in.
@@ -251,7 +261,8 @@ class Manifest:
 
     version: Annotated[int, Range(0, 2**31)] = PROTOCOL_VERSION
     name: Name
-    task: Literal["causal_lm"] = "causal_lm"
+    task: TaskName = "causal_lm"
+    """What is learned from a sample. Nodes have it built in or installed; no peer sends it."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
     model: dict[str, Any]
     """A Hugging Face model configuration (`config.json`), with its `model_type`."""
@@ -266,8 +277,12 @@ class Manifest:
     fault_model: Literal["crash", "byzantine"] = "byzantine"
     founder: PeerId
     """The first member. It starts the swarm and is from then on a member like any other."""
+    task_settings: dict[str, Any] | None = field(default=None, metadata=ADDITION)
+    """What the task alone understands."""
 
     def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_.-]*", self.task):
+            raise ValueError("task: a name has small letters, digits, '_', '-' and '.'")
         if self.rounds.start_members > self.admission.max_members:
             raise ValueError(
                 f"start_members ({self.rounds.start_members}) exceeds max_members "

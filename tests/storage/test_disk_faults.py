@@ -517,7 +517,7 @@ ELSEWHERE = {
     # What an export writes appears whole or not at all, on a full and on a read-only disk.
     **{
         ("node/results/export.py", name): "tests/results: full and read-only places"
-        for name in ("fsync", "mkdir", "rename", "rmdir", "rmtree", "write_bytes", "write_text")
+        for name in ("mkdir", "rename", "rmdir", "rmtree", "write_bytes", "write_text")
     },
     **{
         ("node/results/evaluate.py", name): "a measurement's own folder, made again with the next"

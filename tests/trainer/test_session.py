@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from distro_node.crypto.identity import PeerId
@@ -300,7 +299,7 @@ def test_a_share_is_never_in_memory_as_a_whole(
     read: list[int] = []
     real = Corpus.training
 
-    def training(corpus: Corpus, samples: Sequence[int]) -> np.ndarray:
+    def training(corpus: Corpus, samples: Sequence[int]) -> list[bytes]:
         read.append(len(samples))
         return real(corpus, samples)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from distro_node.crypto.hashing import ContentId
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.node.trainer.data import Corpus
+from distro_node.node.trainer.data import Corpus, read_tokens
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.snapshot import read_snapshot, write_snapshot
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, decode_blob_list
@@ -138,7 +138,7 @@ class TestData:
         first = spec.samples_in(spec.shards[0])
         border = CHUNK_BYTES // width // 99
         samples = [0, border - 1, border, border + 1, 2 * border, first - 1]
-        read = corpus.training([*samples, first])
+        read = read_tokens(spec, corpus.training([*samples, first])).ids
         assert read.dtype == np.int64
         for row, sample in zip(read, samples, strict=False):
             np.testing.assert_array_equal(row, long[sample * 99 : sample * 99 + 100])
@@ -146,16 +146,33 @@ class TestData:
         assert spec.samples == first + 1
 
     def test_held_out_and_nothing(self, tmp_path: Path) -> None:
-        corpus, _, _ = self.corpus(tmp_path)
+        corpus, spec, _ = self.corpus(tmp_path)
         assert corpus.heldout_samples == 1
-        np.testing.assert_array_equal(corpus.heldout([0])[0], np.arange(100, 200))
-        assert corpus.training([]).shape == (0, 100)
+        held = read_tokens(spec, corpus.heldout([0]))
+        np.testing.assert_array_equal(held.ids[0], np.arange(100, 200))
+        assert held.learned is None
+        assert read_tokens(spec, corpus.training([])).ids.shape == (0, 100)
+
+    def test_marks_lie_above_the_token(self, tmp_path: Path) -> None:
+        _, spec, _ = self.corpus(tmp_path)
+        spec = dataclasses.replace(spec, sequence_length=3, marked=True)
+        numbers = np.array([250 | 1 << 15, 7, 8 | 1 << 14, 9 | 3 << 14], "<u2")
+        tokens = read_tokens(spec, [numbers.tobytes()])
+        assert tokens.ids.tolist() == [[250, 7, 8, 9]]
+        assert tokens.begins is not None
+        assert tokens.begins.tolist() == [[True, False, False, True]]
+        assert tokens.learned is not None
+        assert tokens.learned.tolist() == [[False, False, True, True]]
+        with pytest.raises(TrainerFailed, match="token 251"):
+            read_tokens(spec, [np.array([251, 0, 0, 0], "<u2").tobytes()])
+        with pytest.raises(ValueError, match="1 bytes do not hold"):
+            dataclasses.replace(spec, token_bytes=1)
 
     def test_token_outside_the_vocabulary(self, tmp_path: Path) -> None:
         _, spec, _ = self.corpus(tmp_path)
-        narrow = Corpus(dataclasses.replace(spec, vocabulary=199), BlobStore(tmp_path))
+        narrow = dataclasses.replace(spec, vocabulary=199)
         with pytest.raises(TrainerFailed, match="token 199") as caught:
-            narrow.heldout([0])
+            read_tokens(narrow, Corpus(narrow, BlobStore(tmp_path)).heldout([0]))
         assert caught.value.kind == "bad_data"
 
     @pytest.mark.parametrize("sample", [-1, 10**9])
@@ -201,4 +218,4 @@ class TestData:
         assert caught.value.kind == "missing_data"
         assert not store.has(chunk)
         store.put(sound)
-        np.testing.assert_array_equal(corpus.heldout([0])[0], np.arange(100, 200))
+        assert corpus.heldout([0])[0] == np.arange(100, 200).astype("<u2").tobytes()

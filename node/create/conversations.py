@@ -1,0 +1,191 @@
+"""Conversations out of rows, and conversations as tokens that say which of them are the assistant's.
+
+A row becomes text through the chat template while it is read, so that what is wrong with it is told with
+its file and line; its text then travels to the workers with the places where the assistant speaks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..trainer.chat import ASSISTANT, BadConversation, ChatTemplate, Message
+from .columns import Columns
+from .rows import BadRow
+from .tokens import FileTokenizer, TokenBytes
+
+USUAL_COLUMN = "messages"
+
+# Data sets that go back to ShareGPT call them so.
+_OTHER_ROLES = {"human": "user", "gpt": ASSISTANT, "bot": ASSISTANT, "chatgpt": ASSISTANT}
+_SEPARATOR = "\n"
+
+
+class ConversationColumns(Columns):
+    """The column with the messages of a conversation, or those with a prompt and what completes it."""
+
+    content = "messages"
+    remedy = (
+        "name the column with `messages`, or two with `prompt` and `completion`, or leave the file out "
+        "with `exclude`"
+    )
+    nested = True
+
+    def __init__(
+        self, messages: str | None, prompt: str | None, completion: str | None, chat: ChatTemplate
+    ) -> None:
+        """Raises `ValueError` for columns that do not go together."""
+        if (prompt is None) != (completion is None) or (prompt and messages):
+            raise ValueError("give `messages`, or both `prompt` and `completion`")
+        self.parts = []
+        self._chat = chat
+        self._pair = (prompt, completion) if prompt and completion else None
+        self.names = self._pair or (messages or USUAL_COLUMN,)
+
+    @property
+    def facts(self) -> tuple[Any, ...]:
+        """As in `Columns`."""
+        return self.names, self._chat.facts
+
+    def text(self, row: Mapping[str, Any]) -> str | BadRow:
+        """The conversation as text, behind a line with the places where the assistant speaks.
+
+        Raises `BadTemplate` where the template is of no use.
+        """
+        absent = self.absent(row)
+        if absent is not None:
+            return absent
+        try:
+            messages = self._messages(row)
+            said = self._chat.conversation(messages)
+        except BadConversation as error:
+            return BadRow(str(error))
+        return json.dumps(said.spans) + _SEPARATOR + said.text
+
+    def _messages(self, row: Mapping[str, Any]) -> list[Message]:
+        if self._pair is None:
+            return _messages(row[self.names[0]], self.names[0], None)
+        prompt, completion = self._pair
+        return [
+            *_messages(row[prompt], prompt, "user"),
+            *_messages(row[completion], completion, ASSISTANT),
+        ]
+
+
+def _messages(value: Any, column: str, role: str | None) -> list[Message]:
+    """The messages in a cell; text alone is one of `role`. Raises `BadConversation`."""
+    if role is not None and isinstance(value, str):
+        return [{"role": role, "content": value}]
+    if isinstance(value, str):
+        # Tables of text hold them as JSON.
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    if not isinstance(value, list) or not value:
+        raise BadConversation(f"holds no messages in the column {column!r}")
+    return [_message(each, f"message {number}") for number, each in enumerate(value, 1)]
+
+
+def _message(value: Any, name: str) -> Message:
+    if not isinstance(value, dict):
+        raise BadConversation(f"holds no messages: {name} has no role and content")
+    # Columns of a fixed type have all keys in every message.
+    given = {key: item for key, item in value.items() if item is not None}
+    role = given.pop("role", None) or given.pop("from", None)
+    content = given.pop("content", None)
+    content = given.pop("value", None) if content is None else content
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        texts = [part for part in parts if isinstance(part, str)]
+        content = "".join(texts) if len(texts) == len(content) else None
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise BadConversation(f"holds no text to learn from: {name} has no role or no text")
+    return {**given, "role": _OTHER_ROLES.get(role, role), "content": content}
+
+
+class ConversationTokenizer(FileTokenizer):
+    """A tokenizer whose numbers say of each token whether a conversation begins with it, and whether it
+    is to be learned: its two highest bits (`DataSpec.marked`).
+
+    What is learned is what the assistant says up to its last special token there: behind it stands what
+    the template writes between two messages. A conversation without any at its end gets the `end` token
+    there.
+    """
+
+    def __init__(self, tokenizer: FileTokenizer, end: int | None) -> None:
+        self._end = end
+        self._path = tokenizer.path
+        self._read(tokenizer.definition)
+        self._special = np.array(sorted(self.special()), np.int64)
+
+    @property
+    def remade(self) -> tuple[bytes, int | None]:
+        """What another process makes the same one from."""
+        return self.definition, self._end
+
+    @classmethod
+    def of(cls, definition: bytes, end: int | None = None) -> ConversationTokenizer:
+        """The tokenizer that another one's `remade` describes."""
+        return cls(FileTokenizer.of(definition), end)
+
+    @property
+    def token_bytes(self) -> TokenBytes:
+        """1, 2 or 4, by the size of the vocabulary and two bits beside it."""
+        rows = self.vocabulary << 2
+        return 1 if rows <= 1 << 8 else 2 if rows <= 1 << 16 else 4
+
+    @property
+    def begins(self) -> int:
+        """The bit of a token with which a conversation begins."""
+        return 1 << 8 * self.token_bytes - 1
+
+    @property
+    def learned(self) -> int:
+        """The bit of a token that is to be learned."""
+        return 1 << 8 * self.token_bytes - 2
+
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+        """The numbers of each conversation, given as `ConversationColumns.text` has them, in UTF-8."""
+        parts = [text.decode("utf-8").partition(_SEPARATOR) for text in texts]
+        encoded = self._tokenizer.encode_batch(
+            [said for _, _, said in parts], add_special_tokens=False
+        )
+        return [
+            self._marked(each, json.loads(spans))
+            for each, (spans, _, _) in zip(encoded, parts, strict=True)
+        ]
+
+    def _marked(self, encoded: Any, spans: Sequence[tuple[int, int]]) -> np.ndarray:
+        ids = np.array(encoded.ids, np.int64)
+        ends = np.array(encoded.offsets, np.int64).reshape(-1, 2)[:, 1]
+        special = np.isin(ids, self._special)
+        learned = np.zeros(len(ids), bool)
+        closed = False
+        for start, stop in spans:
+            # By its last character: a token may begin with the space that a template ends with.
+            inside = np.flatnonzero((ends > start) & (ends <= stop))
+            last = np.flatnonzero(special[inside])
+            closed = len(last) > 0
+            learned[inside[: last[-1] + 1] if closed else inside] = True
+        if not closed and self._end is not None:
+            ids, learned = np.append(ids, self._end), np.append(learned, True)
+        # Nothing stands before it that it could be learned from.
+        learned[:1] = False
+        numbers = np.where(learned, ids | self.learned, ids).astype(np.uint32)
+        numbers[:1] |= self.begins
+        return numbers
+
+
+def fitted(numbers: np.ndarray, length: int, learned: int) -> np.ndarray:
+    """A conversation's numbers, cut behind the last of the assistant's answers that is whole within
+    `length`; none if there is no such answer."""
+    if len(numbers) <= length:
+        return numbers
+    mark = (numbers & learned) != 0
+    ends = np.flatnonzero(mark[:-1] & ~mark[1:]) + 1
+    ends = ends[ends <= length]
+    return numbers[: ends[-1]] if len(ends) else numbers[:0]

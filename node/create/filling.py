@@ -1,0 +1,58 @@
+"""Conversations in samples: several whole ones in each, none across the border of two.
+
+A sample is `sequence_length` numbers and one more, the first of the next sample. So a shard is a run of
+rows of that length, and one number behind the last; no target lies across a border, as the first number
+of a row begins a conversation and is not to be learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+# Rows that wait for a conversation that fits. With as many there is hardly any room left in one when it
+# goes, and what is mixed stays near its place.
+_OPEN_ROWS = 64
+
+
+def rows(
+    pieces: Iterable[np.ndarray], length: int, filler: int, begins: int
+) -> Iterator[np.ndarray]:
+    """Rows of `length` numbers, out of pieces of whole conversations that are no longer than that.
+
+    A conversation goes into the row that it fills best. What stays free is filled with `filler`, as a
+    document of its own; `begins` is the bit with which one begins.
+    """
+    waiting: list[list[np.ndarray]] = []
+    free: list[int] = []
+    for conversation in _conversations(pieces, begins):
+        fitting = [(room, row) for row, room in enumerate(free) if room >= len(conversation)]
+        if fitting:
+            _, row = min(fitting)
+        else:
+            if len(waiting) == _OPEN_ROWS:
+                _, fullest = min((room, row) for row, room in enumerate(free))
+                yield _filled(waiting.pop(fullest), free.pop(fullest), filler, begins)
+            waiting.append([])
+            free.append(length)
+            row = len(free) - 1
+        waiting[row].append(conversation)
+        free[row] -= len(conversation)
+        if free[row] == 0:
+            yield np.concatenate(waiting.pop(row))
+            free.pop(row)
+    for each, room in zip(waiting, free, strict=True):
+        yield _filled(each, room, filler, begins)
+
+
+def _conversations(pieces: Iterable[np.ndarray], begins: int) -> Iterator[np.ndarray]:
+    for piece in pieces:
+        starts = np.flatnonzero(piece & begins)
+        yield from np.split(piece, starts[1:]) if len(starts) else ()
+
+
+def _filled(parts: list[np.ndarray], room: int, filler: int, begins: int) -> np.ndarray:
+    rest = np.full(room, filler, parts[0].dtype)
+    rest[:1] |= begins
+    return np.concatenate([*parts, rest])

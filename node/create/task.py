@@ -1,0 +1,140 @@
+"""What a task asks of a founder's file: a model of the right kind, a chat template, a token for gaps.
+
+Everything that does not go together is refused before any text is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...protocol.wire.structure import StructureError, to_plain
+from ..trainer.architectures import sees_both_ways
+from ..trainer.chat import BadTemplate, ChatTemplate
+from ..trainer.task_names import (
+    BUILT_IN,
+    MASKED_LM,
+    SFT,
+    MaskedSettings,
+    built_in_settings,
+    require_task,
+)
+from ..trainer.tokenizer_settings import TokenizerSettings
+from .conversations import ConversationTokenizer
+from .manifest_file import ManifestFile, bad_manifest
+from .tokens import FileTokenizer, Tokenizer
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """How a task wants its data."""
+
+    tokenizer: Tokenizer
+    """Of conversations, if those are learned from."""
+    chat: ChatTemplate | None
+    settings: dict[str, Any] | None
+    """For the manifest."""
+    filler: int = 0
+    """A token for places in a sample that nothing is in."""
+
+
+def plan_task(
+    file: ManifestFile,
+    path: Path,
+    tokenizer: Tokenizer,
+    special: TokenizerSettings,
+    model: dict[str, Any],
+    end: tuple[int, ...],
+) -> TaskPlan:
+    """Raises `UserError`: `NO_TASK` for a task that is not here, `MANIFEST` for what it does not go
+    with."""
+    require_task(file.task)
+    _check_model(file, path, model)
+    tables = file.data.source or (file.data,)
+    said = [table.holds_conversations for table in tables]
+    settings = file.task_settings
+    if file.task in BUILT_IN:
+        settings = _settings(file, path, tokenizer, special)
+    if file.task == SFT or (file.task not in BUILT_IN and any(said)):
+        if file.task != SFT and not all(said):
+            raise bad_manifest(path, "all of [[data.source]] hold conversations, or none does")
+        made, chat = _conversations(file, path, tokenizer, special, end)
+        return TaskPlan(made, chat, settings, _filler(made, special, end))
+    if file.data.chat_template is not None and file.task in BUILT_IN:
+        raise bad_manifest(path, f"data.chat_template: the task {file.task!r} uses none")
+    return TaskPlan(tokenizer, None, settings)
+
+
+def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
+    if file.task not in BUILT_IN:
+        return
+    both = sees_both_ways(model["model_type"])
+    if both != (file.task == MASKED_LM):
+        fitting = "'masked_lm'" if both else "'causal_lm' or 'sft'"
+        raise bad_manifest(
+            path, f"task: {file.task!r} does not go with a {model['model_type']!r}: say {fitting}"
+        )
+
+
+def _settings(
+    file: ManifestFile, path: Path, tokenizer: Tokenizer, special: TokenizerSettings
+) -> dict[str, Any] | None:
+    given = file.task_settings
+    if file.task == MASKED_LM and "mask_token" not in (given or {}):
+        found = _id(tokenizer, special.mask_token)
+        if found is None:
+            raise bad_manifest(
+                path,
+                "data.tokenizer: it has no token for gaps such as [MASK], which task 'masked_lm' needs; "
+                "give the number of one as mask_token in [task_settings]",
+            )
+        given = {**(given or {}), "mask_token": found}
+    try:
+        settings = built_in_settings(file.task, given)
+    except StructureError as error:
+        raise bad_manifest(path, str(error)) from None
+    if isinstance(settings, MaskedSettings) and settings.mask_token >= tokenizer.vocabulary:
+        raise bad_manifest(
+            path, f"task_settings.mask_token: the tokenizer has {tokenizer.vocabulary} tokens"
+        )
+    return to_plain(settings, named=True) or None
+
+
+def _conversations(
+    file: ManifestFile,
+    path: Path,
+    tokenizer: Tokenizer,
+    special: TokenizerSettings,
+    end: tuple[int, ...],
+) -> tuple[ConversationTokenizer, ChatTemplate]:
+    if not isinstance(tokenizer, FileTokenizer):
+        raise bad_manifest(
+            path,
+            f"data.tokenizer: bytes have no chat template, which task {file.task!r} needs; start from a "
+            "checkpoint with one, or give a tokenizer.json and a chat_template",
+        )
+    if special.chat_template is None:
+        raise bad_manifest(
+            path,
+            f"data.tokenizer: it has no chat template, which task {file.task!r} needs; name a file with "
+            "one as chat_template",
+        )
+    try:
+        chat = ChatTemplate(special)
+    except BadTemplate as error:
+        raise bad_manifest(path, f"the chat template {error}") from None
+    return ConversationTokenizer(tokenizer, end[0] if len(end) == 1 else None), chat
+
+
+def _filler(
+    tokenizer: ConversationTokenizer, special: TokenizerSettings, end: tuple[int, ...]
+) -> int:
+    padding = _id(tokenizer, special.pad_token)
+    return padding if padding is not None else (end or (0,))[0]
+
+
+def _id(tokenizer: Tokenizer, spelled: str | None) -> int | None:
+    if spelled is None or not isinstance(tokenizer, FileTokenizer):
+        return None
+    return tokenizer.id_of(spelled)

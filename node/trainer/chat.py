@@ -1,0 +1,214 @@
+"""Conversations as the text that a model reads, and where in it the assistant speaks.
+
+A chat template is a small program in Jinja that comes with a checkpoint, and so from a stranger. It is
+run in Jinja's sandbox, which keeps it from everything but the conversation it is given; it can still
+waste time. So it runs where a founder makes a swarm and where somebody tries the model, and never in a
+node. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ExitCode, UserError
+from .tokenizer_settings import TokenizerSettings
+
+ASSISTANT = "assistant"
+
+Message = Mapping[str, Any]
+"""At least `role` and `content`."""
+
+# Longer than any context: what a template may make of a conversation.
+_MAX_CHARACTERS = 64 << 20
+# Unicode has these for programs' own use and never for text.
+_PRIVATE = "".join(map(chr, range(0xFDD0, 0xFDF0)))
+_SHOWN = 200
+
+
+class BadTemplate(Exception):
+    """The template cannot be used at all; the message says why, to be read after "the chat template"."""
+
+    place: int = 0
+    """The line or row of the conversation that shows it."""
+
+
+class BadConversation(Exception):
+    """This conversation cannot be used; the message says why, to be read after "the row"."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation as text."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+    """Where the assistant speaks: places in the text, ascending, the ends excluded."""
+
+
+class ChatTemplate:
+    """A template, ready to be used. Raises `BadTemplate`, and `UserError` (`TRAINER`) where Jinja is not
+    installed."""
+
+    def __init__(self, settings: TokenizerSettings) -> None:
+        if settings.chat_template is None:
+            raise BadTemplate("is missing")
+        jinja = _library()
+        environment = _environment(jinja)
+        self._marks: list[str] = []
+        environment.globals["_marked"] = self._marked
+        try:
+            self._template = environment.from_string(settings.chat_template)
+        except (jinja.TemplateError, RecursionError) as error:
+            raise BadTemplate(f"cannot be read: {_first_line(error)}") from None
+        self._tokens = {
+            role: spelled
+            for role in ("bos_token", "eos_token", "pad_token", "unk_token")
+            if (spelled := getattr(settings, role)) is not None
+        }
+        self.facts = (settings.chat_template, self._tokens)
+        """All that a conversation's text depends on beside itself."""
+        self.says_spans = environment.says_spans
+        """Whether the template itself says where the assistant speaks ({% generation %})."""
+
+    def text(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
+        """The conversation; with `prompt` up to where the assistant is to speak next. Raises
+        `BadConversation`."""
+        self._marks = []
+        return self._render(messages, prompt)
+
+    def conversation(self, messages: Sequence[Message]) -> Conversation:
+        """The conversation, and where the assistant speaks in it.
+
+        Most templates do not say that. Then what the assistant says begins where a conversation ends
+        that waits for it, and ends where one ends with it, which needs a template that writes the
+        beginning of a conversation as if nothing followed. Raises `BadTemplate` for one that does not,
+        and `BadConversation`.
+        """
+        made = self._by_marks(messages) if self.says_spans else self._by_prefixes(messages)
+        if not made.spans:
+            raise BadConversation("holds no words of the assistant's")
+        return made
+
+    def _by_marks(self, messages: Sequence[Message]) -> Conversation:
+        said = json.dumps(messages, ensure_ascii=False, default=str)
+        self._marks = [character for character in _PRIVATE if character not in said][:2]
+        if len(self._marks) < 2:
+            raise BadConversation("holds characters that are for programs' own use")
+        rendered = self._render(messages, False)
+        opening, closing = self._marks
+        text, spans = "", []
+        for number, part in enumerate(rendered.split(opening)):
+            inside, *outside = part.split(closing)
+            if len(outside) != (number > 0):
+                raise BadTemplate("has {% generation %} blocks inside each other")
+            if number == 0:
+                text = inside
+                continue
+            if inside:
+                spans.append((len(text), len(text) + len(inside)))
+            text += inside + outside[0]
+        return Conversation(text, tuple(spans))
+
+    def _by_prefixes(self, messages: Sequence[Message]) -> Conversation:
+        whole = self.text(messages)
+        spans = []
+        for number, message in enumerate(messages):
+            if message["role"] != ASSISTANT:
+                continue
+            before = self.text(messages[:number], prompt=True)
+            after = whole
+            if number + 1 < len(messages):
+                after = self.text(messages[: number + 1])
+            if not (whole.startswith(after) and after.startswith(before)):
+                raise BadTemplate(
+                    "writes the beginning of a conversation differently once more follows, so that "
+                    f"nobody can tell where the assistant speaks (message {number + 1} of "
+                    f"{len(messages)})"
+                )
+            if len(before) < len(after):
+                spans.append((len(before), len(after)))
+        return Conversation(whole, tuple(spans))
+
+    def _render(self, messages: Sequence[Message], prompt: bool) -> str:
+        try:
+            text = self._template.render(
+                messages=messages, add_generation_prompt=prompt, **self._tokens
+            )
+        except RecursionError:
+            raise BadTemplate("calls itself without an end") from None
+        except MemoryError:
+            raise BadTemplate("makes more text than there is memory") from None
+        # A template is somebody's program: it raises what Python does where a key or a type is wrong.
+        except Exception as error:
+            raise BadConversation(
+                f"is refused by the chat template: {_first_line(error)}"
+            ) from None
+        if len(text) > _MAX_CHARACTERS:
+            raise BadConversation(f"becomes more than {_MAX_CHARACTERS >> 20} million characters")
+        return text
+
+    def _marked(self, caller: Callable[[], str]) -> str:
+        """What stands within a block, between marks if they are wanted."""
+        return caller() if not self._marks else self._marks[0] + caller() + self._marks[1]
+
+
+def _environment(jinja: Any) -> Any:
+    """Jinja as published templates expect it: these switches, `raise_exception`, `tojson`, loop controls
+    and {% generation %}. What would make a text depend on the day, `strftime_now`, is not there."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        tags = {"generation"}  # noqa: RUF012  # Jinja's own declaration
+
+        def parse(self, parser: Any) -> Any:
+            environment.says_spans = True
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            call = nodes.Call(nodes.Name("_marked", "load"), [], [], None, None)
+            return nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+    environment: Any = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+    )
+    environment.says_spans = False
+    environment.filters["tojson"] = _json
+
+    def refuse(message: object) -> None:
+        raise jinja.TemplateError(str(message))
+
+    environment.globals["raise_exception"] = refuse
+    return environment
+
+
+def _json(value: Any, **options: Any) -> str:
+    # Jinja's own writes < and & as HTML wants them.
+    return json.dumps(
+        value,
+        ensure_ascii=bool(options.get("ensure_ascii")),
+        indent=options.get("indent"),
+        separators=options.get("separators"),
+        sort_keys=bool(options.get("sort_keys")),
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0][:_SHOWN]
+
+
+def _library() -> Any:
+    try:
+        import jinja2
+        import jinja2.sandbox
+    except ImportError:
+        raise UserError(
+            ExitCode.TRAINER,
+            "chat templates cannot be used here: the package jinja2 is not installed",
+            "install it with: pip install 'distro-node[train]'",
+        ) from None
+    return jinja2

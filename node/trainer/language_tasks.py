@@ -1,0 +1,188 @@
+"""The built-in tasks, all about tokens: writing on, answering, and filling gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from blake3 import blake3
+from torch.nn import functional
+from transformers import PretrainedConfig, PreTrainedModel
+
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.structure import StructureError
+from .architectures import sees_both_ways
+from .data import Tokens, read_tokens
+from .errors import TrainerFailed
+from .packing import begins_behind, check_attention, document_inputs
+from .task_batches import Batch, Loss, Sample
+from .task_names import MaskedSettings, built_in_settings
+
+# What a token's loss is not computed at.
+_LEFT_OUT = -100
+# A token that is to be found is hidden four times in five; else another one stands there, or it does
+# itself: where nothing is hidden the model has something to learn, too (Devlin et al., arXiv
+# 1810.04805).
+_HIDDEN, _REPLACED = 0.8, 0.9
+_WHOLE = 1 << 32
+
+
+class CausalLM:
+    """Each token is learned from those before it."""
+
+    unit = "nats a token"
+    both_ways = False
+
+    def __init__(self, manifest: Manifest, config: PretrainedConfig) -> None:
+        self.manifest = manifest
+        self.config = config
+        try:
+            self.settings = built_in_settings(manifest.task, manifest.task_settings)
+        except StructureError as error:
+            raise _bad(str(error)) from None
+        if sees_both_ways(config.model_type) != self.both_ways:
+            what = "sees only" if self.both_ways else "does not see only"
+            raise _bad(
+                f"the task {manifest.task!r} does not go with a {config.model_type!r}, which {what} "
+                "what came before a token"
+            )
+        check_attention(manifest.data, config)
+        self.check_data()
+
+    def check_data(self) -> None:
+        """Raise `TrainerFailed` (`bad_model`) for data that is not of this task's kind."""
+        if self.manifest.data.marked:
+            raise _bad(f"the task {self.manifest.task!r} takes no marked data")
+
+    def batch(self, samples: Sequence[Sample]) -> Batch:
+        """`tokens`, and `begins` where attention stays within documents: (samples, length + 1)."""
+        tokens = self.read(samples)
+        return {"tokens": torch.from_numpy(tokens.ids), **self.borders(tokens)}
+
+    def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """The sum over all tokens but the first of each sample."""
+        tokens = batch["tokens"]
+        flat = self._logits(model, batch).float().flatten(0, 1)
+        targets = tokens[:, 1:].reshape(-1)
+        return Loss(functional.cross_entropy(flat, targets, reduction="sum"), targets.numel())
+
+    def read(self, samples: Sequence[Sample]) -> Tokens:
+        """Tokens and marks. Raises `TrainerFailed` (`bad_data`)."""
+        return read_tokens(self.manifest.data, [sample.data for sample in samples])
+
+    def borders(self, tokens: Tokens) -> Batch:
+        """Where documents begin, if that matters."""
+        data = self.manifest.data
+        if data.attention == "sequence":
+            return {}
+        if tokens.begins is not None:
+            return {"begins": torch.from_numpy(tokens.begins)}
+        assert data.end_token is not None  # or the manifest would have been refused
+        return {"begins": begins_behind(torch.from_numpy(tokens.ids), data.end_token)}
+
+    def within(self, batch: Mapping[str, torch.Tensor], length: int) -> Batch:
+        """What keeps a model from looking beyond a document's beginning, for the first `length`
+        tokens."""
+        if "begins" not in batch:
+            return {}
+        begins = batch["begins"][:, :length]
+        return document_inputs(begins, self.config, both_ways=self.both_ways)
+
+    def _logits(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        inputs = batch["tokens"][:, :-1]
+        borders = self.within(batch, inputs.shape[1])
+        return model(input_ids=inputs, use_cache=False, **borders).logits
+
+
+class InstructionTuning(CausalLM):
+    """As `CausalLM`, over the tokens that are marked: the assistant's."""
+
+    unit = "nats a token of the assistant's"
+
+    def check_data(self) -> None:
+        """As in `CausalLM`."""
+        if not self.manifest.data.marked:
+            raise _bad("the task 'sft' needs data whose tokens are marked")
+
+    def batch(self, samples: Sequence[Sample]) -> Batch:
+        """As `CausalLM` has it, with `learned`: bool, the same shape."""
+        tokens = self.read(samples)
+        assert tokens.learned is not None
+        learned = {"learned": torch.from_numpy(tokens.learned)}
+        return {"tokens": torch.from_numpy(tokens.ids), **learned, **self.borders(tokens)}
+
+    def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """The sum over the tokens that are marked."""
+        learned = batch["learned"][:, 1:]
+        # Of most rows nobody wants to know: they are left before they are made wider.
+        chosen = self._logits(model, batch)[learned].float()
+        targets = batch["tokens"][:, 1:][learned]
+        return Loss(functional.cross_entropy(chosen, targets, reduction="sum"), len(targets))
+
+
+class MaskedLM(CausalLM):
+    """Some tokens are hidden, and learned from all around them.
+
+    Which ones follows from the manifest's seed, the round and the sample's number, so that a sample is
+    the same for whoever computes it; what is held out has the same gaps in every round.
+    """
+
+    unit = "nats a hidden token"
+    both_ways = True
+    settings: MaskedSettings
+
+    def check_data(self) -> None:
+        """As in `CausalLM`."""
+        super().check_data()
+        data = self.manifest.data
+        if self.settings.mask_token >= data.vocabulary:
+            raise _bad(f"the mask_token ({self.settings.mask_token}) is not in the vocabulary")
+        if data.end_token == self.settings.mask_token:
+            raise _bad("the mask_token is the end_token as well")
+
+    def batch(self, samples: Sequence[Sample]) -> Batch:
+        """`tokens` with gaps, and `targets` (-100 where nothing is to be found): (samples, length)."""
+        tokens = self.read(samples)
+        ids = tokens.ids[:, :-1]
+        hidden, targets = np.array(ids), np.full_like(ids, _LEFT_OUT)
+        for row, sample in enumerate(samples):
+            self._hide(hidden[row], targets[row], sample)
+        borders = self.borders(tokens)
+        return {"tokens": torch.from_numpy(hidden), "targets": torch.from_numpy(targets), **borders}
+
+    def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
+        """The sum over the gaps."""
+        inputs, targets = batch["tokens"], batch["targets"]
+        borders = self.within(batch, inputs.shape[1])
+        found = targets != _LEFT_OUT
+        chosen = model(input_ids=inputs, **borders).logits[found].float()
+        targets = targets[found]
+        return Loss(functional.cross_entropy(chosen, targets, reduction="sum"), len(targets))
+
+    def _hide(self, ids: np.ndarray, targets: np.ndarray, sample: Sample) -> None:
+        """Make gaps in a sample's ids, and keep what was there."""
+        data, settings = self.manifest.data, self.settings
+        drawn = _drawn(self.manifest.seed, sample, len(ids))
+        wanted = drawn[0] < int(settings.share * _WHOLE)
+        if data.end_token is not None:
+            wanted &= ids != data.end_token
+        targets[wanted] = ids[wanted]
+        ids[wanted & (drawn[1] < int(_HIDDEN * _WHOLE))] = settings.mask_token
+        others = wanted & (drawn[1] >= int(_HIDDEN * _WHOLE)) & (drawn[1] < int(_REPLACED * _WHOLE))
+        ids[others] = drawn[2][others] % data.vocabulary
+
+
+def _drawn(seed: int, sample: Sample, length: int) -> np.ndarray:
+    """Three numbers of 32 bits for each token: int64 (3, length). A hash draws them and no library's
+    generator, which a newer release may change."""
+    key = b"".join(
+        number.to_bytes(8, "little")
+        for number in (seed, sample.round, sample.number, int(sample.heldout))
+    )
+    stream = blake3(key, derive_key_context="distro-node masked_lm 1").digest(12 * length)
+    return np.frombuffer(stream, "<u4").astype(np.int64).reshape(3, length)
+
+
+def _bad(problem: str) -> TrainerFailed:
+    return TrainerFailed("bad_model", f"the manifest's task cannot be used: {problem}")

@@ -1,0 +1,363 @@
+"""Conversations from rows to samples: which tokens are learned, how they are packed, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import tokenizers
+from distro_node.node.create import workers as worker_processes
+from distro_node.node.create.conversations import ConversationTokenizer, fitted
+from distro_node.node.create.corpus import Corpus, find_sources, read_corpus
+from distro_node.node.create.filling import rows
+from distro_node.node.create.manifest_file import DataTable, ManifestFile, WeightedTable
+from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.trainer.chat import ChatTemplate
+from distro_node.node.trainer.data import Corpus as StoredCorpus
+from distro_node.node.trainer.data import read_tokens
+from distro_node.node.trainer.tokenizer_settings import TokenizerSettings
+from distro_node.protocol.wire.manifest import DataSpec, ScheduleSpec
+from trainer.test_chat import CHATML, FORGETFUL
+
+START, END = 256, 257
+LENGTH = 96
+TALK = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> FileTokenizer:
+    """Bytes as tokens, and two more around a turn."""
+    library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    file = tmp_path_factory.mktemp("chat") / "tokenizer.json"
+    library.save(str(file))
+    return FileTokenizer(file)
+
+
+def talk(number: int, turns: int = 1) -> list[dict[str, str]]:
+    return [
+        {"role": role, "content": text}
+        for turn in range(turns)
+        for role, text in (("user", f"{number}.{turn}?"), ("assistant", f"It is {number}.{turn}."))
+    ]
+
+
+class Founder:
+    def __init__(self, root: Path, plain: FileTokenizer, template: str = CHATML) -> None:
+        self.root, self.plain = root, plain
+        self.chat = ChatTemplate(TokenizerSettings(chat_template=template))
+        self.tokenizer = ConversationTokenizer(plain, END)
+        self.data = DataDir(root / "data")
+        self.data.create()
+
+    def read(self, *places: Path, **options: Any) -> Corpus:
+        table: dict[str, Any] = {"sequence_length": LENGTH, "paths": tuple(map(str, places))}
+        data = DataTable(**(table | options))
+        file = ManifestFile(
+            name="x",
+            model={},
+            task="sft",
+            data=data,
+            schedule=ScheduleSpec(total_rounds=10, warmup_rounds=0),
+        )
+        found = find_sources(file, self.root / "run.toml", (), self.chat)
+        return read_corpus(file, found, self.tokenizer, (), self.data, lambda *_: None, END)
+
+    def stored(self, corpus: Corpus) -> tuple[DataSpec, StoredCorpus]:
+        store = BlobStore(self.data.blobs)
+        shards, heldout = corpus.store(store, lambda *_: None)
+        spec = DataSpec(
+            sequence_length=LENGTH,
+            token_bytes=self.tokenizer.token_bytes,
+            vocabulary=self.tokenizer.vocabulary,
+            shards=tuple(shards),
+            heldout=heldout,
+            tokenizer=store.put(self.plain.definition),
+            marked=True,
+            attention="document",
+        )
+        return spec, StoredCorpus(spec, store)
+
+    def conversations(self, corpus: Corpus) -> tuple[list[str], list[str]]:
+        """All that lies in the samples, conversation by conversation, and what is learned of each."""
+        spec, stored = self.stored(corpus)
+        samples = [
+            *stored.training(range(spec.samples)),
+            *stored.heldout(range(stored.heldout_samples)),
+        ]
+        assert corpus.samples == spec.samples
+        tokens = read_tokens(spec, samples)
+        assert tokens.begins is not None
+        assert tokens.learned is not None
+        whole, learned = [], []
+        for ids, begins, marks in zip(tokens.ids, tokens.begins, tokens.learned, strict=True):
+            # The last one is the first of the next sample.
+            assert begins[0]
+            assert begins[-1]
+            assert not marks[-1]
+            assert not marks[begins].any()
+            starts = np.flatnonzero(begins)
+            for start, stop in itertools.pairwise(starts):
+                inside = slice(start, stop)
+                if not (ids[inside] == END).all():
+                    whole.append(self.text(ids[inside]))
+                    learned.append(self.text(ids[inside][marks[inside]]))
+        return whole, learned
+
+    def text(self, ids: np.ndarray) -> str:
+        return "".join(
+            {START: "<|im_start|>", END: "<|im_end|>"}.get(token) or chr(token)
+            for token in ids.tolist()
+        )
+
+    def refused(self, *places: Path, **options: Any) -> UserError:
+        with pytest.raises(UserError) as refused:
+            self.read(*places, **options)
+        assert "\n" not in refused.value.problem
+        assert refused.value.remedy
+        return refused.value
+
+
+@pytest.fixture
+def founder(tmp_path: Path, plain: FileTokenizer) -> Founder:
+    return Founder(tmp_path, plain)
+
+
+def jsonl(path: Path, talks: Sequence[Any], column: str = "messages") -> Path:
+    path.write_text("".join(json.dumps({column: each}) + "\n" for each in talks))
+    return path
+
+
+def test_every_conversation_is_whole_in_a_sample_and_only_answers_are_learned(
+    founder: Founder, tmp_path: Path
+) -> None:
+    talks = [talk(number, 1 + number % 2) for number in range(40)]
+    corpus = founder.read(jsonl(tmp_path / "a.jsonl", talks))
+    whole, learned = founder.conversations(corpus)
+    assert sorted(whole) == sorted(founder.chat.text(each) for each in talks)
+    answers = {
+        founder.chat.text(each): "".join(
+            f"{message['content']}<|im_end|>" for message in each if message["role"] == "assistant"
+        )
+        for each in talks
+    }
+    assert learned == [answers[text] for text in whole]
+    read = corpus.summary.sources[0].read
+    assert read.learned == sum(len(text.replace("<|im_end|>", "x")) for text in learned)
+    assert any("are the assistant's" in line for line in corpus.summary.lines())
+
+
+def parquet(path: Path, columns: dict[str, list[Any]]) -> Path:
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+def test_parquet_holds_the_same(founder: Founder, tmp_path: Path) -> None:
+    talks = [talk(number) for number in range(12)]
+    file = parquet(tmp_path / "a.parquet", {"messages": talks, "id": list(range(12))})
+    whole, _ = founder.conversations(founder.read(file))
+    assert sorted(whole) == sorted(founder.chat.text(each) for each in talks)
+
+
+@pytest.mark.parametrize("kind", ["pair", "sharegpt", "json", "parts"])
+def test_other_ways_to_write_a_conversation(founder: Founder, tmp_path: Path, kind: str) -> None:
+    file, options = tmp_path / "a.jsonl", {}
+    made = []
+    for number in range(6):
+        asked, answered = (message["content"] for message in talk(number))
+        match kind:
+            case "pair":
+                made.append({"q": asked, "a": answered})
+                options = {"prompt": "q", "completion": "a"}
+            case "sharegpt":
+                said = [{"from": "human", "value": asked}, {"from": "gpt", "value": answered}]
+                made.append({"conversations": said})
+                options = {"messages": "conversations"}
+            case "json":
+                made.append({"messages": json.dumps(talk(number))})
+            case "parts":
+                said = talk(number)
+                parts = [{"type": "text", "text": answered}]
+                made.append({"messages": [said[0], said[1] | {"content": parts, "name": None}]})
+    file.write_text("".join(json.dumps(row) + "\n" for row in made))
+    whole, _ = founder.conversations(founder.read(file, **options))
+    assert sorted(whole) == sorted(founder.chat.text(talk(number)) for number in range(6))
+
+
+def test_what_does_not_fit_is_cut_behind_an_answer_or_left_out_and_named(
+    founder: Founder, tmp_path: Path
+) -> None:
+    long = [{"role": "user", "content": "x" * LENGTH}, {"role": "assistant", "content": "y"}]
+    talks = [*(talk(number) for number in range(5)), talk(7, 6), long]
+    corpus = founder.read(jsonl(tmp_path / "a.jsonl", talks))
+    whole, learned = founder.conversations(corpus)
+    read = corpus.summary.sources[0].read
+    assert (read.documents, read.cut, read.too_long) == (6, 1, 1)
+    cut = next(text for text in whole if "7.0" in text)
+    assert founder.chat.text(talk(7, 6)).startswith(cut)
+    assert cut.endswith("It is 7.1.<|im_end|>")
+    assert len(whole) == 6
+    assert sum("7." in text for text in learned) == 1
+    said = "\n".join(corpus.summary.lines())
+    assert "1 conversation cut behind an answer, 1 left out" in said
+    assert "a.jsonl, line 6: has" in said
+    assert "a.jsonl, line 7: has" in said
+    named = corpus.summary.facts()["sources"][0]["long_rows"]
+    assert [row["line"] for row in named] == [6, 7]
+
+
+def test_if_nothing_fits_that_is_said(founder: Founder, tmp_path: Path) -> None:
+    talks = [talk(number) for number in range(5)]
+    error = founder.refused(jsonl(tmp_path / "a.jsonl", talks), sequence_length=8)
+    assert error.code == ExitCode.DATA_MISSING
+    assert "5 have no answer that ends within a sequence of 8 tokens" in error.problem
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"messages": []}, "holds no messages in the column 'messages'"),
+        ({"messages": 7}, "holds no messages"),
+        ({"messages": "hello"}, "holds no messages"),
+        ({"messages": [7]}, "message 1 has no role"),
+        ({"messages": [{"role": "user"}]}, "message 1 has no role or no text"),
+        ({"messages": [{"role": 3, "content": "x"}]}, "message 1 has no role"),
+        ({"messages": TALK[:1]}, "no words of the assistant's"),
+        ({"text": "hello"}, "has no column 'messages' (it has: text)"),
+    ],
+)
+def test_a_bad_row_is_named_or_left_out(
+    founder: Founder, tmp_path: Path, row: dict[str, Any], words: str
+) -> None:
+    file = jsonl(tmp_path / "a.jsonl", [talk(number) for number in range(6)])
+    with file.open("a") as opened:
+        opened.write(json.dumps(row) + "\n")
+    error = founder.refused(file)
+    assert error.code == ExitCode.DATA_MISSING
+    assert words in error.problem
+    assert "a.jsonl, line 7" in error.problem
+    whole, _ = founder.conversations(founder.read(file, max_bad=1))
+    assert len(whole) == 6
+
+
+def test_a_column_of_another_type_is_refused(founder: Founder, tmp_path: Path) -> None:
+    error = founder.refused(parquet(tmp_path / "a.parquet", {"messages": [1, 2]}))
+    assert "the column 'messages' holds no messages but int64" in error.problem
+    assert "`prompt`" in error.remedy
+    error = founder.refused(parquet(tmp_path / "b.parquet", {"text": ["x"]}))
+    assert "has no column 'messages' (it has: text)" in error.problem
+
+
+def test_a_template_that_cannot_be_taken_apart_is_refused(
+    tmp_path: Path, plain: FileTokenizer
+) -> None:
+    founder = Founder(tmp_path, plain, FORGETFUL)
+    file = jsonl(tmp_path / "a.jsonl", [*(talk(number) for number in range(6)), talk(6, 2)])
+    error = founder.refused(file)
+    assert error.code == ExitCode.MANIFEST
+    assert "a.jsonl, line 7: the chat template writes the beginning" in error.problem
+    assert "{% generation %}" in error.remedy
+
+
+def test_text_is_no_conversation(founder: Founder, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "README.md").write_text("About this.")
+    error = founder.refused(folder / "README.md")
+    assert "holds no conversations" in error.problem
+    assert "without conversations" in founder.refused(folder).problem
+    jsonl(folder / "a.jsonl", [talk(number) for number in range(6)])
+    corpus = founder.read(folder)
+    assert [words.split(" (")[0] for words in corpus.summary.sources[0].skipped.words()] == [
+        "1 without conversations"
+    ]
+    error = founder.refused(folder, text="content")
+    assert error.code == ExitCode.MANIFEST
+    assert "`messages`" in error.problem
+
+
+def test_one_conversation_is_too_few(founder: Founder, tmp_path: Path) -> None:
+    error = founder.refused(jsonl(tmp_path / "a.jsonl", [talk(1)]))
+    assert "one of them is held out" in error.remedy
+
+
+def test_shares_by_weight_cut_no_conversation(founder: Founder, tmp_path: Path) -> None:
+    a = jsonl(tmp_path / "a.jsonl", [talk(number) for number in range(30)])
+    b = jsonl(tmp_path / "b.jsonl", [talk(number, 2) for number in range(100, 110)])
+    sources = (
+        WeightedTable(paths=(str(a),), weight=0.7),
+        WeightedTable(paths=(str(b),), weight=0.3),
+    )
+    whole, _ = founder.conversations(founder.read(paths=(), source=sources))
+    assert all(text.endswith("<|im_end|>\n") for text in whole)
+
+
+def test_workers_make_the_same(
+    founder: Founder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = jsonl(tmp_path / "a.jsonl", [talk(number) for number in range(40)])
+    alone = founder.conversations(founder.read(file))
+    monkeypatch.setattr(worker_processes, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(worker_processes, "cores", lambda: 1)
+    other = Founder(tmp_path / "other", founder.plain)
+    assert other.conversations(other.read(file)) == alone
+
+
+def test_a_template_without_special_tokens_gets_the_end_token(plain: FileTokenizer) -> None:
+    made = ConversationTokenizer(plain, END)
+    (numbers,) = made.encode([b"[[2, 4]]\nQ:hi"])
+    ids = numbers & (made.learned - 1)
+    assert ids.tolist() == [*b"Q:hi", END]
+    assert ((numbers & made.learned) != 0).tolist() == [False, False, True, True, True]
+    (numbers,) = made.encode([b"[[2, 15]]\nQ:hi<|im_end|>\n\n"])
+    assert ((numbers & made.learned) != 0).tolist() == [False] * 2 + [True] * 3 + [False] * 2
+
+
+def test_a_token_over_the_border_counts_where_it_ends(tmp_path: Path) -> None:
+    """A space that the template writes may be one token with the answer's first word."""
+    words = {"A:": 0, "▁yes": 1, "▁": 2, "no": 3, "<unk>": 4}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "<unk>"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="never")
+    library.add_special_tokens(["</s>"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    made = ConversationTokenizer(FileTokenizer(tmp_path / "tokenizer.json"), 5)
+    (numbers,) = made.encode([b"[[3, 10]]\nA: yes</s>"])
+    assert (numbers & (made.learned - 1)).tolist() == [0, 1, 5]
+    assert ((numbers & made.learned) != 0).tolist() == [False, True, True]
+
+
+def test_rows_are_filled_well_and_in_whole() -> None:
+    generator = np.random.default_rng(0)
+    begins, length = 1 << 15, 100
+    sizes = generator.integers(1, length // 2, 500).tolist()
+    pieces = [
+        np.arange(size, dtype=np.uint16) | (begins * (np.arange(size) == 0)) for size in sizes
+    ]
+    pieces = [np.concatenate(pieces[i : i + 7]).astype(np.uint16) for i in range(0, 500, 7)]
+    made = list(rows(pieces, length, 999, begins))
+    assert {len(row) for row in made} == {length}
+    joined = np.concatenate(made)
+    found = np.split(joined, np.flatnonzero(joined & begins)[1:])
+    kept = [len(part) for part in found if part[-1] & (begins - 1) != 999]
+    assert sorted(kept) == sorted(sizes)
+    # The rows that are needed at the least, and one in fifty more.
+    assert len(made) <= sum(sizes) / length * 1.02 + 1
+
+
+def test_cutting_keeps_answers_whole() -> None:
+    learned = 1 << 14
+    numbers = np.array([1, 2, learned | 3, learned | 4, 5, 6, learned | 7, 8], np.uint32)
+    assert len(fitted(numbers, 8, learned)) == 8
+    assert len(fitted(numbers, 7, learned)) == 7
+    assert len(fitted(numbers, 6, learned)) == 4
+    assert len(fitted(numbers, 3, learned)) == 0
