@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import distro_node.node.doctor.computer as computer
 import pytest
+from cli.schemas import conforms
 from distro_node.node.doctor.findings import Finding, fit, good, ordered
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
@@ -134,9 +134,7 @@ def test_the_command_tells_people_and_programs(
     assert not (home / "data").exists()
     told = json.loads(command("doctor", "--data-dir", home / "data", "--json").out)
     assert told["fit"] is True
-    assert {frozenset(each) for each in told["findings"]} == {
-        frozenset(field.name for field in fields(Finding))
-    }
+    conforms("doctor", told)
     monkeypatch.setattr(computer, "ask_torch", lambda: "No module named 'torch'")
     done = command("doctor", "--data-dir", home / "data")
     assert done.code == ExitCode.UNFIT
