@@ -26,8 +26,6 @@ from distro_node.node.telemetry.telemetry import Telemetry
 from simulation.chain import Chain
 from statuses import TRAINING
 
-# Private here: `_print_addresses`: a bootstrap peer prints them and goes on.
-
 
 def test_every_command_for_programs_is_documented() -> None:
     with_json = {name for name, f in COMMANDS.items() if "json" in inspect.signature(f).parameters}
