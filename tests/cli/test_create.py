@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from cli.schemas import conforms
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import create_identity, load_identity
 from distro_node.node.create import new_swarm
@@ -262,6 +263,7 @@ def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
     assert report["sources"][0]["bad_rows"][0]["line"] == 3
     assert not (home / "data" / "create").exists()
     facts = json.loads(command("create", run, "--data-dir", home / "data", "--json").out)
+    conforms("create", facts)
     forecast = facts["forecast"]
     assert forecast["rounds_an_epoch"] == facts["samples"] / 32
     assert forecast["epochs"] == pytest.approx(1000 * 32 / facts["samples"])
@@ -488,6 +490,7 @@ def test_a_dry_run_makes_nothing_and_measures(command, run: Path, home: Path) ->
     assert list(data.blobs.iterdir()) == []
     dry = json.loads(command(*options, "--dry-run", "--json").out)
     assert dry["forecast"]["sequence_seconds"] > 0
+    conforms("create", dry)
     made = json.loads(command(*options, "--json").out)
     for name in ("samples", "tokens", "heldout_tokens", "documents", "parameters"):
         assert dry[name] == made[name]
