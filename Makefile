@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 FRESH := $(VENV)/fresh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format soak docs constraints install clean
+.PHONY: help demo test lint format soak docs changelog dist constraints install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,11 +54,24 @@ docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents an
 	{ sed '/^| field /,$$d' docs/status.md && $(BIN)/python -m distro_node.node.telemetry.status_reference; } \
 		> $(VENV)/status.md
 	mv $(VENV)/status.md docs/status.md
+	{ sed '/^## Above all tables/,$$d' docs/founders-file.md \
+		&& $(BIN)/python -m distro_node.node.create.manifest_reference; } > $(VENV)/founders-file.md
+	mv $(VENV)/founders-file.md docs/founders-file.md
+	$(BIN)/python -m distro_node.node.cli.man_pages docs/man
 	{ sed '/^<!-- states -->/q' docs/protocol.md && $(BIN)/python -c \
 		'from distro_node.protocol.member.states import diagrams; print(diagrams())' \
 		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md
 	mv $(VENV)/protocol.md docs/protocol.md
 	$(BIN)/python benchmarks/figures.py
+
+# For a release: set the version in __init__.py first. What is written is looked over and committed.
+changelog: $(INSTALLED) ## gather the fragments of changes/ in CHANGELOG.md, under this version
+	$(BIN)/towncrier build --yes \
+		--version "$$($(BIN)/python -c 'import distro_node; print(distro_node.__version__)')" $(ARGS)
+
+dist: $(INSTALLED) ## the wheel and the source archive, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
 
 install: $(INSTALLED) ## the environment alone
 
@@ -83,9 +96,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 # releases; then without what only this machine needs: local build tags and CUDA packages.
 constraints: ## take the newest releases of all dependencies into constraints.txt
 	$(PYTHON) -m venv --clear $(FRESH)
-	$(FRESH)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[train,create,dev]'
+	$(FRESH)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[train,create,browser,dev]'
 	{ sed '/^[^#]/,$$d' constraints.txt; \
-		$(FRESH)/bin/python -m pip freeze --exclude-editable --exclude setuptools \
+		$(FRESH)/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel \
 		| sed -e 's/+.*//' | grep -v -E '^(nvidia|cuda|triton)'; } > $(FRESH)/constraints.txt
 	mv $(FRESH)/constraints.txt constraints.txt
 	rm -rf $(FRESH)

@@ -65,11 +65,13 @@ class Structures:
             base = base.__supertype__ if isinstance(base, typing.NewType) else base
             return self._bounded(self._hint(base), bound)
         if typing.get_origin(hint) is tuple:
-            return tuple[tuple(i if i is ... else self._hint(i) for i in typing.get_args(hint))]  # type: ignore[misc]
+            return tuple[tuple(i if i is ... else self._hint(i) for i in typing.get_args(hint))]
         if typing.get_origin(hint) in (typing.Union, types.UnionType):
             (inner,) = (i for i in typing.get_args(hint) if i is not type(None))
             return self._hint(inner) | None
-        return self.of(hint) if dataclasses.is_dataclass(hint) else hint  # type: ignore[arg-type]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            return self.of(hint)
+        return hint
 
     def _bounded(self, base: Any, bound: Any) -> Any:
         if isinstance(bound, Length):

@@ -51,6 +51,27 @@ class Figure:
         return text
 
 
+@dataclass(frozen=True)
+class WholeTable:
+    """A table that is written as a whole: its rows come and go with the results."""
+
+    document: str
+    heading: str
+    """Its first line, which occurs once in the document."""
+    rows: tuple[str, ...]
+
+    def written_into(self, text: str) -> str:
+        """The document with these rows. Raises `LookupError` unless it has the heading once."""
+        columns = self.heading.count("|") - 1
+        pattern = re.escape(self.heading) + r"\n(?:\|.*\n)*"
+        found = list(re.finditer(pattern, text))
+        if len(found) != 1:
+            raise LookupError(f"{self.document}: is there {len(found)} times: {self.heading}")
+        lines = [self.heading, "|" + "---|" * columns, *self.rows]
+        start, end = found[0].span()
+        return text[:start] + "".join(f"{line}\n" for line in lines) + text[end:]
+
+
 @cache
 def results(name: str) -> Any:
     """What the newest results file of this name holds."""
@@ -71,7 +92,9 @@ def table(
     return Figure(document, " ".join(lines), tuple(value for _, row in rows for value in row))
 
 
-def rewritten(figures: Iterable[Figure]) -> tuple[dict[str, tuple[str, str]], list[str]]:
+def rewritten(
+    figures: Iterable[Figure | WholeTable],
+) -> tuple[dict[str, tuple[str, str]], list[str]]:
     """Of each document the text as it is and as it should be, and what could not be found."""
     texts: dict[str, tuple[str, str]] = {}
     lost = []

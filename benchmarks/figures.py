@@ -14,8 +14,9 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
 
-from documents import CHECKOUT, Figure, results, rewritten, table
+from documents import CHECKOUT, Figure, WholeTable, results, rewritten, table
 from llamas import llama
 
 
@@ -564,30 +565,36 @@ def convergence() -> Iterator[Figure]:
     )
 
 
-def strangers() -> Iterator[Figure]:
+# What a row of `strangers.py` says, in this order: heading, field, format.
+STRANGERS = (
+    ("there", "connected", "{:d}"),
+    ("memory, MiB", "memory_mib", "{:.1f}"),
+    ("left 5 s later", "left_mib", "{:.1f}"),
+    ("handles", "handles", "{:d}"),
+    ("of a core", "processor", "{:.2f}"),
+    ("KiB/s received, each", "received_kib_each", "{:.1f}"),
+    ("sent, each", "sent_kib_each", "{:.1f}"),
+    ("data grown, KiB", "grown_kib", "{:.0f}"),
+    ("MiB written", "disk_mib", "{:.1f}"),
+    ("rounds a minute", "rounds_per_minute", "{:.0f}"),
+    ("longest echo, ms", "echo_longest_ms", "{:.0f}"),
+    ("echoes lost", "echoes_lost", "{:d}"),
+)
+
+
+def strangers() -> Iterator[Figure | WholeTable]:
     """What hostile peers cost a node."""
     measured = results("strangers")
-    rows = [
-        (
-            f"| {name} | {peers} | {{:.1f}} | {{:.1f}} | {{:d}} | {{:.2f}} | {{:.1f}} | "
-            "{:.0f} | {:d} |",
-            (
-                *(cost["memory_mib"], cost["left_mib"], cost["handles"], cost["processor"]),
-                *(
-                    cost["disk_mib"],
-                    cost["echo_longest_ms"],
-                    cost["echoes_lost"],
-                ),
-            ),
-        )
-        for name, costs in measured["costs"].items()
-        for peers, cost in costs.items()
-    ]
-    heading = (
-        "| attack | peers | memory, MiB | left 5 s later | handles | of a core "
-        "| MiB to disk | longest echo, ms | echoes lost |"
-    )
-    yield table("docs/threats.md", heading, 9, rows)
+    headings = ("attack", "peers", *(heading for heading, _, _ in STRANGERS))
+    rows = []
+    for name, costs in measured["costs"].items():
+        for peers, cost in costs.items():
+            # Rows of before a column was measured stay until they are measured anew.
+            cells = [
+                form.format(cost[field]) if field in cost else "–" for _, field, form in STRANGERS
+            ]
+            rows.append("| " + " | ".join((name, peers, *cells)) + " |")
+    yield WholeTable("docs/threats.md", "| " + " | ".join(headings) + " |", tuple(rows))
     one, fifty = measured["rounds"]["1"], measured["rounds"]["50"]
     yield Figure(
         "docs/threats.md",
@@ -601,7 +608,7 @@ def strangers() -> Iterator[Figure]:
     )
     yield Figure(
         "docs/threats.md",
-        "with {:.0f} programs that wanted to run on its {:d} cores",
+        "{:.0f} programs wanted to run on the {:d} cores when it began",
         (measured["load"][0], measured["cores"]),
     )
 
@@ -666,7 +673,7 @@ def creating() -> Iterator[Figure]:
     )
 
 
-SOURCES: tuple[Callable[[], Iterator[Figure]], ...] = (
+SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     audit,
     codec,
     simulator,
@@ -697,7 +704,7 @@ def main() -> None:
     texts, problems = rewritten(figure for source in SOURCES for figure in source())
     for document, (before, after) in texts.items():
         if check:
-            pairs = zip(before.splitlines(), after.splitlines(), strict=True)
+            pairs = zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
             problems += [f"{document}: {new.strip()}" for old, new in pairs if old != new]
         elif before != after:
             (CHECKOUT / document).write_text(after, encoding="utf-8")

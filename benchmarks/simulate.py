@@ -1,7 +1,7 @@
 """The protocol under faults and at scale, in virtual time: the daemon's own state machines.
 
     python benchmarks/simulate.py [--members N] [--rounds N] [--seeds A:B]
-                                  [--faults none|crash|network|liars|all] [--overlap]
+                                  [--faults none|crash|network|liars|all|cut] [--overlap]
                                   [--json FILE]
     python benchmarks/simulate.py --scale [--members N ...] [--json FILE]
     python benchmarks/simulate.py --floor [--members N ...] [--json FILE]
@@ -37,10 +37,11 @@ from simulation.scenario import Failure, run_seed, shrink
 SCALE = (4, 16, 64, 256, 1000)
 # How a soak divides its seeds: what has found most gets most.
 _SOAK: tuple[tuple[Family, int], ...] = (
-    ("all", 30),
-    ("liars", 30),
-    ("network", 20),
-    ("crash", 18),
+    ("all", 28),
+    ("liars", 26),
+    ("cut", 14),
+    ("network", 16),
+    ("crash", 14),
     ("none", 2),
 )
 _CHUNK = sum(share for _, share in _SOAK)
@@ -54,6 +55,7 @@ class Tally:
     violations: int = 0
     rounds_decided: int = 0
     forks: int = 0
+    excused: int = 0
     messages: float = 0.0
     gossip_bytes: float = 0.0
     virtual_seconds: float = 0.0
@@ -69,6 +71,7 @@ class Tally:
             "seeds": self.seeds,
             "violations": self.violations,
             "by_invariant": dict(self.by_invariant),
+            "liars_outnumbered_the_others": self.excused,
             "rounds_decided": self.rounds_decided,
             "chain_changes": self.forks,
             "decide_delays": {
@@ -101,6 +104,7 @@ def run_seeds(
         tally.seeds += 1
         tally.rounds_decided += outcome.rounds
         tally.forks += outcome.forks
+        tally.excused += outcome.excused
         tally.messages += outcome.messages * outcome.rounds
         tally.gossip_bytes += outcome.gossip_bytes * outcome.rounds
         tally.virtual_seconds += outcome.seconds
@@ -164,6 +168,9 @@ def summarise_soak(path: Path) -> dict[str, Any]:
     return {
         "seeds": sum(line["seeds"] for line in lines),
         "violations": sum(line["violations"] for line in lines),
+        "liars_outnumbered_the_others": sum(
+            line.get("liars_outnumbered_the_others", 0) for line in lines
+        ),
         "rounds_decided": sum(line["rounds_decided"] for line in lines),
         "chain_changes": sum(line["chain_changes"] for line in lines),
         "virtual_hours": sum(line["virtual_hours"] for line in lines),

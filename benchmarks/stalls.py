@@ -45,7 +45,7 @@ from distro_node.node.sync import catch_up
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.stalls import StallMeter, spare_what_stays
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.node.trainer import trainer_supervisor
+from distro_node.node.trainer.client import TrainerSpec
 from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
 from distro_node.node.updates import RECENT_UPDATES
 from distro_node.protocol.chain.ledger import Ledger
@@ -123,7 +123,7 @@ class World:
             parameters=(ParameterSpec(name="weight", shape=(rows, _ROW)),),
         )
         self.store = BlobStore(root / "blobs")
-        self.chain.snapshot = lambda round_: SnapshotEntry(  # type: ignore[method-assign]
+        self.chain.snapshot = lambda round_: SnapshotEntry(
             round_, content_id(self.state(round_).encode()), 4 * self.chain.manifest.elements
         )
         self.me = identity(0)
@@ -137,6 +137,7 @@ class World:
         self.to_trainer, self._made = trio.open_memory_channel[bytes](10)
         self.applied: list[int] = []
         self.nursery: Any = None
+        self.device = "none"
         self._root = root
         for _ in range(rounds):
             self.chain.grow()
@@ -182,7 +183,13 @@ class World:
             momentum=self._root / "momentum",
             telemetry=self.telemetry,
             evaluate_every=1000,
+            start=self.trainer,
         )
+
+    @asynccontextmanager
+    async def trainer(self, _: TrainerSpec) -> AsyncIterator[Any]:
+        """Stands in for the trainer process."""
+        yield self
 
     def bodies(self) -> list[bytes]:
         """A sound update for each member."""
@@ -308,12 +315,6 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
     spare_what_stays()
     runner, chain = world.runner, world.chain
 
-    @asynccontextmanager
-    async def trainer(_: object) -> AsyncIterator[Any]:
-        world.device = "none"  # type: ignore[attr-defined]
-        yield world
-
-    trainer_supervisor.open_trainer = trainer  # type: ignore[assignment]
     if options.slow_disk:
         quick = os.fsync
 
@@ -387,10 +388,11 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
             ledger = Ledger(chain.manifest)
             newcomer = SwarmStore(SwarmDir(root / "newcomer"), chain.manifest)
             await catch_up(
-                world,  # type: ignore[arg-type]
+                world,  # type: ignore[arg-type]  # in the place of the network
                 chain.manifest,
                 ledger,
                 keep=newcomer.keep,
+                keep_instead=newcomer.keep_instead,
                 written=newcomer.written,
                 report=lambda done, total: None,
             )

@@ -1,13 +1,16 @@
-"""What strangers can cost a node: disk, memory, handles, processor, and whether honest peers are
+"""What strangers can cost a node: bytes, disk, memory, handles, processor, and whether honest peers are
 served and rounds go on meanwhile.
 
-    python benchmarks/strangers.py [ATTACK ...] [--seconds 8] [--json FILE]
+    python benchmarks/strangers.py [--only ROW ...] [--seconds 6] [--json FILE] [--again]
 
-A node's network runs in a process of its own, with gossip, introductions, calls back, a relay of
-circuits, a metrics page and a protocol that echoes. Against it each attack runs with one hostile peer
-and with fifty, from other processes, while an honest peer asks for an echo twenty times a second. Then
-two real nodes train, first by themselves, and then with all attacks at once on one of them. On loopback,
-where no line is in the attackers' way. docs/threats.md has the table.
+A whole node (but for its trainer, which is a toy) runs in a process of its own and trains alone. Against
+it each attack runs with one hostile peer and with fifty, all of them in one other process, while an
+honest peer asks for an echo twenty times a second. A row is measured from the moment when all attackers
+are connected, each as long; how many were is in the row. `nothing` is the same without an attack. Last,
+two nodes that really train do so by themselves, and then with all attacks at once on one of them. On
+loopback, where no line is in the attackers' way. docs/threats.md has the table.
+
+A row that FILE has already, of a window as long, is not measured anew, unless `--again` is said.
 """
 
 # ruff: noqa: E402  (the tests' package is found only after the path is set)
@@ -17,81 +20,74 @@ import argparse
 import json
 import multiprocessing
 import os
-import struct
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import psutil
 import trio
 from distro_node.crypto.identity import Identity
-from distro_node.node.network.circuit_relay import CircuitLimits
-from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
-from distro_node.node.network.discovery.introductions import IntroductionService
-from distro_node.node.network.errors import RequestError
-from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
-from distro_node.node.network.nat.dial_back import DialBack, encode_ports
-from distro_node.node.network.network import NetworkSettings, open_network
-from distro_node.node.telemetry.metrics import Metrics
-from distro_node.protocol.wire.introductions import IntroductionRequest, Registry
-from distro_node.protocol.wire.manifest import SwarmId
-from libp2p.pubsub.pb import rpc_pb2
-from libp2p.pubsub.validators import PUBSUB_SIGNING_PREFIX
-from libp2p.stream_muxer.yamux.yamux import (
-    FLAG_SYN,
-    TYPE_DATA,
-    TYPE_PING,
-    TYPE_WINDOW_UPDATE,
-    YAMUX_HEADER_FORMAT,
-)
+from distro_node.node.network.network import open_network
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 # This folder's `network.py` would be taken for the tests' package.
 sys.path[:] = [each for each in sys.path if Path(each).resolve() != Path(__file__).resolve().parent]
 
 from e2e.support import Node, Swarm
-from network.hostile import Hostile, hostile
-from network.support import ECHO, LOOPBACK, echo
+from network import attacks, victim
+from network.attacks import ATTACKS
+from network.support import ECHO, LOOPBACK
+from network.victim import Figures, Target
 
-# Of the swarm that is attacked; the attackers' processes are told by their environment.
-_TOPIC_VARIABLE = "DISTRO_STRANGERS_TOPIC"
-TOPIC = os.environ.get(_TOPIC_VARIABLE, "swarm")
-_PAGE_VARIABLE = "DISTRO_STRANGERS_PAGE"
 CROWD = 50
 # What stands beside the attacks: whether two nodes that train go on under all of them.
 ROUNDS = "rounds"
+NOTHING = "nothing"
+# Until all attackers are connected. Who is not by then counts as not connected in the row.
+_PATIENCE_SECONDS = 60.0
+_AFTER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an attack cost the node, beyond what it takes at rest."""
+    """What an attack cost the node. Memory and handles are what it took beyond what it had at rest; the
+    rest is what it took in the window, the honest peer and its own rounds included: `nothing` shows
+    those."""
 
     attack: str
     peers: int
+    connected: int
+    """Hostile peers that were ready when the window began."""
+    seconds: float
+    """The window's."""
     memory_mib: float
-    """The most it took while the attack lasted."""
+    """The most it took, from before the first was connected to the end."""
     left_mib: float
     """What it still took five seconds after the end."""
     handles: int
     processor: float
     """Of one core."""
+    received_kib: float
+    """A second, protocol overhead included."""
+    sent_kib: float
+    """Likewise."""
+    received_kib_each: float
+    """A second and hostile peer."""
+    sent_kib_each: float
+    grown_kib: float
+    """By how much the data directory grew."""
     disk_mib: float
+    """What was written to the disk, files that are written again and again included."""
+    rounds_per_minute: float
+    """That the node finished, alone."""
     echo_median_ms: float
     echo_longest_ms: float
     echoes_lost: int
-
-
-class Victim:
-    """What an attacker knows of the node."""
-
-    def __init__(self, address: str) -> None:
-        self.addresses = [address]
-        self.peer = address
 
 
 @dataclass(frozen=True)
@@ -99,343 +95,174 @@ class Rounds:
     """How many rounds two nodes finished while everything ran against one of them."""
 
     peers: int
+    connected: int
+    seconds: float
     calm_per_minute: float
     attacked_per_minute: float
 
 
-async def serve(tell: Any) -> None:
-    """Be the node."""
-    settings = NetworkSettings(listen=LOOPBACK.listen, carry=CircuitLimits())
-    async with open_network(settings, Identity.generate()) as network:
-        network.serve(ECHO, echo, max_request=1 << 16, max_concurrent=64)
-        IntroductionService(network, Registry())
-        DialBack(network)
-        page = Metrics(version="strangers").serve(("127.0.0.1", 0))
-        await network.subscribe(TOPIC, lambda sender, data: None)
-        tell.send((network.addresses[0], page.url))
-        await trio.sleep_forever()
+def ask_honestly(wire: Any) -> None:
+    """Be an honest peer of one node after the other, as the main function of a process: ask for an
+    echo, and tell how long each took in seconds; below 0, that none came."""
+    while (order := wire.recv()) is not None:
+        address, seconds = order
+        wire.send(trio.run(_echoes, address, seconds, wire))
 
 
-async def silent(address: str, end: float) -> None:
-    """Connections that say nothing, renewed when they are closed (60 each)."""
-    _, _, host, _, port, *_ = address.split("/")
-    await knock(host, int(port), end)
-
-
-async def page_readers(address: str, end: float) -> None:
-    """The same at the metrics page."""
-    await knock("127.0.0.1", int(os.environ[_PAGE_VARIABLE]), end)
-
-
-async def knock(host: str, port: int, end: float) -> None:
-    async with trio.open_nursery() as nursery:
-
-        async def wait() -> None:
-            while time.monotonic() < end:
-                with suppress(OSError, trio.BrokenResourceError):
-                    stream = await trio.open_tcp_stream(host, port)
-                    with trio.move_on_after(end - time.monotonic()):
-                        await stream.receive_some(1)
-                    await stream.aclose()
-                await trio.sleep(0.1)
-
-        for _ in range(60):
-            nursery.start_soon(wait)
-
-
-async def unread(peer: Hostile, end: float) -> None:
-    """Full windows on 200 streams that nobody reads."""
-    muxer, streams = peer.muxer, []
-    for _ in range(200):
-        stream = await muxer.open_stream()
-        streams.append(stream)
-    for stream in streams:
-        for _ in range(4):
-            header = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_DATA, 0, stream.stream_id, 60_000)
-            await muxer._write_frame(header + bytes(60_000))
-    await trio.sleep(max(0.0, end - time.monotonic()))
-
-
-async def pings(peer: Hostile, end: float) -> None:
-    """Frames without anything in them, as many as go through."""
-    frames = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_PING, FLAG_SYN, 0, 7) * 5000
-    while time.monotonic() < end:
-        await peer.muxer._write_frame(frames)
-
-
-async def say_over_and_over(peer: Hostile, end: float, make: Callable[[int], rpc_pb2.RPC]) -> None:
-    number = 0
-    while time.monotonic() < end:
-        with trio.move_on_after(5):
-            await peer.say(make(number))
-        number += 1
-
-
-async def prunes(peer: Hostile, end: float) -> None:
-    """PRUNE, GRAFT and IHAVE about topics of 300,000 characters, each another."""
-
-    def make(number: int) -> rpc_pb2.RPC:
-        rpc, topic = rpc_pb2.RPC(), f"{number}" + "x" * 300_000
-        rpc.control.prune.add(topicID=topic, backoff=10**9)
-        rpc.control.graft.add(topicID=topic)
-        rpc.control.ihave.add(topicID=topic, messageIDs=[b"i" * 40])
-        return rpc
-
-    await say_over_and_over(peer, end, make)
-
-
-async def subscriptions(peer: Hostile, end: float) -> None:
-    """Subscribing to topics and taking it back, a message each."""
-
-    def make(number: int) -> rpc_pb2.RPC:
-        rpc = rpc_pb2.RPC()
-        rpc.subscriptions.add(subscribe=number % 2 == 0, topicid=f"t{number // 2 % 1000}")
-        return rpc
-
-    await say_over_and_over(peer, end, make)
-
-
-async def ihaves(peer: Hostile, end: float) -> None:
-    """IHAVE of 1,000 invented messages in our topic."""
-
-    def make(number: int) -> rpc_pb2.RPC:
-        rpc = rpc_pb2.RPC()
-        ids = [(number * 1000 + n).to_bytes(46, "big") for n in range(1000)]
-        rpc.control.ihave.add(topicID=TOPIC, messageIDs=ids)
-        return rpc
-
-    await say_over_and_over(peer, end, make)
-
-
-async def forgeries(peer: Hostile, end: float) -> None:
-    """Messages with a bad signature; whoever is refused for it comes back under another name."""
-    key = peer.network._host.get_public_key().serialize()
-
-    def make(number: int) -> rpc_pb2.RPC:
-        message = rpc_pb2.Message(data=bytes(300), topicIDs=[TOPIC], from_id=peer.id.to_bytes())
-        message.seqno, message.key, message.signature = number.to_bytes(8, "big"), key, bytes(64)
-        return rpc_pb2.RPC(publish=[message] * 10)
-
-    await say_over_and_over(peer, end, make)
-
-
-async def announcements(peer: Hostile, end: float) -> None:
-    """Messages that it has signed itself, as many as go through, each another."""
-    keys = peer.network._host.get_private_key()
-
-    def message(number: int) -> rpc_pb2.Message:
-        said = rpc_pb2.Message(data=bytes(300), topicIDs=[TOPIC], from_id=peer.id.to_bytes())
-        said.seqno = number.to_bytes(8, "big")
-        words = PUBSUB_SIGNING_PREFIX.encode() + said.SerializeToString()
-        said.key, said.signature = keys.get_public_key().serialize(), keys.sign(words)
-        return said
-
-    def make(number: int) -> rpc_pb2.RPC:
-        return rpc_pb2.RPC(publish=[message(10 * number + n) for n in range(10)])
-
-    await say_over_and_over(peer, end, make)
-
-
-async def records(peer: Hostile, end: float) -> None:
-    """Signed records of 900 kB with every message."""
-    await say_over_and_over(peer, end, lambda number: rpc_pb2.RPC(senderRecord=bytes(900_000)))
-
-
-async def slow_readers(peer: Hostile, end: float) -> None:
-    """Requests on 100 streams whose answers are not read."""
-    streams = []
-    for _ in range(100):
-        with suppress(Exception):
-            stream = await peer.open(ECHO)
-            await stream.write((60_000).to_bytes(4, "big") + bytes(60_000))
-            streams.append(stream)
-    await trio.sleep(max(0.0, end - time.monotonic()))
-
-
-async def visitors(address: str, end: float) -> None:
-    """One after the other, each another peer that connects, is there for a moment and goes."""
-    while time.monotonic() < end:
-        with suppress(Exception):
-            async with open_network(LOOPBACK, Identity.generate()) as network:
-                await network.connect(address)
-                await trio.sleep(0.1)
-
-
-async def idle(address: str, end: float) -> None:
-    """Five connections each under names of their own, that stay."""
-    async with AsyncExitStack() as stack:
-        for _ in range(5):
-            network = await stack.enter_async_context(open_network(LOOPBACK, Identity.generate()))
-            with suppress(Exception):
-                await network.connect(address)
-        await trio.sleep(max(0.0, end - time.monotonic()))
-
-
-async def credits(peer: Hostile, end: float) -> None:
-    """Credit that nobody asked for, on a stream and on none."""
-    stream = await peer.open(ECHO)
-    number = stream.muxed_stream.stream_id
-    frame = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_WINDOW_UPDATE, 0, number, 2**32 - 1)
-    none = struct.pack(YAMUX_HEADER_FORMAT, 0, TYPE_WINDOW_UPDATE, 0, 2**31 + 1, 1)
-    while time.monotonic() < end:
-        await peer.muxer._write_frame((frame + none) * 2500)
-
-
-async def places(peer: Hostile, end: float) -> None:
-    """Places at the relay, asked for again and again."""
-    relay = peer.muxer.peer_id.to_bytes()[-32:]
-    while time.monotonic() < end:
-        with suppress(Exception):
-            await peer.network.circuits.reserve(relay)
-
-
-async def ask_without_end(peer: Hostile, end: float, protocol: str, request: bytes) -> None:
-    node = peer.muxer.peer_id.to_bytes()[-32:]
-    while time.monotonic() < end:
-        with suppress(RequestError):
-            await peer.network.request(node, protocol, request, max_response=1 << 20, timeout=5)
-
-
-async def calls_back(peer: Hostile, end: float) -> None:
-    """Being called back at four ports, as often as it is done."""
-    await ask_without_end(peer, end, DIAL_BACK, encode_ports([1, 2, 3, 4]))
-
-
-async def introductions(peer: Hostile, end: float) -> None:
-    """Asking whom one knows in a swarm that is none, for ever."""
-    request = IntroductionRequest(SwarmId(os.urandom(32)), None)
-    await ask_without_end(peer, end, INTRODUCE, request.encode())
-
-
-Attack = Callable[[Any, float], Awaitable[None]]
-BARE: tuple[Attack, ...] = (silent, page_readers, visitors, idle)
-TALKING: tuple[Attack, ...] = (
-    credits,
-    places,
-    calls_back,
-    introductions,
-    unread,
-    slow_readers,
-    pings,
-    prunes,
-    subscriptions,
-    ihaves,
-    forgeries,
-    announcements,
-    records,
-)
-ATTACKS: dict[str, Attack] = {
-    attack.__name__.replace("_", " "): attack for attack in (*BARE, *TALKING)
-}
-
-
-async def attack_alone(attack: Attack, address: str, end: float) -> None:
-    """Be one attacker until the end, under a new name whenever it is thrown out."""
-    while time.monotonic() < end:
-        with suppress(Exception), trio.move_on_after(end - time.monotonic()):
-            if attack in BARE:
-                await attack(address, end)
-                continue
-            victim: Any = Victim(address)
-            async with hostile(victim) as peer:
-                await attack(peer, end)
-        await trio.sleep(0.2)
-
-
-def attack_many(names: list[str], address: str, peers: int, seconds: float, together: Any) -> None:
-    """Be so many attackers, in a process; of several attacks each takes the next."""
-    together.wait()
-    end = time.monotonic() + seconds
-
-    async def run() -> None:
-        async with trio.open_nursery() as nursery:
-            for number in range(peers):
-                attack = ATTACKS[names[number % len(names)]]
-                nursery.start_soon(attack_alone, attack, address, end)
-
-    trio.run(run)
-
-
-def honest(address: str, seconds: float, together: Any, tell: Any) -> None:
-    """Ask for an echo, and tell how long each took in seconds; below 0, that none came."""
-    together.wait()
-    end = time.monotonic() + seconds
+async def _echoes(address: str, seconds: float, wire: Any) -> list[float]:
     waits: list[float] = []
+    async with open_network(LOOPBACK, Identity.generate()) as network:
+        await network.connect(address, timeout=60)
+        wire.send("ready")
+        await trio.to_thread.run_sync(wire.recv)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            begun = time.monotonic()
+            try:
+                peer = await network.connect(address, timeout=5)
+                await network.request(peer, ECHO, b"x", max_response=1, timeout=5)
+                waits.append(time.monotonic() - begun)
+            except Exception:
+                waits.append(-1.0)
+            await trio.sleep(0.05)
+    return waits
 
-    async def run() -> None:
-        async with open_network(LOOPBACK, Identity.generate()) as network:
-            while time.monotonic() < end:
-                begun = time.monotonic()
-                try:
-                    peer = await network.connect(address, timeout=5)
-                    await network.request(peer, ECHO, b"x", max_response=1, timeout=5)
-                    waits.append(time.monotonic() - begun)
-                except Exception:
-                    waits.append(-1.0)
-                await trio.sleep(0.05)
 
-    trio.run(run)
-    tell.send(waits)
+class Crew:
+    """The processes that stay from row to row: the attackers', and the honest peer's."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("spawn")
+        self.attackers = self._start(attacks.run)
+        self.honest = self._start(ask_honestly)
+        self._next: Fresh | None = None
+
+    def prepare(self) -> None:
+        """Let the next row's node start, so that nobody has to wait for it then."""
+        if self._next is None:
+            self._next = Fresh(self._context)
+
+    @contextmanager
+    def node(self) -> Iterator[tuple[Any, psutil.Process, Target]]:
+        """A fresh node: the wire to it, its process, and where it is."""
+        self.prepare()
+        fresh, self._next = self._next, None
+        assert fresh is not None  # it was prepared
+        try:
+            yield fresh.wire, psutil.Process(fresh.process.pid), fresh.wire.recv()
+        finally:
+            fresh.end()
+
+    def dismiss(self) -> None:
+        """Let them end."""
+        for wire in (self.attackers, self.honest):
+            wire.send(None)
+        if self._next is not None:
+            self._next.end()
+
+    def _start(self, main: Any) -> Any:
+        here, there = self._context.Pipe()
+        self._context.Process(target=main, args=(there,), daemon=True).start()
+        there.close()
+        return here
 
 
-def measure(name: str, peers: int, seconds: float) -> Cost:
+class Fresh:
+    """A node that starts, with an empty folder."""
+
+    def __init__(self, context: Any) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self.wire, there = context.Pipe()
+        self.process = context.Process(
+            target=victim.run, args=(Path(self._folder.name), there), daemon=True
+        )
+        self.process.start()
+        there.close()
+
+    def end(self) -> None:
+        """Kill it, and remove what it wrote."""
+        self.process.kill()
+        self.process.join()
+        self._folder.cleanup()
+
+
+def measure(crew: Crew, name: str, peers: int, seconds: float) -> Cost:
     """Run one attack against a node of its own."""
-    context = multiprocessing.get_context("spawn")
-    hear, tell = context.Pipe(False)
-    node = context.Process(target=trio.run, args=(serve, tell), daemon=True)
-    node.start()
-    address, page = hear.recv()
-    os.environ[_PAGE_VARIABLE] = page.rpartition(":")[2].partition("/")[0]
-    process = psutil.Process(node.pid)
-    counts = [peers // 2, peers - peers // 2] if peers > 1 else [1]
-    hear, tell = context.Pipe(False)
-    together = context.Barrier(len(counts) + 2)
-    helpers = [context.Process(target=honest, args=(address, seconds, together, tell), daemon=True)]
-    for count in counts:
-        arguments = ([name], address, count, seconds, together)
-        helpers.append(context.Process(target=attack_many, args=arguments, daemon=True))
-    for helper in helpers:
-        helper.start()
-    time.sleep(1.0)
-    memory, handles = process.memory_info().rss, process.num_fds()
-    used, before = sum(process.cpu_times()[:2]), process.io_counters()
-    together.wait()
-    begun = time.monotonic()
-    end = begun + seconds
-    most, most_handles = memory, handles
-    while time.monotonic() < end and node.is_alive():
-        most = max(most, process.memory_info().rss)
-        most_handles = max(most_handles, process.num_fds())
-        time.sleep(0.05)
-    spent = sum(process.cpu_times()[:2]) - used
-    took = time.monotonic() - begun
-    after = process.io_counters()
-    waits = hear.recv()
-    for helper in helpers:
-        helper.join(20)
-        helper.kill()
-    time.sleep(5.0)
-    left = process.memory_info().rss
-    node.kill()
-    node.join()
+    with crew.node() as (wire, process, target):
+        crew.honest.send((target.address, seconds))
+        crew.honest.recv()
+        most = Most(process)
+        crew.attackers.send(([name], target, peers, seconds, _PATIENCE_SECONDS))
+        while not crew.attackers.poll(0.05):
+            most.look()
+        connected = crew.attackers.recv()
+        before, used, written = ask(wire), sum(process.cpu_times()[:2]), process.io_counters()
+        crew.honest.send("go")
+        crew.attackers.send("go")
+        while not crew.attackers.poll(0.05):
+            most.look()
+        crew.attackers.recv()
+        spent, wrote = sum(process.cpu_times()[:2]) - used, process.io_counters()
+        after = ask(wire)
+        waits = crew.honest.recv()
+        crew.prepare()
+        time.sleep(_AFTER_SECONDS)
+        left = most.memory_now()
+    took = after.at - before.at
     answered = sorted(wait for wait in waits if wait >= 0.0) or [float("inf")]
+    received, sent = ((getattr(after, way) - getattr(before, way)) / took / 2**10 for way in WAYS)
+    each = max(1, connected)
     return Cost(
         attack=name,
         peers=peers,
-        memory_mib=round((most - memory) / 2**20, 1),
-        left_mib=round((left - memory) / 2**20, 1),
-        handles=most_handles - handles,
+        connected=connected,
+        seconds=seconds,
+        memory_mib=round(most.memory / 2**20, 1),
+        left_mib=round(left / 2**20, 1),
+        handles=most.handles,
         processor=round(spent / took, 2),
-        disk_mib=round((after.write_bytes - before.write_bytes) / 2**20, 1),
+        received_kib=round(received, 1),
+        sent_kib=round(sent, 1),
+        received_kib_each=round(received / each, 1),
+        sent_kib_each=round(sent / each, 1),
+        grown_kib=round((after.disk - before.disk) / 2**10, 1),
+        disk_mib=round((wrote.write_bytes - written.write_bytes) / 2**20, 1),
+        rounds_per_minute=round(60.0 * (after.round - before.round) / took, 1),
         echo_median_ms=round(1e3 * answered[len(answered) // 2], 1),
         echo_longest_ms=round(1e3 * answered[-1], 1),
         echoes_lost=sum(wait < 0.0 for wait in waits),
     )
 
 
-def measure_rounds(peers: int, seconds: float) -> Rounds:
+WAYS = ("received", "sent")
+
+
+def ask(wire: Any) -> Figures:
+    """What the node says of itself now."""
+    wire.send("figures")
+    return wire.recv()
+
+
+class Most:
+    """The most memory and handles that a process took, beyond what it had at the beginning."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self._process = process
+        self._memory, self._handles = process.memory_info().rss, process.num_fds()
+        self.memory = self.handles = 0
+
+    def look(self) -> None:
+        """See what it takes now."""
+        self.memory = max(self.memory, self.memory_now())
+        self.handles = max(self.handles, self._process.num_fds() - self._handles)
+
+    def memory_now(self) -> int:
+        """In bytes."""
+        return self._process.memory_info().rss - self._memory
+
+
+def measure_rounds(crew: Crew, peers: int, seconds: float) -> Rounds:
     """Let two nodes train in peace and then with all attacks at once on the founder."""
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder) / "swarm") as swarm:
         swarm.create()
         nodes = swarm.start("founder", "other")
@@ -443,29 +270,16 @@ def measure_rounds(peers: int, seconds: float) -> Rounds:
         status = nodes[0].told()
         assert status.line is not None
         assert status.node.metrics is not None
-        os.environ[_TOPIC_VARIABLE] = f"distro/{swarm.manifest.swarm.hex()}"
-        os.environ[_PAGE_VARIABLE] = status.node.metrics.rpartition(":")[2].partition("/")[0]
-        counts = [peers // 2, peers - peers // 2] if peers > 1 else [1]
-        together = context.Barrier(len(counts) + 1)
-        address = status.line.addresses[0]
+        page = int(status.node.metrics.rpartition(":")[2].partition("/")[0])
+        target = Target(status.line.addresses[0], page, swarm.manifest.swarm)
         # One hostile peer does one thing after the other would be too kind: it gossips the worst.
-        names = list(ATTACKS) if peers > 1 else ["prunes"]
-        helpers = [
-            context.Process(
-                target=attack_many,
-                args=(names, address, count, seconds, together),
-                daemon=True,
-            )
-            for count in counts
-        ]
-        for helper in helpers:
-            helper.start()
-        together.wait()
+        names = [name for name in ATTACKS if name != NOTHING] if peers > 1 else ["prunes"]
+        crew.attackers.send((names, target, peers, seconds, _PATIENCE_SECONDS))
+        connected = crew.attackers.recv()
+        crew.attackers.send("go")
         attacked = rounds_in(nodes, seconds)
-        for helper in helpers:
-            helper.kill()
-            helper.join()
-    return Rounds(peers, calm, attacked)
+        crew.attackers.recv()
+    return Rounds(peers, connected, seconds, calm, attacked)
 
 
 def rounds_in(nodes: list[Node], seconds: float) -> float:
@@ -476,43 +290,81 @@ def rounds_in(nodes: list[Node], seconds: float) -> float:
     return round(60.0 * (after - before) / took, 1)
 
 
+def is_there(row: dict[str, Any] | None, kind: type[Cost | Rounds], seconds: float) -> bool:
+    """Whether a row of the file has all that is measured today, over a window as long."""
+    names = {field.name for field in fields(kind)}
+    return row is not None and set(row) == names and row["seconds"] == seconds
+
+
+COLUMNS = {
+    "attack": "attack",
+    "peers": "peers",
+    "connected": "there",
+    "memory_mib": "MiB",
+    "left_mib": "left",
+    "handles": "handles",
+    "processor": "core",
+    "received_kib_each": "KiB/s in",
+    "sent_kib_each": "out",
+    "grown_kib": "grown KiB",
+    "disk_mib": "disk MiB",
+    "rounds_per_minute": "rounds",
+    "echo_median_ms": "echo ms",
+    "echo_longest_ms": "longest",
+    "echoes_lost": "lost",
+}
+
+
+def line(values: dict[str, Any]) -> str:
+    """A row as it is printed."""
+    return "".join(
+        f"{values[name]:<15}" if name == "attack" else f"{values[name]:>{len(title) + 3}}"
+        for name, title in COLUMNS.items()
+    )
+
+
 def main() -> None:
     """Measure what the command line names."""
     parser = argparse.ArgumentParser(description="What strangers can cost a node.")
-    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=", ".join((*ATTACKS, ROUNDS)))
-    parser.add_argument("--seconds", type=float, default=8.0)
+    rows = ", ".join((*ATTACKS, ROUNDS))
+    parser.add_argument("--only", nargs="*", metavar="ROW", help=f"of these alone: {rows}")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of the window of each row")
     parser.add_argument("--peers", type=int, nargs="*", default=[1, CROWD])
-    parser.add_argument("--round-seconds", type=float, default=40.0)
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--round-seconds", type=float, default=20.0, help="of the row `rounds`")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="what is there is gone on with")
+    parser.add_argument("--again", action="store_true", help="measure rows anew that are there")
     options = parser.parse_args()
-    unknown = [name for name in options.attacks if name not in {*ATTACKS, ROUNDS}]
+    names = options.only or [*ATTACKS, ROUNDS]
+    unknown = [name for name in names if name not in {*ATTACKS, ROUNDS}]
     if unknown:
-        parser.error(f"no such attack: {', '.join(unknown)}")
+        parser.error(f"no such row: {', '.join(unknown)}; there are {rows}")
     result: dict[str, Any] = {"costs": {}, "rounds": {}}
     if options.json and options.json.exists():
-        # What is measured anew takes the place of what is there.
         result = json.loads(options.json.read_text())
-    costs = result["costs"]
-    print(f"{'attack':<14}{'peers':>6}{'MiB':>8}{'left':>7}{'handles':>9}{'core':>6}", end="")
-    print(f"{'disk':>6}{'echo ms':>9}{'longest':>9}{'lost':>6}")
-    for name in options.attacks or (*ATTACKS, ROUNDS):
-        for peers in options.peers:
-            if name == ROUNDS:
-                found = measure_rounds(peers, options.round_seconds)
-                result["rounds"][str(peers)] = asdict(found)
-                print(found, flush=True)
+    result |= {"cores": os.cpu_count(), "load": os.getloadavg()}
+    print(line(COLUMNS))
+    begun = time.monotonic()
+    crew = Crew()
+    for name in names:
+        for peers in options.peers if name != NOTHING else [1]:
+            kind = Rounds if name == ROUNDS else Cost
+            seconds = options.round_seconds if name == ROUNDS else options.seconds
+            part = result["rounds"] if name == ROUNDS else result["costs"].setdefault(name, {})
+            if not options.again and is_there(part.get(str(peers)), kind, seconds):
                 continue
-            cost = measure(name, peers, options.seconds)
-            costs.setdefault(name, {})[str(peers)] = asdict(cost)
-            print(
-                f"{cost.attack:<14}{cost.peers:>6}{cost.memory_mib:>8}{cost.left_mib:>7}"
-                f"{cost.handles:>9}{cost.processor:>6}{cost.disk_mib:>6}"
-                f"{cost.echo_median_ms:>9}{cost.echo_longest_ms:>9}{cost.echoes_lost:>6}",
-                flush=True,
-            )
-        result |= {"cores": os.cpu_count(), "load": os.getloadavg(), "seconds": options.seconds}
-        if options.json:
-            options.json.write_text(json.dumps(result, indent=1) + "\n")
+            try:
+                if name == ROUNDS:
+                    found = measure_rounds(crew, peers, seconds)
+                else:
+                    found = measure(crew, name, peers, seconds)
+            except (EOFError, BrokenPipeError, ConnectionResetError, psutil.NoSuchProcess) as error:
+                sys.exit(f"{name}, {peers}: a process ended that was to stay: {error!r}")
+            part[str(peers)] = asdict(found)
+            print(found if isinstance(found, Rounds) else line(asdict(found)), flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(result, indent=1) + "\n")
+    crew.dismiss()
+    print(f"{time.monotonic() - begun:.0f} s in all")
 
 
 if __name__ == "__main__":

@@ -119,6 +119,8 @@ def _status(network: Network, registry: Registry, started: float) -> BootstrapSt
         peers=len(network.connected()),
         bootstrap=False,
         addresses=tuple(network.addresses),
+        max_upload=network.traffic.upload.limit,
+        max_download=network.traffic.download.limit,
     )
     peer = peer_text(network.peer)
     return BootstrapStatus(

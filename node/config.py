@@ -77,7 +77,11 @@ def load_defaults(
     """
     defaults: dict[str, dict[str, Any]] = {name: {} for name in commands}
     path = file if file is not None else default_config_file()
-    if file is not None or path.exists():
+    try:
+        there = file is not None or path.exists()
+    except OSError as error:
+        raise _bad(f"{path} cannot be read: {error.strerror}") from None
+    if there:
         _read_file(path, commands, defaults)
     _read_environment(commands, environment, defaults)
     return defaults

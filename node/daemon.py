@@ -11,8 +11,9 @@ import base64
 import binascii
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -27,8 +28,11 @@ from ..protocol.wire.messages import TICKET_KIND
 from ..protocol.wire.swarm_id import swarm_text
 from .content.prefetch import Prefetch, upcoming_samples
 from .content.snapshots import HELD, Snapshots
+from .control.limits import Limits
 from .control.shifts import Shifts
 from .control.supervisor import Supervisor
+from .dashboard.address import link_of, open_address
+from .dashboard.serving import serve_dashboard
 from .errors import ExitCode, UserError
 from .joining import Means, check_standing, fetch_data, fetch_ledger, find_manifest
 from .network.addresses import parse_dial
@@ -93,8 +97,14 @@ async def run_daemon(settings: DaemonSettings) -> bool:
         page = metrics.serve(settings.metrics_address) if settings.metrics_address else None
         if page is not None:
             stack.callback(page.close)
+        limits = Limits(settings.max_upload, settings.max_download)
+        address = open_address(settings.dashboard) if settings.dashboard is not None else None
+        if address is not None:
+            stack.callback(address.close)
         supervisor = Supervisor(
             socket=data.socket,
+            limits=limits,
+            link=lambda: link_of(address),
             shifts=Shifts(settings.active),
             telemetry=telemetry,
             node=NodeStatus(
@@ -103,13 +113,16 @@ async def run_daemon(settings: DaemonSettings) -> bool:
                 swarm=swarm_text(settings.swarm),
                 started=telemetry.started,
                 metrics=page.url if page is not None else None,
+                dashboard=address.url if address is not None else None,
                 until_round=settings.until_round,
             ),
             screen=settings.screen,
         )
-        async with supervisor.open():
+        files = data.swarm(settings.swarm)
+        served = serve_dashboard(address, supervisor, files, settings.swarm, identity.peer)
+        async with supervisor.open(), served:
             while await supervisor.next_stay():
-                async with _network(settings, identity) as network:
+                async with _network(settings, limits, identity) as network:
                     stay = Stay(settings, data, identity, network, telemetry)
                     with supervisor.serving(stay):
                         await stay.run(ticket)
@@ -120,7 +133,9 @@ async def run_daemon(settings: DaemonSettings) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def _network(settings: DaemonSettings, identity: Identity) -> AsyncIterator[Network]:
+async def _network(
+    settings: DaemonSettings, limits: Limits, identity: Identity
+) -> AsyncIterator[Network]:
     listen = settings.listen or NetworkSettings().listen
     try:
         for address in settings.bootstrap:
@@ -128,8 +143,8 @@ async def _network(settings: DaemonSettings, identity: Identity) -> AsyncIterato
         network_settings = NetworkSettings(
             listen=listen,
             announce=settings.announce,
-            max_upload=settings.max_upload,
-            max_download=settings.max_download,
+            max_upload=limits.upload,
+            max_download=limits.download,
             carry=MEMBER_CIRCUITS,
         )
         async with open_network(network_settings, identity) as network:
@@ -223,6 +238,11 @@ class Stay:
         else:
             self._work.runner.leave(_LEAVE_SECONDS)
 
+    def keep_to(self, limits: Limits) -> None:
+        """Take no more of the line than that from now on."""
+        traffic = self._network.traffic
+        traffic.upload.limit, traffic.download.limit = limits.upload, limits.download
+
     def status(self) -> StayStatus:
         """The parts of the status that hold for this stay."""
         network = self._network
@@ -235,6 +255,8 @@ class Stay:
                 peers=len(network.connected()),
                 bootstrap=self._introducer.bootstrap_connected(),
                 addresses=tuple(network.addresses),
+                max_upload=network.traffic.upload.limit,
+                max_download=network.traffic.download.limit,
             ),
             reach=_reach_status(self._reach, network),
         )
@@ -333,10 +355,12 @@ class Stay:
         """Train until the goodbye. Raises `UserError` for one that the swarm expelled."""
         runner, me = work.runner, self._identity.peer
 
-        def upcoming(rounds: int) -> list[int]:
-            return upcoming_samples(runner.ledger(), me, rounds)
+        def upcoming(rounds: int) -> Callable[[], list[int]]:
+            # Computed while the chain grows.
+            known = runner.ledger().truncated(len(runner.ledger()))
+            return partial(upcoming_samples, known, me, rounds)
 
-        self._network.spawn(work.prefetch.run, upcoming)
+        self._network.spawn(work.prefetch.run, upcoming, lambda: runner.ledger().head)
         settings = self._settings
         await runner.run(work.trainer, until_round=settings.until_round, stay=settings.stay)
         check_standing(runner.ledger(), me)
@@ -359,6 +383,7 @@ class Stay:
             final_round=None if member is None else _final_round(member),
             members=None if member is None else _members(member, self._network.connected()),
             awaited=() if member is None else _awaited(member),
+            apart=() if self._work is None else _texts(self._work.runner.apart()),
         )
 
     async def _update_metrics(self) -> None:
@@ -415,6 +440,10 @@ def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus
             )
         )
     return tuple(rows)
+
+
+def _texts(peers: Iterable[PeerId]) -> tuple[str, ...]:
+    return tuple(sorted(map(peer_text, peers)))
 
 
 def _awaited(member: Member) -> tuple[Awaited, ...]:

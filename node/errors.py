@@ -42,6 +42,8 @@ class ExitCode(IntEnum):
     NOT_THE_SWARMS = 53
     HUB = 54
     EVALUATION = 55
+    SERVICE = 56
+    UNFIT = 57
     INTERRUPTED = 130
 
 

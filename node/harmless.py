@@ -26,20 +26,34 @@ _UNSEEN = frozenset(
 )
 
 
-def harmless(text: object, most: int = MOST_CHARACTERS) -> str:
+def harmless(text: object) -> str:
     """One line without commands: what is not a visible character is spelled out, such as `\\x1b`.
 
     That goes for control characters, line breaks, marks of direction, characters of no width, and
-    accents beyond the fourth on a letter; what is longer than `most` is cut. The result is printable
-    (`str.isprintable`), means nothing to a terminal, and passing it through again changes nothing.
+    accents beyond the fourth on a letter; what is longer than `MOST_CHARACTERS` is cut. The
+    result is printable (`str.isprintable`), means nothing to a terminal, and passing it through again
+    changes nothing.
     """
     line = str(text)
-    cut = len(line) > most
-    line = line[:most]
+    cut = len(line) > MOST_CHARACTERS
+    line = line[:MOST_CHARACTERS]
     if not (line.isascii() and line.isprintable()):
         line = "".join(_visible(line))
-        cut |= len(line) > most
-    return line[: most - 1] + "…" if cut else line
+        cut |= len(line) > MOST_CHARACTERS
+    return line[: MOST_CHARACTERS - 1] + "…" if cut else line
+
+
+def harmless_piece(text: str) -> str:
+    """A piece of a text of many lines, which is shown as it comes (a model writes it): no commands.
+
+    Line breaks and tabs stay; what is not printable (`str.isprintable`) becomes U+FFFD. What a terminal
+    does not show stays, too: it is part of how some scripts are written, and nobody takes a text for a
+    name.
+    """
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for character in text
+    )
 
 
 def _visible(line: str) -> list[str]:

@@ -154,19 +154,20 @@ def _load_ledger(
         swarm_store.drop_ledger()
         ledger = swarm_store.load_ledger(checkpoint=known)
     _check_point(ledger, linked)
-    if linked is not None and (known is None or linked.round > known.round):
+    if linked is None:
+        return ledger
+    if known is None or linked.round > known.round:
         ledger.checkpoint = linked
-    elif (
-        linked is not None and known is not None and linked.round == known.round and linked != known
-    ):
+    elif linked.round == known.round and linked != known:
         raise _another_chain(linked)
     return ledger
 
 
 def _check_point(ledger: Ledger, point: Checkpoint | None) -> None:
     """Raise `UserError` (`FINAL`) if the ledger has another record in the place of this one."""
-    there = point is not None and point.round < len(ledger)
-    if point is not None and there and ledger.parent(point.round + 1) != point.record:
+    if point is None or point.round >= len(ledger):
+        return
+    if ledger.parent(point.round + 1) != point.record:
         raise _another_chain(point)
 
 

@@ -17,7 +17,7 @@ from ..crypto.envelope import Envelope, EnvelopeError, open_envelope, sign
 from ..crypto.hashing import ContentId
 from ..crypto.identity import Identity, PeerId, short_peer
 from ..protocol.chain.ledger import Ledger
-from ..protocol.chain.sync import Answer, Question
+from ..protocol.chain.sync import Answer
 from ..protocol.member.effects import (
     Apply,
     AskSync,
@@ -40,7 +40,6 @@ from ..protocol.member.inputs import (
     Goodbye,
     Heard,
     Input,
-    Learned,
     Loaded,
     Rebased,
     Recalled,
@@ -48,7 +47,8 @@ from ..protocol.member.inputs import (
     Trained,
 )
 from ..protocol.member.member import Member
-from ..protocol.member.vote_recovery import RECALL_SECONDS
+from ..protocol.member.taking_in import TakingIn
+from ..protocol.member.vote_recovery import Recalling
 from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
@@ -59,7 +59,7 @@ from .network.exchange.relays import Relays
 from .network.network import Network
 from .storage.blob_store import BlobStore
 from .storage.swarm_store import SwarmStore
-from .sync import Synchronizer, ask_peer
+from .sync import Synchronizer
 from .telemetry.telemetry import Telemetry
 from .trainer.trainer_supervisor import TrainerSupervisor
 from .updates import Updates
@@ -171,6 +171,10 @@ class Runner:
         """The chain that is followed by now."""
         return self.member.ledger
 
+    def apart(self) -> frozenset[PeerId]:
+        """Connected peers whose chain parts from ours before what is final, so that neither follows."""
+        return self._sync.apart()
+
     @property
     def leaving(self) -> bool:
         """Whether the node is on its way out."""
@@ -228,7 +232,7 @@ class Runner:
     def _validate(self, sender: PeerId, data: bytes) -> str | None:
         """Judge a gossip message before it is forwarded to anybody."""
         try:
-            envelope = open_envelope(data, swarm=self._manifest.swarm)
+            envelope = self._open(data)
             if envelope.sender != sender:
                 return "bad_signature"
             self.member.screen(envelope, trio.current_time())
@@ -240,8 +244,7 @@ class Runner:
         async for sender, data in received:
             try:
                 # The validator checked the signature a moment ago: these are the same bytes.
-                envelope = open_envelope(data, swarm=self._manifest.swarm)
-                self._dispatch(Heard(envelope))
+                self._dispatch(Heard(self._open(data)))
             except (EnvelopeError, ProtocolError) as error:
                 self._reject(sender, error.reason, str(error))
 
@@ -381,60 +384,47 @@ class Runner:
             self._syncing = False
 
     async def _take_in(self, peer: PeerId, answer: Answer) -> bool:
-        """Tell the state machine what somebody knows. Returns whether all of it held.
-
-        What was forwarded was checked by whoever forwards it: the first signature that does not hold
-        ends it, and is the answerer's fault."""
-        try:
-            for decided in answer.entries():
-                self._dispatch(Learned(decided))
-                await trio.lowlevel.checkpoint()
-        except ProtocolError as error:
-            self._network.traffic.reject(error.reason)
-            return False
-        for raw in answer.envelopes:
-            await trio.lowlevel.checkpoint()
+        """Tell the state machine what somebody knows. Returns whether all of it was listened to."""
+        taking = TakingIn(peer, answer.entries(), answer.envelopes, self._open)
+        while (what := taking.next_input()) is not None:
             try:
-                envelope = open_envelope(raw, swarm=self._manifest.swarm)
-            except EnvelopeError as error:
-                self._network.traffic.reject(error.reason)
-                self._network.penalise(peer, error.reason)
-                return False
-            try:
-                self._dispatch(Heard(envelope))
+                self._dispatch(what)
             except ProtocolError as error:
                 self._network.traffic.reject(error.reason)
-        return True
+                taking.refused()
+            await trio.lowlevel.checkpoint()
+        if taking.blame is not None:
+            self._network.traffic.reject(taking.blame.reason)
+            self._network.penalise(peer, taking.blame.reason)
+        return taking.all_held
+
+    def _open(self, raw: bytes) -> Envelope:
+        return open_envelope(raw, swarm=self._manifest.swarm)
 
     async def _recall(self, round: int) -> None:
-        """Ask all other members what they know of `round`, as soon as they are connected.
+        """Ask all other members what they know of `round`.
 
         The member itself decides how long it waits for that.
         """
         others = set(self.member.members) - {self.member.me}
-        answered: set[PeerId] = set()
+        recalling = Recalling(round, others, trio.current_time())
 
-        async def ask(peer: PeerId) -> None:
-            answer = await ask_peer(self._network, self._manifest, Question(peer, round))
-            if answer is not None and await self._take_in(peer, answer):
-                answered.add(peer)
-            if answered == others:
-                self._dispatch(Recalled(round))
+        async def take_in() -> None:
+            for peer, answer in recalling.drain():
+                recalling.heard(peer, all_held=await self._take_in(peer, answer))
 
-        asked: set[PeerId] = set()
-        with trio.move_on_after(RECALL_SECONDS):
-            async with trio.open_nursery() as nursery:
-                while asked < others:
-                    for peer in (others - asked) & self._network.connected():
-                        asked.add(peer)
-                        nursery.start_soon(ask, peer)
-                    await trio.sleep(TICK_SECONDS)
+        await self._sync.recall(recalling, take_in)
+        if recalling.complete:
+            self._dispatch(Recalled(round))
 
     async def _settle(self) -> None:
         """Compare our chain with that of the others, and follow theirs if it is to be preferred."""
         try:
             abandoned = self.member.is_abandoned(trio.current_time())
             better = await self._sync.better_chain(self.member.ledger, abandoned=abandoned)
+            for peer in self._sync.newly_apart():
+                final = str(max(0, self.member.ledger.floor - 1))
+                self.telemetry.event("apart", self.member.round, peer, final)
             if better is not None:
                 self._swarm_store.keep_instead(better)
                 self._dispatch(Rebased(better))

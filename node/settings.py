@@ -17,6 +17,7 @@ from .errors import ExitCode, UserError
 from .hours import Hours
 
 DEFAULT_METRICS_ADDRESS = ("127.0.0.1", 9464)
+DEFAULT_DASHBOARD_ADDRESS = ("127.0.0.1", 9465)
 
 MIN_RATE = 64_000.0
 """Bytes a second: shared by the four blobs that may be under way at once, twice what peers put up with
@@ -42,6 +43,20 @@ class RelayLimits:
     def max_bytes_per_swarm(self) -> int:
         """Of one swarm's updates."""
         return self.max_bytes // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardSettings:
+    """Where the page of a node is served."""
+
+    address: tuple[str, int] = DEFAULT_DASHBOARD_ADDRESS
+    """Host and port; port 0 is any free one."""
+    certificate: Path | None = None
+    """Of TLS, in PEM format, with those that lead to an authority."""
+    key: Path | None = None
+    """The certificate's, without a passphrase."""
+    plain: bool = False
+    """Allow an address that others reach without TLS."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +93,8 @@ class DaemonSettings:
     """Look for members in the local network, and be found there."""
     device: str = "auto"
     metrics_address: tuple[str, int] | None = DEFAULT_METRICS_ADDRESS
+    dashboard: DashboardSettings | None = DashboardSettings()
+    """Where its page is served; None: nowhere."""
     threads: int | None = None
     """CPU threads of the trainer; None: the library's own choice."""
     micro_batch: int | None = None
@@ -179,6 +196,15 @@ def parse_mirror(text: str) -> str:
 
 def parse_metrics_address(text: str) -> tuple[str, int] | None:
     """Read `host:port`, `[ipv6]:port` or `off`. Raises `UserError` (`BAD_ADDRESS`)."""
+    return _parse_address(text, "metrics", DEFAULT_METRICS_ADDRESS[1])
+
+
+def parse_dashboard_address(text: str) -> tuple[str, int] | None:
+    """Likewise, for the page."""
+    return _parse_address(text, "the page", DEFAULT_DASHBOARD_ADDRESS[1])
+
+
+def _parse_address(text: str, what: str, usual: int) -> tuple[str, int] | None:
     if text == "off":
         return None
     host, colon, port = text.rpartition(":")
@@ -193,8 +219,8 @@ def parse_metrics_address(text: str) -> tuple[str, int] | None:
     if not (colon and valid and port.isascii() and port.isdigit() and int(port) <= 65535):
         raise UserError(
             ExitCode.BAD_ADDRESS,
-            f"{text!r} is not an address to serve metrics at",
-            "use host:port, such as 127.0.0.1:9464 or [::1]:9464, or off",
+            f"{text!r} is not an address to serve {what} at",
+            f"use host:port, such as 127.0.0.1:{usual} or [::1]:{usual}, or off",
         )
     return host, int(port)
 

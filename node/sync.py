@@ -2,8 +2,8 @@
 
 One request serves a member that lost a message, one that fell behind and a newcomer that has nothing: it
 names a round, and the answer is what the other knows from there on. Whom to ask, how far to go on whose
-word and when to stop, the machines in `protocol/chain` say (`catching_up`, `comparing`); here their
-questions are sent, and at most so long is waited as they say.
+word and when to stop, the machines in `protocol/` say (`asking`, `catching_up`, `comparing`,
+`vote_recovery`); here their questions are sent, and at most so long is waited as they say.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Protocol
 import trio
 
 from ..crypto.identity import PeerId, short_peer
+from ..protocol.chain.apart import Apart
 from ..protocol.chain.asking import Asking
 from ..protocol.chain.catching_up import CatchingUp
 from ..protocol.chain.comparing import Blame, Comparison, Rests
@@ -32,6 +33,7 @@ from ..protocol.chain.sync import (
     read_answer,
 )
 from ..protocol.member.member import Member
+from ..protocol.member.vote_recovery import Recalling
 from ..protocol.wire.encoding import encode
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
@@ -142,12 +144,7 @@ async def catch_up(
         if rounds:
             report(len(ledger), catching_up.height)
 
-    def peers() -> list[PeerId]:
-        connected = list(network.connected())
-        random.shuffle(connected)
-        return connected
-
-    await _carry_out(network, manifest, _Following(catching_up, peers), kept)
+    await _carry_out(network, manifest, _Following(catching_up, network), kept)
     for _ in range(catching_up.stale):
         network.traffic.reject("stale")
     return catching_up.found
@@ -164,11 +161,18 @@ class Synchronizer:
         self._manifest = manifest
         self._member = member
         self._rests = Rests()
+        self._apart = Apart()
+        self._news: list[PeerId] = []
         serve_sync(network, manifest, member, written)
 
     async def ask(self, round: int) -> tuple[PeerId, Answer] | None:
         """What some member knows from `round` on, and who it is."""
         return await ask_any(self._network, self._manifest, round, self._others)
+
+    async def recall(self, recalling: Recalling, after: Callable[[], Awaitable[None]]) -> None:
+        """Ask the other members what they know of a round; `after` is called with each answer."""
+        following = _Following(recalling, self._network)
+        await _carry_out(self._network, self._manifest, following, after)
 
     async def better_chain(self, ours: Ledger, *, abandoned: bool) -> Ledger | None:
         """A chain of some other peer's that is to be followed instead of ours, checked, or None.
@@ -186,14 +190,24 @@ class Synchronizer:
             abandoned=abandoned,
         )
         await _carry_out(self._network, self._manifest, comparison, trio.lowlevel.checkpoint)
+        self._news += self._apart.seen(comparison.named)
         return comparison.better_than(ours)
+
+    def apart(self) -> frozenset[PeerId]:
+        """Connected peers, members once or still, whose chain parts from ours before what is final."""
+        return self._apart.peers & self._network.connected()
+
+    def newly_apart(self) -> list[PeerId]:
+        """One peer of each such chain that was not told of yet."""
+        news, self._news = self._news, []
+        return news
 
     def _others(self) -> set[PeerId]:
         return set(self._member.members) - {self._member.me}
 
 
 class _Machine(Protocol):
-    """What says whom to ask what (`protocol/chain`)."""
+    """What says whom to ask what."""
 
     @property
     def done(self) -> bool: ...
@@ -206,20 +220,22 @@ class _Machine(Protocol):
 
 
 class _Following:
-    """Catching up, with whoever is connected at the time."""
+    """What asks whoever is connected at the time."""
 
-    def __init__(self, catching_up: CatchingUp, peers: Callable[[], list[PeerId]]) -> None:
-        self._catching_up = catching_up
-        self._peers = peers
-        self.deadline = catching_up.deadline
-        self.answered = catching_up.answered
+    def __init__(self, machine: CatchingUp | Recalling, network: Network) -> None:
+        self._machine = machine
+        self._network = network
+        self.deadline = machine.deadline
+        self.answered = machine.answered
 
     @property
     def done(self) -> bool:
-        return self._catching_up.done
+        return self._machine.done
 
     def questions(self, now: float) -> list[Question]:
-        return self._catching_up.questions(self._peers(), now)
+        connected = list(self._network.connected())
+        random.shuffle(connected)
+        return self._machine.questions(connected, now)
 
 
 async def _carry_out(

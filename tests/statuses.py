@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from distro_node.node.telemetry.scores import Score, Scores
 from distro_node.node.telemetry.status import (
+    NO_LINE,
     Awaited,
     Connection,
     EventStatus,
@@ -42,6 +43,7 @@ SWARM = SwarmStatus(
     final_round=14,
     members=MEMBERS,
     awaited=(),
+    apart=(),
 )
 SCORES = Scores(
     swarm="swarm-abc",
@@ -72,6 +74,7 @@ TRAINING = Status(
         swarm="swarm-abc",
         started=1_000_000.0,
         metrics="http://127.0.0.1:9464/metrics",
+        dashboard="http://127.0.0.1:9465/",
         until_round=None,
     ),
     state="training",
@@ -92,7 +95,9 @@ TRAINING = Status(
             update_bytes=3060.0,
             bits_per_coefficient=10.56,
         ),
-        trainer=TrainerStatus(device="cpu", restarts=0, idle=None),
+        trainer=TrainerStatus(
+            device="cpu", restarts=0, idle=None, process_bytes=500_000_000, device_bytes=None
+        ),
     ),
     swarm=SWARM,
     seconds_left=7467.5,
@@ -103,19 +108,23 @@ TRAINING = Status(
         peers=2,
         bootstrap=True,
         addresses=(f"/ip4/192.0.2.1/tcp/4001/p2p/{ME}/p2p-circuit/p2p/{ME}",),
+        max_upload=625_000.0,
+        max_download=None,
     ),
     reach=None,
     events=EVENTS,
 )
 AWAITING = replace(
     TRAINING,
-    swarm=replace(SWARM, awaited=(Awaited(peer=C, silent_seconds=12.2, lease_seconds=20.0),)),
+    swarm=replace(
+        SWARM, awaited=(Awaited(peer=C, silent_seconds=12.2, lease_seconds=20.0),), apart=(B,)
+    ),
     reach=UNREACHABLE,
     progress=Progress(what="replaying rounds", done=3, total=None),
     shift=ShiftStatus(at_work=True, by_command=True, active="22:00-07:00", until="07:00"),
 )
 EARLY = Status(
-    node=replace(TRAINING.node, metrics=None),
+    node=replace(TRAINING.node, metrics=None, dashboard=None),
     state="syncing",
     progress=Progress(what="fetching the model", done=3, total=8),
     shift=TRAINING.shift,
@@ -134,12 +143,14 @@ EARLY = Status(
             update_bytes=None,
             bits_per_coefficient=None,
         ),
-        trainer=TrainerStatus(device=None, restarts=0, idle=None),
+        trainer=TrainerStatus(
+            device=None, restarts=0, idle=None, process_bytes=None, device_bytes=None
+        ),
     ),
     swarm=None,
     seconds_left=None,
     scores=None,
-    line=LineStatus(sent_bytes=0, received_bytes=0, peers=0, bootstrap=False, addresses=()),
+    line=NO_LINE,
     reach=None,
     events=(),
 )

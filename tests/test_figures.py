@@ -68,6 +68,18 @@ def test_a_table_is_found_row_by_row(documents: Any) -> None:
         documents.table("a", "| a |", 2, rows[1:]).written_into(text)
 
 
+def test_a_whole_table_takes_the_rows_that_there_are(documents: Any) -> None:
+    text = "Before.\n\n| n | a |\n|---|---|\n| 4 | 1.0 |\n| 8 | – |\n\nAfter.\n"
+    table = documents.WholeTable("a", "| n | a |", ("| 4 | 1.5 |", "| 8 | 2.0 |", "| 9 | 3.0 |"))
+    written = table.written_into(text)
+    assert written == text.replace("1.0", "1.5").replace("–", "2.0").replace(
+        "2.0 |\n", "2.0 |\n| 9 | 3.0 |\n"
+    )
+    assert table.written_into(written) == written
+    with pytest.raises(LookupError):
+        table.written_into("| n | b |\n")
+
+
 def test_the_newest_results_file_counts(
     documents: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

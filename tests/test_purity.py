@@ -33,7 +33,10 @@ EXCEPTIONS = {
 # A folder, or a module at the top of node/ by name, and what it may import: these and whatever stands
 # under them here. docs/layout.md has the same table for people. Every arrow points up the list, so
 # there is no circle.
-_SHARED = ("node/errors", "node/harmless", "node/hours", "node/settings", "node/config")
+_SHARED = (
+    *("node/errors", "node/harmless", "node/hours", "node/settings", "node/config"),
+    "node/field_docs",
+)
 ARROWS: dict[str, tuple[str, ...]] = {
     "crypto": (),
     "protocol/wire": ("crypto",),
@@ -44,6 +47,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "protocol": (),
     "node/errors": (),
     "node/harmless": (),
+    "node/field_docs": (),
     "node/hours": ("node/errors",),
     "node/settings": ("node/errors", "node/hours", "protocol/wire"),
     "node/config": ("node/errors",),
@@ -67,6 +71,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "node/telemetry": (*_SHARED, "crypto", "protocol/wire", "node/network"),
     "node/control": (*_SHARED, "node/storage", "node/telemetry"),
+    "node/dashboard": (
+        *(*_SHARED, "crypto", "protocol/wire", "protocol/chain"),
+        *("node/storage", "node/telemetry", "node/control"),
+    ),
     "node/trainer": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/member"),
         *("node/storage", "node/content", "node/telemetry"),
@@ -79,8 +87,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
         *("protocol/chain", "protocol/member", "node/storage", "node/network"),
         *("node/network/discovery", "node/network/nat", "node/network/exchange"),
-        *("node/content", "node/telemetry", "node/control", "node/trainer"),
+        *("node/content", "node/telemetry", "node/control", "node/dashboard", "node/trainer"),
     ),
+    "node/doctor": (
+        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "node/storage", "node/network"),
+        *("node/network/discovery", "node/network/nat", "node/network/exchange"),
+    ),
+    "node/service": (*_SHARED, "node/storage"),
     "node/results": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/chain"),
         *("node/storage", "node/content", "node/telemetry", "node/control", "node/trainer"),
@@ -92,7 +105,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/cli": (
         *(*_SHARED, "crypto", "protocol/wire", "node/storage", "node/network"),
         *("node/telemetry", "node/control", "node/create", "node", "node/results"),
-        "node/demo",
+        *("node/service", "node/doctor", "node/demo"),
     ),
     # `python -m distro_node.node` is the command.
     "node/__main__": ("node/cli",),

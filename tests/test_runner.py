@@ -28,7 +28,9 @@ from distro_node.protocol.chain.sync import (
     MAX_ENTRIES,
     SYNC_PROTOCOL,
     SyncRequest,
+    answer_to,
     compose_response,
+    decode_request,
     decode_response,
 )
 from distro_node.protocol.codec.update import encode_update, update_layout
@@ -60,6 +62,7 @@ class World:
         self.traffic = Traffic()
         self.offences: list[tuple[PeerId, str]] = []
         self.requests: list[PeerId] = []
+        self.asked: list[SyncRequest] = []
         self.answer: Callable[[], bytes] = lambda: encode(compose_response(0, [], []))
         self.others: dict[ContentId, bytes] = {}
         self.applies: list[Apply] = []
@@ -150,9 +153,11 @@ class World:
     async def publish(self, topic: str, data: bytes) -> None:
         self.published.append(data)
 
-    async def request(self, peer: PeerId, *_: object, **__: object) -> bytes:
+    async def request(self, peer: PeerId, protocol: str, data: bytes, **_: object) -> bytes:
         await trio.sleep(0.01)
         self.requests.append(peer)
+        if protocol == SYNC_PROTOCOL:
+            self.asked.append(decode_request(data))
         return self.answer()
 
     async def fetch(self, cid: ContentId, **_: object) -> bytes:
@@ -318,6 +323,35 @@ async def test_many_signs_of_a_fork_make_one_comparison(world: World) -> None:
             world.tell(decided)
         await until(lambda: not world.runner._settling)
         assert 0 < len(world.requests) <= 3
+
+
+async def test_a_chain_that_parts_before_what_is_final_is_told_of_once(world: World) -> None:
+    """As it was: nothing said that the others were elsewhere for good."""
+    other = world.chain.fork()
+    for _ in range(5):
+        world.chain.grow()
+        other.grow(updates=[])
+
+    def answer() -> bytes:
+        _, ids, _, _ = answer_to(world.asked[-1], other.ledger, lambda round_: [])
+        return encode(compose_response(len(other.ledger), [], [], ids))
+
+    world.answer = answer
+    async with running(world):
+        head = world.chain.ledger.head
+        assert world.runner.apart() == frozenset()
+        for _ in range(3):
+            world.tell(other.ledger[4])
+            # A comparison each ten seconds at most.
+            await trio.sleep(11)
+            await until(lambda: not world.runner._settling)
+        assert world.runner.apart() == {world.liar}
+        said = [event for event in world.telemetry.events if event.kind == "apart"]
+        assert len(said) == 1
+        assert "on another chain" in said[0].text
+        assert f"round {world.chain.ledger.final_round}:" in said[0].text
+        assert world.runner.ledger().head == head
+        assert not world.offences
 
 
 async def test_a_liar_cannot_feed_us_a_chain_for_ever(world: World) -> None:

@@ -78,9 +78,9 @@ def run_exchange(
     congestion: str = CONGESTION,
     midway: Callable[[Sequence[Relay]], None] | None = None,
 ) -> dict[str, Any]:
-    """Run one exchange and return its figures; `midway` is called when half of the bytes are through.
+    """Run one exchange, print its row and return its figures.
 
-    `limit_seconds` is what home lines allow; it and the lines are stretched by `slower`.
+    `midway` is called when half of the bytes are through. `limit_seconds` is what home lines allow; it and the lines are stretched by `slower`.
     """
     load = os.getloadavg()[0]
     names = [f"member{number}" for number in range(members)]
@@ -138,6 +138,7 @@ def run_exchange(
             _write(process, "stop")
     lines = [late.since(early) for late, early in zip(after, before, strict=True)]
     figures = _figures(members, sizes, told, lines, spent, slower * limit_seconds)
+    _show(figures)
     more = {"relays": relays, "slower": slower, "congestion": congestion, "load_before": load}
     return figures | more
 
@@ -164,7 +165,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, relays: int | None) -> Non
         parser.add_argument("--relays", type=int, default=relays, metavar="N")
 
 
-def show(figures: dict[str, Any]) -> None:
+def _show(figures: dict[str, Any]) -> None:
     """Print an exchange's row under its head."""
     print(
         f"{'members':>8}{'limit s':>9}{'measured s':>12}{'ratio':>7}{'up MB':>8}{'down MB':>9}"

@@ -23,7 +23,7 @@ def measure(
     """Run the scenario."""
     members = members or MEMBERS
     limit = (members - 1) * 8 * update_bytes / UP
-    figures = exchange.run_exchange(
+    return exchange.run_exchange(
         members,
         relays=0,
         update_bytes=update_bytes,
@@ -31,5 +31,3 @@ def measure(
         limit_seconds=limit,
         congestion=congestion,
     )
-    exchange.show(figures)
-    return figures

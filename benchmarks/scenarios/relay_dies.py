@@ -32,7 +32,7 @@ def measure(
     def kill(serving: Sequence[Relay]) -> None:
         serving[0].kill()
 
-    figures = exchange.run_exchange(
+    return exchange.run_exchange(
         members,
         relays=relays,
         update_bytes=update_bytes,
@@ -41,5 +41,3 @@ def measure(
         limit_seconds=limit,
         midway=kill,
     )
-    exchange.show(figures)
-    return figures

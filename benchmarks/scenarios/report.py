@@ -24,7 +24,7 @@ def measure(
     """Run the scenario."""
     members = members or MEMBERS
     bits = 8 * update_bytes
-    figures = exchange.run_exchange(
+    return exchange.run_exchange(
         members,
         relays=relays,
         update_bytes=update_bytes,
@@ -32,5 +32,3 @@ def measure(
         congestion=congestion,
         limit_seconds=max((members - 1) * bits / DOWN, bits / UP),
     )
-    exchange.show(figures)
-    return figures

@@ -29,7 +29,9 @@ from .options import (
 def create(
     manifest: Annotated[
         Path | None,
-        typer.Argument(metavar="MANIFEST.toml", help="The file that describes the run."),
+        typer.Argument(
+            metavar="MANIFEST.toml", readable=False, help="The file that describes the run."
+        ),
     ] = None,
     data: Annotated[
         list[str] | None,

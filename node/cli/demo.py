@@ -26,7 +26,8 @@ def demo(
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIRECTORY", help="Where the results go.")
+        Path,
+        typer.Option("--out", metavar="DIRECTORY", readable=False, help="Where the results go."),
     ] = Path("demo-out"),
 ) -> None:
     """Run a whole swarm on this machine.

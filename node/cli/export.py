@@ -18,7 +18,8 @@ def export(
         str, typer.Argument(metavar="SWARM", help="The swarm-id, or a link to the swarm.")
     ],
     to: Annotated[
-        Path, typer.Option("--to", metavar="DIRECTORY", help="Where to write the model.")
+        Path,
+        typer.Option("--to", metavar="DIRECTORY", readable=False, help="Where to write the model."),
     ],
     round: RoundState = None,
     best: BestState = False,
@@ -76,7 +77,8 @@ def export(
 
 def verify(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIRECTORY", help="A model that was exported.")
+        Path,
+        typer.Argument(metavar="DIRECTORY", readable=False, help="A model that was exported."),
     ],
     swarm: Annotated[
         str, typer.Argument(metavar="SWARM", help="The swarm-id, or a link to the swarm.")

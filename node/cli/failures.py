@@ -22,21 +22,30 @@ DEBUG_VARIABLE = "DISTRO_NODE_DEBUG"
 
 def explain(error: BaseException) -> int:
     """Tell the user what went wrong, and return the exit code."""
-    leaves = list(_leaves(error))
-    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+    found = list(leaves(error))
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in found):
         return ExitCode.INTERRUPTED
     # Whatever else fails beside it, the disk comes first: what else there is may be its doing.
-    for fault in map(explain_disk, leaves):
+    for fault in map(explain_disk, found):
         if fault is not None:
             return _tell(fault)
-    mistakes = [leaf for leaf in leaves if isinstance(leaf, UserError)]
+    mistakes = [leaf for leaf in found if isinstance(leaf, UserError)]
     # A bug beside a user's mistake would be lost if the mistake alone were told.
-    if mistakes and len(mistakes) == len(leaves):
+    if mistakes and len(mistakes) == len(found):
         return _tell(mistakes[0])
     if os.environ.get(DEBUG_VARIABLE) == "1":
         traceback.print_exception(error)
         return ExitCode.BUG
-    return _tell_bug(error, leaves[0])
+    return _tell_bug(error, found[0])
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """What an exception comes down to: itself, or what is in a group, and in the groups therein."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
 
 
 def _tell(error: UserError) -> int:
@@ -57,14 +66,6 @@ def _tell_bug(error: BaseException, leaf: BaseException) -> int:
         where = f"set {DEBUG_VARIABLE}=1 to see the details"
     _write(f"this is a bug in distro-node: {_one_line(summary)}; {where}\n")
     return ExitCode.BUG
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 def _one_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +11,8 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..hours import parse_hours
 from ..settings import (
     DaemonSettings,
+    DashboardSettings,
+    parse_dashboard_address,
     parse_device,
     parse_metrics_address,
     parse_mirror,
@@ -135,6 +138,34 @@ def join(
             help="Where Prometheus finds this node's metrics; off for none.",
         ),
     ] = "127.0.0.1:9464",
+    dashboard: Annotated[
+        str,
+        typer.Option(
+            "--dashboard",
+            metavar="HOST:PORT",
+            help="Where this node's page is served, for your browser; off for nowhere.",
+        ),
+    ] = "127.0.0.1:9465",
+    dashboard_cert: Annotated[
+        Path | None,
+        typer.Option(
+            "--dashboard-cert",
+            metavar="FILE",
+            help="A certificate (PEM), to serve the page over TLS: needed at an address that others "
+            "reach.",
+        ),
+    ] = None,
+    dashboard_key: Annotated[
+        Path | None,
+        typer.Option("--dashboard-key", metavar="FILE", help="The certificate's key (PEM)."),
+    ] = None,
+    dashboard_plain: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard-plain/--no-dashboard-plain",
+            help="Serve the page without TLS at an address that others reach, all the same.",
+        ),
+    ] = False,
     until_round: Annotated[
         int | None,
         typer.Option(
@@ -192,6 +223,14 @@ def join(
         mdns=mdns,
         device=parse_device(device),
         metrics_address=parse_metrics_address(metrics_addr),
+        dashboard=None
+        if (page := parse_dashboard_address(dashboard)) is None
+        else DashboardSettings(
+            address=page,
+            certificate=dashboard_cert,
+            key=dashboard_key,
+            plain=dashboard_plain,
+        ),
         threads=threads,
         micro_batch=micro_batch,
         sandbox=sandbox,

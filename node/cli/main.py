@@ -20,12 +20,15 @@ from ..harmless import harmless
 from ..telemetry.logs import LogLevel, configure_logging
 from .bootstrap import bootstrap
 from .create import create
+from .dashboard import dashboard
 from .demo import demo
+from .doctor import doctor
 from .export import export, verify
 from .failures import explain
 from .identity import id_command
 from .invite import invite
 from .join import join
+from .service import service
 from .status import leave, pause, resume, status
 from .try_out import evaluate, generate
 
@@ -34,6 +37,7 @@ COMMANDS = {
     "create": create,
     "invite": invite,
     "status": status,
+    "dashboard": dashboard,
     "pause": pause,
     "resume": resume,
     "leave": leave,
@@ -43,6 +47,8 @@ COMMANDS = {
     "verify": verify,
     "bootstrap": bootstrap,
     "id": id_command,
+    "service": service,
+    "doctor": doctor,
     "demo": demo,
 }
 
@@ -85,7 +91,7 @@ def _harmless_usage() -> Iterator[None]:
 app = typer.Typer(
     name="distro-node",
     cls=_Commands,
-    add_completion=False,
+    add_completion=True,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -128,6 +134,7 @@ def _settings(
         typer.Option(
             "--config",
             metavar="FILE",
+            readable=False,
             envvar=f"{ENVIRONMENT_PREFIX}_CONFIG",
             help="The configuration file (TOML): a table for each command, and above the tables "
             "keys for all.",

@@ -35,6 +35,7 @@ DataDirectory = Annotated[
     typer.Option(
         "--data-dir",
         metavar="DIRECTORY",
+        readable=False,  # not checked here: whoever reads says which file, and ends with a code for it
         help="Where this node keeps its identity and its swarms. "
         "[default: the system's place for your programs' data]",
     ),
@@ -45,6 +46,7 @@ PassphraseFile = Annotated[
     typer.Option(
         "--passphrase-file",
         metavar="FILE",
+        readable=False,
         help="A file whose first line is the passphrase of this node's key. "
         f"The variable {PASSPHRASE_VARIABLE} may hold it instead.",
     ),

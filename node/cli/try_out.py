@@ -11,6 +11,7 @@ import typer
 
 from ...protocol.wire.structure import to_plain
 from ..errors import ExitCode, UserError
+from ..harmless import harmless_piece
 from ..settings import parse_device
 from .options import (
     BestState,
@@ -211,15 +212,9 @@ def evaluate(
 
 def _show(text: str) -> None:
     # What a model writes may hold commands for a terminal.
-    shown = text if not sys.stdout.isatty() else "".join(map(_harmless, text))
+    shown = text if not sys.stdout.isatty() else harmless_piece(text)
     sys.stdout.write(shown)
     sys.stdout.flush()
-
-
-def _harmless(character: str) -> str:
-    return (
-        character if character.isprintable() or character in "\n\t" else "\N{REPLACEMENT CHARACTER}"
-    )
 
 
 def _read_line() -> str | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import accumulate
 
+import numpy as np
+import numpy.typing as npt
 import trio
 
 from ...crypto.hashing import ContentId
@@ -50,6 +50,10 @@ _LEAST_BYTES = 16 * CHUNK_BYTES
 # What an evaluation reads of the held-out part (`TrainerSupervisor`).
 _HELDOUT_SAMPLES = 128
 
+_Samples = Sequence[int] | npt.NDArray[np.int64]
+
+Upcoming = Callable[[int], Callable[[], Sequence[int]]]
+"""What computes, in a thread, the samples of so many next rounds, most likely."""
 
 Scarce = Callable[[ContentId, BlobList], Awaitable[Sequence[ContentId]]]
 """Which chunks of a list too few peers have, the scarcest first (`Replication.scarce`)."""
@@ -79,7 +83,7 @@ class Prefetch:
         self._budget = budget
         self._scarce = scarce
         # ends[s] is the first sample behind shard s.
-        self._ends = list(accumulate(data.samples_in(shard) for shard in data.shards))
+        self._ends = np.cumsum([data.samples_in(shard) for shard in data.shards], dtype=np.int64)
         self._lists: dict[ContentId, BlobList] = {}
         # Chunks to keep for others, the first one last; which shard is looked at next, and when at the
         # earliest.
@@ -92,6 +96,9 @@ class Prefetch:
         self._pinned: dict[ContentId, None] = {}
         self._ahead: dict[ContentId, None] = {}
         self._heldout: dict[ContentId, None] = {}
+        # What the next rounds lie in, and as of when.
+        self._upcoming: list[ContentId] = []
+        self._as_of: object = None
 
     async def begin(self) -> None:
         """Fetch what any member needs: the tokenizer, and what it evaluates on. Raises `DiskFull`."""
@@ -101,11 +108,12 @@ class Prefetch:
         heldout = self._data.heldout
         samples = range(min(_HELDOUT_SAMPLES, self._data.samples_in(heldout)))
         listed = await self._list(heldout)
-        self._heldout = {c: None for each in samples for c in self._chunks(listed, each)}
+        pieces = self._pieces(samples, np.zeros(len(samples), np.int64))
+        self._heldout = {listed.chunks[chunk]: None for _, chunk in pieces}
         await self._fetch(self._heldout)
         await self._count_held()
 
-    async def ready(self, samples: Iterable[int]) -> None:
+    async def ready(self, samples: Sequence[int]) -> None:
         """Return when everything that these training samples lie in is on the disk.
 
         Raises `DiskFull`.
@@ -113,20 +121,27 @@ class Prefetch:
         self._pinned = await self._chunks_of(samples)
         await self._fetch(self._pinned)
 
-    async def run(self, upcoming: Callable[[int], Iterable[int]]) -> None:
-        """Fetch ahead, for ever; `upcoming(rounds)` are the samples of the next rounds, most likely."""
+    async def run(
+        self,
+        upcoming: Upcoming,
+        as_of: Callable[[], object] = lambda: "always",
+    ) -> None:
+        """Fetch ahead, for ever. While `as_of` stays the same, so do the `upcoming` samples."""
         while True:
             try:
-                await self._go_on(upcoming)
+                await self._go_on(upcoming, as_of())
             except DiskFull as error:
                 # What is missing for a round is reported there; the rest can wait for room.
                 _log.warning("training data is not fetched ahead: %s", error)
                 await trio.sleep(_FULL_SECONDS)
 
-    async def _go_on(self, upcoming: Callable[[int], Iterable[int]]) -> None:
+    async def _go_on(self, upcoming: Upcoming, as_of: object) -> None:
         # Chunk by chunk: with every round others may be more urgent.
-        ahead = await self._chunks_of(upcoming(_ROUNDS_AHEAD))
-        self._ahead = dict.fromkeys(list(ahead)[: self._room_ahead()])
+        if as_of != self._as_of:
+            samples = await trio.to_thread.run_sync(upcoming(_ROUNDS_AHEAD))
+            self._upcoming = list(await self._chunks_of(samples))
+            self._as_of = as_of
+        self._ahead = dict.fromkeys(self._upcoming[: self._room_ahead()])
         # What evaluation needs was here; a disk may lose it all the same.
         needed = (*self._ahead, *self._heldout)
         chunk = next((each for each in needed if not self._store.has(each)), None)
@@ -139,22 +154,35 @@ class Prefetch:
 
     # Which
 
-    async def _chunks_of(self, samples: Iterable[int]) -> dict[ContentId, None]:
+    async def _chunks_of(self, samples: Sequence[int]) -> dict[ContentId, None]:
         """The chunks that samples lie in, each once, in the order of the samples."""
+        # There may be two million, of 32 rounds of a swarm of one.
+        pieces = await trio.to_thread.run_sync(self._pieces_of, samples)
         chunks: dict[ContentId, None] = {}
-        for sample in samples:
-            number = bisect_right(self._ends, sample)
-            listed = await self._list(self._data.shards[number])
-            before = self._ends[number - 1] if number else 0
-            chunks |= dict.fromkeys(self._chunks(listed, sample - before))
+        for shard, chunk in pieces:
+            listed = await self._list(self._data.shards[shard])
+            chunks[listed.chunks[chunk]] = None
         return chunks
 
-    def _chunks(self, listed: BlobList, sample: int) -> tuple[ContentId, ...]:
-        """What a sample of a shard lies in: one token more than a sequence is long."""
+    def _pieces_of(self, samples: Sequence[int]) -> list[tuple[int, int]]:
+        """As `_pieces`, of samples of the training data."""
+        numbers = np.array(samples, np.int64)
+        shards = np.searchsorted(self._ends, numbers, side="right")
+        before = np.concatenate([[0], self._ends])[shards]
+        return self._pieces(numbers - before, shards)
+
+    def _pieces(self, samples: _Samples, shards: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+        """What samples of these shards lie in, each once, in their order: the shard's number, and the
+        chunk's in it. A sample lies in one token more than a sequence is long."""
         length, width = self._data.sequence_length, self._data.token_bytes
-        start = sample * length * width
-        last = start + (length + 1) * width - 1
-        return listed.chunks[start // CHUNK_BYTES : last // CHUNK_BYTES + 1]
+        starts = np.asarray(samples, np.int64) * (length * width)
+        first, last = starts // CHUNK_BYTES, (starts + (length + 1) * width - 1) // CHUNK_BYTES
+        most = int((last - first).max(initial=0)) + 1
+        chunks = first[:, np.newaxis] + np.arange(most)
+        pairs = np.stack([np.broadcast_to(shards[:, np.newaxis], chunks.shape), chunks], axis=-1)
+        wanted = pairs[chunks <= last[:, np.newaxis]]
+        _, place = np.unique(wanted, axis=0, return_index=True)
+        return [(int(shard), int(chunk)) for shard, chunk in wanted[np.sort(place)]]
 
     async def _list(self, shard: ShardSpec) -> BlobList:
         # The trainer reads the list from the disk, which may have lost it meanwhile.

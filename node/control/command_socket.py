@@ -70,7 +70,8 @@ async def serve_control(
 def ask(path: Path, command: str, timeout: float, **arguments: Any) -> dict[str, Any]:
     """Send one request to the daemon at `path` and return its answer; at most `timeout` seconds.
 
-    Raises `UserError` (`NOT_RUNNING`) if nothing listens there or no answer comes.
+    Raises `UserError`: `NOT_RUNNING` if nothing listens there or no answer comes, `DATA_DIR` where one
+    may not even look.
     """
     request = json.dumps({"command": command, **arguments}).encode() + b"\n"
     deadline = time.monotonic() + timeout
@@ -82,6 +83,12 @@ def ask(path: Path, command: str, timeout: float, **arguments: Any) -> dict[str,
             line = _read_line(client, deadline)
     except TimeoutError:
         raise _no_answer(f"the node in {path.parent} does not answer") from None
+    except PermissionError as error:
+        raise UserError(
+            ExitCode.DATA_DIR,
+            f"the data directory {path.parent} cannot be used: {error.strerror}",
+            "ask as the user who runs the node, or give another directory with --data-dir",
+        ) from None
     except (OSError, ValueError):
         # ValueError: the file at `path` holds something that cannot be a path.
         raise UserError(

@@ -11,12 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..telemetry.status import BootstrapStatus, LineStatus, Status
-from ..telemetry.words import STATES, duration_words, reach_words, shift_sentence, state_sentence
+from ..telemetry.words import (
+    STATES,
+    duration_words,
+    reach_words,
+    shift_sentence,
+    short,
+    state_sentence,
+)
 from .terminal import size_text
 
 UNKNOWN = "–"
 # The preset `gpt4all` has six.
 _TASKS_SHOWN = 8
+_APART_SHOWN = 4
 
 # The screens' colours. What a node is on its way through is yellow; `killed` and `left` are the demo's.
 OTHER_COLOUR = "yellow"
@@ -62,6 +70,10 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
     said = "each a step of the shared model" if final is None else f"final up to {final:,}"
     yield Row("round", _round(status), said)
     yield Row("members", _members(status), "who trains, you included")
+    if swarm is not None and swarm.apart:
+        names = ", ".join(map(short, swarm.apart[:_APART_SHOWN]))
+        more = f" +{len(swarm.apart) - _APART_SHOWN}" if len(swarm.apart) > _APART_SHOWN else ""
+        yield Row("apart", names + more, "on a chain that parts from ours before what is final")
     losses = training.losses
     yield Row("loss", _loss(losses.training), "on training text, mean of all")
     if losses.heldout_round is not None:
@@ -99,6 +111,8 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         yield Row("reach", words.meaning, words.remedy)
         ways = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
         yield Row("connections", ways, "to whomever it is")
+    if status.node.dashboard is not None:
+        yield Row("page", status.node.dashboard, "`distro-node dashboard` opens it")
     if status.node.metrics is not None:
         yield Row("metrics", status.node.metrics, "for Prometheus")
 

@@ -43,6 +43,12 @@ class Shifts:
         self._order = True
         self._tell()
 
+    def keep(self, hours: Hours | None) -> None:
+        """The owner has set other hours; what was said before does not hold any more."""
+        self._hours = hours
+        self._scheduled, self._order = self._is_scheduled(), None
+        self._tell()
+
     def status(self) -> ShiftStatus:
         """What the owner is told of it."""
         change = self._hours.next_change(self._minute()) if self._hours is not None else None

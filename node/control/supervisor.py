@@ -11,14 +11,16 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import trio
 
-from ..errors import ExitCode
+from ..errors import ExitCode, UserError
+from ..hours import parse_hours
+from ..settings import parse_rate
 from ..telemetry.scores import read_scores
 from ..telemetry.status import (
     NO_LINE,
@@ -29,7 +31,8 @@ from ..telemetry.status import (
     seconds_left,
 )
 from ..telemetry.telemetry import Telemetry
-from .command_socket import serve_control
+from .command_socket import Handler, serve_control
+from .limits import Limits
 from .shifts import Shifts
 
 _log = logging.getLogger(__name__)
@@ -48,6 +51,10 @@ class Stay(Protocol):
         """Say goodbye and end."""
         ...
 
+    def keep_to(self, limits: Limits) -> None:
+        """Take no more of the line than that from now on."""
+        ...
+
 
 class Supervisor:
     """Answers the owner, and tells the stay to end when the owner or the hours say so."""
@@ -60,26 +67,38 @@ class Supervisor:
         telemetry: Telemetry,
         node: NodeStatus,
         screen: bool,
+        limits: Limits | None = None,
+        link: Callable[[], dict[str, Any]] = dict,
     ) -> None:
+        """`link` says where the page is, to whoever may ask."""
         self._socket = socket
         self._shifts = shifts
         self._telemetry = telemetry
+        self._limits = limits or Limits()
+        self._link = link
         self._node = node
         self._screen = screen
         self._stay: Stay | None = None
         # What is left of the stays that are over: the swarm's name, and what their networks moved.
         self._before = StayStatus(swarm=None, line=NO_LINE, reach=None)
         self._leaving = trio.Event()
+        self.acts: Mapping[str, Handler] = {
+            "leave": lambda _: self._leave(),
+            "pause": lambda _: self._pause(),
+            "resume": lambda _: self._resume(),
+            "hours": self._keep_hours,
+            "limits": self._keep_to,
+        }
+        """What the owner may tell the node to do."""
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """Serve for as long as the context lasts; commands get through from its beginning on."""
         handlers = {
+            **self.acts,
             "status": lambda _: encode_status(self.status()),
-            "leave": lambda _: self._leave(),
-            "pause": lambda _: self._pause(),
-            "resume": lambda _: self._resume(),
             "scored": self._scored,
+            "dashboard": lambda _: self._link(),
         }
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_signals)
@@ -151,7 +170,11 @@ class Supervisor:
     def _now(self) -> StayStatus:
         """This stay; what its line moved comes on top of what those before it did."""
         if self._stay is None:
-            return self._before
+            limits = self._limits
+            line = replace(
+                self._before.line, max_upload=limits.upload, max_download=limits.download
+            )
+            return replace(self._before, line=line)
         stay, before = self._stay.status(), self._before.line
         line = replace(
             stay.line,
@@ -180,6 +203,34 @@ class Supervisor:
     def _resume(self) -> dict[str, Any]:
         self._shifts.resume()
         return {"ok": True} | asdict(self._shifts.status())
+
+    def _keep_hours(self, request: dict[str, Any]) -> dict[str, Any]:
+        text = request.get("active")
+        if text is not None and not isinstance(text, str):
+            return {"error": "hours are a text such as 22:00-07:00, or null for always"}
+        try:
+            self._shifts.keep(parse_hours(text) if text else None)
+        except UserError as error:
+            return {"error": f"{error.problem}: {error.remedy}"}
+        return {"ok": True} | asdict(self._shifts.status())
+
+    def _keep_to(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A direction that is not named stays as it is; null lifts its limit."""
+        limits = replace(self._limits)
+        try:
+            for name in ("upload", "download"):
+                text = request.get(name, ...)
+                if text is ...:
+                    continue
+                if text is not None and not isinstance(text, str):
+                    return {"error": "a limit is a text such as 10Mbit, or null for none"}
+                setattr(limits, name, parse_rate(text) if text else None)
+        except UserError as error:
+            return {"error": f"{error.problem}: {error.remedy}"}
+        self._limits.upload, self._limits.download = limits.upload, limits.download
+        if self._stay is not None:
+            self._stay.keep_to(limits)
+        return {"ok": True} | asdict(limits)
 
     async def _watch_shifts(self) -> None:
         while True:

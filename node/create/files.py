@@ -132,7 +132,7 @@ def _files_at(place: Path | str, source: Source, skipped: Skipped) -> Iterator[F
 
 
 def _walk(root: Path, source: Source, skipped: Skipped) -> Iterator[File]:
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=_refuse):
         here = Path(folder)
         dataset = _saved_dataset(here, names, source, skipped)
         if dataset is not None:
@@ -159,6 +159,15 @@ def _walk(root: Path, source: Source, skipped: Skipped) -> Iterator[File]:
             else:
                 kind = source.format or format_of(relative) or "text"
                 yield File(path, relative, kind, False)
+
+
+def _refuse(error: OSError) -> None:
+    """What a closed folder holds would be missing from the training data without a word."""
+    raise UserError(
+        ExitCode.DATA_MISSING,
+        f"{error.filename} cannot be read: {error.strerror}",
+        "make it readable, or name the folders beside it instead of the one around it",
+    )
 
 
 def _why_not(name: PurePath, source: Source) -> str | None:

@@ -14,12 +14,11 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO, Literal
 
 from ..errors import ExitCode, UserError
 
 Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "tokens"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 _TEXT_ENDINGS = """
     txt text md markdown rst adoc org tex html htm xml srt log
@@ -135,10 +134,6 @@ class Stream:
         """The rest of a line with its end, or its first `size` bytes. Raises `BadFile`."""
         with reading():
             return self._unpacked.readline(size)
-
-    def unpacked(self) -> BinaryIO:
-        """The stream for a library that wants one; what it raises is for `reading`."""
-        return self._unpacked
 
 
 @contextlib.contextmanager

@@ -79,13 +79,14 @@ class WeightedTable(SourceTable):
     """One `[[data.source]]`."""
 
     name: Annotated[str, Length(1, 64)] | None = None
+    """What it is called in what `create` says."""
     weight: Annotated[float, Range(1e-6, 1e9)] | None = None
     """Its share of the tokens, against the sum of all weights; all sources have one, or none has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataTable(SourceTable):
-    """`[data]`: which text, and how it becomes tokens."""
+    """Which text, and how it becomes tokens."""
 
     sequence_length: Annotated[int, Range(2, 1 << 20)]
     """Tokens in one training sequence."""
@@ -110,6 +111,7 @@ class DataTable(SourceTable):
     heldout: Annotated[tuple[_Pattern, ...], Length(0, 100)] = ()
     """Which files are held out for evaluation; empty: a fraction of all documents."""
     heldout_fraction: Annotated[float, Range(0.0001, 0.5)] = 0.05
+    """The part of all documents that is held out."""
     mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
     """Web folders (https://…) that hold what the data directory's `blobs/` does: members need not serve
     the training data to each other then."""
@@ -126,11 +128,15 @@ class DataTable(SourceTable):
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionTable:
-    """`[admission]`: as in the manifest, with the issuer as text; without one it is the founder."""
+    """Who may become a member."""
 
     policy: Literal["open", "invite"] = "open"
+    """`open`: whoever has the link may join; `invite`: every guest needs a ticket, which `distro-node
+    invite` writes."""
     issuer: Annotated[str, Length(1, 64)] | None = None
+    """The peer id of whoever signs the tickets; without it the founder."""
     max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
+    """Who comes when so many are there has to wait until one goes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +144,19 @@ class ManifestFile:
     """The whole file."""
 
     name: Name
+    """What people see."""
     seed: Annotated[int, Range(0, 2**63 - 1)] = 0
+    """Draws the initial model and the order of the samples."""
     task: TaskName = CAUSAL_LM
     """What is learned: one of those built in, or of an installed package."""
     task_settings: dict[str, Any] | None = None
     """What the task alone understands."""
     fault_model: Literal["crash", "byzantine"] = "byzantine"
+    """Whose votes decide a round: `byzantine` wants more than two thirds of the members and stands liars
+    among the rest; `crash` wants more than half and trusts that members at worst disappear."""
     model: dict[str, Any]
+    """A Hugging Face model configuration, key by key as in its `config.json`; or one key, `checkpoint`,
+    with the directory of a model to go on from."""
     data: DataTable
     optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)

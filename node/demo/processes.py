@@ -95,10 +95,10 @@ class Program(Command):
         self.answer = logs / f"{name}.out"
         super().__init__(["--config", str(config), *arguments], out=self.answer, log=self.log)
 
-    def wait_gone(self, seconds: float = _GONE_SECONDS) -> None:
-        """Wait until it has ended. Raises `RuntimeError` if it does not within `seconds`."""
+    def wait_gone(self) -> None:
+        """Wait until it has ended. Raises `RuntimeError` if it does not soon."""
         try:
-            self.wait(seconds)
+            self.wait(_GONE_SECONDS)
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"process {self.pid} ({self.name}) goes on running") from None
 

@@ -19,6 +19,7 @@ import trio
 from ...protocol.wire.manifest import SwarmId
 from ..errors import ExitCode, UserError
 from ..settings import NEWEST, Which
+from ..storage.atomic_write import sync
 from ..storage.data_dir import DataDir, disk_full
 from .card import PROVENANCE_NAME, card, provenance, provenance_bytes
 from .state import State, heldout_losses, made_again, read_swarm
@@ -109,7 +110,8 @@ def written_aside(directory: Path) -> Iterator[Path]:
         aside.mkdir()
         yield aside
         for path in aside.iterdir():
-            _sync(path)
+            # A disk or a server may tell only now that there is no room.
+            sync(path)
         if inside:
             for path in aside.iterdir():
                 path.rename(directory / path.name)
@@ -125,15 +127,6 @@ def written_aside(directory: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise _cannot_write(directory, error) from None
         raise
-
-
-def _sync(path: Path) -> None:
-    # A disk or a server may tell only now that there is no room.
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _cannot_write(directory: Path, error: OSError) -> UserError:

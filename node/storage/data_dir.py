@@ -65,11 +65,15 @@ class DataDir:
         return SwarmDir(self.swarms / swarm_text(swarm))
 
     def known_swarms(self) -> list[SwarmId]:
-        """The swarms whose manifest is here, in the order of their ids."""
+        """The swarms whose manifest is here, in the order of their ids. Raises `OSError` where one may
+        not look."""
         found = []
-        for manifest in sorted(self.swarms.glob("*/manifest")):
-            with contextlib.suppress(SwarmIdError):
-                found.append(swarm_from_text(manifest.parent.name))
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for name in sorted(os.listdir(self.swarms)):
+                with contextlib.suppress(SwarmIdError):
+                    swarm = swarm_from_text(name)
+                    if (self.swarms / name / "manifest").exists():
+                        found.append(swarm)
         return found
 
     def create(self) -> None:

@@ -47,6 +47,8 @@ class NodeStatus:
     """Seconds since 1970."""
     metrics: str | None
     """The URL for Prometheus."""
+    dashboard: str | None
+    """The URL of its page."""
     until_round: int | None
     """The node leaves after this round."""
 
@@ -115,6 +117,10 @@ class TrainerStatus:
     """How often it had to be started again."""
     idle: float | None
     """Which part of the last rounds it had nothing to do, from 0 to 1."""
+    process_bytes: int | None
+    """Main memory of its process, when it was last asked."""
+    device_bytes: int | None
+    """Memory on the device, likewise; None on a processor, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +189,9 @@ class SwarmStatus:
     """None while this node does not take part."""
     awaited: tuple[Awaited, ...]
     """Members whose update is still to come, and that may have gone."""
+    apart: tuple[str, ...]
+    """Peer ids of those in reach, members here once or still, whose chain parts from this one before
+    `final_round`. Neither side follows the other by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,9 +208,21 @@ class LineStatus:
     """Whether one of them is a bootstrap peer."""
     addresses: tuple[str, ...]
     """Where others reach it."""
+    max_upload: float | None
+    """The most that it sends, in bytes a second; None: no limit."""
+    max_download: float | None
+    """The most that it receives, likewise."""
 
 
-NO_LINE = LineStatus(sent_bytes=0, received_bytes=0, peers=0, bootstrap=False, addresses=())
+NO_LINE = LineStatus(
+    sent_bytes=0,
+    received_bytes=0,
+    peers=0,
+    bootstrap=False,
+    addresses=(),
+    max_upload=None,
+    max_download=None,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

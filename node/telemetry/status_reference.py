@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
-import itertools
 import types
 import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from . import scores, status
+from ..field_docs import field_docs
 from .status import BootstrapStatus, Status
 
 _JSON = {str: "string", int: "whole number", float: "number", bool: "true or false"}
@@ -24,24 +22,22 @@ def reference() -> str:
 
 def _table(cls: Any) -> str:
     lines = ["| field | type | meaning |", "|---|---|---|"]
-    for path, kind, meaning in _fields(cls, "", _meanings()):
+    for path, kind, meaning in _fields(cls, ""):
         lines.append(f"| `{path}` | {kind} | {meaning} |")
     return "\n".join(lines) + "\n"
 
 
-def _fields(
-    cls: Any, prefix: str, meanings: dict[tuple[str, str], str]
-) -> Iterator[tuple[str, str, str]]:
-    hints = typing.get_type_hints(cls)
+def _fields(cls: Any, prefix: str) -> Iterator[tuple[str, str, str]]:
+    hints, meanings = typing.get_type_hints(cls), field_docs(cls)
     for field in dataclasses.fields(cls):
         path = prefix + field.name
         kind, inner, many = _kind(hints[field.name])
-        meaning = meanings.get((cls.__name__, field.name), "").replace("None", "null")
+        meaning = meanings.get(field.name, "").replace("None", "null")
         if inner is not None and not meaning:
             meaning = (inspect.getdoc(inner) or "").partition("\n")[0]
         yield path, kind, meaning
         if inner is not None:
-            yield from _fields(inner, f"{path}[]." if many else f"{path}.", meanings)
+            yield from _fields(inner, f"{path}[]." if many else f"{path}.")
 
 
 def _kind(hint: Any) -> tuple[str, Any, bool]:
@@ -59,24 +55,6 @@ def _kind(hint: Any) -> tuple[str, Any, bool]:
     if dataclasses.is_dataclass(hint):
         return "table", hint, False
     return _JSON[hint], None, False
-
-
-def _meanings() -> dict[tuple[str, str], str]:
-    """The sentence below each field that has one, by class and field."""
-    found = {}
-    sources = map(inspect.getsource, (status, scores))
-    for cls in itertools.chain.from_iterable(ast.parse(source).body for source in sources):
-        if isinstance(cls, ast.ClassDef):
-            for field, after in zip(cls.body, cls.body[1:], strict=False):
-                if (
-                    isinstance(field, ast.AnnAssign)
-                    and isinstance(field.target, ast.Name)
-                    and isinstance(after, ast.Expr)
-                    and isinstance(after.value, ast.Constant)
-                ):
-                    text = " ".join(str(after.value.value).split())
-                    found[cls.name, field.target.id] = text
-    return found
 
 
 if __name__ == "__main__":

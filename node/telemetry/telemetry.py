@@ -98,6 +98,8 @@ class Telemetry:
         self.scores: Scores | None = None
         self.trainer_restarts = 0
         self.device: str | None = None
+        self.memory: tuple[int, int | None] | None = None
+        """Bytes of the trainer process, and on its device if that has memory of its own."""
         self.times: dict[int, RoundTimes] = {}
         self.own: dict[int, OwnUpdate] = {}
         self._history: Path | None = None
@@ -274,6 +276,7 @@ class Telemetry:
         """How far the training is."""
         totals = self._totals
         heldout_round, heldout = self.heldout or (None, None)
+        process, device = self.memory or (None, None)
         return TrainingStatus(
             round=self.round,
             phase=self._phase(),
@@ -290,7 +293,11 @@ class Telemetry:
                 bits_per_coefficient=_mean(totals.bits),
             ),
             trainer=TrainerStatus(
-                device=self.device, restarts=self.trainer_restarts, idle=self._idle_share()
+                device=self.device,
+                restarts=self.trainer_restarts,
+                idle=self._idle_share(),
+                process_bytes=process,
+                device_bytes=device,
             ),
         )
 

@@ -68,6 +68,8 @@ _EVENTS = {
     "skipped": "{who} led round {round} and was too slow; another member takes over",
     "mismatch": "different parameters were found: {detail}",
     "forked": "the swarm followed another chain after a partition; this node rejoins it",
+    "apart": "{who} is on another chain, which parts from ours before the end of round {detail}: "
+    "that is final here, so this node stays on its own",
     "moved_on": "others were away for so long that records up to round {round} are final without them",
     "resync": "fetching the swarm's state again: {detail}",
     "finished": "the run is over: this node has what came out",

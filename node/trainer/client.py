@@ -50,6 +50,12 @@ _EXIT_SECONDS = 5.0
 # And to die once it is killed; one that is stuck in a driver does not.
 _DEATH_SECONDS = 5.0
 
+# By signal, what probably ended a trainer (`limits` sets the second bound).
+_HINTS = {
+    signal.SIGKILL: " (out of memory?)",
+    signal.SIGXCPU: " (the swarm's model or tokenizer kept it busy for longer than it may)",
+}
+
 
 @dataclass(frozen=True)
 class TrainerSpec:
@@ -334,7 +340,7 @@ class TrainerClient:
             return TrainerDied("the trainer closed its pipe")
         if code >= 0:
             return TrainerDied(f"the trainer ended with exit code {code}")
-        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+        hint = _HINTS.get(-code, "")
         return TrainerDied(f"the trainer was ended by signal {-code}{hint}")
 
     async def _shut_down(self) -> None:

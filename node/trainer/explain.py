@@ -34,7 +34,8 @@ def explain_trainer(error: TrainerDied | TrainerFailed, place: Path | None = Non
             return UserError(
                 ExitCode.MODEL_TOO_LARGE,
                 f"the model does not fit: {error}",
-                "use a device with more memory (--device), or --micro-batch 1",
+                "use a device with more memory, or free some; where it is a step of `join` that is too "
+                "large, --micro-batch 1 makes it smaller",
             )
         case "bad_model" | "bad_data" | "missing_data" | "bad_snapshot":
             return UserError(

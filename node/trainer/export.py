@@ -20,9 +20,13 @@ from ..errors import UserError
 from ..storage.blob_store import BlobStore
 from .chat import BadConversation, BadTemplate, ChatTemplate
 from .errors import TrainerFailed
+from .limits import limited
 from .session import TrainingSession
 from .tokenizer_settings import ROLES, TokenizerSettings, decode_settings, with_usual_names
 
+# Reading the largest published ones takes some seconds and less than a gigabyte.
+_SECONDS = 60.0
+_BYTES = 2 << 30
 # What a manifest's configuration may say of them, by the role.
 _IDS = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
 
@@ -81,7 +85,10 @@ def open_tokenizer(
     if definition is None:
         raise TrainerFailed("bad_data", "the tokenizer's blob is missing")
     try:
-        tokenizer = Tokenizer.from_buffer(definition)
+        with limited("bad_data", "to read the tokenizer", seconds=_SECONDS, memory=_BYTES):
+            tokenizer = Tokenizer.from_buffer(definition)
+    except TrainerFailed:
+        raise
     # The library raises plain Exception for whatever it dislikes.
     except Exception as error:
         raise TrainerFailed("bad_data", f"the tokenizer cannot be read: {error}") from None

@@ -72,6 +72,8 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
+            # Else the library's message is of a report that it has printed "above".
+            ignore_mismatched_sizes=True,
         )
     except MemoryError:
         raise
@@ -83,4 +85,10 @@ def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:
     if report["missing_keys"]:
         missing = ", ".join(sorted(report["missing_keys"])[:3])
         raise TrainerFailed("bad_model", f"the checkpoint lacks parameters: {missing} …")
+    for name, has, wanted in report["mismatched_keys"]:
+        raise TrainerFailed(
+            "bad_model",
+            f"the checkpoint's {name} has the shape {tuple(has)}, and its configuration wants "
+            f"{tuple(wanted)}",
+        )
     return model.to(torch.float32)

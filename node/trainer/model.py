@@ -6,10 +6,7 @@ bounds that are written there. It cannot name code to download, kernels, or a qu
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,12 +22,15 @@ from ...protocol.wire.manifest import ParameterSpec
 from ...protocol.wire.structure import StructureError
 from .architectures import check_configuration, longest_sequence, sees_both_ways
 from .errors import TrainerFailed
+from .limits import limited
 
 # Tables that are no parameters, such as causal masks and rotary frequencies, are at most as large as
 # the parameters; small models get this much.
 _BUFFER_BYTES = 64 << 20
-# Laying out the largest published models without memory takes some seconds.
+# Laying out the largest published models without memory for their parameters takes some seconds, and
+# less than this for all else.
 _BUILD_SECONDS = 120.0
+_BUILD_BYTES = 2 << 30
 
 
 def model_config(config: dict[str, Any]) -> PretrainedConfig:
@@ -84,7 +84,8 @@ def build_model(
     layers = [config.get(key) for key in ("num_hidden_layers", "n_layer", "n_layers")]
     if any(type(count) is int and count > len(table) for count in layers):
         raise _bad("it has more layers than parameter tensors")
-    with _within(_BUILD_SECONDS):
+    what = "the manifest's model cannot be used: to lay it out"
+    with limited("bad_model", what, seconds=_BUILD_SECONDS, memory=_BUILD_BYTES):
         built = model_config(config)
         skeleton = new_model(built, torch.device("meta"))
     parameters = ordered_parameters(skeleton, table)
@@ -132,25 +133,6 @@ def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) 
     longest = longest_sequence(model.config.to_dict())
     if longest is not None and sequence_length > longest:
         raise _bad(f"sequences of {sequence_length} tokens, the model takes {longest}")
-
-
-@contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    """Raise `TrainerFailed` in here after so long. In a thread, where no signal comes, it waits."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: object) -> None:
-        raise _bad(f"it cannot be laid out within {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _bad(problem: str) -> TrainerFailed:

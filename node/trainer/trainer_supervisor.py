@@ -301,8 +301,10 @@ class TrainerSupervisor:
 
     async def _measure_memory(self, trainer: TrainerClient) -> None:
         memory = await trainer.memory()
-        self._telemetry.metrics.memory["trainer"].set(memory["process_bytes"])
-        self._telemetry.metrics.memory["device"].set(memory["device_bytes"])
+        process, device = memory["process_bytes"], memory["device_bytes"]
+        self._telemetry.memory = process, device or None
+        self._telemetry.metrics.memory["trainer"].set(process)
+        self._telemetry.metrics.memory["device"].set(device)
 
     def _put(self, job: _Train | Apply | _Evaluate) -> None:
         self._jobs.append(job)

@@ -37,6 +37,8 @@ ENOUGH = 5
 """Peers whose word on the chain's height is asked for. Who is behind is no liar, but should not be the
 only one that a newcomer believes."""
 
+# With a member of our own chain within reach.
+_MOST_STRANGERS = 2
 # Behind by more than a node's ordinary delay.
 _STALE_ROUNDS = 8
 # Weeks of rounds. More than that, a running member catches up with as it goes.
@@ -175,7 +177,18 @@ class CatchingUp:
     # Offers
 
     def _offers_wanted(self, connected: list[PeerId]) -> list[Question]:
-        waiting = [p for p in connected if p not in self._asked and p not in self._offers]
+        known = [peer for peer in connected if self._is_known(peer)]
+        strangers = [peer for peer in connected if not self._is_known(peer)]
+        if known:
+            # Names are free; but a single member may be the one that lies. Who was asked stays in.
+            asked = [p for p in strangers if p in self._asked or p in self._offers]
+            strangers = [*asked, *(p for p in strangers if p not in asked)]
+            strangers = strangers[: max(_MOST_STRANGERS, len(known))]
+        waiting = [
+            peer
+            for peer in (*known, *strangers)
+            if peer not in self._asked and peer not in self._offers
+        ]
         room = ENOUGH - len(self._offers) - len(self._asked)
         at = self._ledger.checkpoint
         known = {at.round} if at is not None and not self._ledger.anchored else set[int]()
@@ -184,6 +197,11 @@ class CatchingUp:
             Question(peer, len(self._ledger), probes=probes, most=0)
             for peer in waiting[: max(0, room)]
         ]
+
+    def _is_known(self, peer: PeerId) -> bool:
+        """Whether it is or was a member, as far as our chain goes. Of the founder, who was alone once,
+        a chain of no rounds says nothing."""
+        return len(self._ledger) > 0 and self._ledger.has_been_member(peer)
 
     def _all_offered(self, now: float) -> bool:
         dawdling = all(now >= at + DAWDLE_SECONDS for _, at in self._asked.values())
@@ -218,12 +236,13 @@ class CatchingUp:
             return [Question(p, self._goal, probes=probes, most=0) for p in unsure]
         if self._asked:
             return []
-        named = Counter(self._offers[p].goal for p in able if self._offers[p].goal is not None)
-        if not named:
+        namers = [(p, goal) for p in able if (goal := self._offers[p].goal) is not None]
+        if not namers:
             self.done = True
             return []
-        most = max(named.values())
-        chosen = min(record for record, count in named.items() if count == most and record)
+        named = Counter(goal for _, goal in namers)
+        by_known = Counter(goal for peer, goal in namers if self._is_known(peer))
+        chosen = min(named, key=lambda goal: (-named[goal], -by_known[goal], goal))
         source = next(peer for peer in able if self._offers[peer].goal == chosen)
         missing = self._goal - len(self._ledger)
         return [Question(source, len(self._ledger), most=min(_PORTION, missing))]

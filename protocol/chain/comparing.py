@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from ...crypto.identity import PeerId
 from ..wire.backoff import Backoff
 from ..wire.errors import ProtocolError
+from ..wire.messages import RecordId
 from .fork import COMPARED_ROUNDS, decided_early, prefers
 from .ledger import Ledger
 from .sync import MAX_PROBES, Answer, Question
@@ -82,6 +83,9 @@ class Comparison:
         chosen = [*known, *strangers[:_MOST_STRANGERS]]
         self.better: Ledger | None = None
         """The chain to follow instead of ours, once one was found."""
+        self.named: dict[PeerId, RecordId | None] = {}
+        """Which record each one of those who are or were members here has where our last final one is;
+        None: the same (`apart.Apart`)."""
         self._ours = ours
         self._rests = rests
         self._me = me
@@ -141,6 +145,8 @@ class Comparison:
             self._drop(peer)
             self._rests.failed(peer, now)
             return Blame(peer, error.reason, str(error))
+        if walk.named is not None and self._ours.has_been_member(peer):
+            self.named[peer] = walk.named if walk.elsewhere else None
         if walk.better is not None:
             self.better, self._fork = walk.better, walk.fork
         elif goes_on and not (walk.fetching and self._rests.rests(peer, now)):
@@ -161,6 +167,8 @@ class _Walk:
     def __init__(self, ours: Ledger, me: PeerId, abandoned: bool) -> None:
         self.better: Ledger | None = None
         self.fetched = 0
+        self.named: RecordId | None = None
+        """Their record before our floor, once they have said it."""
         self._ours = ours
         self._me = me
         self._abandoned = abandoned
@@ -179,6 +187,11 @@ class _Walk:
     def fork(self) -> int:
         """The first round in which their chain is another, once it is known."""
         return self._same + 1
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether their chain parts from ours before the floor, by their own word."""
+        return self.named is not None and self.named != self._ours.parent(self._floor)
 
     @property
     def fetching(self) -> bool:
@@ -200,8 +213,10 @@ class _Walk:
         ids = answer.ids_of(self._probes)
         self._end = min(len(self._ours), answer.height)
         below = ids.get(self._floor - 1)
-        if below is not None and below != self._ours.parent(self._floor):
-            return False
+        if below is not None:
+            self.named = below
+            if self.elsewhere:
+                return False
         if self._other is None or self._other >= self._end:
             self._other = None
         for round_, record in sorted(ids.items()):

@@ -410,7 +410,7 @@ class Member(MemberView):
         if not self.at_tip or not self.is_member or self._leaving:
             return []
         announced = self._current.collection.announced(self._me)
-        return self._training.orders(self._ledger, announced=announced)
+        return self._training.next_work(self._ledger, announced=announced)
 
     def _decide(self, now: float) -> list[Effect]:
         """Move to the next round if this one is decided and its record known."""

@@ -61,7 +61,7 @@ class Training:
         self._ahead = None
         return made if made.round == tip else None
 
-    def orders(self, ledger: Ledger, *, announced: bool) -> list[Effect]:
+    def next_work(self, ledger: Ledger, *, announced: bool) -> list[Effect]:
         """What to compute next, at the tip of `ledger`, as a member of its round.
 
         `announced` says whether the own update for that round is announced.

@@ -131,14 +131,17 @@ class OptimizerSpec:
     top_k: Annotated[int, Range(1, 4096)] = 8
     """Coefficients kept of each block of chunk × chunk; smaller blocks keep at most an eighth."""
     momentum: Annotated[float, Range(0.0, 0.9999)] = 0.95
+    """How much of its momentum a member keeps from round to round."""
     preconditioner: Literal["none", "rms", "orthogonal"] = "orthogonal"
     """`rms`: each member divides its gradient by the root of its own second moment first.
     `orthogonal`: and then makes every block of a matrix nearly orthogonal."""
     second_moment: Annotated[float, Range(0.0, 0.9999)] = 0.95
+    """How much of its second moment it keeps."""
     damping: Fraction = 0.0
     """How much of its momentum a member drops at every coefficient that a counted update holds. It
     pays with `rms`, and is not needed with `orthogonal`."""
     weight_decay: Annotated[float, Range(0.0, 1.0)] = 0.0
+    """The part of each parameter that a step takes away, times the learning rate."""
     audit: bool = True
     """Leave out of a step the updates that more than half of the others contradict (`audit`)."""
 
@@ -148,10 +151,15 @@ class ScheduleSpec:
     """Learning rate by round: linear warm-up, then as `shape` says down to `final` × peak."""
 
     peak: Annotated[float, Range(0.0, 1.0)] = 2e-3
+    """The learning rate at its highest."""
     warmup_rounds: Annotated[int, Range(0, 2**31)] = 10
+    """Rounds from nothing up to the peak."""
     total_rounds: Annotated[int, Range(1, 2**31)] = 1000
+    """The length of the run."""
     decay_rounds: Annotated[int, Range(0, 2**31)] = 0
+    """With `wsd`: the last rounds, in which the rate falls."""
     final: Fraction = 0.1
+    """The learning rate at the end, as a part of the peak."""
     shape: Literal["wsd", "linear", "cosine"] = field(default="wsd", metadata=ADDITION)
     """`wsd` (warm-up, stable, decay): a plateau, then a straight line over the last `decay_rounds`.
     `linear`: a straight line from the end of the warm-up on. `cosine`: half a cosine from there on."""
@@ -202,12 +210,17 @@ class RoundSpec:
     min_seconds: Annotated[float, Range(0.0, 86_400.0)] = 0.5
     """A round takes at least this long, or a lone fast member would outrun gossip and newcomers."""
     collect_min_seconds: Seconds = 1.0
+    """For updates everybody waits so long at least."""
     collect_max_seconds: Seconds = 600.0
+    """And so long at most: after it a round is decided with those that are there."""
     slot_min_seconds: Seconds = 1.0
+    """A leader has so long at least to make its proposal, before another one takes over."""
     slot_max_seconds: Seconds = 60.0
+    """And so long at most."""
     lease_rounds: Annotated[int, Range(1, 1000)] = 4
     """A member not heard of for this many typical rounds is silent."""
     lease_min_seconds: Seconds = 20.0
+    """But never sooner than after so many seconds. Until then the round waits for its update."""
     finality_lease_seconds: Annotated[float, Range(60.0, 2_592_000.0)] = field(
         default=259_200.0, metadata=ADDITION
     )
@@ -231,8 +244,11 @@ class AdmissionSpec:
     """Who may become a member. `invite` wants a ticket signed by `issuer`."""
 
     policy: Literal["open", "invite"] = "open"
+    """`open`: whoever has the link."""
     issuer: PeerId | None = None
+    """Whose tickets admit."""
     max_members: Annotated[int, Range(1, MAX_MEMBERS)] = 256
+    """Who comes when so many are there has to wait until one goes."""
 
     def __post_init__(self) -> None:
         if (self.policy == "invite") != (self.issuer is not None):

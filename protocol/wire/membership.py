@@ -118,12 +118,8 @@ class Membership:
         first = round % len(circle)
         return (*circle[first:], *circle[:first])
 
-    def after(self, record: Record) -> Membership:
-        """The membership of the round after `record`. The record must have been checked."""
-        return self.changed(Change.of(record))
-
     def changed(self, change: Change) -> Membership:
-        """The membership after a change; itself if there is none."""
+        """The membership after the change of a record that has been checked; itself if there is none."""
         since = dict(self.since)
         horizon = change.round - REQUEST_WINDOW
         gone = {peer: round_ for peer, round_ in self.gone.items() if round_ >= horizon}

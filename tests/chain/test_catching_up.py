@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.catching_up import CatchingUp
+from distro_node.protocol.chain.catching_up import ENOUGH, CatchingUp
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import Answer, Question
 from distro_node.protocol.wire.checkpoint import Checkpoint
@@ -156,3 +156,35 @@ def test_one_that_is_a_round_ahead_is_followed_once(true: Chain) -> None:
     machine, _ = catch_up(ledger, [behind, behind, answers(true.ledger)])
     assert machine.done
     assert whole(ledger, true)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_members_that_our_chain_knows_are_asked_before_names_that_are_free(
+    true: Chain, members: int
+) -> None:
+    ledger = true.ledger.truncated(AT)
+    known = [identity(number).peer for number in range(members)]
+    crowd = [identity(100 + number).peer for number in range(20)]
+    machine = CatchingUp(ledger)
+    asked: list[PeerId] = []
+    while questions := machine.questions([*crowd, *known], 0.0):
+        for question in questions:
+            asked.append(question.peer)
+            if machine.height == AT:
+                machine.answered(question.peer, Answer(AT, (ledger.head,)), 0.0)
+    assert asked[:members] == known
+    assert len(asked) == max(members + 2, min(2 * members, ENOUGH))
+
+
+def test_of_two_records_that_as_many_name_the_one_that_members_name_is_taken(true: Chain) -> None:
+    other = true.fork()
+    other.ledger = true.ledger.truncated(ROUNDS - 1)
+    other.grow(fingerprint=666, updates=[])
+    ledger = true.ledger.truncated(AT)
+    names = {identity(number).peer: answers(true.ledger) for number in range(2)}
+    names |= {identity(100 + number).peer: answers(other.ledger) for number in range(2)}
+    machine = CatchingUp(ledger)
+    while not machine.done:
+        for question in machine.questions([*reversed(names)], 0.0):
+            machine.answered(question.peer, names[question.peer](question), 0.0)
+    assert ledger.head == true.ledger.head

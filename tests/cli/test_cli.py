@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
 import importlib.metadata
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import types
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ import pytest
 from distro_node import __version__
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import create_identity
-from distro_node.node.cli.main import COMMANDS
+from distro_node.node.cli.main import COMMANDS, _settings, app
 from distro_node.node.config import command_options
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.hours import parse_hours
@@ -31,6 +33,7 @@ from distro_node.node.settings import DaemonSettings, RelayLimits, Which
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import Invite, invite_text, swarm_text
+from typer.main import get_command
 
 SWARM = SwarmId(bytes(range(32)))
 TEXT = swarm_text(SWARM)
@@ -103,7 +106,10 @@ def test_a_command_that_uses_the_network_would_be_noticed(home: Path) -> None:
 
 
 def test_the_console_script_is_this_program(checkout: Path) -> None:
-    assert 'distro-node = "distro_node.node.cli:main"' in (checkout / "pyproject.toml").read_text()
+    assert (
+        'distro-node = "distro_node.node.__main__:main"'
+        in (checkout / "pyproject.toml").read_text()
+    )
     done = process("--version")
     out, err = done.communicate()
     assert (done.returncode, out, err) == (0, f"distro-node {__version__}\n", "")
@@ -243,6 +249,63 @@ def test_control_c_in_a_real_process(home: Path, tmp_path: Path) -> None:
     _, err = running.communicate()
     assert running.returncode == ExitCode.INTERRUPTED
     assert err == ""
+
+
+def test_control_c_before_anything_is_loaded() -> None:
+    """At a module that the command line needs the signal arrives, as if somebody were quick."""
+    script = """
+import os, signal, sys
+class Impatient:
+    def find_spec(self, name, path=None, target=None):
+        if name == "distro_node.node.cli.main":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Impatient())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from distro_node.node.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script, "id"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", "")
+
+
+def test_paths_are_checked_by_whoever_reads_them() -> None:
+    """The library's own check ends with a code that stands for a mistake on the command line."""
+    paths = {
+        f"{function.__name__} {name}": typing.get_args(hint)[1]
+        for function in (*COMMANDS.values(), _settings)
+        for name, hint in typing.get_type_hints(function, include_extras=True).items()
+        if typing.get_origin(hint) is typing.Annotated
+        and Path in (inner := typing.get_args(hint)[0], *typing.get_args(inner))
+    }
+    assert len(paths) > 10
+    assert [name for name, parameter in paths.items() if parameter.readable] == []
+
+
+def test_what_helps_names_options_that_there_are(checkout: Path) -> None:
+    """Every option in a remedy is one of some command, and in a command's own module one of its own."""
+    group: Any = get_command(app)
+    everywhere = {"--help"}
+    of_module: dict[str, set[str]] = {}
+    for name, each in group.commands.items():
+        own = {"--help", *(o for p in each.params for o in (*p.opts, *p.secondary_opts))}
+        everywhere |= own
+        module = COMMANDS[name].__module__.rpartition(".")[2]
+        of_module.setdefault(module, set()).update(own)
+    everywhere |= {option for parameter in group.params for option in parameter.opts}
+    seen, faults = set(), []
+    for path in sorted((checkout / "node").rglob("*.py")):
+        known = of_module.get(path.stem, everywhere) if path.parent.name == "cli" else everywhere
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "UserError"):
+                continue
+            texts = [n.value for n in ast.walk(call) if isinstance(n, ast.Constant)]
+            # In backticks stands another command, which the documents' test would know.
+            words = re.sub("`[^`]*`", "", " ".join(text for text in texts if type(text) is str))
+            named = set(re.findall(r"--[a-z][a-z-]+", words))
+            seen |= named
+            faults += [f"{path.name}:{call.lineno}: {option}" for option in named - known]
+    assert faults == []
+    assert {"--data-dir", "--listen", "--to"} <= seen
 
 
 # --- join ----------------------------------------------------------------------------------------

@@ -127,3 +127,27 @@ def test_an_error_of_the_node_is_told(command, node, home: Path) -> None:
     node["status"] = lambda _: encode_status(STATUS)
     result = command("leave", "--data-dir", home)
     result.refused_with(ExitCode.NOT_RUNNING, "refused 'leave'")
+
+
+def test_the_page_is_opened_without_the_token_and_its_link_is_printed(
+    command, node, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    url = "http://127.0.0.1:9465/"
+    node["dashboard"] = lambda _: {"url": url, "link": f"{url}#token=secret"}
+    result = command("dashboard", "--data-dir", home)
+    assert (result.code, opened) == (0, [url])
+    assert f"{url}#token=secret" in result.out
+    assert command("dashboard", "--data-dir", home, "--no-open").code == 0
+    result = command("dashboard", "--data-dir", home, "--json")
+    assert json.loads(result.out)["url"] == url
+    assert opened == [url]
+
+
+def test_a_node_without_a_page(command, node, home: Path) -> None:
+    node["dashboard"] = lambda _: {"url": None, "link": None}
+    result = command("dashboard", "--data-dir", home)
+    assert result.code == ExitCode.NOT_RUNNING
+    assert "serves no page" in result.err
+    assert "--dashboard off" in result.err

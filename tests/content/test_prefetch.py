@@ -101,7 +101,7 @@ class World:
 async def run(world: World, samples: list[int], until: Callable[[], bool]) -> None:
     with trio.fail_after(3600):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(world.prefetch.run, lambda rounds: samples)
+            nursery.start_soon(world.prefetch.run, lambda rounds: lambda: samples)
             while not until():  # noqa: ASYNC110 (files appear on a disk without an event)
                 await trio.sleep(1.0)
             await trio.sleep(30.0)
@@ -198,6 +198,27 @@ async def test_data_that_nobody_has_is_waited_for(
         assert not world.store.has(lost)
         world.others[lost] = body
     assert world.store.has(lost)
+
+
+async def test_what_comes_next_is_reckoned_once_a_round(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """At the most lanes that a manifest may have it takes seconds of processor time."""
+    world = World(tmp_path)
+    reckoned, round_ = [], 1
+
+    def upcoming(rounds: int) -> Callable[[], list[int]]:
+        reckoned.append(round_)
+        return lambda: [0]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.prefetch.run, upcoming, lambda: round_)
+        await trio.sleep(100.0)
+        assert reckoned == [1]
+        round_ = 2
+        await trio.sleep(100.0)
+        assert reckoned == [1, 2]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("overlap", [False, True])

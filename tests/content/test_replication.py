@@ -31,7 +31,7 @@ async def test_copies_are_counted_among_peers(tmp_path: Path) -> None:
             serve_chunks(other, store)
         peers = [other.peer for other in others]
         few = await Replication(a, lambda: peers).scarce(BLOB, LISTED)
-        # Chunks 0 to 2 have no, one and two replication, the others three.
+        # Chunks 0 to 2 have no, one and two copies, the others three.
         assert few == list(CHUNKS[:WANTED])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.node.content import snapshots
 from distro_node.node.content.downloads import Downloads
 from distro_node.node.content.snapshots import Snapshots
 from distro_node.node.network.exchange.blobs import FetchFailed
@@ -181,6 +182,30 @@ async def test_updates_that_a_snapshot_contains_are_removed_where_they_are_more(
     assert [r for r, cid in bodies.items() if r and world.store.has(cid)] == list(
         range(INTERVAL + 1, 2 * INTERVAL + 2)
     )
+
+
+async def test_a_long_sweep_lets_the_node_work_in_between(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "_SWEPT_AT_ONCE", 2)
+    world.grow_to(2 * INTERVAL + 1)
+    bodies = {r: world.store.put(b"%d" % r) for r in range(world.round)}
+    world.ledger = world.fork().ledger.truncated(1)
+    for round_ in range(1, 2 * INTERVAL + 2):
+        large = {"update": bodies[round_], "size": 4 * world.manifest.elements}
+        world.grow(updates=[world.update(identity(0).peer, **large)])
+    sizes = []
+    set_aside = world.store.set_aside
+
+    def counting(cids: Iterable[ContentId]) -> list[Path]:
+        files = set_aside(cids)
+        sizes.append(len(files))
+        return files
+
+    monkeypatch.setattr(world.store, "set_aside", counting)
+    await world.own(INTERVAL)
+    await world.own(2 * INTERVAL)
+    assert sizes == [2, 2, 1]
 
 
 async def test_snapshots_of_a_chain_that_was_left_are_not_loaded(world: World) -> None:

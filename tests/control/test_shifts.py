@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from distro_node.node.control.limits import Limits
 from distro_node.node.control.shifts import Shifts
 from distro_node.node.control.supervisor import Supervisor
 from distro_node.node.errors import ExitCode, UserError
@@ -141,6 +142,9 @@ class FakeStay:
     def leave(self) -> None:
         self.told.set()
 
+    def keep_to(self, limits: Limits) -> None:
+        self.limits = limits
+
 
 async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) -> None:
     telemetry = Telemetry(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
@@ -181,3 +185,39 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
         await wait_all_tasks_blocked()
         assert stays[1].told.is_set()
         assert not await supervisor.next_stay()
+
+
+async def test_other_hours_and_limits_hold_at_once_and_for_the_stays_after(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    telemetry = Telemetry(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
+    shifts = Shifts(None, lambda: MIDNIGHT)
+    limits = Limits(upload=1e6)
+    supervisor = Supervisor(
+        socket=tmp_path / "socket",
+        shifts=shifts,
+        limits=limits,
+        telemetry=telemetry,
+        node=TRAINING.node,
+        screen=False,
+    )
+    act, stay = supervisor.acts, FakeStay()
+    with supervisor.serving(stay):
+        assert act["limits"]({"download": "8Mbit"}) == {"ok": True, "upload": 1e6, "download": 1e6}
+        assert stay.limits == limits == Limits(1e6, 1e6)
+        assert act["limits"]({"upload": None})["upload"] is None
+        # All of it or nothing.
+        for wrong in ({"download": None, "upload": "much"}, {"upload": "1bit"}, {"upload": 5}):
+            assert "error" in act["limits"](wrong)
+        assert stay.limits == limits == Limits(None, 1e6)
+    assert supervisor.status().line.max_download == 1e6
+
+    shifts.pause()
+    said = act["hours"]({"active": "22:00-07:00"})
+    assert (said["active"], said["until"], said["at_work"]) == ("22:00-07:00", "07:00", True)
+    assert act["hours"]({"active": "12:00-13:00"})["at_work"] is False
+    for wrong in ("noon", "25:00-26:00", 12):
+        assert "error" in act["hours"]({"active": wrong})
+    assert supervisor.status().shift.active == "12:00-13:00"
+    assert act["hours"]({"active": None})["active"] is None
+    assert shifts.at_work

@@ -90,12 +90,13 @@ def test_fifty_bytes_changed(swarm: Swarm, kinds: tuple[str, ...]) -> None:
     nodes = swarm.start(*NAMES)
     second = nodes[1]
     wait_for(lambda: second.round >= 7, "a snapshot to be written")
+    # Peers are remembered every ten seconds; the rounds so far may have taken less.
+    wait_for(lambda: all(files_of(second, kind) for kind in kinds), "all of it to be on the disk")
     kill(second)
     had = stored_rounds(second)
     chance = random.Random(repr(kinds))
     for kind in kinds:
-        place = second.data.blobs if kind == "blobs" else second.directory.root / kind
-        files = [place] if place.is_file() else sorted(p for p in place.iterdir() if p.is_file())
+        files = files_of(second, kind)
         assert files, kind
         for _ in range(50):
             flip(chance.choice(files), chance)
@@ -123,6 +124,13 @@ def kill(node: Node) -> list[psutil.Process]:
         limit=TRAINER_SECONDS,
     )
     return children
+
+
+def files_of(node: Node, kind: str) -> list[Path]:
+    """The files of a kind on a node's disk that have something in them."""
+    place = node.data.blobs if kind == "blobs" else node.directory.root / kind
+    files = sorted(place.iterdir()) if place.is_dir() else [place]
+    return [path for path in files if path.is_file() and path.stat().st_size]
 
 
 def survivors(swarm: Swarm) -> list[str]:

@@ -9,11 +9,17 @@ from typing import Any
 
 import msgpack
 import numpy as np
+import trio
+import trio.testing
 from codec.test_update import layout_of, random_update
 from distro_node.crypto.envelope import Envelope, EnvelopeError, open_envelope, seal
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import peer_text
 from distro_node.node.content.manifest_search import read_manifest
+from distro_node.node.dashboard.feed import Feed
+from distro_node.node.dashboard.guards import Guard
+from distro_node.node.dashboard.http import Bounds, HttpServer
+from distro_node.node.dashboard.pages import Pages, read_words
 from distro_node.node.errors import UserError
 from distro_node.node.network.addresses import parse_announce, parse_dial, split_circuit
 from distro_node.node.network.discovery.mdns import dialable
@@ -49,6 +55,7 @@ from fuzz.targets import Target, packed, repacked, unpacked
 from simulation.chain import Chain
 from simulation.formats import BLOBS, FORMATS, MANIFEST, PEERS
 from simulation.swarm import identity
+from statuses import TRAINING
 
 # Private here: `_tell`: what takes a router's word; to ask one takes minutes.
 SWARM = SwarmId(content_id(b"fuzz"))
@@ -64,6 +71,7 @@ OWNERS = {
     "node.cli.options:parse_target": "the command line; what it reads is `parse_invite`'s",
     "node.hours:parse_hours": "the command line",
     "node.network.addresses:parse_listen": "the command line",
+    "node.settings:parse_dashboard_address": "the command line",
     "node.settings:parse_device": "the command line",
     "node.settings:parse_metrics_address": "the command line",
     "node.settings:parse_mirror": "the command line",
@@ -147,6 +155,7 @@ def targets() -> Iterator[Target]:
         (formats["decided"],),
         ("protocol.chain.entries:decode_decided",),
     )
+    yield from _pages()
     yield from _introductions()
     chain = Chain(2)
     said = chain.announcement(0)
@@ -199,6 +208,48 @@ def targets() -> Iterator[Target]:
         (StructureError,),
         structured=False,
     )
+
+
+def _pages() -> Iterator[Target]:
+    host = b"Host: localhost:9465\r\n"
+    act = b"X-Distro-Token: token\r\nContent-Type: application/json\r\nContent-Length: 16\r\n\r\n"
+    yield Target(
+        "page request",
+        _page_request,
+        (
+            b"GET / HTTP/1.1\r\n" + host + b"Origin: http://localhost:9465\r\n\r\n",
+            b"GET /api/stream HTTP/1.1\r\n" + host + b"Sec-Fetch-Site: none\r\n\r\n",
+            b"POST /api/act/hours HTTP/1.1\r\n" + host + act + b'{"active": null}',
+            b"GET /api/status HTTP/1.1\r\nHost: [::1]\r\n\r\n" * 2,
+        ),
+        ("node.dashboard.guards:host_name", "requests to the page"),
+        allowed=(),
+        structured=False,
+    )
+    yield Target(
+        "page command",
+        read_words,
+        (b'{"active": "22:00-07:00"}', b'{"upload": null, "download": "5Mbit"}'),
+        ("node.dashboard.pages:read_words",),
+        allowed=(),
+        structured=False,
+    )
+
+
+def _page_request(data: bytes) -> None:
+    """Somebody says this to the page and hangs up."""
+    guard = Guard(host="127.0.0.1", token="token", secure=False, free_reading=True)
+    acts = {"hours": lambda words: dict(words)}
+
+    async def converse() -> None:
+        ours, theirs = trio.testing.memory_stream_pair()
+        await theirs.send_all(data)
+        await theirs.send_eof()
+        pages = Pages(guard, Feed(lambda: TRAINING, lambda: None), acts)
+        bounds = Bounds(idle_seconds=1.0, request_seconds=1.0)
+        await HttpServer(pages.answer, bounds=bounds).converse(ours)
+
+    trio.run(converse)
 
 
 def _introductions() -> Iterator[Target]:

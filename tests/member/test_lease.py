@@ -3,8 +3,6 @@ over."""
 
 from __future__ import annotations
 
-import dataclasses
-
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.effects import KeepFinal, Note
 from distro_node.protocol.member.inputs import Learned, Rebased, Tick
@@ -165,8 +163,7 @@ def test_a_checkpoint_is_believed_where_records_do_not_show_it() -> None:
     seen = Seen(chain)
     seen.go_on(SILENCE)
     assert chain.ledger.final_round < 8
-    at = dataclasses.replace(chain.ledger.final, round=12, record=chain.ledger.parent(13))  # type: ignore[type-var]
-    chain.ledger.checkpoint = at
+    chain.ledger.checkpoint = Checkpoint(12, chain.ledger.parent(13))
     seen.go_on(2)
     assert [moved for _, moved in seen.moved] == [12]
     assert chain.ledger.finality_set == {identity(0).peer, identity(1).peer}

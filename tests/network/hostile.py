@@ -28,8 +28,9 @@ GOSSIP = TProtocol("/meshsub/1.1.0")
 class Hostile:
     """One that is connected to a victim, with a gossip stream of its own making."""
 
-    def __init__(self, network: Network, victim: Network, stream: Any) -> None:
+    def __init__(self, network: Network, victim: Network, stream: Any, who: Identity) -> None:
         self.network = network
+        self.identity = who
         self.victim = victim
         self.id = id_of(network.peer)
         self._stream = stream
@@ -70,12 +71,13 @@ class Hostile:
 
 
 @asynccontextmanager
-async def hostile(victim: Network) -> AsyncIterator[Hostile]:
-    """Open a hostile peer that is connected to a victim."""
-    async with open_network(LOOPBACK, Identity.generate()) as network:
+async def hostile(victim: Network, who: Identity | None = None) -> AsyncIterator[Hostile]:
+    """Open a hostile peer that is connected to a victim, under a new name or this one."""
+    who = who or Identity.generate()
+    async with open_network(LOOPBACK, who) as network:
         peer = await network.connect(victim.addresses[0])
         stream = await network._host.new_stream(id_of(peer), [GOSSIP])
-        yield Hostile(network, victim, stream)
+        yield Hostile(network, victim, stream, who)
 
 
 def invented(port: int) -> tuple[ID, bytes]:

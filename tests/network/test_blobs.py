@@ -352,11 +352,14 @@ async def test_a_full_disk_is_told(
         assert a.connected() == {b.peer}
 
 
-async def test_few_uploads_at_a_time(store: BlobStore, seeded: BlobStore) -> None:
+async def test_few_uploads_at_a_time(
+    store: BlobStore, seeded: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs, "MAX_UPLOADS", 2)
     pieces = [b"%d" % number * 1000 for number in range(12)]
     cids = [seeded.put(piece) for piece in pieces]
     async with star(4) as (b, *others):
-        serve_blobs(b, seeded, max_uploads=2)
+        serve_blobs(b, seeded)
         async with trio.open_nursery() as nursery:
             for number, other in enumerate(others):
                 fetcher = BlobFetcher(other, BlobStore(store.root / str(number)))

@@ -32,6 +32,19 @@ async def test_what_is_spent_takes_its_time(autojump_clock: trio.testing.MockClo
     assert trio.current_time() - begun == pytest.approx(5.0 - BURST_SECONDS)
 
 
+async def test_a_limit_may_be_changed_and_lifted(autojump_clock: trio.testing.MockClock) -> None:
+    rate = Rate()
+    rate.limit = 1000.0
+    begun = trio.current_time()
+    await rate.spend(1000)
+    assert trio.current_time() - begun == pytest.approx(1.0 - BURST_SECONDS)
+    rate.limit = None
+    begun = trio.current_time()
+    await rate.spend(1 << 30)
+    assert trio.current_time() == begun
+    assert not rate.is_limited
+
+
 async def test_a_line_that_rested_owes_only_a_burst(autojump_clock: trio.testing.MockClock) -> None:
     rate = Rate(1000.0)
     await rate.spend(500)

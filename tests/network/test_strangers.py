@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,8 +34,11 @@ from libp2p.peer.envelope import seal_record as seal_library_record
 from libp2p.peer.peer_record import PeerRecord
 from libp2p.pubsub.pb import rpc_pb2
 from multiaddr import Multiaddr
+from network import victim
+from network.attacks import Attacker, Window, announcements, attack_together, forged_answers
 from network.hostile import hostile
 from network.support import ECHO, LOOPBACK, echo, identity, networks, star, until
+from network.victim import Target
 from simulation.chain import Chain
 
 # Private here: `_host`: a stranger keeps to none of a node's own bounds.
@@ -227,3 +232,76 @@ async def test_hostile_bootstrap_peers_keep_nobody_out() -> None:
                 await introducer.first_contact(60)
                 await until(lambda: there.peer in newcomer.connected())
                 nursery.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", [forged_answers, announcements])
+async def test_rounds_go_on_under(attack: Any, tmp_path: Path) -> None:
+    """Forged ledger entries and envelopes in answers; announcements as fast as they go through."""
+    here, there = multiprocessing.Pipe()
+    window = Window(2)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(victim.serve, tmp_path, there)
+
+        async def hear() -> Any:
+            return await trio.to_thread.run_sync(
+                here.recv,
+                abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
+            )
+
+        async def ask() -> victim.Figures:
+            here.send("figures")
+            return await hear()
+
+        target = await hear()
+        for number in (1, 2):
+            one = trio.CapacityLimiter(1)
+            nursery.start_soon(Attacker(number, target, window).run, attack, one)
+        await window.all_ready.wait()
+        window.open(1e6)
+        before = await ask()
+        # They get through: it is not for want of an attack that rounds go on.
+        while (now := await ask()).received < before.received + (1 << 20):  # noqa: ASYNC110  (it is asked)
+            await trio.sleep(0.05)
+        while (later := await ask()).round < now.round + 5:  # noqa: ASYNC110  (likewise)
+            await trio.sleep(0.05)
+        # What they say is nowhere on the disk: a round of a lone member is two kilobytes there.
+        assert later.disk - before.disk < (16 << 10) * (later.round - before.round + 1)
+        nursery.cancel_scope.cancel()
+
+
+class Wire:
+    """Both ends of a wire to attackers, in a test: they are told to begin when `go` is set."""
+
+    def __init__(self, node: Network) -> None:
+        self.node = node
+        self.sent: list[Any] = []
+        self.there = 0
+        self.go = threading.Event()
+
+    def send(self, word: Any) -> None:
+        self.sent.append(word)
+        self.there = max(self.there, len(self.node.connected()))
+
+    def recv(self) -> str:
+        assert self.go.wait(60)
+        return "go"
+
+
+async def test_attackers_begin_when_all_are_there() -> None:
+    async with networks(1) as (node,):
+        wire = Wire(node)
+        target = Target(node.addresses[0], 1, bytes(32))
+        wire.go.set()
+        await attack_together(["pings"], target, 3, 0.1, 60.0, wire)
+        assert wire.sent == [3, "over"]
+        assert wire.there == 3
+
+
+async def test_attackers_that_are_not_there_are_not_counted() -> None:
+    async with networks(1) as (node,):
+        wire = Wire(node)
+        nowhere = "/ip4/127.0.0.1/tcp/1/p2p/" + node.addresses[0].rpartition("/")[2]
+        wire.go.set()
+        await attack_together(["pings"], Target(nowhere, 1, bytes(32)), 2, 0.1, 0.5, wire)
+        assert wire.sent == [0, "over"]

@@ -21,8 +21,9 @@ from .node import Disk, Fuse, Node
 if TYPE_CHECKING:
     from .swarm import Swarm
 
-Family = Literal["none", "crash", "network", "liars", "all"]
-FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all")
+Family = Literal["none", "crash", "network", "liars", "all", "cut"]
+FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all", "cut")
+"""In "cut" the network is cut between honest members, while liars hear and talk to all sides."""
 
 
 # Two rounds: the others' announcements show to a member that its parameters are not theirs.
@@ -101,9 +102,28 @@ def draw_schedule(family: Family, count: int, lease: float, chance: random.Rando
         lambda: [Action(_when(chance, begin, span), "crash", 0, 0.3 * lease * chance.random())],
         lambda: [Action(_when(chance, begin, span), "fuse", 0, 1.0, chance.randrange(1, 8))],
     ]
-    tables = {"crash": crash, "network": network, "all": crash + network, "liars": brief}
+    # Three of these at a time make up to eight sides, for shorter and for longer than a lease.
+    cut: list[Callable[[], Iterable[Action]]] = [
+        lambda: _partition(chance, count, begin, span, 0.6 * lease),
+        lambda: _partition(chance, count, begin, span, 4 * lease * (0.5 + chance.random())),
+        lambda: _partition(chance, count, begin, span, 4 * lease * (0.5 + chance.random())),
+        lambda: _one_way(chance, count, begin, span, 3 * lease),
+        lambda: [Action(_when(chance, begin, span), "crash", _one(chance, count), _pause(chance))],
+        lambda: _fuse(chance, count, begin, span),
+        lambda: [Action(_when(chance, begin, span), "newcomer", count)],
+        lambda: [Action(_when(chance, begin, span), "loss", -1, 8.0, chance.choice((0.05, 0.2)))],
+    ]
+    tables = {
+        "crash": crash,
+        "network": network,
+        "all": crash + network,
+        "liars": brief,
+        "cut": cut,
+    }
     kinds = tables.get(family, [])
     actions: list[Action] = []
+    if family == "cut":
+        actions += _partition(chance, count, begin, span, 4 * lease * (0.5 + chance.random()))
     for _ in range(chance.randrange(2, 7) if kinds else 0):
         actions += chance.choice(kinds)()
     actions.sort(key=lambda action: (action.time, action.what, action.node))
@@ -139,10 +159,17 @@ def _cut_off(actions: Iterable[Action], lease: float) -> bool:
 
 
 class Faults:
-    """Carries a schedule out."""
+    """Carries a schedule out. To those `spared` no link is cut, and their disks keep what they hold."""
 
-    def __init__(self, swarm: Swarm, schedule: Schedule, chance: random.Random) -> None:
+    def __init__(
+        self,
+        swarm: Swarm,
+        schedule: Schedule,
+        chance: random.Random,
+        spared: frozenset[int] = frozenset(),
+    ) -> None:
         self._swarm = swarm
+        self._spared = spared
         self._schedule = schedule
         self._chance = chance
         self._corrupted = False
@@ -226,8 +253,10 @@ class Faults:
 
     def _return(self, node: Node, seconds: float) -> None:
         """Start a dead node again, perhaps with damage done to its disk."""
-        disk = node.disk
-        kind = self._chance.random()
+        disk, kind = node.disk, self._chance.random()
+        # Whoever forgets what it built on counts among the liars, and those are there already.
+        if self._spared:
+            kind = 1.0
         if kind < 0.2 and disk.entries:
             # The newest entry of the ledger was torn.
             disk.entries.pop()
@@ -235,11 +264,11 @@ class Faults:
             # What nobody else has cannot be lost, or no protocol would help.
             others = {o.index: o.disk for o in self._swarm.nodes if o.disk is not disk}
             disk.blobs -= {blob for other in others.values() for blob in other.blobs}
-        self._swarm.clock.after(seconds, self._start, node.index, disk)
+        self._swarm.clock.after(seconds, self._start, node.index, disk, type(node))
 
-    def _start(self, index: int, disk: Disk) -> None:
+    def _start(self, index: int, disk: Disk, kind: type[Node] = Node) -> None:
         if self._swarm.node(index) is None:
-            self._swarm.add(index, disk)
+            self._swarm.add(index, disk, kind)
 
     def _thaw(self, node: Node) -> None:
         if node.alive:
@@ -249,6 +278,7 @@ class Faults:
     def _cut(self, pairs: list[tuple[int, int]], seconds: float, both: bool = False) -> None:
         swarm = self._swarm
         pairs = pairs + [(other, one) for one, other in pairs] if both else pairs
+        pairs = [pair for pair in pairs if not self._spared.intersection(pair)]
         swarm.network.cut(pairs)
         swarm.breaks(pairs + [(other, one) for one, other in pairs])
         swarm.clock.after(seconds, self._mend, pairs)

@@ -23,6 +23,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from distro_node.crypto.envelope import Envelope
@@ -81,6 +82,8 @@ class Watch:
         """Nodes from which nothing good is expected."""
         self.forgetful: set[int] = set()
         """Honest nodes whose disk was lost: they may contradict what they said before."""
+        self.cut = False
+        """Whether liars meet a cut network. Then promises hang on how many honest members are left."""
         self.forks_explained = True
         """Whether members may have been silent to each other for a lease without being dead."""
         self.decided_at: dict[RecordId, float] = {}
@@ -93,7 +96,8 @@ class Watch:
         # By the record before: what honest members followed that had long been there.
         self._held: dict[ContentId, set[int]] = {}
         self._voted: set[tuple[PeerId, RecordId, int]] = set()
-        self._proposed: set[tuple[RecordId, int, RecordId]] = set()
+        # Who proposed it: a liar may, before anybody honest has decided what it builds on.
+        self._proposed: dict[tuple[RecordId, int, RecordId], set[PeerId]] = {}
         self._known: dict[RecordId, Record] = {}
         self._said: dict[tuple[object, ...], object] = {}
         self._parameters: dict[RecordId, int] = {RecordId(swarm.manifest.swarm): INITIAL}
@@ -103,6 +107,10 @@ class Watch:
         self._cast: dict[tuple[RecordId, int, str], dict[RecordId, dict[PeerId, int]]] = {}
         self._update_of: dict[ContentId, RecordId] = {}
         self._last_final: RecordId | None = None
+        self._premise = True
+        # Whether any two quorums of each finality set so far share an honest member.
+        self.heard_by_all_since = 0.0
+        """When the last fault was over that may keep words from those who must hear them."""
         self._stirs = 0
 
     def facts(self, envelope: Envelope) -> tuple[object, ...]:
@@ -142,8 +150,8 @@ class Watch:
             assert isinstance(message, Proposal)
             record = message.record
             self._known[record.id] = record
-            if self.chains.leader(record.parent, message.slot) == envelope.sender:
-                self._proposed.add((record.parent, message.slot, record.id))
+            place = (record.parent, message.slot, record.id)
+            self._proposed.setdefault(place, set()).add(envelope.sender)
         elif envelope.kind in ("vote", "skip"):
             message = read(envelope)
             assert isinstance(message, Ballot)
@@ -181,21 +189,47 @@ class Watch:
                 rounds = self._contradicted.setdefault(envelope.sender, {})
                 rounds.setdefault(message.parent, self._swarm.now)
 
-    def unpunished(self, members: set[PeerId], height: int) -> list[int | None]:
+    def outnumbered(self) -> bool:
+        """Whether what is promised of members is promised no more: somewhere liars can stop a chain that
+        somebody honest follows, or two quorums of a finality set need not share an honest member."""
+        nodes = [node for node in self._swarm.alive if node.index not in self.liars]
+        model = self._swarm.manifest.fault_model
+        for node in nodes:
+            members = node.member.ledger.membership(len(node.member.ledger)).peers
+            if len(members) - self._lying(members) < least_quorum(model, len(members)):
+                return True
+        return not self._premise
+
+    def _lying(self, peers: Iterable[PeerId]) -> int:
+        untrue = self.liars | self.forgetful
+        return sum(self._swarm.number(peer) in untrue for peer in peers)
+
+    def _share_an_honest_one(self, peers: Collection[PeerId]) -> bool:
+        """Whether any two quorums of these do."""
+        needed = least_quorum(self._swarm.manifest.fault_model, len(peers))
+        return 2 * needed - len(peers) > self._lying(peers)
+
+    def unpunished(self, members: set[PeerId], height: int, ledger: Ledger) -> list[int | None]:
         """Members that contradicted themselves before `height` and must have been found out.
 
-        What is said when a round is over, or nearly, nobody listens to; but not every time.
+        What is said when a round is over, or nearly, nobody listens to; but not every time. On another
+        chain, and while not all hear each other, it need not be found out either.
         """
         guilty: list[int | None] = []
         for peer in members.intersection(self._contradicted):
             ends = [
                 (self._round_over(parent), said)
                 for parent, said in self._contradicted[peer].items()
+                if not self.cut or (said >= self.heard_by_all_since and self._is_on(ledger, parent))
             ]
             over = [(at, said) for (round_, at), said in ends if round_ < height - 1]
             if len(over) > 4 or sum(at > said + 0.3 for at, said in over) > 1:
                 guilty.append(self._swarm.number(peer))
         return guilty
+
+    def _is_on(self, ledger: Ledger, parent: RecordId) -> bool:
+        known = self.chains.records.get(parent)
+        return known is not None and ledger.parent(known.record.round + 1) == parent
 
     def _round_over(self, parent: RecordId) -> tuple[float, float]:
         """Which round followed a record, and when it was decided; infinity if it was not."""
@@ -243,7 +277,8 @@ class Watch:
             raise Violation(
                 "ballots", f"node {node.index} votes for what is not well founded", block
             )
-        if (parent, ballot.slot, block) not in self._proposed:
+        proposers = self._proposed.get((parent, ballot.slot, block), ())
+        if self.chains.leader(parent, ballot.slot) not in proposers:
             raise Violation(
                 "ballots", f"node {node.index} votes for what the leader did not propose", block
             )
@@ -341,8 +376,11 @@ class Watch:
 
     def _check_final(self, record: Record, where: str) -> None:
         """Of all records that are final on some chain, each builds on the one before."""
-        final = self.chains.finality(record.id).final
-        if final < 0:
+        finality = self.chains.finality(record.id)
+        final = finality.final
+        if self.cut and not self._share_an_honest_one(finality.members):
+            self._premise = False
+        if final < 0 or not self._premise:
             return
         block, known = self._back_to(record.id, final), self._last_final
         if known is None:
@@ -374,7 +412,9 @@ class Watch:
             for block, judged in siblings.items()
             if any(not judgement.discounted for judgement in judged)
         ]
-        if len(full) > 1:
+        membership = self.chains.membership(record.parent)
+        assert membership is not None  # the chain was judged first
+        if len(full) > 1 and (not self.cut or self._share_an_honest_one(membership.peers)):
             raise Violation("one chain", f"{where} is not the only one decided there", *siblings)
 
     def _listens(self, node: Node, record: Record) -> bool:
@@ -400,7 +440,7 @@ class Watch:
             needed = min(needed, least_quorum(self._swarm.manifest.fault_model, present))
         for entry in decided.record.updates:
             holders = self._held.get(entry.update, set()) - self.liars
-            if len(holders) < needed - len(self.liars | self.forgetful):
+            if len(holders) < needed - self._lying(membership.peers):
                 raise Violation(
                     "available",
                     f"record {decided.record.round}: an update is held by {len(holders)}, "

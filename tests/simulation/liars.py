@@ -77,6 +77,33 @@ LIES = (
 HISTORY = "another history"
 """The founder's lie: it leaves, and writes the history anew from the time when it was alone."""
 
+BOTH_SIDES = "both sides"
+"""While others are cut off from each other, it belongs to one side and signs with all others as well."""
+
+STRANGER = "stranger"
+"""It never asks to be a member, and answers all the same."""
+
+LEAVES = "leaves"
+"""It leaves, does not come back, and goes on answering; it may show a chain of its own from when it was
+a member."""
+
+ANSWERS = (
+    "solo rounds",
+    "false chain",
+    "stale certificate",
+    "slow answers",
+    "partial answers",
+    "false heights",
+    "false ids",
+)
+"""The lies that are told to whoever asks, which needs no membership."""
+
+Liars = tuple[tuple[int, tuple[str, ...]], ...]
+"""Numbers of nodes, and the lies that each tells."""
+
+FIRST_STRANGER = 700
+"""Numbers from here on are nobody's who starts as a member."""
+
 CONSPIRACY = "conspiracy"
 """A lie of several: they call everybody silent but one, each round another."""
 
@@ -93,7 +120,7 @@ _FLOOD = 6
 _DELUGE = 1100
 
 
-def draw_liars(count: int, chance: random.Random) -> tuple[tuple[int, tuple[str, ...]], ...]:
+def draw_liars(count: int, chance: random.Random) -> Liars:
     """Fewer than a third of so many nodes, never the founder, each with a few lies."""
     number = chance.randrange(1, (count - 1) // 3 + 1)
     # A deluge takes as long as all else together.
@@ -102,6 +129,27 @@ def draw_liars(count: int, chance: random.Random) -> tuple[tuple[int, tuple[str,
         (index, tuple(sorted(chance.sample(lies, chance.randrange(1, 5)))))
         for index in sorted(chance.sample(range(1, count), number))
     )
+
+
+def draw_strangers(liars: Liars, chance: random.Random, share: float = 1 / 3) -> Liars:
+    """The same liars and, in so many cases, somebody among them who lies without being a member: who
+    never was one, who has left, or who will be expelled."""
+    if not liars or chance.random() >= share:
+        return liars
+    answers = tuple(sorted(chance.sample(ANSWERS, chance.randrange(1, 4))))
+    manner = chance.choice((STRANGER, LEAVES, "finalize and skip"))
+    if manner == STRANGER:
+        return (*liars, (FIRST_STRANGER, (*answers, STRANGER)))
+    # Who has left or was expelled was one of those that may lie.
+    place = chance.randrange(len(liars))
+    return (*liars[:place], (liars[place][0], (*answers, manner)), *liars[place + 1 :])
+
+
+def draw_founder(liars: Liars, chance: random.Random, share: float = 0.05) -> Liars:
+    """The same liars but, in so many cases, the founder in the place of one of them."""
+    if not liars or chance.random() >= share:
+        return liars
+    return ((0, (HISTORY,)), *liars[1:])
 
 
 class Liar(Node):
@@ -117,8 +165,12 @@ class Liar(Node):
         self._copied: set[ContentId] = set()
         self._history: Ledger | None = None
         self._solo: Ledger | None = None
+        self._has_left = False
+        self._echoed: set[tuple[object, ...]] = set()
         if HISTORY in self.tells:
             self.swarm.clock.after(_LEAVES_AFTER, self._rewrite)
+        if LEAVES in self.tells:
+            self.swarm.clock.after(_LEAVES_AFTER, self._leave)
 
     @property
     def _current(self) -> Round:
@@ -132,6 +184,8 @@ class Liar(Node):
             self._heard.append(envelope)
         elif "replay" in self.tells:
             self._heard[self._chance.randrange(300)] = envelope
+        if BOTH_SIDES in self.tells and self._echo(envelope):
+            return
         super().deliver(envelope)
         if envelope.kind == "announcement" and "copycat" in self.tells:
             self._copy(envelope)
@@ -141,10 +195,12 @@ class Liar(Node):
             super().perform(effect)
             return
         envelope = effect.envelope
+        if envelope.kind == "join" and (STRANGER in self.tells or self._has_left):
+            return
         self.disk.said.append(envelope)
         message = read(envelope)
         if "replay" in self.tells and self._heard and self._chance.random() < 0.5:
-            self.swarm.gossip(self, self._chance.choice(self._heard))
+            self._tell(self._chance.choice(self._heard))
         if "flood" in self.tells and self._chance.random() < 0.3:
             self._flood()
         if "deluge" in self.tells and envelope.kind == "announcement" and not self._poured:
@@ -157,7 +213,7 @@ class Liar(Node):
         elif isinstance(message, Announcement):
             self._announce(envelope, message)
         else:
-            self.swarm.gossip(self, envelope)
+            self._tell(envelope)
         if "usurp" in self.tells and envelope.kind == "announcement":
             self._usurp()
         if CONSPIRACY in self.tells and envelope.kind == "announcement":
@@ -179,10 +235,19 @@ class Liar(Node):
     def offers(self, asker: Node) -> Ledger:
         if self._history is not None:
             return self._history
-        if "solo rounds" in self.tells:
+        if BOTH_SIDES in self.tells and self._home() is not None:
+            # Mostly each side's own chain, as whoever is on that side would, and now and then another's.
+            here = self._side(asker.index)
+            own_side = self._chance.random() < 0.9
+            side = [n for n in self._honest() if (n.index in here) == own_side]
+            if side:
+                return self._chance.choice(side).member.ledger
+        if "solo rounds" in self.tells and STRANGER not in self.tells:
             self._solo = self._solo or self._alone()
             return self._solo or self.member.ledger
-        false = self.tells & {"false chain", "stale certificate"}
+        # A stranger's rounds are never sound.
+        alike = {"solo rounds"} if STRANGER in self.tells else set()
+        false = self.tells & {"false chain", "stale certificate", *alike}
         if not false or len(self.member.ledger) < 3:
             return self.member.ledger
         return self._false_chain("stale certificate" in false) or self.member.ledger
@@ -193,6 +258,9 @@ class Liar(Node):
         if "false heights" in self.tells and not answer.at_hand:
             height = answer.height + self._chance.choice((1, 1000, 1 << 40))
             answer = dataclasses.replace(answer, height=height)
+        if BOTH_SIDES in self.tells and self._home() is not None:
+            # What it has heard on one side is nothing for another.
+            answer = dataclasses.replace(answer, spoken=())
         if "false ids" in self.tells and self._chance.random() < 0.5:
             ids = tuple(RecordId(content_id(record)) for record in answer.ids)
             answer = dataclasses.replace(answer, ids=ids)
@@ -205,7 +273,61 @@ class Liar(Node):
     # Lies
 
     def _say(self, kind: str, message: object, targets: set[int] | None = None) -> None:
-        self.swarm.gossip(self, self.sign(kind, encode(message)), targets)
+        self._tell(self.sign(kind, encode(message)), targets)
+
+    def _tell(self, envelope: Envelope, targets: set[int] | None = None) -> None:
+        """Tell everybody, or these; who signs on all sides tells its own side of what it says there."""
+        home = self._home() if BOTH_SIDES in self.tells else None
+        if home is not None:
+            targets = home if targets is None else home & targets
+        self.swarm.gossip(self, envelope, targets)
+
+    # Both sides of a cut
+
+    def _honest(self) -> list[Node]:
+        liars = self.swarm.watch.liars
+        return [node for node in self.swarm.alive if node.index not in liars]
+
+    def _side(self, number: int) -> set[int]:
+        """The honest nodes that talk with an honest one."""
+        network = self.swarm.network
+        others = [node.index for node in self._honest()]
+        return {o for o in others if o == number or network.connected(o, number)}
+
+    def _home(self) -> set[int] | None:
+        """The side that it belongs to, the liars included, or None if nobody is cut off."""
+        honest = self._honest()
+        side = self._side(honest[0].index) if honest else set()
+        return None if len(side) == len(honest) else side | self.swarm.watch.liars
+
+    def _echo(self, envelope: Envelope) -> bool:
+        """Sign what was said on a side that is not its own, for that side alone. Whether it was."""
+        sender, home = self.swarm.number(envelope.sender), self._home()
+        if home is None or sender is None or sender in home:
+            return False
+        side = self._side(sender)
+        message = read(envelope)
+        if isinstance(message, Ballot):
+            place = envelope.kind, message.parent, message.slot, min(side, default=sender)
+            if place not in self._echoed:
+                self._echoed.add(place)
+                self._say_there(envelope.kind, message, side)
+        elif isinstance(message, Announcement):
+            own, place = self._own_update(), (envelope.kind, message.parent)
+            if own is not None and place not in self._echoed:
+                self._echoed.add(place)
+                self._say_there("announcement", dataclasses.replace(message, update=own), side)
+        return True
+
+    def _say_there(self, kind: str, message: Ballot | Announcement, side: set[int]) -> None:
+        self.swarm.gossip(self, self.sign(kind, encode(message)), side)
+
+    def _leave(self) -> None:
+        if self.alive and self.member.is_member and self.member.round > 1:
+            self._has_left = True
+            self.tell(Goodbye())
+        elif self.alive:
+            self.swarm.clock.after(1.0, self._leave)
 
     def _halves(self) -> tuple[set[int], set[int]]:
         nodes = [node.index for node in self.swarm.alive]
@@ -226,10 +348,10 @@ class Liar(Node):
             )
         elif "two sizes" in self.tells:
             one, other = self._halves()
-            self.swarm.gossip(self, envelope, one)
+            self._tell(envelope, one)
             self._say("announcement", self._missized(said), other)
         else:
-            self.swarm.gossip(self, envelope)
+            self._tell(envelope)
 
     def _missized(self, said: Announcement) -> Announcement:
         """Another size for the same update."""
@@ -254,10 +376,10 @@ class Liar(Node):
             self._say("proposal", Proposal(proposal.slot, record))
         elif "two proposals" in self.tells:
             one, other = self._halves()
-            self.swarm.gossip(self, envelope, one)
+            self._tell(envelope, one)
             self._say("proposal", Proposal(proposal.slot, self._variant(proposal.record)), other)
         else:
-            self.swarm.gossip(self, envelope)
+            self._tell(envelope)
 
     def _variant(self, record: Record) -> Record:
         if record.updates:
@@ -318,7 +440,7 @@ class Liar(Node):
             return
         if kind == "vote" and "two votes" in self.tells:
             one, other = self._halves()
-            self.swarm.gossip(self, envelope, one)
+            self._tell(envelope, one)
             for block in list(self._current.agreement.records):
                 if block != ballot.block:
                     self._say("vote", dataclasses.replace(ballot, block=block), other)
@@ -328,12 +450,12 @@ class Liar(Node):
             )
             return
         if "finalize and skip" in self.tells and kind in ("finalize", "vote"):
-            self.swarm.gossip(self, envelope)
+            self._tell(envelope)
             for block in list(self._current.agreement.records):
                 self._say("finalize", dataclasses.replace(ballot, block=block))
             self._say("skip", dataclasses.replace(ballot, block=NO_BLOCK))
             return
-        self.swarm.gossip(self, envelope)
+        self._tell(envelope)
 
     def _conspire(self, kind: str, ballot: Ballot) -> None:
         """Three of ten and one whom they leave out of their accusation would be a quorum: in every
@@ -412,7 +534,7 @@ class Liar(Node):
         """Ask for admission under a false name, with a signature that is none."""
         request = self.sign("join", encode(JoinRequest(round_, b"")))
         stranger = identity(900 + self._chance.randrange(50)).peer
-        self.swarm.gossip(self, dataclasses.replace(request, sender=stranger))
+        self._tell(dataclasses.replace(request, sender=stranger))
 
     def _false_chain(self, stale: bool) -> Ledger | None:
         """A chain of our own: everybody else is called silent in its last entry, or now and then is
@@ -420,7 +542,7 @@ class Liar(Node):
         ledger = self.member.ledger
         fork = len(ledger) - 1 - self._chance.randrange(2)
         membership = ledger.membership(fork)
-        if self.peer not in membership:
+        if self.peer not in membership and STRANGER not in self.tells:
             return None
         honest = ledger[fork].record
         record = dataclasses.replace(
@@ -444,11 +566,19 @@ class Liar(Node):
         return forged
 
     def _alone(self) -> Ledger | None:
-        """Our chain and, after it, rounds that we sign alone, everybody else being called silent."""
-        fingerprint = self.member.fingerprint
-        if fingerprint is None or not (self.member.at_tip and self.member.is_member):
+        """Our chain and, after it, rounds that we sign alone, everybody else being called silent; from
+        the last round of ours on, if we are no member any more."""
+        fingerprint, ledger = self.member.fingerprint, self.member.ledger
+        if LEAVES in self.tells and not self.member.is_member:
+            ours = (n for n in range(len(ledger) - 1, 3, -1) if self.peer in ledger.membership(n))
+            last = next(ours, None)
+            if last is None:
+                return None
+            fingerprint, ledger = ledger[last].record.fingerprint, ledger.truncated(last)
+        elif fingerprint is None or not (self.member.at_tip and self.member.is_member):
             return None
-        ledger = self.member.ledger.truncated(self.member.round)
+        else:
+            ledger = ledger.truncated(self.member.round)
         if len(ledger) < 4:
             return None
         for round_ in range(len(ledger), len(ledger) + _SOLO_ROUNDS):

@@ -113,7 +113,8 @@ def run_mutated(scenario: Scenario, mutation: Mutation) -> Failure | None:
 def _lying(scenario: Scenario, lies: tuple[str, ...]) -> Scenario:
     # The founder alone has a history of its own to tell.
     founder = ((0, lies),) if HISTORY in lies else ()
-    liars = founder or tuple((index, lies) for index, _ in scenario.liars)
+    members = [index for index, _ in scenario.liars if index < scenario.members]
+    liars = founder or tuple((index, lies) for index in members)
     return dataclasses.replace(scenario, liars=liars)
 
 

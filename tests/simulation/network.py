@@ -13,7 +13,8 @@ What is modelled, and how plainly:
   queues of the implementation drop messages, and that is what has to be survived.
 - Downloads and what else is large queue for the uploader's line and for the downloader's; small messages
   do not wait behind them, as they have streams of their own.
-- A cut link carries nothing in that direction.
+- A cut link carries nothing in that direction. Whoever is in `mute` passes nothing on, so that it may
+  hear both sides of a cut without being a bridge.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ class Network:
         self.said_bytes = 0
         self.other_bytes = 0
         """Of answers to sync requests."""
+        self.mute: frozenset[int] = frozenset()
+        """Who says what it says, and relays nobody."""
         self.update_bytes = 0
         self._chance = chance
         self._lines: dict[int, Line] = {}
@@ -231,7 +234,7 @@ class Network:
             if node in found:
                 continue
             found[node] = Route(node, seconds, per_byte)
-            neighbours = mesh.get(node, [])
+            neighbours = mesh.get(node, []) if node == sender or node not in self.mute else []
             push = max(1.0, len(neighbours) / 2) / self._lines[node].up
             for other in neighbours:
                 if other not in found and self.reaches(node, other):

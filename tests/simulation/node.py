@@ -39,7 +39,6 @@ from distro_node.protocol.member.inputs import (
     Applied,
     Heard,
     Input,
-    Learned,
     Loaded,
     Rebased,
     Tick,
@@ -47,6 +46,7 @@ from distro_node.protocol.member.inputs import (
     UpdateHeld,
 )
 from distro_node.protocol.member.member import Member
+from distro_node.protocol.member.taking_in import TakingIn
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import Decided, SnapshotEntry
@@ -64,6 +64,8 @@ APPLY_SECONDS = 0.05
 BROKEN_SECONDS = 4.0
 # After which who found nobody with a chain looks again.
 _AGAIN_SECONDS = 1.0
+# After which it is looked whether a stopped process goes on.
+_STOPPED_SECONDS = 1.0
 # What arrives at a stopped process until its connections break, and no more than buffers hold.
 _BUFFERED = 2000
 
@@ -262,16 +264,30 @@ class Node:
     # What happens to it
 
     def deliver(self, envelope: Envelope) -> None:
-        """A message arrived by gossip or in an answer."""
+        """A message arrived by gossip."""
         if self.alive:
             if not self.swarm.genuine(envelope):
                 self.swarm.reject("bad_signature")
                 return
             self.tell(Heard(envelope))
 
-    def deliver_decided(self, decided: Decided) -> None:
-        """A ledger entry arrived in an answer."""
-        self.tell(Learned(decided))
+    def take_in(self, taking: TakingIn[Envelope], then: Callable[[], None]) -> None:
+        """Tell the state machine what somebody answered, as fast as the disk allows; then go on."""
+        while self.alive:
+            if self._frozen:
+                self.swarm.clock.after(_STOPPED_SECONDS, self.take_in, taking, then)
+                return
+            if self.busy_until > self.swarm.clock.now:
+                self.swarm.clock.at(self.busy_until, self.take_in, taking, then)
+                return
+            what = taking.next_input()
+            if what is None:
+                if taking.blame is not None:
+                    self.swarm.reject(taking.blame.reason)
+                then()
+                return
+            if not self._handle(what):
+                taking.refused()
 
     def tell(self, what: Input) -> None:
         """Tell the state machine something, when the process runs, and do what it asks for."""
@@ -283,13 +299,7 @@ class Node:
         elif self.busy_until > self.swarm.clock.now:
             self.swarm.clock.at(self.busy_until, self.tell, what)
         else:
-            try:
-                effects = self.member.handle(what, self.now)
-            except ProtocolError as error:
-                self.swarm.reject(error.reason)
-            else:
-                self.run(effects)
-            self.swarm.watch.stirred(self)
+            self._handle(what)
 
     def sign(self, kind: str, body: bytes) -> Envelope:
         """Sign a message of this node."""
@@ -411,6 +421,19 @@ class Node:
         self.tell(Rebased(better))
 
     # Private
+
+    def _handle(self, what: Input) -> bool:
+        """Tell the state machine something. Returns whether it takes it."""
+        try:
+            effects = self.member.handle(what, self.now)
+        except ProtocolError as error:
+            self.swarm.reject(error.reason)
+            return False
+        else:
+            self.run(effects)
+            return True
+        finally:
+            self.swarm.watch.stirred(self)
 
     def _tick(self) -> None:
         if self.alive:

@@ -1,11 +1,8 @@
 """Rules that random schedules never meet, or whose loss costs time alone: each with the smallest case
 that it decides, and what is put in its place to see that the case can fail.
 
-What is looked at is the machine itself (`protocol/chain`), with peers that answer at once.
+What is looked at is the machine itself (`protocol/`), with peers that answer at once.
 """
-
-# Private here: `_start_over`, `_supporters`, `_follow`, `_choose_goal`, `_replace`: a rule is taken away
-# where it stands.
 
 from __future__ import annotations
 
@@ -17,21 +14,32 @@ from functools import cache
 from typing import Any
 from unittest.mock import patch
 
+from distro_node.crypto.envelope import Envelope, EnvelopeError
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import catching_up, comparing, finality, fork, ledger
+from distro_node.protocol.chain import (
+    asking,
+    catching_up,
+    comparing,
+    finality,
+    fork,
+    ledger,
+)
+from distro_node.protocol.chain.asking import Asking
 from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import Answer, Question
-from distro_node.protocol.member import lease
+from distro_node.protocol.member import lease, vote_recovery
 from distro_node.protocol.member.lease import FinalityLease
+from distro_node.protocol.member.taking_in import TakingIn
+from distro_node.protocol.member.vote_recovery import Recalling
 from distro_node.protocol.wire.backoff import Backoff
 from distro_node.protocol.wire.checkpoint import Checkpoint
 
 from .chain import Answering, Chain, answers, compared, identity
 
-# Private here: `_start_over`, `_supporters`, `_follow`, `_choose_goal`, `_replace`: the very lines that
-# are broken on purpose.
+# Private here: `_start_over`, `_supporters`, `_follow`, `_choose_goal`, `_replace`, `_missing`,
+# `_ended`, `_unasked`: the very lines that are broken on purpose.
 Patch = tuple[object, str, Any]
 
 
@@ -502,6 +510,139 @@ def _enough_are_asked() -> bool:
     return asked <= 2 * 5 + 2
 
 
+def _members_are_asked_first() -> bool:
+    """Twenty names of one who goes on alone, and three members that were there before."""
+    chain = _true(8).ledger.truncated(8)
+    machine = CatchingUp(chain)
+    honest, alone = answers(_true().ledger), answers(_solo().ledger)
+    members = {identity(who).peer for who in range(3)}
+    names = [*(identity(200 + number).peer for number in range(20)), *members]
+    while not machine.done:
+        for question in machine.questions(names, 0.0):
+            answer = (honest if question.peer in members else alone)(question)
+            machine.answered(question.peer, answer, 0.0)
+    return len(chain) == len(_true().ledger)
+
+
+def _nobody_is_known() -> list[Patch]:
+    return [(CatchingUp, "_is_known", lambda self, peer: False)]
+
+
+def _nobody_is_waited_for_alone() -> bool:
+    slow, other = identity(1).peer, identity(2).peer
+    asking_ = Asking([slow, other], {slow}, 3)
+    first = asking_.questions(0.0)
+    after = asking_.deadline(0.0)
+    second = asking_.questions(after)
+    return after < 10.0 and [q.peer for q in (*first, *second)] == [slow, other]
+
+
+# Taking in what was answered
+
+
+def _a_forged_word_ends_an_answer() -> bool:
+    """Of a thousand forged messages one is checked, and its bearer blamed."""
+    checked: list[int] = []
+
+    def opened(word: int) -> Envelope:
+        checked.append(word)
+        raise EnvelopeError("bad_signature", "nobody signed that")
+
+    taking = TakingIn(identity(1).peer, [], range(1000), opened)
+    _take_in(taking)
+    return len(checked) == 1 and taking.blame is not None
+
+
+def _takes_the_next_one() -> list[Patch]:
+    original = TakingIn.next_input
+
+    def next_input(self: Any) -> Any:
+        what = original(self)
+        while what is None and self.blame is not None:
+            self.blame, self._ended = None, False
+            what = original(self)
+        return what
+
+    return [(TakingIn, "next_input", next_input)]
+
+
+def _a_refused_entry_ends_an_answer() -> bool:
+    """A chain of others: one entry of it is looked at, and nobody is blamed."""
+    entries = [_true().ledger[round_] for round_ in range(10)]
+    taking: TakingIn[Envelope] = TakingIn(identity(1).peer, entries, [], lambda word: word)
+    return _take_in(taking, refuses=True) == 1 and taking.blame is None and not taking.all_held
+
+
+def _take_in(taking: TakingIn[Any], *, refuses: bool = False) -> int:
+    """How many inputs the member is handed."""
+    count = 0
+    while taking.next_input() is not None:
+        count += 1
+        if refuses:
+            taking.refused()
+    return count
+
+
+def _all_are_recalled() -> bool:
+    """One of three has nothing to say of us, one says it late, and one is cut short."""
+    machine, peers = Recalling(3, _others(), 0.0), _others()
+    machine.questions(peers[:2], 0.0)
+    machine.answered(peers[0], Answer(3), 0.1)
+    _hear(machine, all_held=True)
+    first = machine.complete
+    machine.questions(peers, 0.5)
+    machine.answered(peers[1], Answer(3), 1.0)
+    machine.answered(peers[2], Answer(3), 1.0)
+    _hear(machine, all_held=False)
+    return not first and not machine.complete
+
+
+def _others() -> list[PeerId]:
+    return [identity(number).peer for number in range(1, 4)]
+
+
+def _hear(machine: Recalling, *, all_held: bool) -> None:
+    for peer, _ in machine.drain():
+        machine.heard(peer, all_held=all_held)
+
+
+def _one_is_enough() -> list[Patch]:
+    def complete(self: Any) -> bool:
+        return len(self._missing) < 3
+
+    return [(Recalling, "complete", property(complete))]
+
+
+def _half_an_answer_will_do() -> list[Patch]:
+    def heard(self: Any, peer: PeerId, *, all_held: bool) -> None:
+        self._missing.discard(peer)
+
+    return [(Recalling, "heard", heard)]
+
+
+def _who_comes_late_is_asked() -> bool:
+    machine, peers = Recalling(3, _others(), 0.0), _others()
+    asked = [q.peer for now in (0.0, 1.0) for q in machine.questions(peers[: 1 + int(now)], now)]
+    return asked == peers[:2] and machine.deadline(1.0) < 1.5
+
+
+def _asks_only_once() -> list[Patch]:
+    original = Recalling.questions
+
+    def questions(self: Any, connected: Any, now: float) -> Any:
+        asked = original(self, connected, now)
+        self._unasked.clear()
+        return asked
+
+    return [(Recalling, "questions", questions)]
+
+
+def _memory_is_not_waited_for_for_ever() -> bool:
+    machine = Recalling(3, _others(), 0.0)
+    machine.questions(_others(), 10.0)
+    return machine.done
+
+
 RULES = (
     Rule("two phases make a record final", _two_phases, _one_phase),
     Rule("the set before is asked as well", _old_set_is_asked, _the_last_set_alone),
@@ -533,4 +674,24 @@ RULES = (
     Rule("records are what most name", _records_are_what_most_name, _the_first_is_believed),
     Rule("the goal is bounded", _the_goal_is_bounded, _no_most_rounds),
     Rule("enough are asked", _enough_are_asked, lambda: [(catching_up, "ENOUGH", 30)]),
+    Rule("members are asked first", _members_are_asked_first, _nobody_is_known),
+    Rule(
+        "nobody is waited for alone",
+        _nobody_is_waited_for_alone,
+        lambda: [(asking, "DAWDLE_SECONDS", 60.0)],
+    ),
+    Rule("a forged word ends an answer", _a_forged_word_ends_an_answer, _takes_the_next_one),
+    Rule(
+        "a refused entry ends an answer",
+        _a_refused_entry_ends_an_answer,
+        lambda: [(TakingIn, "refused", lambda self: None)],
+    ),
+    Rule("everybody's memory counts", _all_are_recalled, _one_is_enough),
+    Rule("half an answer is no memory", _all_are_recalled, _half_an_answer_will_do),
+    Rule("who connects late is asked as well", _who_comes_late_is_asked, _asks_only_once),
+    Rule(
+        "memories are not waited for for ever",
+        _memory_is_not_waited_for_for_ever,
+        lambda: [(vote_recovery, "RECALL_SECONDS", 1e9)],
+    ),
 )

@@ -14,11 +14,21 @@ from dataclasses import dataclass, field
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import most_liars
 
+from .clock import Standstill
 from .faults import Family, Faults, Schedule, draw_schedule, with_wipes
 from .invariants import Violation
 from .keys import Keys
 from .letters import shared_reading
-from .liars import CONSPIRACY, LIES, Liar, draw_liars
+from .liars import (
+    BOTH_SIDES,
+    CONSPIRACY,
+    LIES,
+    Liar,
+    Liars,
+    draw_founder,
+    draw_liars,
+    draw_strangers,
+)
 from .network import HOME, LAN, Links
 from .node import Node
 from .swarm import Swarm
@@ -32,6 +42,10 @@ rejoining."""
 CONSPIRACY_SECONDS = 600.0
 """The same where three of ten say nothing but what stops the others: these must all be in one slot then,
 and a member that was restarted meanwhile begins with short ones, which grow one by one."""
+CUT_SECONDS = 600.0
+"""The same where liars were on both sides of a cut: a peer whose chain was moved in vain is not asked
+for it again for up to 160 seconds, and what liars alone have signed is doubted for four leases, each of
+which may have grown to a minute while rounds were slow."""
 RECOVERY_ROUNDS = 3
 """So many rounds more are decided in that time, in which all contribute."""
 
@@ -46,7 +60,7 @@ class Scenario:
     rounds: int
     """How many rounds are to be decided at least."""
     model: str
-    liars: tuple[tuple[int, tuple[str, ...]], ...]
+    liars: Liars
     schedule: Schedule
     links: Links
     overlap: bool = False
@@ -90,6 +104,9 @@ class Outcome:
     seconds: float
     """Virtual time."""
     forks: int
+    excused: bool = False
+    """It ended where liars were so many of a membership, or of a finality set, that nothing is promised
+    any more: cuts had left them with fewer honest members than started."""
 
 
 def draw_scenario(
@@ -104,10 +121,16 @@ def draw_scenario(
     chance = random.Random(f"scenario {seed} {family}")
     # From a stream of its own: whoever repeats a run names its size, and must get the same run.
     size = random.Random(f"size {seed} {family}")
-    lying = family == "liars" or (family == "all" and chance.random() < 0.4)
+    cut = family == "cut"
+    lying = cut or family == "liars" or (family == "all" and chance.random() < 0.4)
     # Small swarms go through more rounds and faults in the same time; a few are larger.
     sizes = (4, 4, 4, 5, 6, 7) if lying else (1, 2, 3, 3, 4, 4, 5, 6, 8)
+    sizes = (4, 4, 5, 6, 7, 7, 8, 10) if cut else sizes
     drawn = size.choice(sizes)
+    # What was added later has streams of its own, or all older seeds were others.
+    later = random.Random(f"later {seed} {family}")
+    if family != "none" and later.random() < 0.02:
+        drawn = 16
     # Fewer than three liars cannot do without an honest signer that they do not call silent.
     conspire = lying and size.random() < 0.06
     count = members or (10 if conspire else drawn)
@@ -115,8 +138,12 @@ def draw_scenario(
     if conspire and count >= 10:
         nodes = sorted(size.sample(range(1, count), (count - 1) // 3))
         liars = tuple((index, (CONSPIRACY, size.choice(LIES[:-1]))) for index in nodes)
+    elif cut:
+        liars = draw_strangers(_on_both_sides(liars, later), later, 0.2)
+    else:
+        liars = draw_founder(draw_strangers(liars, later), later)
     model = "byzantine" if liars or chance.random() < 0.6 else "crash"
-    schedule = draw_schedule("liars" if liars else family, count, LEASE_SECONDS, chance)
+    schedule = draw_schedule("liars" if liars and not cut else family, count, LEASE_SECONDS, chance)
     # Whoever lost its disk may contradict itself, so it counts among those that may lie.
     most = most_liars(model, count) if family in ("crash", "all") and not liars else 0
     if most and size.random() < 0.3:
@@ -152,18 +179,21 @@ def run_seed(
 def run(scenario: Scenario, keys: Keys | None = None) -> Outcome:
     """Run a scenario."""
     swarm = build(scenario, keys)
-    failure = None
+    failure, excused = None, False
     try:
         with shared_reading():
-            _play(swarm, scenario)
+            excused = _play(swarm, scenario)
     except Violation as violation:
         failure = Failure(scenario, violation.invariant, str(violation))
         failure.trace = swarm.trace.shortened(violation.concerned)
+    except Standstill as standstill:
+        failure = Failure(scenario, "standstill", str(standstill))
+        failure.trace = swarm.trace.shortened(())
     except (ProtocolError, AssertionError, ArithmeticError, LookupError, ValueError) as error:
         # The state machine itself must never fail.
         failure = Failure(scenario, "crash", f"{type(error).__name__}: {error}")
         failure.trace = swarm.trace.shortened(())
-    return _outcome(swarm, failure)
+    return dataclasses.replace(_outcome(swarm, failure), excused=excused)
 
 
 def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
@@ -183,10 +213,15 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
     swarm.tick_seconds = 0.4
     swarm.watch.liars = {index for index, _ in scenario.liars}
     swarm.watch.forks_explained = scenario.schedule.cut_off
-    Faults(swarm, scenario.schedule, random.Random(f"faults {scenario.seed}"))
+    swarm.watch.cut = scenario.family == "cut"
     lies = dict(scenario.liars)
-    for index in range(scenario.members):
-        begin = 0.2 * index
+    spared = frozenset(lies) if scenario.family == "cut" else frozenset()
+    # Whoever hears all sides of a cut and passed everything on would be a bridge.
+    swarm.network.mute = spared
+    Faults(swarm, scenario.schedule, random.Random(f"faults {scenario.seed}"), spared)
+    strangers = [index for index in lies if index >= scenario.members]
+    for index in [*range(scenario.members), *strangers]:
+        begin = 0.2 * min(index, scenario.members)
         if index in lies:
             swarm.clock.at(begin, _start_liar, swarm, index, lies[index])
         else:
@@ -238,7 +273,18 @@ def _start_liar(swarm: Swarm, index: int, lies: tuple[str, ...]) -> None:
     swarm.add(index, kind=Chosen)
 
 
-def _play(swarm: Swarm, scenario: Scenario) -> None:
+def _on_both_sides(liars: Liars, chance: random.Random) -> Liars:
+    """The same liars; most sign on both sides of cuts, some of them telling no other lie."""
+    return tuple(
+        (index, lies)
+        if chance.random() < 0.2
+        else (index, (BOTH_SIDES, *(lies if chance.random() < 0.5 else ())))
+        for index, lies in liars
+    )
+
+
+def _play(swarm: Swarm, scenario: Scenario) -> bool:
+    """Run it. Returns whether it ended where nothing was promised any more."""
     clock = swarm.clock
     faults_over = max(scenario.schedule.end, 0.2 * scenario.members) + 1.0
     while clock.next <= faults_over:
@@ -247,12 +293,17 @@ def _play(swarm: Swarm, scenario: Scenario) -> None:
     # Deaths still to come are called off; whoever is dead comes back by the schedule.
     for node in swarm.alive:
         node.fuse = None
+    swarm.watch.heard_by_all_since = faults_over
     target = max([RECOVERY_ROUNDS + max((_honest_round(swarm)), default=0), scenario.rounds])
     conspired = any(CONSPIRACY in lies for _, lies in scenario.liars)
     patience = CONSPIRACY_SECONDS if conspired else RECOVERY_SECONDS
+    if scenario.family == "cut":
+        patience = CUT_SECONDS
     deadline = max(clock.now, faults_over) + patience
     while (problem := lacking(swarm, target)) is not None:
         if clock.next > deadline:
+            if scenario.family == "cut" and swarm.watch.outnumbered():
+                return True
             text = f"after {patience:g} s {problem[1]}: {swarm.describe()}"
             raise Violation(problem[0], text)
         for _ in range(len(swarm.nodes)):
@@ -260,6 +311,7 @@ def _play(swarm: Swarm, scenario: Scenario) -> None:
     for node in swarm.alive:
         if node.index not in swarm.watch.liars:
             swarm.watch.check_memory(node)
+    return False
 
 
 def _honest_round(swarm: Swarm) -> list[int]:
@@ -287,7 +339,7 @@ def lacking(swarm: Swarm, target: int) -> tuple[str, str] | None:
     if not all(_contributed(node, height) for node in nodes):
         return "progress", "somebody does not contribute"
     members = set(nodes[0].member.members)
-    for number in watch.unpunished(members, height):
+    for number in watch.unpunished(members, height, nodes[0].member.ledger):
         return "expelled", f"node {number} contradicts itself and is a member"
     return None
 

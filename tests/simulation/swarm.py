@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.envelope import Envelope, EnvelopeError
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.asking import Asking
@@ -20,6 +20,8 @@ from distro_node.protocol.chain.comparing import Comparison
 from distro_node.protocol.chain.sync import Answer, Question, answer_to
 from distro_node.protocol.member.effects import FetchUpdate
 from distro_node.protocol.member.inputs import Connected, Disconnected, Recalled
+from distro_node.protocol.member.taking_in import TakingIn
+from distro_node.protocol.member.vote_recovery import Recalling
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.messages import SnapshotEntry
@@ -188,36 +190,33 @@ class Swarm:
         asking = Asking([node.peer for node in others], set(asker.member.members), round_)
 
         def done() -> None:
-            asker.answered()
-            if asking.found is not None:
-                _, answer = asking.found
-                assert isinstance(answer, _Known)  # nodes answer nothing else
-                for entry in answer.at_hand:
-                    asker.deliver_decided(entry)
-                for envelope in answer.spoken:
-                    asker.deliver(envelope)
+            if asking.found is None:
+                asker.answered()
+            else:
+                asker.take_in(self._taking_in(*asking.found), asker.answered)
 
         self._carry_out(asker, asking, asking.questions, done)
 
     def recall(self, asker: Node, round_: int) -> None:
         """Ask all other members what they know of a round, and report when all have answered."""
-        waiting = set(asker.member.members) - {asker.peer}
+        others = set(asker.member.members) - {asker.peer}
+        recalling = Recalling(round_, others, asker.now)
 
-        def answer(other: Node) -> None:
-            if not other.alive or other.frozen or not self._connected(asker, other):
-                return
-            if other.starting:
-                return
-            for envelope in other.member.messages(round_):
-                asker.deliver(envelope)
-            waiting.discard(other.peer)
-            if not waiting:
+        def take_in(then: Callable[[], None]) -> None:
+            for peer, answer in recalling.drain():
+                taking = self._taking_in(peer, answer)
+
+                def heard(peer: PeerId = peer, taking: TakingIn[Envelope] = taking) -> None:
+                    recalling.heard(peer, all_held=taking.all_held)
+                    then()
+
+                asker.take_in(taking, heard)
+
+        def done() -> None:
+            if recalling.complete:
                 asker.tell(Recalled(round_))
 
-        for other in self.alive:
-            if other.peer in waiting:
-                delay = 2 * self.network.latency(asker.index, other.index)
-                self.clock.after(delay, answer, other)
+        self._carry_out(asker, recalling, self._following(asker, recalling), done, take_in)
 
     def settle(self, asker: Node) -> None:
         """Compare a node's chain with those of its peers."""
@@ -243,12 +242,32 @@ class Swarm:
     ) -> None:
         """Bring a starting node's ledger up to what its peers have; `keep` follows each answer."""
 
+        def kept(then: Callable[[], None]) -> None:
+            keep()
+            then()
+
+        self._carry_out(asker, catching_up, self._following(asker, catching_up), done, kept)
+
+    def _following(
+        self, asker: Node, machine: CatchingUp | Recalling
+    ) -> Callable[[float], list[Question]]:
+        """The machine's questions to whoever is connected at the time."""
+
         def questions(now: float) -> list[Question]:
             near = [o for o in self.alive if o is not asker and self._connected(asker, o)]
             self.random.shuffle(near)
-            return catching_up.questions([node.peer for node in near], now)
+            return machine.questions([node.peer for node in near], now)
 
-        self._carry_out(asker, catching_up, questions, done, keep)
+        return questions
+
+    def _taking_in(self, peer: PeerId, answer: Answer) -> TakingIn[Envelope]:
+        assert isinstance(answer, _Known)  # nodes answer nothing else
+        return TakingIn(peer, answer.at_hand, answer.spoken, self._opened)
+
+    def _opened(self, envelope: Envelope) -> Envelope:
+        if not self.genuine(envelope):
+            raise EnvelopeError("bad_signature", "nobody signed that")
+        return envelope
 
     # Updates and snapshots
 
@@ -389,12 +408,13 @@ class Swarm:
     def _carry_out(
         self,
         asker: Node,
-        machine: Asking | Comparison | CatchingUp,
+        machine: Asking | Comparison | CatchingUp | Recalling,
         questions: Callable[[float], list[Question]],
         done: Callable[[], None],
-        after: Callable[[], None] = lambda: None,
+        after: Callable[[Callable[[], None]], None] = lambda then: then(),
     ) -> None:
-        """Ask what the machine wants to be asked, until it is done or its node dead."""
+        """Ask what the machine wants to be asked, until it is done or its node dead; `after` follows
+        each answer, and calls what it is handed when it is through."""
         ended = False
 
         def step() -> None:
@@ -421,8 +441,7 @@ class Swarm:
                 blame = machine.answered(peer, answer, asker.now)
                 if blame is not None:
                     self.reject(blame.reason)
-                after()
-                step()
+                after(step)
 
         step()
 

@@ -517,7 +517,7 @@ ELSEWHERE = {
     # What an export writes appears whole or not at all, on a full and on a read-only disk.
     **{
         ("node/results/export.py", name): "tests/results: full and read-only places"
-        for name in ("fsync", "mkdir", "rename", "rmdir", "rmtree", "write_bytes", "write_text")
+        for name in ("mkdir", "rename", "rmdir", "rmtree", "write_bytes", "write_text")
     },
     **{
         ("node/results/evaluate.py", name): "a measurement's own folder, made again with the next"
@@ -526,6 +526,12 @@ ELSEWHERE = {
     ("node/results/evaluation_worker.py", "write_text"): "likewise",
     ("node/trainer/worker.py", "write_text"): "tests/results: full and read-only places",
     ("node/trainer/export.py", "write_text"): "likewise",
+    **{("node/cli/man_pages.py", n): "`make docs`" for n in ("mkdir", "unlink", "write_text")},
+    # A unit is written whole or not at all: tests/service, a place that takes nothing.
+    **{
+        ("node/service/manager.py", name): "tests/service"
+        for name in ("mkdir", "unlink", "copy2", "write_atomically")
+    },
     # What is tokenised is made again; a swarm exists once its manifest does, which is written last.
     **{
         ("node/create/parts.py", name): "tests/create: parts that survive an interruption"

@@ -137,6 +137,17 @@ def test_whom_the_round_waits_for_is_said() -> None:
     )
 
 
+def test_who_is_on_another_chain_is_shown_where_somebody_is() -> None:
+    assert AWAITING.swarm is not None
+    shown = {row.name: row.value for row in rows(AWAITING)}
+    assert shown["apart"] == "BBBBBB"
+    crowd = replace(AWAITING, swarm=replace(AWAITING.swarm, apart=(B, C) * 3))
+    assert {row.name: row.value for row in rows(crowd)}["apart"].endswith(" +2")
+    assert "apart" not in {row.name for row in rows(TRAINING)}
+    assert "final here" in event_sentence("apart", 9, B, False, "4")
+    assert "round 4:" in event_sentence("apart", 9, B, False, "4")
+
+
 def test_who_cannot_be_called_is_told_what_helps() -> None:
     assert reach_words(UNREACHABLE).remedy == "to be called: open TCP 65535"
     alone = replace(UNREACHABLE, relays=())

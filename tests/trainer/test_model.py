@@ -143,12 +143,12 @@ class TestInitialParameters:
         export(session, store, tmp_path / "out")
         larger = TINY_LLAMA | {"num_hidden_layers": 2}
         wider = TINY_LLAMA | {"hidden_size": 64}
-        for config, directory in [
-            (TINY_LLAMA, tmp_path / "nowhere"),
-            (larger, tmp_path / "out"),
-            (wider, tmp_path / "out"),
+        for config, directory, says in [
+            (TINY_LLAMA, tmp_path / "nowhere", "cannot be read"),
+            (larger, tmp_path / "out", "lacks parameters"),
+            (wider, tmp_path / "out", r"has the shape \(\d+.*its configuration wants \(\d+"),
         ]:
-            with pytest.raises(TrainerFailed) as caught:
+            with pytest.raises(TrainerFailed, match=says) as caught:
                 initialise(config, 0, directory, store, CPU)
             assert caught.value.kind == "bad_model"
 

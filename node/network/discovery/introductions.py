@@ -129,23 +129,19 @@ class Introducer:
         known_path: Path | None = None,
         *,
         patience: float = 0.0,
-        registry: Registry | None = None,
         numbering: Numbering | None = None,
-        max_connected: int = MAX_CONNECTED,
     ) -> None:
         """`known_path` is the file of remembered peers; `patience` is how many seconds
         `first_contact` waits for suggestions; records have the numbers of `numbering`. Raises
         `BadAddress` for a bootstrap address.
 
-        Serves introductions for the swarm itself, unless `registry` is given: then somebody else
-        does and keeps them there.
+        Serves introductions for the swarm, too.
         """
         self._network = network
         self._identity = identity
         self._swarm = swarm
         self._bootstrap = {address: parse_dial(address)[1] for address in bootstrap}
         self._known = PeersFile(known_path, swarm) if known_path is not None else None
-        self._max_connected = max_connected
         self._numbering = numbering or Numbering()
         self._outdone = False
         self._patience = patience
@@ -153,10 +149,8 @@ class Introducer:
             _MAX_SUGGESTIONS
         )
         self._suggested: set[PeerId] = set()
-        if registry is None:
-            registry = Registry()
-            IntroductionService(network, registry, {swarm})
-        self._registry = registry
+        self._registry = Registry()
+        IntroductionService(network, self._registry, {swarm})
         self._heard: Bounded[PeerId, _Heard] = Bounded(_MAX_HEARD)
         self._members: set[PeerId] = set()
         self._tried: Bounded[str, _Tried] = Bounded(_MAX_HEARD)
@@ -358,7 +352,7 @@ class Introducer:
                 announced = self._network.announcements
                 self._tell_news()
             for peer, record in self._by_turn():
-                if len(connected) + len(self._dialling) >= self._max_connected:
+                if len(connected) + len(self._dialling) >= MAX_CONNECTED:
                     break
                 if len(self._dialling) >= _CONCURRENT_DIALS:
                     break

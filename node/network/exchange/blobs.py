@@ -45,6 +45,8 @@ FOUND, _NOT_FOUND = b"\x00", b"\x01"
 # What comes of asking a peer that does not have a blob.
 _LACKING = ("not found", "not connected")
 _CONTENT_ID_BYTES = 32
+MAX_UPLOADS = 4
+"""So many blobs are served at a time."""
 # One provider's share of our downloads; it gives any one peer half of its upload slots.
 _PER_PROVIDER = 2
 # Updates on their way from one relay. At first each comes as slowly as its author sends it: a dozen at
@@ -90,12 +92,11 @@ class FetchFailed(Exception):
 def serve_blobs(
     network: Network,
     store: BlobStore,
-    max_uploads: int = 4,
     kind_of: Callable[[ContentId], str] = lambda cid: "blob",
     asked: Callable[[PeerId, ContentId], None] = lambda peer, cid: None,
     relays: Container[PeerId] = (),
 ) -> None:
-    """Serve the blobs of `store` to everybody who is connected, `max_uploads` at a time.
+    """Serve the blobs of `store` to everybody who is connected, `MAX_UPLOADS` at a time.
 
     `kind_of` says what the bytes of a blob are counted as; `asked` hears of every request. `relays`
     are never sent away because others are being served: they save us from serving these.
@@ -111,7 +112,7 @@ def serve_blobs(
         PROTOCOL,
         answer,
         max_request=_CONTENT_ID_BYTES,
-        max_concurrent=max_uploads,
+        max_concurrent=MAX_UPLOADS,
         first=lambda peer: peer in relays,
         kind=lambda request: kind_of(ContentId(request)),
     )

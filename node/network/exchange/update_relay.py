@@ -80,11 +80,6 @@ class UpdateRelay:
         )
         network.spawn(self._sweep)
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of updates in memory."""
-        return self._held.total()
-
     async def _answer(self, peer: PeerId, request: bytes) -> bytes | _Relayed:
         if not request:
             return b""

@@ -71,12 +71,20 @@ def draw_schedule(family: Family, count: int, liars: int, chance: random.Random)
     spared = [*mild, network[-1], network[4]]
     if liars and 3 * liars < count - 1:
         spared += [crash[0], crash[1]]
-    tables = {"none": [], "crash": crash, "network": network, "all": crash + network}
-    kinds = spared if liars else tables.get(family, [])
+    # Between honest members alone: liars hear and talk to all sides.
+    cut = [partition, partition, one_way, crash[0], crash[1], mild[0], network[3]]
+    tables = {"none": [], "crash": crash, "network": network, "all": crash + network, "cut": cut}
+    kinds = spared if liars and family != "cut" else tables.get(family, [])
     actions: list[Action] = []
+    if family == "cut":
+        actions += partition()
     for _ in range(chance.randrange(2, 6) if kinds else 0):
         drawn = list(chance.choice(kinds)())
-        if liars and any(a.what in ("crash", "fuse") for a in actions + drawn[:0]):
+        if (
+            liars
+            and family != "cut"
+            and any(a.what in ("crash", "fuse") for a in actions + drawn[:0])
+        ):
             drawn = [a for a in drawn if a.what not in ("crash", "fuse")]
         actions += drawn
     actions.sort(key=lambda action: (action.time, action.what, action.node))
@@ -91,10 +99,17 @@ def draw_schedule(family: Family, count: int, liars: int, chance: random.Random)
 
 
 class Faults:
-    """Carries a schedule out."""
+    """Carries a schedule out. To those `spared` no line is cut."""
 
-    def __init__(self, swarm: WholeSwarm, schedule: Schedule, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        swarm: WholeSwarm,
+        schedule: Schedule,
+        nursery: trio.Nursery,
+        spared: frozenset[int] = frozenset(),
+    ) -> None:
         self._swarm = swarm
+        self._spared = spared
         self._nursery = nursery
         self._chance = random.Random(f"faults {swarm.seed}")
         self.down: set[int] = set()
@@ -211,6 +226,7 @@ class Faults:
                 self.start(machine.index, seconds)
 
     def _cut(self, pairs: list[tuple[int, int]], seconds: float) -> None:
+        pairs = [pair for pair in pairs if not self._spared.intersection(pair)]
         self._swarm.wires.cut(pairs)
         self._later(seconds, lambda: self._swarm.wires.mend(pairs))
 

@@ -34,6 +34,7 @@ from distro_node.protocol.wire.messages import (
     Certificate,
     Decided,
     DepartureEntry,
+    Leave,
     Record,
     RecordId,
     SignedBallot,
@@ -43,7 +44,7 @@ from distro_node.protocol.wire.messages import (
 )
 
 from ..hostile import hostile
-from ..liars import Liar
+from ..liars import BOTH_SIDES, LEAVES, STRANGER, Liar, Liars
 from .network import SimulatedNetwork
 
 if TYPE_CHECKING:
@@ -69,10 +70,47 @@ LIES = (
     "false holdings",
 )
 
+ANSWERS = (
+    "wrong blobs",
+    "slow answers",
+    "garbage answers",
+    "bad signatures",
+    "forged chain",
+    "solo rounds",
+    "tall",
+    "false holdings",
+)
+"""Those told to whoever asks, which needs no membership."""
+
+FIRST_STRANGER = 90
+"""Numbers from here on are nobody's who starts as a member."""
+
+_LEAVES_AFTER = 12.0
 _SOLO_ROUNDS = 300
 _BAD_ENVELOPES = 200
 _FLOOD = 5
 _KEPT_WORDS = 100
+
+
+def draw_strangers(liars: Liars, chance: random.Random) -> Liars:
+    """The same liars and, in a third of all cases, one that never asks to be a member, or one of them
+    leaves and goes on answering."""
+    if not liars or chance.random() >= 1 / 3:
+        return liars
+    answers = tuple(sorted(chance.sample(ANSWERS, chance.randrange(1, 4))))
+    if chance.random() < 0.5:
+        return (*liars, (FIRST_STRANGER, (*answers, STRANGER)))
+    return ((liars[0][0], (*answers, LEAVES)), *liars[1:])
+
+
+def on_both_sides(liars: Liars, chance: random.Random) -> Liars:
+    """The same liars, most of which sign on both sides of cuts, some of them telling no other lie."""
+    return tuple(
+        (index, lies)
+        if chance.random() < 0.2
+        else (index, (BOTH_SIDES, *(lies if chance.random() < 0.5 else ())))
+        for index, lies in liars
+    )
 
 
 def liar_network(
@@ -99,6 +137,9 @@ class LyingNetwork(SimulatedNetwork):
         self._dice = random.Random(f"liar {swarm.seed} {machine.index} {machine.starts}")
         self._heard: list[tuple[PeerId, bytes]] = []
         self._solo: Ledger | None = None
+        self._own: ContentId | None = None
+        self._left = False
+        self._echoed: set[tuple[object, ...]] = set()
         self.on_serve = self._twist
         machine.workshop.lies = "garbage update" in tells
 
@@ -110,6 +151,11 @@ class LyingNetwork(SimulatedNetwork):
             return
         envelope = open_envelope(data, swarm=self._swarm.manifest.swarm)
         message, tells = decode_message(envelope), self._tells
+        if envelope.kind == "join" and (STRANGER in tells or self._left):
+            return
+        if isinstance(message, Announcement):
+            self._own = message.update
+            self._leave(topic, message.round)
         self._swarm.watch.signed(self._machine, envelope)  # type: ignore[arg-type]
         others = sorted(self.connected())
         self._dice.shuffle(others)
@@ -141,7 +187,76 @@ class LyingNetwork(SimulatedNetwork):
     def hear(self, topic: str, name: Any, author: PeerId, data: bytes, source: PeerId) -> None:
         if len(self._heard) < _KEPT_WORDS:
             self._heard.append((author, data))
+        if BOTH_SIDES in self._tells and name not in self._seen and self._echo(topic, author, data):
+            self._seen.add(name)
+            return
         super().hear(topic, name, author, data, source)
+
+    def pass_on(
+        self,
+        topic: str,
+        author: PeerId,
+        data: bytes,
+        source: PeerId | None,
+        targets: frozenset[PeerId] | None = None,
+        name: tuple[PeerId, int] | None = None,
+    ) -> None:
+        if self._swarm.watch.cut:
+            # Whoever hears all sides of a cut and passed everything on would be a bridge.
+            if source is not None:
+                return
+            home = self._home() if BOTH_SIDES in self._tells else None
+            if home is not None:
+                targets = home if targets is None else home & targets
+        super().pass_on(topic, author, data, source, targets, name)
+
+    def _leave(self, topic: str, round_: int) -> None:
+        if LEAVES in self._tells and not self._left and trio.current_time() > _LEAVES_AFTER:
+            self._left = True
+            self._say(topic, "leave", Leave(round_))
+
+    # Both sides of a cut
+
+    def _honest(self) -> list[Machine]:
+        liars = self._swarm.watch.liars
+        return [machine for machine in self._swarm.alive if machine.index not in liars]
+
+    def _side(self, number: int) -> set[int]:
+        """The honest machines that are not cut off from an honest one."""
+        wires = self.wires
+        return {
+            m.index
+            for m in self._honest()
+            if not wires.is_cut(m.index, number) and not wires.is_cut(number, m.index)
+        }
+
+    def _home(self) -> frozenset[PeerId] | None:
+        """The side that it belongs to, the liars included, or None if nobody is cut off."""
+        honest, machines = self._honest(), self._swarm.machines
+        side = self._side(honest[0].index) if honest else set()
+        if len(side) == len(honest):
+            return None
+        return frozenset(machines[n].peer for n in side | self._swarm.watch.liars if n in machines)
+
+    def _echo(self, topic: str, author: PeerId, data: bytes) -> bool:
+        """Sign what was said on a side that is not its own, for that side alone. Whether it was."""
+        sender, home = self._swarm.number(author), self._home()
+        if home is None or sender is None or author in home:
+            return False
+        envelope = open_envelope(data, swarm=self._swarm.manifest.swarm)
+        message, place = decode_message(envelope), None
+        side = self._side(sender)
+        if isinstance(message, Ballot):
+            place = envelope.kind, message.parent, message.slot, min(side, default=sender)
+        elif isinstance(message, Announcement) and self._own is not None:
+            place = envelope.kind, message.parent
+            message = dataclasses.replace(message, update=self._own)
+        if place is not None and place not in self._echoed:
+            self._echoed.add(place)
+            raw = self._sign(envelope.kind, message).encode()
+            targets = frozenset(self._swarm.machines[number].peer for number in side)
+            super().pass_on(topic, self.peer, raw, None, targets)
+        return True
 
     def _sign(self, kind: str, message: object) -> Envelope:
         swarm = self._swarm.manifest.swarm
@@ -187,7 +302,7 @@ class LyingNetwork(SimulatedNetwork):
             if protocol == CHUNKS and "false holdings" in self._tells:
                 return self._dice.choice((b"\xff", b"\x80", b"\xff" * 3, b"\0"))
             if protocol == SYNC_PROTOCOL:
-                return self._knows(request, response)
+                return self._knows(peer, request, response)
             return response
 
         return answer
@@ -200,10 +315,21 @@ class LyingNetwork(SimulatedNetwork):
             return response[:-1] + bytes([response[-1] ^ 1]) if len(response) > 1 else b"\0nothing"
         return response
 
-    def _knows(self, request: bytes, response: bytes) -> bytes:
+    def _knows(self, asker: PeerId, request: bytes, response: bytes) -> bytes:
         """An answer to sync."""
         tells, dice = self._tells, self._dice
         asked, said = decode_request(request), decode_response(response)
+        if BOTH_SIDES in tells and self._home() is not None:
+            # Mostly each side's own chain, as whoever is on that side would, and now and then another's.
+            here = self._side(self._swarm.number(asker) or 0)
+            own_side = dice.random() < 0.9
+            shown = [
+                machine.member.ledger
+                for machine in self._honest()
+                if machine.member is not None and (machine.index in here) == own_side
+            ]
+            if shown:
+                return encode(_of_chain(dice.choice(shown), asked))
         if "garbage answers" in tells and dice.random() < 0.7:
             return hostile(response, dice)
         if "bad signatures" in tells:
@@ -226,6 +352,10 @@ class LyingNetwork(SimulatedNetwork):
     # What `Liar` of the fast simulation asks of a liar
 
     @property
+    def tells(self) -> frozenset[str]:
+        return self._tells
+
+    @property
     def member(self) -> Any:
         return self._machine.member
 
@@ -243,9 +373,12 @@ class LyingNetwork(SimulatedNetwork):
         ledger: Ledger = self._machine.member.ledger
         if self._solo is not None:
             return self._solo
-        if len(ledger) < 4 or self.peer not in ledger.membership(len(ledger)):
+        # From the last round on of which it was a member.
+        ours = (n for n in range(len(ledger), 3, -1) if self.peer in ledger.membership(n))
+        start = next(ours, None)
+        if start is None or (start < len(ledger) and not self._left):
             return None
-        solo = ledger.truncated(len(ledger))
+        solo = ledger.truncated(start)
         for _ in range(_SOLO_ROUNDS):
             try:
                 solo.append(self._alone(solo))

@@ -8,12 +8,12 @@ reaches neither the others nor its disk.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
 from distro_node.crypto.hashing import ContentId, content_text
+from distro_node.node.cli.failures import leaves
 from distro_node.node.daemon import Stay
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.scopes import open_scope
@@ -169,13 +169,13 @@ class Machine:
 
     def _judge(self, error: BaseException) -> bool:
         """Whether an end of a process was one that users are told of and can mend."""
-        leaves = list(_leaves(error))
-        if all(isinstance(leaf, trio.Cancelled) for leaf in leaves):
+        found = list(leaves(error))
+        if all(isinstance(leaf, trio.Cancelled) for leaf in found):
             raise error
         full = any(
             (isinstance(leaf, OSError) and leaf.errno == errno.ENOSPC)
             or (isinstance(leaf, UserError) and leaf.code is ExitCode.DISK_FULL)
-            for leaf in leaves
+            for leaf in found
         )
         if self.index in self.swarm.watch.liars:
             # Expelled, mostly; what becomes of liars is nobody's matter.
@@ -206,12 +206,4 @@ class Machine:
 
 def _is_ours(error: BaseException) -> bool:
     """Whether all that a dying process raised is its own end."""
-    return all(isinstance(leaf, trio.Cancelled) for leaf in _leaves(error))
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
+    return all(isinstance(leaf, trio.Cancelled) for leaf in leaves(error))

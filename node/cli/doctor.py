@@ -1,0 +1,101 @@
+"""`distro-node doctor`: whether this computer can take part, and what is in the way."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from json import dumps
+from typing import Annotated
+
+import typer
+
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
+from ...protocol.wire.swarm_id import Invite
+from ..doctor.findings import fit, ordered
+from ..errors import ExitCode
+from ..harmless import harmless
+from ..storage.data_dir import DataDir
+from .options import (
+    Bootstrap,
+    DataDirectory,
+    Json,
+    Listen,
+    bootstrap_addresses,
+    data_directory,
+    multiaddrs,
+    parse_target,
+)
+
+_MARKS = {"stops": "✗", "hurts": "!", "unknown": "?", "good": "✓"}
+_WIDTH = 16
+
+
+def doctor(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TARGET",
+            help="An invite link (in quotes) or a swarm-id: then the way to it is tried as well.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    listen: Listen = None,
+    data_dir: DataDirectory = None,
+    json: Json = False,
+) -> None:
+    """See whether this computer can take part, and what is in the way.
+
+    Looks at Python, PyTorch and the device, disk, memory, clock and ports, and with a link also whether
+    members can be reached, reach this computer, and how fast they send. Prints what to do, in the order
+    of how much it hurts. Nothing is changed. The exit code is 57 if something stops it. For example:
+
+    \b
+        distro-node doctor 'distro:swarm-…?bootstrap=…'
+    """
+    invite = None if target is None else parse_target(target)
+    introducers = bootstrap_addresses(bootstrap)
+    listening = multiaddrs(listen)
+    data = data_directory(data_dir)
+    from ..doctor.computer import examine_computer
+
+    wanted = None if invite is None else invite.swarm
+    found = list(examine_computer(data, _parameters(data, wanted)))
+    if invite is not None:
+        import trio
+
+        from ..doctor.line import examine_line
+
+        addresses = tuple(dict.fromkeys((*invite.bootstrap, *introducers)))
+        found += trio.run(examine_line, Invite(swarm=invite.swarm, bootstrap=addresses), listening)
+    found = ordered(found)
+    if json:
+        typer.echo(dumps({"fit": fit(found), "findings": [asdict(each) for each in found]}))
+    else:
+        for each in found:
+            name = f"{_MARKS[each.severity]} {each.subject}"
+            typer.echo(f"{name:<{_WIDTH}}  {harmless(each.what)}")
+            if each.remedy:
+                typer.echo(f"{'':<{_WIDTH}}  {harmless(each.remedy)}")
+    if not fit(found):
+        raise typer.Exit(ExitCode.UNFIT)
+
+
+def _parameters(data: DataDir, wanted: SwarmId | None) -> int | None:
+    """Of the model of the swarm that is meant, or of the largest that is stored here; None: unknown."""
+    manifests = [_manifest(data, swarm) for swarm in ([wanted] if wanted else _known(data))]
+    return max((each.elements for each in manifests if each is not None), default=None)
+
+
+def _known(data: DataDir) -> list[SwarmId]:
+    try:
+        return data.known_swarms()
+    except OSError:
+        # What is wrong with the directory is a finding of its own.
+        return []
+
+
+def _manifest(data: DataDir, swarm: SwarmId) -> Manifest | None:
+    try:
+        return decode_manifest(data.swarm(swarm).manifest.read_bytes(), swarm)
+    except (OSError, ProtocolError):
+        return None

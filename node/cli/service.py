@@ -1,0 +1,191 @@
+"""`distro-node service`: run a node as a service of the system."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import asdict
+from enum import StrEnum
+from json import dumps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import ExitCode, UserError
+from ..service.manager import ServiceManager, this_manager
+from ..service.units import Service, words_problem
+from .options import Json, parse_target
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_COMMANDS = ("join", "bootstrap")
+# A system's service sees no home directory, where programs of one user lie.
+_HOMES = ("/home", "/root", "/run/user")
+
+
+class Action(StrEnum):
+    """What is to be done with the service."""
+
+    INSTALL = "install"
+    REMOVE = "remove"
+    STATUS = "status"
+
+
+def service(
+    ctx: typer.Context,
+    action: Annotated[Action, typer.Argument(help="What to do.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND…",
+            help="For install: `join` or `bootstrap` with its arguments, as in a terminal.",
+        ),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="What the service is called.")
+    ] = "distro-node",
+    system: Annotated[
+        bool,
+        typer.Option(
+            "--system/--user",
+            help="For the whole system, in a sandbox and under a user of its own, or for you.",
+        ),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Take the place of a file that was edited; it is kept beside."
+        ),
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--print", help="Only print the file that would be written.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run a node as a service of the system.
+
+    With systemd (Linux) or launchd (macOS): started at boot, or when you log in, started again after a
+    crash, its log kept by the system. `remove` stops it and takes it out; what the node keeps stays. For
+    example:
+
+    \b
+        distro-node service install -- join 'distro:swarm-…?bootstrap=…' --max-upload 5Mbit
+        distro-node service status
+    """
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            ExitCode.USAGE,
+            f"{name!r} is no name for a service",
+            "use up to 63 lower-case letters, digits and hyphens with --name",
+        )
+    words = list(command or ())
+    if action is not Action.INSTALL and words:
+        raise UserError(
+            ExitCode.USAGE, f"{action} takes no command", "only `install` says what is to run"
+        )
+    if action is Action.INSTALL:
+        _install(ctx, _service(ctx, words, name, system), force, show, json)
+        return
+    manager = this_manager(system=system)
+    if action is Action.REMOVE:
+        path = manager.remove(name, force=force)
+        typer.echo(
+            dumps({"file": str(path)}) if json else f"The service is stopped; removed {path}."
+        )
+        return
+    found = manager.status(name)
+    if json:
+        typer.echo(dumps(asdict(found)))
+    elif not found.installed:
+        typer.echo(f"There is no service {name!r}: {found.file} does not exist.")
+    else:
+        edited = ", which was edited since" if found.edited else ""
+        typer.echo(f"The service is {found.state}; its file is {found.file}{edited}.")
+
+
+def _install(ctx: typer.Context, what: Service, force: bool, show: bool, json: bool) -> None:
+    if show:
+        typer.echo(_printer(what).content(what), nl=False)
+        return
+    manager = this_manager(system=what.system)
+    path = manager.install(what, force=force)
+    if json:
+        typer.echo(dumps({"file": str(path)}))
+        return
+    typer.echo(f"The service runs; its file is {path}.")
+    if manager.kind == "systemd":
+        user = "" if what.system else "--user "
+        typer.echo(f"Its log: journalctl {user}--unit {what.name}")
+        if not what.system:
+            typer.echo(
+                "It runs while you are logged in; to have it run without: loginctl enable-linger"
+            )
+    else:
+        typer.echo(f"Its log: {manager.logs / path.with_suffix('.log').name}")
+
+
+def _printer(what: Service) -> ServiceManager:
+    """A manager that is asked for texts alone: systemd's where there is none."""
+    try:
+        return this_manager(system=what.system)
+    except UserError as error:
+        if error.code is not ExitCode.SERVICE:
+            raise
+        folder = Path()
+        return ServiceManager(
+            kind="systemd", system=what.system, folder=folder, logs=folder, run=_nothing
+        )
+
+
+def _nothing(_: Any) -> Any:
+    raise AssertionError("nothing is run for a text")
+
+
+def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> Service:
+    """Check what is to run. Raises `UserError` and the library's own errors of usage."""
+    if not words or words[0] not in _COMMANDS:
+        raise UserError(
+            ExitCode.USAGE,
+            "the command that the service runs is missing, or is none that goes on running",
+            "give it behind two hyphens: distro-node service install -- join LINK",
+        )
+    problem = words_problem(words)
+    if problem is not None:
+        raise UserError(ExitCode.USAGE, problem, "write the command without it")
+    given = _parsed(ctx, words)
+    if words[0] == "join":
+        parse_target(given["target"])
+        if not {"--wait", "--no-wait"} & set(words):
+            # At boot there may be no network yet; a service has time.
+            words = [*words, "--wait"]
+    if system:
+        if given.get("data_dir") is not None:
+            raise UserError(
+                ExitCode.USAGE,
+                "a service of the whole system keeps its data in a directory of its own",
+                f"leave out --data-dir: it is /var/lib/{name}",
+            )
+        if _program()[0].startswith(tuple(f"{home}/" for home in _HOMES)):
+            raise UserError(
+                ExitCode.SERVICE,
+                f"{_program()[0]} lies in a home directory, which such a service does not see",
+                "install distro-node elsewhere, for example into an environment in /opt, or leave out "
+                "--system",
+            )
+    return Service(name=name, command=words[0], words=(*_program(), *words), system=system)
+
+
+def _parsed(ctx: typer.Context, words: list[str]) -> dict[str, Any]:
+    """The options of the command, as the program itself would take them."""
+    group: Any = ctx.find_root().command
+    command = group.get_command(ctx, words[0])
+    with command.make_context(words[0], words[1:], parent=ctx.find_root()) as inner:
+        return dict(inner.params)
+
+
+def _program() -> tuple[str, ...]:
+    """How this very program is started again."""
+    script = Path(sys.executable).parent / "distro-node"
+    if script.is_file():
+        return (str(script),)
+    return (sys.executable, "-m", "distro_node.node")

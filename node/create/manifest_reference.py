@@ -1,0 +1,143 @@
+"""The tables of docs/founders-file.md: every key of the founder's file, out of the dataclasses.
+
+A key that is added to them is in the tables with the next `make docs`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import math
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from ...protocol.wire.structure import Length, Range
+from ..field_docs import field_docs
+from .manifest_file import ManifestFile
+
+# Bounds from here on are there for the decoder, and nobody comes near them.
+_FAR = 2.0**31
+_SCALARS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """One key: how its value is written and what it is without it, in words for people."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+
+
+def reference() -> str:
+    """A table for the keys above all tables, and one for each table of the file."""
+    parts = []
+    for heading, meaning, keys in tables():
+        lines = [f"## {heading}", "", *([meaning, ""] if meaning else [])]
+        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
+        for key in keys:
+            cells = (f"`{key.name}`", key.kind, key.default, key.meaning)
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def tables() -> Iterator[tuple[str, str, list[Key]]]:
+    """Heading, meaning and keys of each table, in the order in which the file is usually written."""
+    yield from _tables(ManifestFile, "", "Above all tables", "")
+
+
+def _tables(cls: type, prefix: str, heading: str, meaning: str) -> Iterator[Any]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    docs = field_docs(cls)
+    keys, inner = [], []
+    for field in dataclasses.fields(cls):
+        hint, says = hints[field.name], docs.get(field.name, "")
+        found = list(_dataclasses(hint))
+        for table in found:
+            path = prefix + field.name
+            name = f"`[[{path}]]`" if _is_many(hint) else f"`[{path}]`"
+            own = (inspect.getdoc(table) or "").partition("\n\n")[0].replace("\n", " ")
+            inner.append((table, path + ".", name, says or own))
+        if not found:
+            keys.append(Key(field.name, _kind(hint), _default(field), says))
+    if keys:
+        yield heading, meaning, keys
+    for each in inner:
+        yield from _tables(*each)
+
+
+def _dataclasses(hint: Any) -> Iterator[type]:
+    # What stands beside a type in `Annotated` may be an instance of one.
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        yield hint
+        return
+    for option in typing.get_args(hint):
+        yield from _dataclasses(option)
+
+
+def _is_many(hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    return origin in (tuple, list) or any(map(_is_many, typing.get_args(hint)))
+
+
+def _kind(hint: Any) -> str:
+    """A type in words, with its bounds."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _bounded(options[0], options[1:])
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_kind(each) for each in options if each is not types.NoneType)
+    if origin is Literal:
+        return " or ".join(f"`{_toml(each)}`" for each in options)
+    if origin in (tuple, list):
+        return f"list of {_kind(options[0])}"
+    if origin is dict or hint is dict:
+        return "table"
+    while hint not in _SCALARS and hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__
+    return _SCALARS[hint]
+
+
+def _bounded(hint: Any, metadata: tuple[Any, ...]) -> str:
+    kind = _kind(hint)
+    many = _is_many(hint)
+    for each in metadata:
+        if isinstance(each, Range):
+            kind += f" {_range(each)}"
+        elif isinstance(each, Length):
+            low, high = f"{each.low:,}", f"{each.high:,}"
+            size = low if each.low == each.high else f"{low} to {high}"
+            kind += f", {size} of them" if many else f" of {size} characters"
+    return kind
+
+
+def _range(bounds: Range) -> str:
+    if bounds.high >= _FAR:
+        return f"from {_number(bounds.low)}"
+    return f"from {_number(bounds.low)} to {_number(bounds.high)}"
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == math.floor(value) else f"{value:g}"
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is not dataclasses.MISSING:
+        return "" if field.default is None else f"`{_toml(field.default)}`"
+    if field.default_factory is not dataclasses.MISSING:
+        return f"`{_toml(field.default_factory())}`"
+    return "**needed**"
+
+
+def _toml(value: Any) -> str:
+    """A value as one writes it; JSON's spelling is TOML's for all that a default can be."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,150 @@
+"""Where the page is served: the sockets, the certificate, and the link that lets its owner act."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import secrets
+import socket
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ..errors import ExitCode, UserError
+from ..settings import DashboardSettings
+from .guards import Guard, is_loopback
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG = 64
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place to serve at, already bound, so that its port is known."""
+
+    url: str
+    guard: Guard
+    listeners: Sequence[trio.SocketListener]
+    tls: ssl.SSLContext | None
+
+    @property
+    def link(self) -> str:
+        """The link that lets its owner act. What stands behind # no browser sends to anybody."""
+        return f"{self.url}#token={self.guard.token}"
+
+    def close(self) -> None:
+        """Give the port back."""
+        for listener in self.listeners:
+            listener.socket.close()
+
+
+def link_of(address: Address | None) -> dict[str, Any]:
+    """What the owner of the data directory is told of the page."""
+    return {"url": address and address.url, "link": address and address.link}
+
+
+def open_address(settings: DashboardSettings) -> Address:
+    """Bind the page's address; where its port is taken, say so and take another one.
+
+    Raises `UserError` (`BAD_ADDRESS`) for an address that is none of this machine's, for one that others
+    reach without `plain` or a certificate, and for a certificate that cannot be used.
+    """
+    host, port = settings.address
+    tls = _context(settings)
+    local = is_loopback(host)
+    if not local and tls is None:
+        if not settings.plain:
+            raise UserError(
+                ExitCode.BAD_ADDRESS,
+                f"at {host} others could read along what you and your node's page say to each other",
+                "give a certificate with --dashboard-cert and --dashboard-key, serve it at 127.0.0.1, "
+                "or allow it with --dashboard-plain",
+            )
+        _log.warning(
+            "the page is served without encryption at %s: others on the way can read it", host
+        )
+    try:
+        found = _bind(host, port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise _bad(host, port, error) from error
+        try:
+            found = _bind(host, 0)
+        except OSError as second:
+            raise _bad(host, 0, second) from second
+        _log.warning("port %d is taken: the page is served at another one", port)
+    name = f"[{host}]" if ":" in host else host
+    scheme = "http" if tls is None else "https"
+    return Address(
+        url=f"{scheme}://{name}:{found[0].getsockname()[1]}/",
+        guard=Guard(
+            host=host,
+            token=secrets.token_urlsafe(32),
+            secure=tls is not None,
+            free_reading=local,
+        ),
+        listeners=[trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in found],
+        tls=tls,
+    )
+
+
+def _bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets at every address that the host means, all at one port. Raises `OSError`."""
+    kinds = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(kinds):
+            each = socket.socket(family, kind, protocol)
+            found.append(each)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            each.bind((address[0], port, *address[2:]))
+            each.listen(_BACKLOG)
+            port = each.getsockname()[1]
+    except OSError:
+        for each in found:
+            each.close()
+        raise
+    return found
+
+
+def _context(settings: DashboardSettings) -> ssl.SSLContext | None:
+    if settings.certificate is None and settings.key is None:
+        return None
+    if settings.certificate is None or settings.key is None:
+        raise UserError(
+            ExitCode.BAD_ADDRESS,
+            "a certificate needs its key, and a key its certificate",
+            "give both --dashboard-cert and --dashboard-key",
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # With a password, so that a sealed key is an error and no question in the middle of nowhere.
+        context.load_cert_chain(settings.certificate, settings.key, password="")
+    except (OSError, ssl.SSLError) as error:
+        raise _unusable(settings.certificate, settings.key, error) from error
+    return context
+
+
+def _unusable(certificate: Path, key: Path, error: OSError) -> UserError:
+    why = error.strerror or "they are no pair of a certificate and a key"
+    return UserError(
+        ExitCode.BAD_ADDRESS,
+        f"the certificate {certificate} and the key {key} cannot be used: {why}",
+        "give two files in PEM format that belong together, the key without a passphrase",
+    )
+
+
+def _bad(host: str, port: int, error: OSError) -> UserError:
+    return UserError(
+        ExitCode.BAD_ADDRESS,
+        f"cannot serve the page at {host}:{port}: {error.strerror or error}",
+        "give --dashboard an address of this machine, such as 127.0.0.1:9465, or off",
+    )

@@ -1,0 +1,376 @@
+"""What the swarm has done so far, round by round, out of the ledger and the history on this disk.
+
+The ledger has every round since the founding: who was a member, whose update counted, at which loss,
+with how many bytes. The history has what only this node knows: when, how long each phase took, what was
+measured on held-out text. Both files grow while they are read; a `Chronicle` takes in what is new, a
+bounded piece at a time, in whatever thread it is asked to. Old rounds are merged, so that a run of any
+length is some thousand rows.
+
+The ledger was checked when the running node took it in, and is not checked again here: a reader of its
+own disk decodes strictly, and stops at the first entry that is none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...crypto.identity import PeerId, peer_text
+from ...protocol.chain.entries import MAX_DECIDED_BYTES, decode_decided
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.messages import Record
+
+MAX_ROWS = 4096
+"""Rounds, or rounds merged, that are kept: more than a screen has pixels."""
+RECENT_ROWS = 1024
+"""The last ones, which are never merged."""
+MAX_PEERS = 4096
+"""Peers that are told apart; in a swarm that anybody may enter there may be more in time."""
+RECENT_ROUNDS = 64
+"""What is said of a member's work of late is about so many rounds."""
+PHASES = ("compute", "encode", "transfer", "agree", "apply")
+
+_PHASES_KEPT = 64
+_MAX_HELDOUT = 4096
+# A line of a thousand members has some 60 kB.
+_MAX_LINE_BYTES = 1 << 20
+# Taken in at once, so that whoever waits for the first page sees something soon.
+_ENTRIES_AT_ONCE = 512
+_BYTES_AT_ONCE = 4 << 20
+_LENGTH_BYTES = 4
+
+
+@dataclass
+class Row:
+    """A round, or several that were merged: what holds for the last of them, and sums over all."""
+
+    round: int
+    """The last of them."""
+    rounds: int
+    """How many."""
+    loss: float | None
+    """Mean over the tokens, in nats a token; None: nobody trained."""
+    trained: int
+    """Tokens of these rounds."""
+    tokens: int
+    """Tokens since the founding."""
+    size: int
+    """Bytes of all updates since the founding, each counted once."""
+    updates: int
+    """Updates that counted in these rounds."""
+    present: int
+    """Who was a member in the last of them, a bit for each peer."""
+    counted: int
+    """Whose update counted in the last of them, likewise."""
+    time: float | None = None
+    """When this node applied the last of them, in seconds since 1970; None: it was not there."""
+
+
+@dataclass
+class Account:
+    """What is known of a peer that is or was a member."""
+
+    peer: str
+    joined: int
+    """The round whose record admitted it last; the founder: 0."""
+    left: int | None = None
+    """The round whose record says that it is gone."""
+    why: str = ""
+    """`left`, `silent` or `expelled`, if it is gone."""
+    counted: int = 0
+    tokens: int = 0
+    last: int | None = None
+    """The last round in which its update counted."""
+    loss: float | None = None
+    """Of that update."""
+    recent: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
+    """The last rounds in which it counted."""
+
+
+class Chronicle:
+    """What the files say so far. One thread at a time."""
+
+    def __init__(self, founder: PeerId, me: str, ledger: Path, history: Path) -> None:
+        self._founder = founder
+        self._me = me
+        self._ledger = ledger
+        self._history = history
+        self.generation = 0
+        """Another one: what was said before does not hold any more (another chain is followed)."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self.rows: list[Row] = []
+        self.heldout: list[tuple[int, float]] = []
+        self.phases: deque[dict[str, Any]] = deque(maxlen=_PHASES_KEPT)
+        self.accounts: list[Account] = []
+        self._numbers: dict[PeerId, int] = {}
+        self._present = 0
+        self._next = 0
+        self._early: dict[int, float] = {}
+        self._ledger_at = self._history_at = 0
+        self._ledger_file: tuple[int, int] | None = None
+        self._history_file: tuple[int, int] | None = None
+        self._admit(self._founder, 0)
+
+    def refresh(self) -> bool:
+        """Take in some of what is new. Returns whether there may be more at once."""
+        if self._was_replaced():
+            self.generation += 1
+            self._forget()
+        more = self._read_ledger()
+        # What the history says is about rounds that the ledger has.
+        return more or self._read_history()
+
+    # As JSON
+
+    def whole(self) -> dict[str, Any]:
+        """All of it."""
+        return self._said(self.rows, self.heldout)
+
+    def latest(self, rows: int) -> dict[str, Any]:
+        """The last so many rows, with all that goes with them; they replace those that somebody has."""
+        return self._said(self.rows[-rows:], self.heldout[-rows:])
+
+    def contributions(self) -> list[dict[str, Any]]:
+        """A row for everybody who was ever a member, in the order of coming."""
+        return [self._account(account) for account in self.accounts]
+
+    def _said(self, rows: list[Row], heldout: list[tuple[int, float]]) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "peers": [account.peer for account in self.accounts],
+            "rows": {
+                "round": [row.round for row in rows],
+                "rounds": [row.rounds for row in rows],
+                "loss": [row.loss for row in rows],
+                "tokens": [row.tokens for row in rows],
+                "bytes": [row.size for row in rows],
+                "updates": [row.updates for row in rows],
+                "time": [row.time for row in rows],
+                # In hex: JSON has no whole numbers of more than 53 bits everywhere.
+                "present": [f"{row.present:x}" for row in rows],
+                "counted": [f"{row.counted:x}" for row in rows],
+            },
+            "heldout": [list(each) for each in heldout],
+            "phases": list(self.phases),
+            "members": self.contributions(),
+        }
+
+    def _account(self, account: Account) -> dict[str, Any]:
+        end = self._next
+        since = max(account.joined + 1, end - RECENT_ROUNDS)
+        return {
+            "peer": account.peer,
+            "me": account.peer == self._me,
+            "joined": account.joined,
+            "left": account.left,
+            "why": account.why or None,
+            "counted": account.counted,
+            "tokens": account.tokens,
+            "last": account.last,
+            "loss": account.loss,
+            "recent": sum(round_ >= since for round_ in account.recent),
+            "recent_of": max(0, end - since) if account.left is None else None,
+        }
+
+    # The ledger
+
+    def _was_replaced(self) -> bool:
+        for path, known, read in (
+            (self._ledger, self._ledger_file, self._ledger_at),
+            (self._history, self._history_file, self._history_at),
+        ):
+            try:
+                now = path.stat()
+            except OSError:
+                continue
+            if known is not None and (_identity(now) != known or now.st_size < read):
+                return True
+        return False
+
+    def _read_ledger(self) -> bool:
+        taken = 0
+        try:
+            with self._ledger.open("rb") as file:
+                self._ledger_file = _identity(os.fstat(file.fileno()))
+                file.seek(self._ledger_at)
+                for entry in _entries(file):
+                    record = decode_decided(entry).record
+                    if record.round != self._next:
+                        return False
+                    self._take(record)
+                    self._ledger_at += _LENGTH_BYTES + len(entry)
+                    taken += 1
+                    if taken == _ENTRIES_AT_ONCE:
+                        return True
+        except (OSError, ProtocolError):
+            # Not there yet, or damaged: the node itself finds out and says so.
+            return False
+        return False
+
+    def _take(self, record: Record) -> None:
+        counted = tokens = size = 0
+        weighted = 0.0
+        for entry in record.updates:
+            tokens += entry.tokens
+            size += entry.size
+            weighted += entry.loss * entry.tokens
+            number = self._numbers.get(entry.peer)
+            if number is not None:
+                counted |= 1 << number
+                account = self.accounts[number]
+                account.counted += 1
+                account.tokens += entry.tokens
+                account.last, account.loss = record.round, entry.loss
+                account.recent.append(record.round)
+        before = self.rows[-1] if self.rows else None
+        self.rows.append(
+            Row(
+                round=record.round,
+                rounds=1,
+                loss=weighted / tokens if tokens and math.isfinite(weighted) else None,
+                trained=tokens,
+                tokens=tokens + (before.tokens if before else 0),
+                size=size + (before.size if before else 0),
+                updates=len(record.updates),
+                present=self._present,
+                counted=counted,
+                time=self._early.pop(record.round, None),
+            )
+        )
+        for departure in record.departed:
+            self._dismiss(departure.peer, record.round, departure.reason)
+        for evidence in record.evidence:
+            self._dismiss(evidence.peer, record.round, "expelled")
+        for admission in record.admitted:
+            self._admit(admission.peer, record.round)
+        self._next = record.round + 1
+        if len(self.rows) > MAX_ROWS:
+            self.rows = _merged(self.rows)
+
+    def _admit(self, peer: PeerId, round_: int) -> None:
+        number = self._numbers.get(peer)
+        if number is None:
+            if len(self.accounts) >= MAX_PEERS:
+                return
+            number = self._numbers[peer] = len(self.accounts)
+            self.accounts.append(Account(peer_text(peer), round_))
+        account = self.accounts[number]
+        account.joined, account.left, account.why = round_, None, ""
+        self._present |= 1 << number
+
+    def _dismiss(self, peer: PeerId, round_: int, why: str) -> None:
+        number = self._numbers.get(peer)
+        if number is not None:
+            account = self.accounts[number]
+            account.left, account.why = round_, why
+            self._present &= ~(1 << number)
+
+    # The history
+
+    def _read_history(self) -> bool:
+        try:
+            with self._history.open("rb") as file:
+                self._history_file = _identity(os.fstat(file.fileno()))
+                file.seek(self._history_at)
+                data = file.read(_BYTES_AT_ONCE)
+        except OSError:
+            return False
+        whole = data.rfind(b"\n") + 1
+        if not whole and len(data) >= _MAX_LINE_BYTES:
+            # Nothing that this program wrote.
+            whole = len(data)
+        self._history_at += whole
+        for line in data[:whole].splitlines():
+            try:
+                self._note(json.loads(line))
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+                continue
+        return len(data) == _BYTES_AT_ONCE
+
+    def _note(self, line: dict[str, Any]) -> None:
+        round_ = line["round"]
+        if type(round_) is not int:
+            return
+        if "heldout" in line:
+            loss = _number(line["heldout"])
+            if loss is not None:
+                while self.heldout and self.heldout[-1][0] >= round_:
+                    self.heldout.pop()
+                self.heldout.append((round_, loss))
+                if len(self.heldout) > _MAX_HELDOUT:
+                    half = _MAX_HELDOUT // 2
+                    self.heldout = [*self.heldout[:half:2], *self.heldout[half:]]
+            return
+        seconds = line["seconds"]
+        time = _number(line["time"])
+        place = bisect_left(self.rows, round_, key=lambda row: row.round)
+        if place < len(self.rows):
+            self.rows[place].time = time
+        elif time is not None and len(self._early) < RECENT_ROUNDS:
+            # It is in the parameters, and about to be on the disk.
+            self._early[round_] = time
+        while self.phases and self.phases[-1]["round"] >= round_:
+            # The round was done again, on another chain.
+            self.phases.pop()
+        self.phases.append(
+            {"round": round_, "time": time, **{name: _number(seconds.get(name)) for name in PHASES}}
+        )
+
+
+def _merged(rows: list[Row]) -> list[Row]:
+    """The same rounds in fewer rows: of the older ones two by two."""
+    old, recent = rows[:-RECENT_ROWS], rows[-RECENT_ROWS:]
+    return [*(_both(*old[at : at + 2]) for at in range(0, len(old), 2)), *recent]
+
+
+def _both(first: Row, second: Row | None = None) -> Row:
+    if second is None:
+        return first
+    known = [row for row in (first, second) if row.loss is not None]
+    trained = sum(row.trained for row in known)
+    return Row(
+        round=second.round,
+        rounds=first.rounds + second.rounds,
+        loss=sum((row.loss or 0.0) * row.trained for row in known) / trained if trained else None,
+        trained=first.trained + second.trained,
+        tokens=second.tokens,
+        size=second.size,
+        updates=first.updates + second.updates,
+        present=second.present,
+        counted=second.counted,
+        time=second.time,
+    )
+
+
+def _entries(file: Any) -> Iterator[bytes]:
+    """The whole entries from here on; the last may be one that is just being written."""
+    while True:
+        prefix = file.read(_LENGTH_BYTES)
+        length = int.from_bytes(prefix, "big")
+        if len(prefix) < _LENGTH_BYTES or length > MAX_DECIDED_BYTES:
+            return
+        entry = file.read(length)
+        if len(entry) < length:
+            return
+        yield entry
+
+
+def _number(value: object) -> float | None:
+    """A number that is one; None for all else, what is not known included."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino

@@ -1,0 +1,64 @@
+"""The page put together: its address, the files that it reads, and the node that it speaks of."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+import trio
+
+from ...crypto.identity import PeerId, peer_text
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import SwarmId, decode_manifest
+from ..control.command_socket import Handler
+from ..storage.data_dir import SwarmDir
+from ..telemetry.status import Status
+from .address import Address
+from .chronicle import Chronicle
+from .feed import Feed
+from .http import HttpServer
+from .pages import Pages
+
+_log = logging.getLogger(__name__)
+
+
+class Node(Protocol):
+    """What a page speaks of: the supervisor."""
+
+    @property
+    def acts(self) -> Mapping[str, Handler]:
+        """What its owner may tell it to do."""
+        ...
+
+    def status(self) -> Status:
+        """What it says of itself; must not block."""
+        ...
+
+
+@contextlib.asynccontextmanager
+async def serve_dashboard(
+    address: Address | None, node: Node, files: SwarmDir, swarm: SwarmId, me: PeerId
+) -> AsyncIterator[None]:
+    """Serve the page of a node while the context lasts, if it has an address."""
+    if address is None:
+        yield
+        return
+
+    def chronicle() -> Chronicle | None:
+        # Before the description of the swarm is here, nothing is known of it.
+        with contextlib.suppress(OSError, ProtocolError):
+            manifest = decode_manifest(files.manifest.read_bytes(), swarm)
+            return Chronicle(manifest.founder, peer_text(me), files.ledger, files.history)
+        return None
+
+    feed = Feed(node.status, chronicle)
+    pages = Pages(address.guard, feed, node.acts)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.run)
+        server = HttpServer(pages.answer, tls=address.tls)
+        await nursery.start(server.run, address.listeners)
+        _log.info("the page of this node is at %s", address.url)
+        yield
+        nursery.cancel_scope.cancel()

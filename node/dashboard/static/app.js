@@ -1,0 +1,521 @@
+// The page of a node: listens to its news and shows them. It talks to the node that it came from alone.
+
+import { LossChart, rowOf } from "./charts.js";
+import { UNKNOWN, bytes, clock, count, element, fact, fill, loss, percent, rate, scaled, seconds, short, shown, tile } from "./words.js";
+
+const TOKEN = "distro-token";
+const RETRY_MS = 3000;
+// The node says something each second; so long without a word is no pause for breath.
+const SILENT_MS = 20000;
+const PHASES = [["compute", "compute"], ["encode", "encode"], ["transfer", "transfer"], ["agree", "agree"], ["apply", "apply"]];
+const ROUNDS_SHOWN = 24;
+const CHIPS_SHOWN = 256;
+const TONES = { good: "Yes", busy: "Soon", rest: "At rest", warn: "Not quite", bad: "No", unknown: "Not known" };
+
+const $ = (id) => document.getElementById(id);
+let book = null;
+let told = null;
+let mayAct = false;
+let lastLine = null;
+let lineRates = null;
+let heard = 0;
+const chart = new LossChart($("chart"));
+
+// The token comes behind the # of the link that `distro-node dashboard` prints: no server is sent it. It
+// is kept for this tab, and taken out of the address, which others may see over a shoulder.
+function takeToken() {
+  const found = /^#token=([\w-]{16,128})$/.exec(location.hash);
+  if (!found) return;
+  sessionStorage.setItem(TOKEN, found[1]);
+  history.replaceState(null, "", location.pathname);
+}
+
+function headers(more = {}) {
+  const token = sessionStorage.getItem(TOKEN);
+  return token ? { ...more, "X-Distro-Token": token } : more;
+}
+
+async function ask(path) {
+  const answer = await fetch(path, { headers: headers(), cache: "no-store" });
+  if (!answer.ok) throw new Error((await answer.text()).trim() || String(answer.status));
+  return answer.json();
+}
+
+async function learnWhatIMay() {
+  mayAct = Boolean(sessionStorage.getItem(TOKEN)) && (await ask("api/token")).acts;
+  showActs();
+}
+
+// --- what is shown ---------------------------------------------------------------------------
+
+function showVerdict() {
+  const { verdict, status } = told;
+  document.body.removeAttribute("data-stale");
+  say(verdict.tone, verdict.sentence, verdict.remedy);
+  const progress = status.progress;
+  $("progress").hidden = !progress;
+  if (progress) {
+    $("progress-label").textContent = progress.total === null ? `${progress.what}: ${count(progress.done)} so far` : `${progress.what}: ${count(progress.done)} of ${count(progress.total)}`;
+    if (progress.total) {
+      $("progress-bar").max = progress.total;
+      $("progress-bar").value = Math.min(progress.done, progress.total);
+    } else {
+      $("progress-bar").removeAttribute("value");
+    }
+  }
+  $("name").textContent = told.name ?? "distro-node";
+  $("who").textContent = `you are ${short(status.node.peer)}, version ${status.node.version}, ${status.state}`;
+  document.title = `${TONES[verdict.tone]}: ${told.name ?? "distro-node"}`;
+}
+
+function say(tone, sentence, remedy) {
+  $("verdict").dataset.tone = tone;
+  for (const [id, text] of [["tone", TONES[tone]], ["sentence", `${sentence}.`], ["remedy", remedy]]) {
+    // Only what has changed: it is read aloud.
+    if ($(id).textContent !== text) $(id).textContent = text;
+  }
+}
+
+function showActs() {
+  const state = told?.status.state;
+  const working = told?.status.shift.at_work;
+  $("pause").disabled = !mayAct || !working || state === "leaving" || state === "finished";
+  $("resume").disabled = !mayAct || working !== false || state === "leaving";
+  $("leave").disabled = !mayAct || state === "leaving";
+  for (const form of [$("limits"), $("hours")]) {
+    for (const field of form.elements) field.disabled = !mayAct;
+  }
+  $("acts-note").textContent = mayAct ? note : "To act from here, open the link that distro-node dashboard prints.";
+}
+
+function mine() {
+  return book?.members.find((member) => member.me) ?? null;
+}
+
+function showOwn() {
+  const { training, line } = told.status;
+  const me = mine();
+  const own = training.own;
+  const all = book?.rows.tokens.at(-1);
+  fill($("own"), [
+    tile("Rounds that counted", shown(me ? me.counted : null, count), `${count(own.counted)} since this start`),
+    tile("Of late", shown(me && me.recent_of ? me : null, (m) => `${m.recent} of ${m.recent_of}`), "rounds"),
+    tile("Tokens trained on", shown(me?.tokens, scaled), "in all your rounds"),
+    tile("Your share", shown(me && all ? me.tokens / all : null, percent), "of all tokens"),
+    tile("An update of yours", shown(own.update_bytes, bytes), own.bits_per_coefficient === null ? null : `${own.bits_per_coefficient.toFixed(2)} bits a number`),
+    tile("Sent", shown(line.sent_bytes, bytes), "since this start"),
+  ]);
+}
+
+function showLearned() {
+  const { training, swarm, seconds_left: left } = told.status;
+  const last = swarm?.last_round ?? null;
+  const final = swarm?.final_round ?? null;
+  const first = book ? book.rows.loss.findIndex((value) => value !== null) : -1;
+  fill($("learned"), [
+    tile("Round", shown(training.round, count), last === null ? "the run has no end" : `of ${count(last)}${left ? `, about ${seconds(left)} left` : ""}`),
+    tile("Loss", shown(training.losses.training, loss), first >= 0 ? `${loss(book.rows.loss[first])} in round ${count(book.rows.round[first])}` : "nats a token"),
+    tile("Held-out loss", shown(training.losses.heldout, loss), training.losses.heldout_round === null ? "on text that nobody trains on" : `after round ${count(training.losses.heldout_round)}`),
+    tile("Tokens", shown(book?.rows.tokens.at(-1), scaled), "by all, since the founding"),
+    tile("A round takes", shown(training.round_seconds, seconds), "of late"),
+    tile("Final", shown(final, (round) => `round ${count(round)}`), "nobody goes back behind it"),
+  ]);
+}
+
+function wayOf(peer) {
+  const found = told.status.reach?.connections.find((each) => each.peer === peer);
+  return found?.way ?? null;
+}
+
+function showMembers() {
+  const status = told.status;
+  const known = new Map((book?.members ?? []).map((member) => [member.peer, member]));
+  const now = new Map((status.swarm?.members ?? []).map((member) => [member.peer, member]));
+  const awaited = new Map((status.swarm?.awaited ?? []).map((each) => [each.peer, each]));
+  const all = book?.rows.tokens.at(-1);
+  const peers = [...now.keys(), ...[...known.keys()].filter((peer) => !now.has(peer)).sort((a, b) => (known.get(b).left ?? Infinity) - (known.get(a).left ?? Infinity))];
+  fill($("members").tBodies[0], peers.slice(0, CHIPS_SHOWN).map((peer) => {
+    const account = known.get(peer);
+    const [tone, said] = stateOf(now.get(peer), account, awaited.get(peer), status);
+    const late = account?.recent_of ? account : null;
+    return element("tr", { "data-tone": tone, "data-peer": peer },
+      element("th", { scope: "row", title: peer }, short(peer)),
+      element("td", {}, element("span", { class: "state" }, said)),
+      element("td", {}, now.get(peer)?.me ? "–" : shown(wayOf(peer), String)),
+      element("td", { class: "number" }, shown(account?.counted, count)),
+      element("td", { class: "number" }, account && account.left !== null ? "–" : shown(late, (m) => `${m.recent} of ${m.recent_of}`)),
+      element("td", { class: "number" }, shown(account && all ? account.tokens / all : null, percent)),
+      element("td", { class: "number" }, shown(account?.joined, (round) => `round ${count(round)}`)));
+  }));
+  const reach = status.reach;
+  const relays = reach?.relays ?? [];
+  const through = reach?.connections.filter((each) => each.way === "relayed") ?? [];
+  const sentences = [];
+  if (!reach) sentences.push("Who relays for whom is not known while this node is not connected.");
+  else {
+    sentences.push(relays.length ? `${relays.map(short).join(", ")} ${relays.length > 1 ? "carry" : "carries"} connections to this node.` : "Nobody carries connections to this node.");
+    if (through.length) sentences.push(`${through.map((each) => short(each.peer)).join(", ")} ${through.length > 1 ? "are" : "is"} reached through a relay.`);
+    sentences.push("Of relays between others this node does not know.");
+  }
+  $("relays").textContent = sentences.join(" ");
+}
+
+function stateOf(member, account, awaited, status) {
+  if (!member) {
+    if (status.swarm?.members && account?.left !== null && account) {
+      const ended = { silent: "fell silent", left: "left", expelled: "was expelled" }[account.why] ?? "gone";
+      return [account.why === "left" ? "rest" : "bad", `${ended} in round ${count(account.left)}`];
+    }
+    return ["unknown", UNKNOWN];
+  }
+  if (member.me) return ["good", "you"];
+  if (awaited) return ["bad", `silent for ${seconds(awaited.silent_seconds)}, gone after ${seconds(awaited.lease_seconds)}`];
+  if (!member.connected) return ["bad", member.heard_seconds === null ? "not connected" : `not connected, heard ${seconds(member.heard_seconds)} ago`];
+  return ["good", "connected"];
+}
+
+function showLine() {
+  const { line, training, reach } = told.status;
+  const used = (name, number, limit) => {
+    if (!lineRates) return fact(name, shown(null));
+    const parts = [document.createTextNode(limit ? `${rate(number)} of ${rate(limit)}` : rate(number))];
+    if (limit) {
+      const meter = element("meter", { min: 0, max: limit, value: Math.min(number, limit), "aria-label": `${name}, of its limit` });
+      parts.push(meter);
+    }
+    return fact(name, parts, limit ? null : "no limit");
+  };
+  const received = training.received_bytes_per_round;
+  const dense = told.dense_bytes;
+  const words = new Map(told.rows.map(([name, ...rest]) => [name, rest]));
+  const reached = words.get("reach");
+  fill($("line"), [
+    ...used("Sending", lineRates?.sent, line.max_upload),
+    ...used("Receiving", lineRates?.received, line.max_download),
+    ...fact("In all", shown(line, (l) => `${bytes(l.sent_bytes)} up, ${bytes(l.received_bytes)} down`), "since this start"),
+    ...fact("Updates", shown(received, (size) => `${bytes(size)} a round`), "of the others, received"),
+    ...fact("All-reduce", shown(dense, (size) => `${bytes(size)} a round`), dense && received ? `a dense one in bfloat16: ${count(dense / received)} times as much` : "what a dense one in bfloat16 would bring"),
+    ...fact("Reach", shown(reach ? reached?.[0] : null), reach ? reached?.[1] : null),
+    ...fact("Peers", shown(line.peers, count), line.bootstrap ? "a bootstrap peer among them" : "no bootstrap peer among them"),
+  ]);
+}
+
+function showComputer() {
+  const { training, shift, swarm } = told.status;
+  const trainer = training.trainer;
+  const processor = trainer.device !== null && trainer.device.startsWith("cpu");
+  fill($("computer"), [
+    ...fact("Device", shown(trainer.device)),
+    ...fact("Its memory", processor ? "that of the processor" : shown(trainer.device_bytes, bytes)),
+    ...fact("Trainer", shown(trainer.process_bytes, bytes), "main memory of its process"),
+    ...fact("Idle", shown(trainer.idle, percent), "of the time the trainer waits for the line or for others"),
+    ...fact("Restarts", shown(trainer.restarts, count), "of the trainer process"),
+    ...fact("Model", shown(swarm?.parameters, (n) => `${scaled(n)} parameters`)),
+    ...fact("Hours", shift.active ?? "always", shift.until ? `that changes at ${shift.until}` : null),
+  ]);
+}
+
+function showScores() {
+  const scores = told.status.scores;
+  if (!scores) {
+    fill($("scores"), [element("p", { class: "quiet" }, "Nothing has been measured yet: distro-node evaluate does.")]);
+    return;
+  }
+  fill($("scores"), [
+    element("p", { class: "quiet" }, `After round ${count(scores.round)}, by lm-eval ${scores.lm_eval}.`),
+    element("table", {},
+      element("thead", {}, element("tr", {}, ...["Task", "Metric"].map((name) => element("th", { scope: "col" }, name)), element("th", { scope: "col", class: "number" }, "Value"))),
+      element("tbody", {}, ...scores.tasks.map((score) => element("tr", {},
+        element("th", { scope: "row" }, score.task),
+        element("td", {}, score.metric),
+        element("td", { class: "number" }, `${score.value.toFixed(4)}${score.error === null ? "" : ` ± ${score.error.toFixed(4)}`}`))))),
+  ]);
+}
+
+function showEvents() {
+  const events = [...told.status.events].reverse();
+  fill($("events"), events.length
+    ? events.map((event) => element("li", { "data-kind": event.kind }, element("time", { datetime: new Date(event.time * 1000).toISOString() }, clock(event.time)), `round ${count(event.round)}: ${event.text}`))
+    : [element("li", { class: "quiet" }, "Nothing has happened yet.")]);
+}
+
+function showRows() {
+  fill($("rows"), told.rows.flatMap(([name, value, about]) => fact(name, value, about)));
+}
+
+function showPhases() {
+  const phases = (book?.phases ?? []).slice(-ROUNDS_SHOWN).reverse();
+  $("phases-note").textContent = phases.length ? "What a round waits for, as this node saw it. Not counted: members without an update in the round's record." : "This node has applied no round yet.";
+  const sums = phases.map((each) => PHASES.reduce((sum, [name]) => sum + (each[name] ?? 0), 0));
+  const longest = Math.max(...sums, 1e-9);
+  fill($("phases").tBodies[0], phases.map((each, at) => {
+    const known = PHASES.filter(([name]) => each[name] !== null);
+    const said = known.map(([name, word]) => `${word} ${seconds(each[name])}`).join(", ");
+    const bar = element("div", { class: "phase-bar", "aria-hidden": "true", title: said },
+      ...known.map(([name]) => element("span", { colour: `var(--p-${name})`, width: `${(100 * each[name]) / longest}%` })));
+    return element("tr", {},
+      element("th", { scope: "row" }, count(each.round)),
+      element("td", {}, bar, element("span", { class: "hidden" }, said || UNKNOWN)),
+      element("td", { class: "number" }, known.length ? seconds(sums[at]) : shown(null)),
+      element("td", {}, missing(each.round)));
+  }));
+}
+
+function bits(hex, peers) {
+  const found = [];
+  const last = hex.length - 1;
+  for (let at = 0; at < peers.length; at++) {
+    const digit = last - (at >> 2);
+    if (digit >= 0 && (parseInt(hex[digit], 16) >> (at & 3)) & 1) found.push(peers[at]);
+  }
+  return found;
+}
+
+function missing(round) {
+  const at = rowOf(book.rows.round, round);
+  if (book.rows.round[at] !== round) return shown(null);
+  if (book.rows.loss[at] === null) return "nobody trained";
+  const counted = new Set(bits(book.rows.counted[at], book.peers));
+  const absent = bits(book.rows.present[at], book.peers).filter((peer) => !counted.has(peer));
+  return absent.length ? absent.map(short).join(", ") : "–";
+}
+
+// --- the replay --------------------------------------------------------------------------------
+
+let following = true;
+let playing = null;
+
+function showReplay() {
+  const slider = $("replay");
+  const last = (book?.rows.round.length ?? 0) - 1;
+  slider.disabled = $("replay-play").disabled = last < 0;
+  if (last < 0) {
+    $("replay-said").textContent = "There is no round to look at yet.";
+    fill($("replay-members"), []);
+    return;
+  }
+  slider.max = last;
+  if (following) slider.value = last;
+  const at = Math.min(Number(slider.value), last);
+  const rows = book.rows;
+  const present = new Set(bits(rows.present[at], book.peers));
+  const counted = new Set(bits(rows.counted[at], book.peers));
+  const rounds = rows.rounds[at] > 1 ? `rounds ${count(rows.round[at] - rows.rounds[at] + 1)} to ${count(rows.round[at])}` : `round ${count(rows.round[at])}`;
+  const when = rows.time[at] === null ? "at a time that this node did not see" : `at ${new Date(rows.time[at] * 1000).toLocaleString("en-GB")}`;
+  const said = `${rounds}, ${when}: ${present.size} member${present.size === 1 ? "" : "s"}, ${rows.updates[at]} update${rows.updates[at] === 1 ? "" : "s"} counted, ${rows.loss[at] === null ? "nobody trained" : `loss ${loss(rows.loss[at])}`}, ${scaled(rows.tokens[at])} tokens and ${bytes(rows.bytes[at])} of updates since the founding`;
+  slider.setAttribute("aria-valuetext", rounds);
+  $("replay-said").textContent = `${said[0].toUpperCase()}${said.slice(1)}.`;
+  fill($("replay-members"), book.peers.slice(0, CHIPS_SHOWN).map((peer) => {
+    const is = counted.has(peer) ? "counted" : present.has(peer) ? "present" : "absent";
+    const word = { counted: "counted", present: "a member, not counted", absent: "no member" }[is];
+    return element("li", { "data-is": is, title: `${peer}: ${word}` }, short(peer), element("span", { class: "hidden" }, `: ${word}`));
+  }));
+  chart.mark(following ? null : at);
+}
+
+function play(on) {
+  clearInterval(playing);
+  playing = null;
+  $("replay-play").textContent = on ? "Stop" : "Play";
+  $("replay-play").setAttribute("aria-pressed", String(on));
+  if (!on) return;
+  const slider = $("replay");
+  if (Number(slider.value) >= Number(slider.max)) slider.value = 0;
+  following = false;
+  // The whole run in some ten seconds.
+  const step = Math.max(1, Math.ceil(Number(slider.max) / 100));
+  playing = setInterval(() => {
+    slider.value = Math.min(Number(slider.max), Number(slider.value) + step);
+    if (Number(slider.value) >= Number(slider.max)) {
+      following = true;
+      play(false);
+    }
+    showReplay();
+  }, 100);
+  showReplay();
+}
+
+// --- the news ----------------------------------------------------------------------------------
+
+function takeStatus(news) {
+  const at = performance.now() / 1000;
+  const line = news.status.line;
+  if (lastLine && at > lastLine.at + 0.2) {
+    const per = (now, before) => Math.max(0, now - before) / (at - lastLine.at);
+    const fresh = { sent: per(line.sent_bytes, lastLine.sent), received: per(line.received_bytes, lastLine.received) };
+    // Smoothed, over some five seconds.
+    lineRates = lineRates ? { sent: 0.8 * lineRates.sent + 0.2 * fresh.sent, received: 0.8 * lineRates.received + 0.2 * fresh.received } : fresh;
+  }
+  lastLine = { at, sent: line.sent_bytes, received: line.received_bytes };
+  told = news;
+  showAll();
+}
+
+function showAll() {
+  if (!told) return;
+  showVerdict();
+  showActs();
+  showOwn();
+  showLearned();
+  showMembers();
+  showLine();
+  showComputer();
+  showScores();
+  showEvents();
+  showRows();
+  $("foot").textContent = `As of ${clock(Date.now() / 1000)}. Up since ${new Date(told.status.node.started * 1000).toLocaleString("en-GB")}.${told.status.node.metrics ? ` Metrics for Prometheus: ${told.status.node.metrics}` : ""}`;
+}
+
+function showBook() {
+  if (!book) return;
+  chart.show(book);
+  const merged = book.rows.rounds.some((each) => each > 1);
+  const untimed = book.rows.time.filter((each) => each === null).length;
+  const notes = [];
+  if (merged) notes.push("Old rounds are merged; a point is their mean.");
+  if (chart.axis === "time" && untimed) notes.push("Rounds that this node did not see have no time, and are left out.");
+  notes.push("Drag to zoom in, double click for all.");
+  $("chart-note").textContent = notes.join(" ");
+  showPhases();
+  showReplay();
+}
+
+async function fetchRounds() {
+  book = await ask("api/rounds");
+  showBook();
+  showAll();
+}
+
+async function takeRounds(news) {
+  if (!book || !book.rows.round.length || book.generation !== news.generation || book.rows.round.length > 8192) return fetchRounds();
+  const rows = book.rows;
+  const first = rowOf(rows.round, news.rows.round[0]);
+  const gap = first > 0 ? rows.round[first - 1] !== news.rows.round[0] - news.rows.rounds[0] : news.rows.round[0] !== rows.round[0];
+  if (gap) return fetchRounds();
+  for (const [name, column] of Object.entries(news.rows)) rows[name].splice(first, Infinity, ...column);
+  if (news.heldout.length) book.heldout = [...book.heldout.filter(([round]) => round < news.heldout[0][0]), ...news.heldout];
+  book.peers = news.peers;
+  book.phases = news.phases;
+  book.members = news.members;
+  showBook();
+}
+
+async function listen() {
+  const ended = new AbortController();
+  const watch = setInterval(() => { if (Date.now() - heard > SILENT_MS) ended.abort(); }, 1000);
+  heard = Date.now();
+  try {
+    const answer = await fetch("api/stream", { headers: headers(), cache: "no-store", signal: ended.signal });
+    if (!answer.ok) throw new Error((await answer.text()).trim());
+    // Only now: what comes between the two is said again by the stream.
+    await Promise.all([learnWhatIMay(), fetchRounds()]);
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    let rest = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) throw new Error("");
+      heard = Date.now();
+      const parts = (rest + value).split("\n\n");
+      rest = parts.pop();
+      for (const part of parts) await take(part);
+    }
+  } finally {
+    clearInterval(watch);
+    ended.abort();
+  }
+}
+
+async function take(part) {
+  const kind = /^event: (\w+)$/m.exec(part)?.[1];
+  const data = /^data: (.*)$/m.exec(part)?.[1];
+  if (!kind || data === undefined) return;
+  const news = JSON.parse(data);
+  if (kind === "status") takeStatus(news);
+  else if (kind === "rounds" && news) await takeRounds(news);
+}
+
+async function run() {
+  for (;;) {
+    let why = "";
+    try {
+      await listen();
+    } catch (error) {
+      why = error instanceof TypeError || error.name === "AbortError" ? "" : error.message;
+    }
+    document.body.setAttribute("data-stale", "");
+    say(why ? "unknown" : "bad", why || "the node does not answer: what stands below is what it said last", why ? "" : "see whether distro-node join still runs; this page tries again by itself");
+    await new Promise((done) => setTimeout(done, RETRY_MS));
+  }
+}
+
+// --- what can be done ----------------------------------------------------------------------------
+
+let note = "";
+let sure = null;
+
+async function act(name, words = {}) {
+  const answer = await fetch(`api/act/${name}`, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(words) });
+  return answer.ok ? (await answer.json()).error ?? "" : (await answer.text()).trim();
+}
+
+async function press(name, done) {
+  note = "";
+  note = (await act(name).catch(() => "the node does not answer")) || done;
+  showActs();
+}
+
+$("pause").addEventListener("click", () => press("pause", "It pauses, and has left the swarm within seconds."));
+$("resume").addEventListener("click", () => press("resume", "It goes on."));
+$("leave").addEventListener("click", () => {
+  const button = $("leave");
+  clearTimeout(sure);
+  const calm = () => {
+    delete button.dataset.sure;
+    button.textContent = "Leave";
+  };
+  if ("sure" in button.dataset) {
+    calm();
+    press("leave", "It says goodbye and ends.");
+  } else {
+    button.dataset.sure = "";
+    button.textContent = "Leave: are you sure?";
+    sure = setTimeout(calm, 5000);
+  }
+});
+for (const [name, fields] of [["limits", ["upload", "download"]], ["hours", ["active"]]]) {
+  $(name).addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const form = $(name);
+    const words = Object.fromEntries(fields.map((field) => [field, form.elements[field].value.trim() || null]));
+    const problem = await act(name, words).catch(() => "the node does not answer");
+    form.querySelector("[role=status]").textContent = problem || "Done; until the program ends.";
+  });
+}
+$("axis").addEventListener("change", (event) => {
+  if (book) chart.show(book, event.target.value);
+  showBook();
+});
+$("zoom-in").addEventListener("click", () => chart.zoom(0.5));
+$("zoom-out").addEventListener("click", () => chart.zoom(2));
+$("zoom-all").addEventListener("click", () => chart.zoom(Infinity));
+$("replay").addEventListener("input", () => {
+  following = Number($("replay").value) >= Number($("replay").max);
+  play(false);
+  showReplay();
+});
+$("replay-play").addEventListener("click", () => play(playing === null));
+for (const id of ["csv", "json"]) {
+  // Where reading needs the token, a plain link would be refused.
+  $(id).addEventListener("click", async (event) => {
+    event.preventDefault();
+    const answer = await fetch($(id).getAttribute("href"), { headers: headers() });
+    const link = element("a", { href: URL.createObjectURL(await answer.blob()), download: `contributions.${id}` });
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+}
+fill($("phases-legend"), PHASES.map(([name, word]) => element("li", { colour: `var(--p-${name})` }, word)));
+
+takeToken();
+addEventListener("hashchange", () => { takeToken(); learnWhatIMay().catch(() => {}); });
+run();

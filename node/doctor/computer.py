@@ -1,0 +1,270 @@
+"""The computer by itself: Python, PyTorch and the device, disk, memory, clock and ports.
+
+Nothing is made or changed, and PyTorch is loaded in a process of its own: here it would stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ..settings import DEFAULT_METRICS_ADDRESS
+from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
+from .findings import Finding, good
+
+_TORCH_SECONDS = 180.0
+# A model in training takes 16 bytes a parameter, and its snapshots on the disk three times 4.
+MEMORY_BYTES = 16
+DISK_BYTES = 12
+# No clock shows an earlier day: this program did not exist.
+_EARLIEST = 1_735_689_600.0
+_SKEW_SECONDS = 60.0
+
+_ASK_TORCH = """
+import json, torch
+cuda = torch.cuda.is_available()
+mps = getattr(torch.backends, "mps", None)
+print(json.dumps({
+    "version": torch.__version__,
+    "built_for_cuda": torch.version.cuda is not None or torch.version.hip is not None,
+    "gpus": [
+        [torch.cuda.get_device_name(i), torch.cuda.get_device_properties(i).total_memory]
+        for i in range(torch.cuda.device_count() if cuda else 0)
+    ],
+    "mps": bool(mps and mps.is_available()),
+    "threads": torch.get_num_threads(),
+}))
+"""
+
+
+def examine_computer(data: DataDir, parameters: int | None) -> Iterator[Finding]:
+    """All that can be told without the network; `parameters`: of the largest model it is to train."""
+    yield good("python", f"Python {platform.python_version()} on {platform.platform(terse=True)}")
+    yield from examine_trainer(ask_torch(), parameters)
+    yield from examine_disk(data, parameters)
+    yield from examine_clock(data, time.time())
+    yield from examine_ports(data)
+
+
+def ask_torch() -> dict[str, Any] | str:
+    """What PyTorch says of itself and its devices, or why it does not."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK_TORCH],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TORCH_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    with contextlib.suppress(ValueError):
+        answer = json.loads(done.stdout.strip().rpartition("\n")[2])
+        if isinstance(answer, dict):
+            return answer
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"it ended with code {done.returncode}"
+
+
+def examine_trainer(torch: dict[str, Any] | str, parameters: int | None) -> Iterator[Finding]:
+    """PyTorch, and what it computes on."""
+    if isinstance(torch, str):
+        missing = "No module named 'torch'" in torch
+        yield Finding(
+            subject="torch",
+            severity="stops",
+            what="PyTorch is not installed" if missing else f"PyTorch does not load: {torch}",
+            remedy="pip install 'distro-node[train]'; only a bootstrap peer does without",
+        )
+        return
+    yield good("torch", f"PyTorch {torch['version']}")
+    needed = None if parameters is None else MEMORY_BYTES * parameters
+    if torch["gpus"]:
+        name, memory = max(torch["gpus"], key=lambda gpu: gpu[1])
+        yield _room("device", f"{name} with {_size(memory)}", memory, needed, "--device cpu")
+    elif torch["mps"]:
+        yield good("device", "the GPU of this Mac (mps)")
+    elif _has_nvidia():
+        built = torch["built_for_cuda"]
+        yield Finding(
+            subject="device",
+            severity="hurts",
+            what="there is an NVIDIA GPU, and PyTorch does not see it: it would train on the processor",
+            remedy="see that the driver is new enough for this PyTorch: `nvidia-smi` has to work"
+            if built
+            else "this PyTorch is a build without CUDA: install the usual one",
+        )
+    else:
+        yield good("device", f"no GPU: the processor, with {torch['threads']} threads")
+    memory = psutil.virtual_memory()
+    if torch["gpus"]:
+        yield good("memory", f"{_size(memory.available)} of {_size(memory.total)} are free")
+    else:
+        what = f"{_size(memory.available)} of {_size(memory.total)} are free"
+        yield _room("memory", what, memory.available, needed, "a smaller swarm")
+
+
+def _room(subject: Any, what: str, there: float, needed: float | None, instead: str) -> Finding:
+    if needed is None or there >= needed:
+        return good(subject, what)
+    return Finding(
+        subject=subject,
+        severity="stops" if there < needed / 2 else "hurts",
+        what=f"{what}, and training the swarm's model takes about {_size(needed)}",
+        remedy=f"use a device with more memory, or close what else uses it; otherwise {instead}",
+    )
+
+
+def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
+    """Whether the data directory can be used, and how much fits."""
+    place = data.root
+    try:
+        while not place.exists():
+            place = place.parent
+        usable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        usable, free, problem = False, 0, error.strerror
+    else:
+        problem = "one may not write there" if place.is_dir() else f"{place} is not a directory"
+    if not usable:
+        yield Finding(
+            subject="data directory",
+            severity="stops",
+            what=f"{data.root} cannot be used: {problem}",
+            remedy="give a directory that you may write to with --data-dir",
+        )
+        return
+    there = "is there" if data.root.exists() else "will be made"
+    yield good("data directory", f"{data.root} {there}")
+    needed = MINIMUM_FREE_BYTES if parameters is None else DISK_BYTES * parameters
+    if free < max(needed, MINIMUM_FREE_BYTES):
+        # What the swarm has stored already is in there: less may do.
+        severity = "stops" if free < MINIMUM_FREE_BYTES else "hurts"
+        what = f"{_size(free)} are free, and a node needs about {_size(needed)} beside its training data"
+        remedy = "free some space, or give a directory on a larger disk with --data-dir"
+        yield Finding(subject="disk", severity=severity, what=what, remedy=remedy)
+    else:
+        yield good("disk", f"{_size(free)} are free")
+
+
+def examine_clock(data: DataDir, now: float) -> Iterator[Finding]:
+    """Whether the clock can be right, by what is known without asking anybody."""
+    remedy = "set it, and let the system keep it by the network (timedatectl set-ntp true)"
+    latest = max(_EARLIEST, *(_written(path) for path in (data.identity, data.starts)))
+    if now < latest - _SKEW_SECONDS:
+        shown = time.strftime("%Y-%m-%d %H:%M", time.gmtime(now))
+        then = time.strftime("%Y-%m-%d %H:%M", time.gmtime(latest))
+        yield Finding(
+            subject="clock",
+            severity="hurts",
+            what=f"it shows {shown} UTC, and something here was written on {then}",
+            remedy=remedy,
+        )
+        return
+    kept = _kept_by_network()
+    if kept is False:
+        yield Finding(
+            subject="clock",
+            severity="unknown",
+            what="the system does not keep it by the network: it may be wrong",
+            remedy=remedy,
+        )
+    elif kept:
+        yield good("clock", "kept by the network")
+    else:
+        yield good("clock", "nothing speaks against it")
+
+
+def examine_ports(data: DataDir) -> Iterator[Finding]:
+    """Whether a node could listen: on a free port, and where its metrics are by default."""
+    if data.lock_file.exists() and _is_locked(data.lock_file):
+        yield good("ports", "a node runs in this data directory: `distro-node status`")
+        return
+    problem = _cannot_listen("0.0.0.0", 0)
+    if problem is not None:
+        yield Finding(
+            subject="ports",
+            severity="stops",
+            what=f"no program may listen here: {problem}",
+            remedy="see what the system or its sandbox forbids",
+        )
+        return
+    host, port = DEFAULT_METRICS_ADDRESS
+    problem = _cannot_listen(host, port)
+    if problem is not None:
+        yield Finding(
+            subject="ports",
+            severity="hurts",
+            what=f"{host}:{port}, where a node shows its metrics, is taken: {problem}",
+            remedy="give the node another with --metrics-addr, or off",
+        )
+    else:
+        yield good("ports", f"one can listen here, and {host}:{port} is free for metrics")
+
+
+def _cannot_listen(host: str, port: int) -> str | None:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((host, port))
+            server.listen(1)
+    except OSError as error:
+        return error.strerror
+    return None
+
+
+def _is_locked(path: Path) -> bool:
+    import fcntl
+
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EAGAIN, errno.EACCES)
+    return False
+
+
+def _kept_by_network() -> bool | None:
+    """Whether the system's clock follows the network's; None where it does not say."""
+    if shutil.which("timedatectl") is None:
+        return None
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(
+            ["timedatectl", "show", "--property=NTPSynchronized", "--value"],
+            capture_output=True,
+            text=True,
+            timeout=5.0,
+            check=False,
+        )
+        return {"yes": True, "no": False}.get(done.stdout.strip())
+    return None
+
+
+def _has_nvidia() -> bool:
+    return Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,0 +1,202 @@
+"""The line: whether anybody of a swarm can be reached, reaches this computer, and how fast data comes.
+
+It is asked under an identity that is made for the purpose: the node's own may be at work. Nothing is
+kept. What this computer can send nobody tells it; a node at work shows what it sent.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import Identity
+from ...protocol.codec.layout import update_layout
+from ...protocol.wire.blobs import MAX_BLOB_BYTES, MAX_BLOB_LIST_BYTES, decode_any_blob_list
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, decode_manifest
+from ...protocol.wire.swarm_id import Invite
+from ..network.addresses import parse_dial
+from ..network.discovery.introductions import Introducer, NoBootstrap
+from ..network.errors import BadAddress, PortInUse
+from ..network.exchange.blobs import BlobFetcher, FetchFailed
+from ..network.explain import explain_network
+from ..network.nat.reach import Reach
+from ..network.network import Network, NetworkSettings, open_network
+from ..storage.blob_store import BlobStore
+from .findings import Finding, good
+
+_CONTACT_SECONDS = 30.0
+_REACH_SECONDS = 15.0
+_MANIFEST_SECONDS = 20.0
+_SPEED_SECONDS = 10.0
+_MOST_CHUNKS = 8
+_POLL_SECONDS = 0.2
+# A round that takes longer than this for its updates alone is one that nobody enjoys.
+_ROUND_SECONDS = 60.0
+
+
+async def examine_line(invite: Invite, listen: tuple[str, ...] = ()) -> list[Finding]:
+    """All that can be told of the way to this swarm. Raises `UserError` (`PORT_IN_USE`,
+    `BAD_ADDRESS`)."""
+    settings = NetworkSettings(listen=listen or NetworkSettings().listen)
+    try:
+        for address in invite.bootstrap:
+            parse_dial(address)
+        with tempfile.TemporaryDirectory(prefix="distro-node-doctor-") as folder:
+            identity = Identity.generate()
+            async with open_network(settings, identity) as network:
+                return await _examine(network, identity, invite, BlobStore(Path(folder)))
+    except (BadAddress, PortInUse) as error:
+        raise explain_network(error) from None
+
+
+async def _examine(
+    network: Network, identity: Identity, invite: Invite, store: BlobStore
+) -> list[Finding]:
+    found: list[Finding] = []
+    async with trio.open_nursery() as nursery:
+        introducer = Introducer(network, identity, invite.swarm, invite.bootstrap)
+        reach = Reach(network, introducer, upnp=False)
+        nursery.start_soon(introducer.run)
+        nursery.start_soon(reach.run)
+        try:
+            await introducer.first_contact(_CONTACT_SECONDS)
+        except NoBootstrap as error:
+            tried = "; ".join(f"{address}: {why}" for address, why in error.outcomes.items())
+            found.append(
+                Finding(
+                    subject="bootstrap",
+                    severity="stops",
+                    what=f"no bootstrap peer can be reached (tried {tried})"
+                    if tried
+                    else "there is no address to try",
+                    remedy="check your connection and the addresses, or ask for a newer invite link",
+                )
+            )
+        else:
+            peers = len(network.connected())
+            found.append(good("bootstrap", f"reached; connected to {peers} so far"))
+            manifest = await _manifest(network, invite, store)
+            if isinstance(manifest, Finding):
+                found.append(manifest)
+            else:
+                found.append(good("swarm", f"{manifest.name!r}, {manifest.elements:,} parameters"))
+                found.append(await _speed(network, introducer, manifest, store))
+            found.append(await _reach(reach))
+        nursery.cancel_scope.cancel()
+    return found
+
+
+async def _manifest(network: Network, invite: Invite, store: BlobStore) -> Manifest | Finding:
+    fetcher = BlobFetcher(network, store)
+    try:
+        data = await fetcher.fetch(
+            ContentId(invite.swarm),
+            max_bytes=MAX_MANIFEST_BYTES,
+            providers=lambda: list(network.connected()),
+            timeout=_MANIFEST_SECONDS,
+        )
+        return decode_manifest(data, invite.swarm)
+    except FetchFailed:
+        return Finding(
+            subject="swarm",
+            severity="hurts",
+            what="nobody who can be reached knows the swarm",
+            remedy="ask whoever sent the link whether it runs; `join --wait` waits until it does",
+        )
+    except ProtocolError as error:
+        return Finding(
+            subject="swarm",
+            severity="stops",
+            what=str(error),
+            remedy="install the newest distro-node",
+        )
+
+
+async def _speed(
+    network: Network, introducer: Introducer, manifest: Manifest, store: BlobStore
+) -> Finding:
+    """How fast members send, against what the updates of a round come to."""
+    fetcher = BlobFetcher(network, store)
+    received, seconds = 0, 0.0
+    # Members keep the first parameters for as long as they are the newest, and the held-out text always.
+    for blobs in (manifest.initial, manifest.data.heldout.blob):
+        if not received:
+            received, seconds = await _fetch_some(network, fetcher, blobs)
+    if not received:
+        return Finding(
+            subject="line",
+            severity="unknown",
+            what="no member sent anything within ten seconds by which the line could be measured",
+            remedy="try again while somebody trains",
+        )
+    rate = received / seconds
+    optimizer = manifest.optimizer
+    update = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k).body_bytes
+    others = max(1, len(introducer.records))
+    needed = others * update / rate
+    what = (
+        f"{8 * rate / 1e6:.1f} Mbit/s from members; the updates of {others} in a round are "
+        f"{others * update / 1e6:.1f} MB, which takes {needed:.1f} s"
+    )
+    if needed <= _ROUND_SECONDS:
+        return good("line", what)
+    return Finding(
+        subject="line",
+        severity="hurts",
+        what=what,
+        remedy="a faster line, or a swarm that sends less (`top_k`) or computes meanwhile (`overlap`)",
+    )
+
+
+async def _fetch_some(
+    network: Network, fetcher: BlobFetcher, blobs: ContentId
+) -> tuple[int, float]:
+    """Fetch a part of what a blob list names, one chunk at a time; bytes and seconds."""
+    # A node at work fetches several at once, and is no slower than this.
+    received, started = 0, trio.current_time()
+
+    async def fetch(cid: ContentId, most: int) -> bytes:
+        return await fetcher.fetch(
+            cid,
+            max_bytes=most,
+            providers=lambda: list(network.connected()),
+            timeout=_SPEED_SECONDS,
+        )
+
+    with trio.move_on_after(_SPEED_SECONDS), suppress(FetchFailed, ProtocolError):
+        listed = await fetch(blobs, MAX_BLOB_LIST_BYTES)
+        started = trio.current_time()
+        for chunk in decode_any_blob_list(listed).chunks[:_MOST_CHUNKS]:
+            received += len(await fetch(chunk, MAX_BLOB_BYTES))
+    return received, max(trio.current_time() - started, 1e-3)
+
+
+async def _reach(reach: Reach) -> Finding:
+    with trio.move_on_after(_REACH_SECONDS):
+        while reach.dialable is None:  # noqa: ASYNC110  (the verdict is no event)
+            await trio.sleep(_POLL_SECONDS)
+    match reach.verdict:
+        case "reachable":
+            return good("reach", "others reach this computer from outside")
+        case "local":
+            return good("reach", "others in this network reach it; nobody outside has tried")
+        case "unknown":
+            return Finding(
+                subject="reach",
+                severity="unknown",
+                what="nobody has called back",
+                remedy="try again while more members are up",
+            )
+        case "unreachable":
+            port = "a TCP port" if reach.port is None else f"TCP port {reach.port}"
+            return Finding(
+                subject="reach",
+                severity="hurts",
+                what="others cannot reach this computer: a relay will carry its connections",
+                remedy=f"forward {port} in your router, and give it with --listen and --announce",
+            )

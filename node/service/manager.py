@@ -1,0 +1,256 @@
+"""Putting a node's service in, taking it out, and asking how it is: what `distro-node service` does.
+
+A file that is there and is not as this program wrote it stays as it is, unless the owner says so; even
+then a copy of it is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ExitCode, UserError
+from ..storage.atomic_write import write_atomically
+from .units import Manager, Service, is_ours, label, launchd_plist, systemd_unit
+
+Run = Callable[[Sequence[str]], "Outcome"]
+
+_MAX_UNIT_BYTES = 1 << 20
+_TIMEOUT_SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command of the system ended, and the last line that it wrote."""
+
+    code: int
+    said: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceStatus:
+    """What there is of a service."""
+
+    file: str
+    installed: bool
+    edited: bool
+    """Whether the file is not as it was made."""
+    state: str
+    """In the system's word, such as `active` or `failed`; `unknown` where it cannot be asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceManager:
+    """The system's manager of services, for the whole system or for one user."""
+
+    kind: Manager
+    system: bool
+    folder: Path
+    """Where its files lie."""
+    logs: Path
+    """Where launchd writes what a service says."""
+    run: Run
+
+    def file(self, name: str) -> Path:
+        """The file of the service with this name."""
+        ending = f"{name}.service" if self.kind == "systemd" else f"{label(name)}.plist"
+        return self.folder / ending
+
+    def content(self, service: Service) -> bytes:
+        """What that file is to hold."""
+        if self.kind == "systemd":
+            return systemd_unit(service)
+        return launchd_plist(service, self.logs / f"{label(service.name)}.log")
+
+    def install(self, service: Service, *, force: bool) -> Path:
+        """Write the file and start the service, now and whenever the system, or its user, does.
+
+        Raises `UserError` (`SERVICE`): the file was edited (without `force`), cannot be written, or the
+        manager refuses.
+        """
+        path, content = self.file(service.name), self.content(service)
+        try:
+            self._keep_edited(path, force)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if self.kind == "launchd":
+                self.logs.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
+            # The system's manager wants to read what it runs, whatever the mask of whoever installs.
+            path.chmod(0o644)
+        except OSError as error:
+            raise self._not_written(path, error) from None
+        for words in self._starting(service.name):
+            self._must(words, f"the service is written to {path}, but not started")
+        return path
+
+    def remove(self, name: str, *, force: bool) -> Path:
+        """Stop the service and remove its file; what the node keeps stays. Raises `UserError`
+        (`SERVICE`), also where there is none."""
+        path = self.file(name)
+        if not os.path.lexists(path):
+            raise UserError(
+                ExitCode.SERVICE,
+                f"there is no service {name!r}: {path} does not exist",
+                "see `distro-node service status`; a second one has a --name, and one of the whole "
+                "system needs --system",
+            )
+        try:
+            self._keep_edited(path, force)
+        except OSError as error:
+            raise self._not_written(path, error) from None
+        # One that has failed, or was never started, may be taken out as well.
+        self.run(self._stopping(name))
+        try:
+            path.unlink()
+        except OSError as error:
+            raise self._not_written(path, error) from None
+        if self.kind == "systemd":
+            self.run(self._systemctl("daemon-reload"))
+        return path
+
+    def status(self, name: str) -> ServiceStatus:
+        """What there is of it. Raises `UserError` (`SERVICE`) where one may not look."""
+        path = self.file(name)
+        try:
+            content = _content(path)
+        except OSError as error:
+            raise self._not_written(path, error) from None
+        if self.kind == "systemd":
+            said = self.run(self._systemctl("is-active", path.name)).said
+            state = said if said.isalpha() else "unknown"
+        else:
+            code = self.run(("launchctl", "print", f"{self._domain()}/{label(name)}")).code
+            state = "active" if code == 0 else "inactive"
+        return ServiceStatus(
+            file=str(path),
+            installed=content is not None,
+            edited=content is not None and not is_ours(content),
+            state=state,
+        )
+
+    def _keep_edited(self, path: Path, force: bool) -> None:
+        content = _content(path)
+        if content is None or is_ours(content):
+            return
+        if not force:
+            raise UserError(
+                ExitCode.SERVICE,
+                f"{path} was edited, or is somebody else's: it stays as it is",
+                "give the service another --name, or add --force: the file is then kept beside, as "
+                f"{_beside(path).name}",
+            )
+        shutil.copy2(path, _beside(path))
+
+    def _starting(self, name: str) -> list[tuple[str, ...]]:
+        if self.kind == "systemd":
+            unit = self.file(name).name
+            return [
+                self._systemctl("daemon-reload"),
+                self._systemctl("enable", unit),
+                # One that runs already takes up what is new in the file.
+                self._systemctl("restart", unit),
+            ]
+        # It refuses one that is there.
+        self.run(self._stopping(name))
+        return [("launchctl", "bootstrap", self._domain(), str(self.file(name)))]
+
+    def _stopping(self, name: str) -> tuple[str, ...]:
+        if self.kind == "systemd":
+            return self._systemctl("disable", "--now", self.file(name).name)
+        return ("launchctl", "bootout", f"{self._domain()}/{label(name)}")
+
+    def _systemctl(self, *words: str) -> tuple[str, ...]:
+        return ("systemctl", *(() if self.system else ("--user",)), *words)
+
+    def _domain(self) -> str:
+        return f"gui/{os.getuid()}"
+
+    def _must(self, words: Sequence[str], otherwise: str) -> None:
+        done = self.run(words)
+        if done.code:
+            raise UserError(
+                ExitCode.SERVICE,
+                f"{otherwise}: {' '.join(words)}: {done.said or f'exit code {done.code}'}",
+                "see to what the system says, then run that command",
+            )
+
+    def _not_written(self, path: Path, error: OSError) -> UserError:
+        return UserError(
+            ExitCode.SERVICE,
+            f"{path} cannot be used: {error.strerror}",
+            "services of the whole system are the administrator's: use sudo, or leave out --system"
+            if self.system
+            else "make sure that the folder is yours",
+        )
+
+
+def this_manager(*, system: bool) -> ServiceManager:
+    """The manager of this computer. Raises `UserError` (`SERVICE`, `USAGE`) if there is none that is
+    known."""
+    if sys.platform == "darwin":
+        if system:
+            raise UserError(
+                ExitCode.USAGE,
+                "on macOS a node is a service of its user",
+                "leave out --system",
+            )
+        library = Path.home() / "Library"
+        return ServiceManager(
+            kind="launchd",
+            system=False,
+            folder=library / "LaunchAgents",
+            logs=library / "Logs",
+            run=run_quietly,
+        )
+    if shutil.which("systemctl") is None:
+        raise UserError(
+            ExitCode.SERVICE,
+            "there is neither systemd nor launchd here",
+            "`--print` shows the unit that systemd would get, for whatever starts programs here",
+        )
+    config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    own = Path(config) / "systemd" / "user"
+    return ServiceManager(
+        kind="systemd",
+        system=system,
+        folder=Path("/etc/systemd/system") if system else own,
+        logs=Path(),
+        run=run_quietly,
+    )
+
+
+def run_quietly(words: Sequence[str]) -> Outcome:
+    """Run a command of the system; one that is not there, or does not end, has failed."""
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Outcome(127, str(error))
+    lines = done.stdout.strip().splitlines()
+    return Outcome(done.returncode, lines[-1] if lines else "")
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_UNIT_BYTES)
+    except FileNotFoundError:
+        return None
+
+
+def _beside(path: Path) -> Path:
+    # Neither manager reads files with such an ending.
+    return path.with_name(f"{path.name}.before")

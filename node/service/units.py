@@ -1,0 +1,179 @@
+"""What systemd and launchd are told of a node, as text: nothing here touches the system.
+
+The first lines of every file hold a digest of the rest, so that a file that somebody has edited is known
+for one and never written over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import plistlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..errors import ExitCode
+
+Manager = Literal["systemd", "launchd"]
+
+RESTART_SECONDS = 30
+# A polite leave takes seconds; a trainer in the middle of a step of a large model takes longer.
+STOP_SECONDS = 60
+
+# What a restart does not mend: somebody has to read the log first.
+LASTING = (
+    *(ExitCode.USAGE, ExitCode.BAD_SWARM_ID, ExitCode.BAD_ADDRESS, ExitCode.NO_TICKET),
+    *(ExitCode.KEYSTORE, ExitCode.WRONG_PASSPHRASE, ExitCode.EXPELLED, ExitCode.FINAL),
+    *(ExitCode.MANIFEST, ExitCode.VERSION, ExitCode.BAD_CONFIG, ExitCode.NO_DEVICE),
+    ExitCode.MODEL_TOO_LARGE,
+)
+
+# A node needs the network, its own folder, and threads. It is no `MemoryDenyWriteExecute`: PyTorch
+# writes kernels for this very processor, and runs them.
+_SANDBOX = """\
+DynamicUser=yes
+StateDirectory={name}
+StateDirectoryMode=0700
+Environment=DISTRO_NODE_DATA_DIR=%S/{name} HOME=%S/{name}
+WorkingDirectory=%S/{name}
+UMask=0077
+CapabilityBoundingSet=
+LockPersonality=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHome=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+ProtectSystem=strict
+PrivateTmp=yes
+RemoveIPC=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_NETLINK AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallErrorNumber=EPERM
+SystemCallFilter=@system-service
+SystemCallFilter=seccomp landlock_create_ruleset landlock_add_rule landlock_restrict_self
+SystemCallFilter=~@privileged
+"""
+# Whoever trains needs its GPU.
+_NO_DEVICES = "PrivateDevices=yes\n"
+
+_SYSTEMD = """\
+[Unit]
+Description=distro-node {command}
+{after}StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={words}
+Restart=on-failure
+RestartSec={restart}
+RestartPreventExitStatus={lasting}
+KillMode=mixed
+TimeoutStopSec={stop}
+NoNewPrivileges=yes
+{sandbox}
+[Install]
+WantedBy={target}
+"""
+
+_MARK = re.compile(rb"(?:# |<!-- )Made by `distro-node service`: ([0-9a-f]{16})(?: -->)?\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """What is to run: the program's words, with `join` or `bootstrap` among them as `command`."""
+
+    name: str
+    """Of the unit; in letters, digits and hyphens."""
+    command: str
+    words: tuple[str, ...]
+    """The program's path and all its arguments."""
+    system: bool = False
+    """Of the whole system, under a user of its own and in a sandbox; else of whoever installs it."""
+
+
+def systemd_unit(service: Service) -> bytes:
+    """A unit for systemd 247 or newer."""
+    sandbox, after, target = "", "", "default.target"
+    if service.system:
+        sandbox = _SANDBOX.format(name=service.name)
+        if service.command == "bootstrap":
+            sandbox += _NO_DEVICES
+        after = "Wants=network-online.target\nAfter=network-online.target\n"
+        target = "multi-user.target"
+    text = _SYSTEMD.format(
+        command=service.command,
+        after=after,
+        words=" ".join(map(_quoted, service.words)),
+        restart=RESTART_SECONDS,
+        lasting=" ".join(str(int(code)) for code in LASTING),
+        stop=STOP_SECONDS,
+        sandbox=sandbox,
+        target=target,
+    )
+    return _marked(b"", text.encode(), b"# %s\n")
+
+
+def launchd_plist(service: Service, log: Path) -> bytes:
+    """A property list for launchd, which writes what the node says into `log`."""
+    content = {
+        "Label": label(service.name),
+        "ProgramArguments": list(service.words),
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "ThrottleInterval": RESTART_SECONDS,
+        "ExitTimeOut": STOP_SECONDS,
+        "ProcessType": "Background",
+        "StandardOutPath": str(log),
+        "StandardErrorPath": str(log),
+    }
+    # A comment may stand only behind the line that says what the file is.
+    head, line, rest = plistlib.dumps(content).partition(b"\n")
+    return _marked(head + line, rest, b"<!-- %s -->\n")
+
+
+def label(name: str) -> str:
+    """What launchd calls the service."""
+    return f"distro-node.{name}"
+
+
+def is_ours(content: bytes) -> bool:
+    """Whether a file is one that was made here, and as it was made."""
+    found = _MARK.search(content)
+    if found is None:
+        return False
+    rest = content[: found.start()] + content[found.end() :]
+    return _digest(rest) == found[1]
+
+
+def _marked(head: bytes, rest: bytes, comment: bytes) -> bytes:
+    mark = b"Made by `distro-node service`: " + _digest(head + rest)
+    return head + comment % mark + rest
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest()[:16].encode()
+
+
+def _quoted(word: str) -> str:
+    """A word of a command line as systemd reads it: nothing in it is a specifier or a variable."""
+    plain = word.replace("%", "%%").replace("$", "$$")
+    if re.fullmatch(r"[\w@%+=:,./$-]+", plain, re.ASCII):
+        return plain
+    escaped = plain.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def words_problem(words: Sequence[str]) -> str | None:
+    """Why these words cannot stand in a unit; None if they can."""
+    if any(not word.isprintable() for word in words):
+        return "a word of it holds a line break or another character that is none"
+    return None

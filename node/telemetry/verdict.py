@@ -1,0 +1,78 @@
+"""Whether a node does what its owner wants of it, in a sentence, with the cause and what helps if not.
+
+It is what a person asks first. Everything is read from the status, in the words that screen, page and
+`distro-node status` share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .status import State, Status
+from .words import STATES, awaited_sentence, reach_words, state_sentence
+
+Tone = Literal["good", "busy", "rest", "warn", "bad"]
+
+_TONES: dict[State, Tone] = {
+    "starting": "busy",
+    "connecting": "warn",
+    "syncing": "busy",
+    "joining": "busy",
+    "waiting": "busy",
+    "training": "good",
+    "finished": "good",
+    "paused": "rest",
+    "leaving": "rest",
+}
+# So many rounds without a counted update are no bad luck any more.
+_ROUNDS_MISSED = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How it goes. `remedy` is empty where nothing has to be done."""
+
+    tone: Tone
+    sentence: str
+    remedy: str = ""
+
+
+def verdict(status: Status) -> Verdict:
+    """How a node is doing."""
+    words, sentence = STATES[status.state], state_sentence(status)
+    if status.state != "training":
+        return Verdict(_TONES[status.state], sentence, words.remedy)
+    swarm, training, own = status.swarm, status.training, status.training.own
+    members = (swarm and swarm.members) or ()
+    others = [member for member in members if not member.me]
+    if others and not any(member.connected for member in others):
+        return Verdict(
+            "bad",
+            "there is no connection to any other member",
+            "check this computer's network; the node goes on looking for them by itself",
+        )
+    if swarm is not None and swarm.awaited:
+        return Verdict(
+            "warn",
+            awaited_sentence(swarm.awaited),
+            "nothing has to be done: then the others go on without it",
+        )
+    if (
+        own.last_round is not None
+        and training.round is not None
+        and training.round - own.last_round >= _ROUNDS_MISSED
+    ):
+        return Verdict(
+            "warn",
+            f"no update of yours has counted since round {own.last_round:,}: they come too late",
+            "raise --max-upload, or give the trainer more of the computer (--threads, --device)",
+        )
+    if (
+        status.reach is not None
+        and status.reach.verdict == "unreachable"
+        and not status.reach.relays
+    ):
+        reach = reach_words(status.reach)
+        return Verdict("warn", f"{sentence}; you are {reach.meaning}", reach.remedy)
+    return Verdict("good", sentence)

@@ -1,0 +1,103 @@
+"""How long a stranger's definition may keep the trainer busy, and what memory it may take meanwhile.
+
+A few bytes of a configuration or of a tokenizer can ask for hours of work or all of a machine's memory.
+What is checked beforehand (`architectures`) is what is known of that; this is for the rest. Python code
+is interrupted. A library's own code cannot be, so the kernel ends the process, and the node says why.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import TrainerFailed
+
+if sys.platform != "win32":
+    import resource
+
+# What the process may compute beyond the time that Python code is given, before the kernel ends it.
+_GRACE_SECONDS = 5.0
+
+
+@contextmanager
+def limited(kind: str, what: str, *, seconds: float, memory: int) -> Iterator[None]:
+    """Bound what is done in here to so many seconds and so many bytes more than the process has.
+
+    Raises `TrainerFailed` of this kind. Memory is bounded on Linux. In a thread, where no signal comes,
+    only the kernel's bounds hold.
+    """
+    with _processor(seconds + _GRACE_SECONDS), _memory(memory), _clock(kind, what, seconds):
+        try:
+            yield
+        except MemoryError:
+            problem = f"{what} takes more than {memory >> 20} MiB"
+            raise TrainerFailed(kind, problem) from None
+
+
+@contextmanager
+def _clock(kind: str, what: str, seconds: float) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise TrainerFailed(kind, f"{what} takes more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _processor(seconds: float) -> Iterator[None]:
+    """Have the kernel end the process (SIGXCPU) when it has computed for so long in here."""
+    if sys.platform == "win32":
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    wanted = int(time.process_time() + seconds) + 1
+    with _limit(resource.RLIMIT_CPU, _at_most(wanted, soft, hard), soft, hard):
+        yield
+
+
+@contextmanager
+def _memory(more: int) -> Iterator[None]:
+    has = _data_bytes()
+    if has is None or sys.platform == "win32":
+        yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    with _limit(resource.RLIMIT_DATA, _at_most(has + more, soft, hard), soft, hard):
+        yield
+
+
+@contextmanager
+def _limit(which: int, limit: int, soft: int, hard: int) -> Iterator[None]:
+    resource.setrlimit(which, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, (soft, hard))
+
+
+def _at_most(wanted: int, *limits: int) -> int:
+    return min([wanted, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
+
+
+def _data_bytes() -> int | None:
+    """The process's own memory as the kernel counts it for RLIMIT_DATA; None where it does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    except OSError:
+        return None
+    sizes = [line.split()[1] for line in lines if line.startswith("VmData:")]
+    return 1024 * int(sizes[0]) if sizes else None

@@ -1,0 +1,131 @@
+"""What the page is told, which is the typed status and what follows from it; and its own files."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+from dashboard.support import served
+from distro_node.node.dashboard.pages import read_words
+from distro_node.node.telemetry.status import decode_status, encode_status
+from distro_node.node.telemetry.verdict import verdict
+from statuses import AWAITING, EARLY, MEMBERS, SWARM, TRAINING, UNREACHABLE
+
+STATIC = Path(__file__).parents[2] / "node" / "dashboard" / "static"
+
+
+async def test_the_page_is_told_what_status_says() -> None:
+    async with served() as page:
+        for status in (TRAINING, AWAITING, EARLY):
+            page.status = status
+            told = (await page.ask("/api/status")).json
+            assert decode_status(told["status"]) == status
+            assert told["status"] == json.loads(json.dumps(encode_status(status)))
+            assert told["verdict"]["sentence"]
+            assert {name for name, _, _ in told["rows"]} >= {"state", "round", "loss"}
+        # Not a swarm without members: nobody knows.
+        assert told["name"] is None
+        assert told["dense_bytes"] is None
+
+
+async def test_a_strangers_words_are_made_harmless() -> None:
+    evil = "\x1b[2J\u202egnp.<img src=x onerror=alert(1)>"
+    async with served() as page:
+        page.status = replace(TRAINING, swarm=replace(SWARM, name=evil))
+        told = (await page.ask("/api/status")).json
+        assert told["name"].isprintable()
+        assert all(text.isprintable() for row in told["rows"] for text in row)
+
+
+def test_how_it_goes() -> None:
+    assert verdict(TRAINING).tone == "good"
+    assert verdict(TRAINING).remedy == ""
+    waiting = verdict(AWAITING)
+    assert waiting.tone == "warn"
+    assert "12 of the 20 s" in waiting.sentence
+    assert verdict(EARLY).tone == "busy"
+    assert verdict(replace(TRAINING, state="connecting")).tone == "warn"
+    paused = verdict(replace(TRAINING, state="paused"))
+    assert (paused.tone, "resume" in paused.remedy) == ("rest", True)
+
+
+def test_what_keeps_it_from_working_is_said_with_a_remedy() -> None:
+    alone = tuple(replace(member, connected=member.me) for member in MEMBERS)
+    cut_off = replace(TRAINING, swarm=replace(SWARM, members=alone))
+    own = replace(TRAINING.training.own, last_round=12)
+    late = replace(TRAINING, training=replace(TRAINING.training, own=own))
+    closed = replace(TRAINING, reach=replace(UNREACHABLE, relays=()))
+    for status, tone, word in (
+        (cut_off, "bad", "no connection"),
+        (late, "warn", "since round 12"),
+        (closed, "warn", "not reachable"),
+    ):
+        said = verdict(status)
+        assert said.tone == tone
+        assert word in said.sentence
+        assert said.remedy
+    # A relay carries it: all is well.
+    assert verdict(replace(TRAINING, reach=UNREACHABLE)).tone == "good"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", {}),
+        (b"{}", {}),
+        (b'{"active": null}', {"active": None}),
+        (b"[]", None),
+        (b"{", None),
+        (b"\xff", None),
+        (b"[" * 4000, None),
+    ],
+)
+def test_words_of_a_command(body: bytes, words: object) -> None:
+    assert read_words(body) == words
+
+
+async def test_all_files_are_served_and_whole() -> None:
+    async with served() as page:
+        for path in STATIC.iterdir():
+            reply = await page.ask("/" if path.name == "index.html" else f"/{path.name}")
+            if path.name == "uplot.LICENSE":
+                assert reply.status == 404
+            else:
+                assert (reply.status, reply.body) == (200, path.read_bytes()), path.name
+
+
+def test_nothing_comes_from_elsewhere_and_no_text_becomes_markup() -> None:
+    for path in STATIC.iterdir():
+        text = path.read_text("utf-8")
+        own = path.name in ("app.js", "charts.js", "words.js")
+        if own or path.suffix == ".html":
+            assert not re.search(r"(?:src|href|fetch|url)\W{1,3}(?:https?:)?//", text), path.name
+        if own:
+            for word in ("insertAdjacentHTML", "outerHTML", "document.write", "eval(", "Function("):
+                assert word not in text, path.name
+            # Read, to see whether something has changed, and never written.
+            assert not re.search(r"innerHTML\s*=[^=]", text), path.name
+    page = (STATIC / "index.html").read_text("utf-8")
+    assert not re.search(r"<script(?![^>]*\bsrc=)", page)
+    assert not re.search(r"\s(?:style|on\w+)=", page)
+
+
+def test_the_chart_library_is_here_with_its_licence() -> None:
+    licence = (STATIC / "uplot.LICENSE").read_text("utf-8")
+    assert "MIT License" in licence
+    assert "uPlot" in (STATIC / "uplot.js").read_text("utf-8")[:200]
+
+
+def test_the_files_are_in_the_package(checkout: Path) -> None:
+    project = tomllib.loads((checkout / "pyproject.toml").read_text("utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["distro_node.node.dashboard"]
+    for path in STATIC.iterdir():
+        name = path.relative_to(STATIC.parent).as_posix()
+        assert any(fnmatch(name, pattern) for pattern in patterns), name
+    licences = project["project"]["license-files"]
+    assert any(fnmatch("node/dashboard/static/uplot.LICENSE", each) for each in licences)

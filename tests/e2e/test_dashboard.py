@@ -1,0 +1,247 @@
+"""The page in a real browser, in front of a real swarm of three nodes on loopback.
+
+It needs Chromium and the extra `browser`; what is missing skips it. axe-core, which looks for what keeps
+people out, is fetched when the test runs, and left out of it where there is no npm. With
+DISTRO_SCREENSHOTS=FOLDER in the environment the pictures stay there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from distro_node.node.control.command_socket import ask
+from e2e.program import PATIENCE_SECONDS, wait_for
+from e2e.support import Node, Swarm
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="the extra `browser` is not installed"
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
+
+NAMES = ("founder", "second", "third")
+PATIENCE_MS = PATIENCE_SECONDS * 1000
+_POLL_MS = 100
+AXE = "axe-core@4.14.1"
+TONE = "document.querySelector('#verdict').dataset.tone"
+
+
+@pytest.fixture
+def chromium() -> Iterator[Any]:
+    found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as driver:
+        # As root it has no sandbox of its own.
+        flags = ["--no-sandbox"] if os.getuid() == 0 else []
+        browser = driver.chromium.launch(executable_path=found, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator[Swarm]:
+    with Swarm(tmp_path / "swarm", start_members=3, lease_seconds=20.0) as swarm:
+        swarm.create()
+        yield swarm
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str | None:
+    """The source of axe-core, if it can be had."""
+    folder = tmp_path_factory.mktemp("axe")
+    if shutil.which("npm") is None:
+        return None
+    packed = subprocess.run(
+        ["npm", "pack", "--silent", AXE], cwd=folder, capture_output=True, check=False
+    )
+    archives = [*folder.glob("*.tgz")]
+    if packed.returncode or not archives:
+        return None
+    with tarfile.open(archives[0]) as archive:
+        file = archive.extractfile("package/axe.min.js")
+        assert file is not None
+        return file.read().decode()
+
+
+class Visit:
+    """A page that is open, and all that went wrong with it."""
+
+    def __init__(self, browser: Any, link: str, **options: Any) -> None:
+        self.faults: list[str] = []
+        self.context = browser.new_context(**options)
+        self.context.set_default_timeout(PATIENCE_MS)
+        self.page = self.context.new_page()
+        own = urlsplit(link).netloc
+        self.page.on("console", lambda said: said.type == "error" and self.fault(said.text))
+        self.page.on("pageerror", lambda error: self.fault(str(error)))
+        self.page.on("request", lambda asked: self._requested(asked.url, own))
+        self.page.goto(link)
+
+    def fault(self, text: str) -> None:
+        self.faults.append(text)
+
+    def _requested(self, url: str, own: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "blob" and parts.netloc != own:
+            self.fault(f"asked {url}")
+
+    def wait(self, condition: str, what: str) -> None:
+        """Wait until an expression of JavaScript holds."""
+        # The browser's own way to wait makes code of a text, which the page's policy forbids.
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self.page.evaluate(condition):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited for {what}; the page says: {self.text('main')}")
+            self.page.wait_for_timeout(_POLL_MS)
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).inner_text()
+
+    def row(self, node: Node) -> str:
+        return f"document.querySelector('#members tr[data-peer=\"{node.peer}\"]')?.dataset.tone"
+
+    @property
+    def rounds(self) -> int:
+        return self.page.evaluate("Number(document.querySelector('#replay').max)")
+
+
+def link_of(node: Node) -> dict[str, str]:
+    return ask(node.data.socket, "dashboard", 30.0)
+
+
+def picture(visit: Visit, name: str, folder: Path) -> None:
+    folder = Path(os.environ.get("DISTRO_SCREENSHOTS", folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    visit.page.screenshot(path=folder / f"{name}.png", full_page=True)
+
+
+def serious(visit: Visit, axe: str | None) -> list[str]:
+    """What axe finds that keeps people out."""
+    if axe is None:
+        return []
+    visit.page.evaluate(axe)
+    found = visit.page.evaluate("axe.run()")
+    return [
+        f"{each['id']}: {node['html'][:200]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]
+
+
+def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_path: Path) -> None:
+    founder, second, third = swarm.start(*NAMES)
+    at = link_of(founder)
+    owner = Visit(chromium, at["link"], viewport={"width": 1920, "height": 1080})
+    # Who only looks, on a telephone and in the dark.
+    guest = Visit(
+        chromium,
+        at["url"],
+        viewport={"width": 360, "height": 740},
+        color_scheme="dark",
+        reduced_motion="reduce",
+    )
+    for visit in (owner, guest):
+        visit.wait(f"['good', 'warn'].includes({TONE})", "the node to train")
+        visit.wait("document.querySelectorAll('#members tbody tr').length === 3", "three members")
+        visit.wait("document.querySelector('#chart canvas')", "a chart")
+        assert visit.text("#name") == "tiny"
+
+    # It goes on by itself.
+    seen = owner.rounds
+    owner.wait(f"Number(document.querySelector('#replay').max) >= {seen + 3}", "three more rounds")
+    guest.wait(f"Number(document.querySelector('#replay').max) >= {seen + 3}", "the same")
+    owner.wait("document.querySelectorAll('#phases tbody tr').length >= 3", "the phases of rounds")
+    owner.wait("document.querySelectorAll('#chart canvas').length === 1", "one chart")
+
+    # The token is where it belongs: not in the address, and not with who only looks.
+    assert "token" not in owner.page.url
+    assert owner.page.locator("#pause").is_enabled()
+    assert not guest.page.locator("#pause").is_enabled()
+    assert "distro-node dashboard" in guest.text("#acts-note")
+
+    # Other axes, by keyboard.
+    owner.page.locator("#axis input[value=round]").focus()
+    for _ in range(3):
+        owner.page.keyboard.press("ArrowRight")
+    assert owner.page.locator("#axis input[value=time]").is_checked()
+    owner.page.locator("#zoom-in").press("Enter")
+    owner.page.locator("#zoom-all").press("Enter")
+    assert "The loss was" in (owner.page.locator("#chart").get_attribute("aria-label") or "")
+
+    # Limits and hours: what is no limit is said, what is one holds.
+    upload = owner.page.locator("#limits input[name=upload]")
+    upload.fill("a lot")
+    upload.press("Enter")
+    owner.wait(
+        "document.querySelector('#limits [role=status]').textContent.includes('not a rate')", "no"
+    )
+    upload.fill("50Mbit")
+    upload.press("Enter")
+    wait_for(lambda: founder.told().line.max_upload == 50e6 / 8, "the limit to hold")
+    owner.wait(
+        "document.querySelector('#line').textContent.includes('of 50.0 Mbit/s')", "the limit"
+    )
+
+    picture(owner, "dashboard-wide", tmp_path)
+    picture(guest, "dashboard-narrow", tmp_path)
+    for visit in (owner, guest):
+        assert serious(visit, axe) == []
+        width = visit.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert width <= 0, "wider than the screen"
+
+    # Pause and resume, by clicks.
+    owner.page.locator("#pause").click()
+    for visit in (owner, guest):
+        visit.wait(f"{TONE} === 'rest'", "the pause")
+    wait_for(lambda: founder.state == "paused", "the node to pause")
+    owner.page.locator("#resume").click()
+    owner.wait(f"['good', 'warn'].includes({TONE})", "the node to train again")
+    wait_for(lambda: founder.state == "training", "the node to train again")
+
+    # A member that is killed turns red, and stays so when it is counted out.
+    owner.wait(f"{owner.row(third)} === 'good'", "the third member")
+    peer = third.peer
+    third.program.kill()
+    owner.wait(f"{owner.row(third)} === 'bad'", "the killed member to turn red")
+    owner.wait(
+        f"document.querySelector('#members tr[data-peer=\"{peer}\"]').textContent"
+        ".includes('fell silent')",
+        "the killed member to be counted out",
+    )
+    assert owner.page.evaluate(owner.row(third)) == "bad"
+    owner.wait(f"{TONE} === 'good'", "the two to go on")
+
+    # The replay: from the first round to now.
+    owner.page.locator("#replay").focus()
+    owner.page.keyboard.press("Home")
+    assert owner.text("#replay-said").startswith("Round 0")
+    assert "1 member," in owner.text("#replay-said")
+    owner.page.locator("#replay-play").click()
+    owner.wait("document.querySelector('#replay-play').textContent === 'Play'", "the end of it")
+    assert "2 members" in owner.text("#replay-said")
+    picture(owner, "dashboard-killed", tmp_path)
+    assert serious(owner, axe) == []
+
+    assert owner.faults == []
+    assert guest.faults == []
+
+    # And when the node ends, the page says so, and not that all is well.
+    owner.page.locator("#leave").click()
+    assert founder.running
+    owner.page.locator("#leave").click()
+    assert founder.program.wait() == 0
+    owner.wait(
+        f"{TONE} === 'bad' && document.body.hasAttribute('data-stale')", "the page to notice"
+    )
+    assert second.running

@@ -1,0 +1,76 @@
+"""Asking all others what we said: each once, as soon as it is there, and nobody for ever."""
+
+from __future__ import annotations
+
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.sync import Answer, Question
+from distro_node.protocol.member.vote_recovery import LOOK_SECONDS, RECALL_SECONDS, Recalling
+from simulation.keys import identity
+
+ROUND = 7
+OTHERS = [identity(number).peer for number in range(1, 4)]
+STRANGER = identity(9).peer
+
+
+def recalling() -> Recalling:
+    return Recalling(ROUND, OTHERS, 0.0)
+
+
+def take_in(machine: Recalling, peer: PeerId, *, all_held: bool = True) -> None:
+    machine.answered(peer, Answer(ROUND), 0.1)
+    assert machine.drain() == [(peer, Answer(ROUND))]
+    machine.heard(peer, all_held=all_held)
+
+
+def test_every_member_is_asked_once_as_soon_as_it_is_connected() -> None:
+    machine = recalling()
+    first, second, third = OTHERS
+    assert machine.questions([STRANGER, second], 0.0) == [Question(second, ROUND)]
+    assert machine.questions([second], 0.1) == []
+    assert machine.deadline(0.1) == 0.1 + LOOK_SECONDS
+    asked = machine.questions([first, second, third], 0.5)
+    assert {question.peer for question in asked} == {first, third}
+    # Nobody is left to look for.
+    assert machine.deadline(0.5) == RECALL_SECONDS
+
+
+def test_it_is_complete_when_all_have_told_everything() -> None:
+    machine = recalling()
+    machine.questions(OTHERS, 0.0)
+    for peer in OTHERS:
+        assert not machine.complete
+        take_in(machine, peer)
+    assert machine.complete
+    assert machine.questions(OTHERS, 0.2) == []
+    assert machine.done
+
+
+def test_an_answer_that_was_not_listened_to_up_to_its_end_is_none() -> None:
+    machine = recalling()
+    machine.questions(OTHERS, 0.0)
+    for peer in OTHERS:
+        take_in(machine, peer, all_held=peer != OTHERS[1])
+    assert not machine.complete
+    machine.questions(OTHERS, RECALL_SECONDS - 0.1)
+    assert not machine.done
+    machine.questions(OTHERS, RECALL_SECONDS)
+    assert machine.done
+
+
+def test_who_does_not_answer_is_not_waited_for_beyond_the_time() -> None:
+    machine = recalling()
+    machine.questions(OTHERS[:2], 0.0)
+    machine.answered(OTHERS[0], None, 0.1)
+    assert machine.drain() == []
+    assert machine.deadline(RECALL_SECONDS - LOOK_SECONDS / 2) == RECALL_SECONDS
+    assert machine.questions(OTHERS, RECALL_SECONDS) == []
+    assert machine.done
+    assert not machine.complete
+
+
+def test_who_was_not_asked_has_nothing_to_say() -> None:
+    machine = recalling()
+    machine.questions(OTHERS[:1], 0.0)
+    machine.answered(OTHERS[1], Answer(ROUND), 0.1)
+    machine.answered(STRANGER, Answer(ROUND), 0.1)
+    assert machine.drain() == []

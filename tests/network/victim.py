@@ -1,0 +1,135 @@
+"""A whole node for attackers to try: a founder that trains alone, in a process of its own.
+
+It is a real stay in a swarm, with a data directory, gossip, introductions, calls back, a relay of
+circuits, a metrics page and a protocol that echoes; only the trainer is a toy, so that a round takes as
+long as agreement and the disk do. Its chain begins with `PAST` peers that were admitted and left again:
+their keys are the attackers' first ones, as most is looked into on the word of those who were members.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+from distro_node.node.daemon import Stay
+from distro_node.node.network.circuit_relay import CircuitLimits
+from distro_node.node.network.network import NetworkSettings, open_network
+from distro_node.node.settings import DaemonSettings
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.storage.swarm_store import SwarmStore
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.wire.manifest import Manifest
+from network.support import ECHO, LOOPBACK, echo, until
+from simulation.chain import Chain
+from simulation.keys import identity
+from simulation.whole.trainer import Workshop, toy_swarm
+
+PAST = 50
+"""Peers that were members, by the numbers from 1 on (`simulation.keys.identity`)."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an attacker knows of a node."""
+
+    address: str
+    page: int
+    """The port of its metrics page."""
+    swarm: bytes
+
+    @property
+    def topic(self) -> str:
+        """What the swarm's members gossip about."""
+        return f"distro/{self.swarm.hex()}"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a node says of itself at a moment."""
+
+    at: float
+    """Seconds of the machine's steady clock."""
+    sent: int
+    """Bytes on the wire since its start, protocol overhead included."""
+    received: int
+    round: int
+    """The last one that it has applied."""
+    disk: int
+    """Bytes of all files in its data directory."""
+
+
+@functools.cache
+def past() -> tuple[Manifest, list[bytes], Chain]:
+    """The swarm, the blobs that it begins with, and its chain up to where the node goes on."""
+    manifest, blobs, fingerprint = toy_swarm(snapshot_interval=50, min_seconds=0.2, sequences=16)
+    chain = Chain(0)
+    chain.manifest, chain.ledger = manifest, Ledger(manifest)
+    numbers = range(1, PAST + 1)
+    same: dict[str, Any] = {"fingerprint": fingerprint, "updates": ()}
+    chain.grow(admitted=[chain.admission(number) for number in numbers], **same)
+    chain.grow(departed=[chain.leave(number) for number in numbers], **same)
+    return manifest, blobs, chain
+
+
+async def serve(root: Path, wire: Any) -> None:
+    """Be the node in an empty folder; send its `Target`, and for each word that arrives `Figures`."""
+    manifest, blobs, chain = past()
+    data = DataDir(root)
+    data.create()
+    for blob in blobs:
+        BlobStore(data.blobs).put(blob)
+    store = SwarmStore(data.swarm(manifest.swarm), manifest)
+    for round_ in range(len(chain.ledger)):
+        store.keep(chain.ledger.raw(round_))
+    store.write()
+    settings = DaemonSettings(
+        swarm=manifest.swarm,
+        data_dir=root,
+        wait=True,
+        upnp=False,
+        mdns=False,
+        metrics_address=None,
+        screen=False,
+    )
+    me = identity(0)
+    workshop = Workshop(me.peer, 0)
+    workshop.seconds = 0.1
+    metrics = Metrics(version="victim")
+    telemetry = Telemetry(me.peer, metrics)
+    network_settings = NetworkSettings(listen=LOOPBACK.listen, carry=CircuitLimits())
+    async with open_network(network_settings, me) as network, trio.open_nursery() as nursery:
+        network.serve(ECHO, echo, max_request=1 << 16, max_concurrent=64)
+        page = metrics.serve(("127.0.0.1", 0))
+        stay = Stay(settings, data, me, network, telemetry, workshop.start)
+        nursery.start_soon(stay.run, b"")
+        # A round of its own is over: all is there, and works.
+        await until(lambda: (telemetry.status().round or 0) > len(chain.ledger))
+        port = int(page.url.rpartition(":")[2].partition("/")[0])
+        wire.send(Target(network.addresses[0], port, manifest.swarm))
+        while True:
+            await trio.to_thread.run_sync(
+                wire.recv,
+                abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
+            )
+            sent, received = network.wire_bytes()
+            round_ = telemetry.status().round or 0
+            wire.send(Figures(time.monotonic(), sent, received, round_, _size(root)))
+
+
+def _size(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+
+
+def run(root: Path, wire: Any) -> None:
+    """`serve`, as the main function of a process."""
+    # A node has a file for what it says.
+    logging.getLogger().addHandler(logging.NullHandler())
+    trio.run(serve, root, wire)

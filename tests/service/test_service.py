@@ -1,0 +1,278 @@
+"""A node as a service: what systemd and launchd are told, and that nobody's own file is written over."""
+
+from __future__ import annotations
+
+import os
+import plistlib
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from distro_node.node.cli import service as command_module
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.service.manager import Outcome, ServiceManager
+from distro_node.node.service.units import Service, is_ours, launchd_plist, systemd_unit
+from distro_node.protocol.wire.manifest import SwarmId
+from distro_node.protocol.wire.swarm_id import swarm_text
+
+LINK = (
+    f"distro:{swarm_text(SwarmId(bytes(32)))}?bootstrap=/dns4/a.example/tcp/4001/p2p/x&at=%41$HOME"
+)
+GOOD = f"distro:{swarm_text(SwarmId(bytes(32)))}"
+WORDS = ("/opt/my node/bin/distro-node", "join", LINK, "--data-dir", 'a "b" \\c')
+
+
+def unit(**changes: object) -> Service:
+    known = {"name": "distro-node", "command": "join", "words": WORDS}
+    return Service(**{**known, **changes})  # pyright: ignore[reportArgumentType]
+
+
+class System:
+    """A manager whose commands are noted instead of run."""
+
+    def __init__(self, folder: Path, kind: str = "systemd", system: bool = False) -> None:
+        self.asked: list[str] = []
+        self.answers: dict[str, Outcome] = {}
+        self.manager = ServiceManager(
+            kind=kind,  # pyright: ignore[reportArgumentType]
+            system=system,
+            folder=folder / "units",
+            logs=folder / "logs",
+            run=self.run,
+        )
+
+    def run(self, words: Sequence[str]) -> Outcome:
+        self.asked.append(" ".join(words))
+        known = (answer for part, answer in self.answers.items() if part in self.asked[-1])
+        return next(known, Outcome(0, ""))
+
+
+# Private here: `_program`: where the program lies is this machine's business.
+
+# --- what is written -----------------------------------------------------------------------------
+
+
+def exec_start(content: bytes) -> list[str]:
+    (line,) = re.findall(r"^ExecStart=(.*)$", content.decode(), re.MULTILINE)
+    return [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(line)]
+
+
+@pytest.mark.parametrize("system", [False, True])
+def test_systemd_is_told_every_word_as_it_is(system: bool) -> None:
+    content = systemd_unit(unit(system=system))
+    assert exec_start(content) == list(WORDS)
+    assert is_ours(content)
+    assert b"WantedBy=" + (b"multi-user" if system else b"default") + b".target" in content
+    assert (b"DynamicUser=yes" in content) == system
+    # A mistake that a restart does not mend is not tried again every half a minute for ever.
+    (lasting,) = re.findall(rb"RestartPreventExitStatus=(.*)", content)
+    assert {int(ExitCode.NO_TICKET), int(ExitCode.EXPELLED)} <= set(map(int, lasting.split()))
+    assert int(ExitCode.NO_BOOTSTRAP) not in set(map(int, lasting.split()))
+
+
+def test_only_who_trains_gets_devices() -> None:
+    member, peer = (
+        systemd_unit(unit(system=True, command=command)) for command in ("join", "bootstrap")
+    )
+    assert b"PrivateDevices=yes" in peer
+    assert b"PrivateDevices" not in member
+
+
+def test_launchd_is_told_every_word_as_it_is(tmp_path: Path) -> None:
+    content = launchd_plist(unit(), tmp_path / "log")
+    told = plistlib.loads(content)
+    assert told["ProgramArguments"] == list(WORDS)
+    assert told["KeepAlive"] == {"SuccessfulExit": False}
+    assert told["StandardErrorPath"] == str(tmp_path / "log")
+    assert is_ours(content)
+
+
+@pytest.mark.parametrize("made", [systemd_unit(unit()), launchd_plist(unit(), Path("/log"))])
+def test_whatever_is_edited_is_not_ours(made: bytes) -> None:
+    assert not is_ours(made.replace(b"30", b"31", 1))
+    assert not is_ours(made + b"\n")
+    assert not is_ours(b"[Service]\nExecStart=/bin/true\n")
+    assert not is_ours(b"")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("command", ["join", "bootstrap"])
+def test_systemd_takes_the_units(tmp_path: Path, command: str) -> None:
+    program = tmp_path / "a program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    words = (str(program), command, LINK)
+    for system in (True, False):
+        file = tmp_path / f"{command}-{system}.service"
+        file.write_bytes(systemd_unit(unit(words=words, command=command, system=system)))
+        scope = () if system else ("--user",)
+        environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+        done = subprocess.run(
+            ["systemd-analyze", *scope, "verify", file],
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    offline = ("systemd-analyze", "security", "--offline=yes")
+    score = subprocess.run(
+        # Of ten, in tenths: the join unit has 1.9, the bootstrap unit 1.6.
+        [*offline, "--threshold=25", tmp_path / f"{command}-True.service"],
+        capture_output=True,
+        text=True,
+    )
+    assert score.returncode == 0, score.stdout
+
+
+# --- putting it in and taking it out -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["systemd", "launchd"])
+def test_a_service_comes_and_goes(tmp_path: Path, kind: str) -> None:
+    system = System(tmp_path, kind)
+    manager = system.manager
+    assert not manager.status("distro-node").installed
+    path = manager.install(unit(), force=False)
+    assert path.read_bytes() == manager.content(unit())
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert any(word in system.asked[-1] for word in ("restart", "bootstrap"))
+    status = manager.status("distro-node")
+    assert (status.installed, status.edited) == (True, False)
+    # Another command takes the place of the one before without a question: that one was ours.
+    other = unit(words=(*WORDS, "--wait"))
+    assert manager.install(other, force=False).read_bytes() == manager.content(other)
+    assert manager.remove("distro-node", force=False) == path
+    assert not path.exists()
+    assert list(path.parent.iterdir()) == []
+    assert any(word in " ".join(system.asked[-2:]) for word in ("disable --now", "bootout"))
+    with pytest.raises(UserError) as caught:
+        manager.remove("distro-node", force=False)
+    assert caught.value.code is ExitCode.SERVICE
+
+
+def test_users_and_systems_are_told_apart(tmp_path: Path) -> None:
+    own, whole = System(tmp_path / "a"), System(tmp_path / "b", system=True)
+    for system in (own, whole):
+        system.manager.install(unit(), force=False)
+    assert all("--user" in asked for asked in own.asked)
+    assert not any("--user" in asked for asked in whole.asked)
+
+
+def test_a_file_that_was_edited_stays(tmp_path: Path) -> None:
+    system = System(tmp_path)
+    manager = system.manager
+    path = manager.install(unit(), force=False)
+    edited = path.read_bytes() + b"Nice=10\n"
+    path.write_bytes(edited)
+    asked = len(system.asked)
+    for change in (
+        lambda: manager.install(unit(), force=False),
+        lambda: manager.remove(unit().name, force=False),
+    ):
+        with pytest.raises(UserError, match="was edited") as caught:
+            change()
+        assert caught.value.code is ExitCode.SERVICE
+    assert path.read_bytes() == edited
+    assert len(system.asked) == asked
+    assert manager.status("distro-node").edited
+    manager.install(unit(), force=True)
+    assert path.read_bytes() == manager.content(unit())
+    assert path.with_name("distro-node.service.before").read_bytes() == edited
+
+
+def test_what_the_system_says_is_passed_on(tmp_path: Path) -> None:
+    system = System(tmp_path)
+    system.answers["enable"] = Outcome(1, "Failed to connect to bus")
+    with pytest.raises(UserError, match="Failed to connect to bus") as caught:
+        system.manager.install(unit(), force=False)
+    assert caught.value.code is ExitCode.SERVICE
+    assert system.manager.file("distro-node").exists()
+    system.answers = {"is-active": Outcome(3, "failed")}
+    assert system.manager.status("distro-node").state == "failed"
+    system.answers = {"is-active": Outcome(1, "Failed to connect to bus: No medium found")}
+    assert system.manager.status("distro-node").state == "unknown"
+
+
+def test_a_place_that_takes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "units").write_text("no folder")
+    with pytest.raises(UserError, match="cannot be used") as caught:
+        System(tmp_path).manager.install(unit(), force=False)
+    assert caught.value.code is ExitCode.SERVICE
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> System:
+    made = System(tmp_path)
+    monkeypatch.setattr(command_module, "this_manager", lambda *, system: made.manager)
+    return made
+
+
+def test_the_command_installs_what_it_was_given(command, system: System) -> None:
+    done = command("service", "install", "--", "join", GOOD, "--max-upload", "5Mbit")
+    assert done.code == 0, done
+    path = system.manager.file("distro-node")
+    assert str(path) in done.out
+    # At boot the network may not be there yet.
+    assert exec_start(path.read_bytes())[1:] == ["join", GOOD, "--max-upload", "5Mbit", "--wait"]
+    assert "is active" not in command("service", "status").out
+    system.answers["is-active"] = Outcome(0, "active")
+    assert command("service", "status").out.startswith("The service is active")
+    assert command("service", "remove").code == 0
+    assert "There is no service" in command("service", "status").out
+
+
+def test_only_printed_nothing_is_written(command, system: System) -> None:
+    done = command("service", "install", "--print", "--", "bootstrap", "--relay-memory", "64")
+    assert done.out.encode() == system.manager.content(
+        Service(
+            name="distro-node",
+            command="bootstrap",
+            words=(*command_module._program(), "bootstrap", "--relay-memory", "64"),
+        )
+    )
+    assert system.asked == []
+    assert not system.manager.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("install",), ExitCode.USAGE, "missing"),
+        (("install", "--", "status"), ExitCode.USAGE, "none that goes on running"),
+        (("install", "--", "join", "swarm-x"), ExitCode.BAD_SWARM_ID, "too short"),
+        (("install", "--", "join", "swarm\n-x"), ExitCode.USAGE, "line break"),
+        (("install", "--name", "a/b", "--", "bootstrap"), ExitCode.USAGE, "'a/b'"),
+        (("remove", "--", "bootstrap"), ExitCode.USAGE, "takes no command"),
+        (("remove",), ExitCode.SERVICE, "there is no service"),
+        (
+            ("install", "--system", "--", "bootstrap", "--data-dir", "/srv"),
+            ExitCode.USAGE,
+            "directory of its own",
+        ),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_written(
+    command, system: System, words: Sequence[str], code: int, says: str
+) -> None:
+    command("service", *words).refused_with(code, says)
+    assert system.asked == []
+
+
+def test_the_command_s_own_options_are_checked(command, system: System) -> None:
+    done = command("service", "install", "--", "bootstrap", "--max-uplaod", "5Mbit")
+    assert (done.code, "--max-upload" in done.err) == (ExitCode.USAGE, True)
+    assert system.asked == []
+
+
+def test_a_system_s_service_sees_no_home(command, system: System, monkeypatch) -> None:
+    monkeypatch.setattr(command_module, "_program", lambda: ("/home/distro/bin/distro-node",))
+    command("service", "install", "--system", "--", "bootstrap").refused_with(
+        ExitCode.SERVICE, "/home/distro"
+    )

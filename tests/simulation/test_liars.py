@@ -1,0 +1,102 @@
+"""That liars do what they are named after: what they show where nothing else goes wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from distro_node.protocol.wire.messages import Ballot
+from simulation import clock
+from simulation.faults import Action, Schedule
+from simulation.letters import read
+from simulation.liars import BOTH_SIDES, HISTORY, LEAVES, STRANGER, Liar, Liars
+from simulation.network import LAN, Links
+from simulation.scenario import Scenario, build, draw_scenario, run
+
+QUIET = Schedule((), cut_off=False)
+
+
+def scenario(
+    members: int, liars: Liars, schedule: Schedule = QUIET, links: Links | None = None
+) -> Scenario:
+    family = "cut" if schedule.actions else "liars"
+    links = links or Links()
+    return Scenario(1, family, members, 8, "byzantine", liars, schedule, links)
+
+
+class _Forgetful(set[Any]):
+    def __contains__(self, item: object) -> bool:
+        return False
+
+
+def test_copycats_do_not_copy_each_other_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would hold up the time of all: in a second some three hundred things happen here, and tens of
+    thousands if they copied copies."""
+    monkeypatch.setattr(clock, "MOST_STEPS", 5000)
+    copycats = scenario(7, ((2, ("copycat",)), (5, ("copycat",))), links=LAN)
+    assert run(copycats).failure is None
+    made = Liar.__init__
+
+    def forgets(self: Liar, *arguments: Any, **options: Any) -> None:
+        made(self, *arguments, **options)
+        self._copied = _Forgetful()
+
+    monkeypatch.setattr(Liar, "__init__", forgets)
+    failure = run(copycats).failure
+    assert failure is not None
+    assert failure.invariant == "standstill"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_founder_that_rewrites_history_is_not_followed(seed: int) -> None:
+    drawn = draw_scenario(seed, "liars")
+    outcome = run(dataclasses.replace(drawn, liars=((0, (HISTORY,)),)))
+    assert outcome.failure is None
+    assert outcome.rounds >= 8
+
+
+def said_by(swarm: Any, index: int) -> list[Any]:
+    return [read(envelope) for envelope in swarm.node(index).disk.said]
+
+
+def test_who_signs_on_both_sides_signs_different_chains() -> None:
+    """A cut of two and two with one that belongs to both: each side has more than half, and neither
+    ever goes back behind what is final."""
+    cut = Schedule((Action(6.0, "partition", -1, 25.0, 0.0, (0, 1)),), cut_off=True)
+    swarm = build(scenario(5, ((4, (BOTH_SIDES,)),), cut))
+    signed: list[tuple[float, Ballot]] = []
+    sees = swarm.watch.signed
+
+    def watched(node: Any, envelope: Any) -> None:
+        if node.index == 4 and envelope.kind == "finalize":
+            message = read(envelope)
+            assert isinstance(message, Ballot)
+            signed.append((swarm.now, message))
+        sees(node, envelope)
+
+    swarm.watch.signed = watched  # type: ignore[method-assign]
+    swarm.run_for(30.0)
+    one, other = (swarm.node(index).member.ledger for index in (0, 2))  # type: ignore[union-attr]
+    assert one.head != other.head
+    for ledger in (one, other):
+        later = [ballot for at, ballot in signed if at > 16.0 and ballot.round < len(ledger)]
+        assert any(ballot.block == ledger[ballot.round].record.id for ballot in later)
+    assert run(scenario(5, ((4, (BOTH_SIDES,)),), cut)).failure is None
+
+
+@pytest.mark.parametrize("lie", [STRANGER, LEAVES])
+def test_who_is_no_member_answers_all_the_same(lie: str) -> None:
+    index = 700 if lie == STRANGER else 2
+    swarm = build(scenario(5, ((index, ("solo rounds", "false heights", "false chain", lie)),)))
+    swarm.run_for(25.0)
+    liar = swarm.node(index)
+    assert liar is not None
+    member = swarm.node(1).member  # type: ignore[union-attr]
+    assert liar.peer not in member.members
+    assert any(liar.peer in member.ledger.membership(n) for n in range(9)) == (lie == LEAVES)
+    shown = liar.offers(swarm.node(1))  # type: ignore[arg-type]
+    assert shown.head != member.ledger.head
+    if lie == LEAVES:
+        # Sound rounds of its own, from when it was a member.
+        assert shown.membership(len(shown)).peers == (liar.peer,)

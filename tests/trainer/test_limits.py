@@ -1,0 +1,108 @@
+"""What a stranger's definition may take: seconds and memory, also of code that no signal interrupts."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from distro_node.node.trainer import limits
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.initial import read_checkpoint
+from distro_node.node.trainer.limits import limited
+from distro_node.node.trainer.model import model_config
+from distro_node.node.trainer.writing import _cut
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from trainer.support import TINY_LLAMA
+
+# Private here: `_data_bytes`, `_GRACE_SECONDS`: what the system tells, and a bound too long for a test.
+# `_cut` is what a hostile tokenizer meets.
+
+_STUCK = """
+from distro_node.node.trainer import limits
+limits._GRACE_SECONDS = 0.0
+with limits.limited("bad_data", "this", seconds=0.5, memory=1 << 30):
+    max(range(10**15))
+"""
+
+
+def test_code_of_ours_is_interrupted_and_all_limits_are_as_before() -> None:
+    kinds = (resource.RLIMIT_CPU, resource.RLIMIT_DATA)
+    before = [resource.getrlimit(each) for each in kinds]
+    handler = signal.getsignal(signal.SIGALRM)
+
+    def endless() -> None:
+        with limited("bad_data", "this", seconds=0.05, memory=1 << 30):
+            while True:
+                time.sleep(0.01)
+
+    with pytest.raises(TrainerFailed, match=r"^this takes more than 0\.05 s$") as failed:
+        endless()
+    assert failed.value.kind == "bad_data"
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert before == [resource.getrlimit(each) for each in kinds]
+
+
+def test_code_that_does_not_return_is_ended_with_its_process() -> None:
+    """The whole loop runs in C, without a look at signals."""
+    ended = subprocess.run([sys.executable, "-c", _STUCK], check=False, timeout=100)
+    assert ended.returncode == -signal.SIGXCPU
+
+
+@pytest.mark.skipif(limits._data_bytes() is None, reason="the system does not say what is used")
+def test_memory_is_bounded() -> None:
+    with (
+        pytest.raises(TrainerFailed, match="this takes more than 256 MiB"),
+        limited("bad_model", "this", seconds=60.0, memory=256 << 20),
+    ):
+        bytearray(1 << 30)
+    assert len(bytearray(300 << 20)) == 300 << 20
+
+
+def test_a_regular_expression_that_gives_up_is_the_tokenizers_fault() -> None:
+    tokenizer = Tokenizer(WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    tokenizer.pre_tokenizer = Split(Regex("(a+)+$"), "isolated")
+    assert _cut(tokenizer, "a") == [0]
+    with pytest.raises(TrainerFailed, match=r"cannot cut the text: .*limit") as failed:
+        _cut(tokenizer, "a" * 40 + "!")
+    assert failed.value.kind == "bad_data"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        struct.pack("<Q", 1 << 60) + b"{}",
+        struct.pack("<Q", 100_000_000) + b"{}",
+        struct.pack("<Q", 40_000) + b'{"a":' * 8000,
+        # One that reaches beyond the file, and two in one place.
+        *(
+            struct.pack("<Q", len(text)) + text + bytes(64)
+            for text in (
+                json.dumps(
+                    {"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}
+                ).encode(),
+                json.dumps(
+                    {
+                        name: {"dtype": "F32", "shape": [16], "data_offsets": [0, 64]}
+                        for name in ("a", "b")
+                    }
+                ).encode(),
+            )
+        ),
+    ],
+    ids=["endless header", "longer than the file", "nested", "beyond the file", "overlapping"],
+)
+def test_a_hostile_head_of_weights_is_refused(tmp_path: Path, header: bytes) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY_LLAMA))
+    (tmp_path / "model.safetensors").write_bytes(header)
+    with pytest.raises(TrainerFailed, match="the checkpoint cannot be read") as failed:
+        read_checkpoint(tmp_path, model_config(TINY_LLAMA))
+    assert failed.value.kind == "bad_model"
