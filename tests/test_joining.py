@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.joining import check_invitation, check_standing
+from distro_node.node.joining import check_invitation, check_standing, find_manifest
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import DataDir
 from simulation.chain import Chain, by_invitation, ticket
 from simulation.swarm import identity
 
@@ -43,3 +50,25 @@ def test_whoever_was_expelled_is_told_why() -> None:
     with pytest.raises(UserError, match="contradict") as caught:
         check_standing(chain.ledger, expelled)
     assert caught.value.code is ExitCode.EXPELLED
+
+
+async def test_a_task_that_is_not_installed_ends_the_join(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    data.create()
+    for task, known in (("causal_lm", True), ("poetry", False)):
+        manifest = replace(Chain(1).manifest, task=task)
+        store = BlobStore(data.blobs)
+        store.put(manifest.encode())
+        directory = data.swarm(manifest.swarm)
+        directory.manifest.parent.mkdir(parents=True)
+        # What it is told of by a peer is the manifest, and that is here.
+        means: Any = SimpleNamespace(
+            settings=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
+        )
+        if known:
+            assert await find_manifest(means) == manifest
+            continue
+        with pytest.raises(UserError, match="'poetry', which is not installed here") as caught:
+            await find_manifest(means)
+        assert caught.value.code is ExitCode.NO_TASK
+        assert "sft" in caught.value.remedy
