@@ -152,3 +152,14 @@ def test_models_go_with_their_tasks(tmp_path: Path) -> None:
 
 def test_a_task_that_is_not_installed_is_told(tmp_path: Path) -> None:
     refused(tmp_path, "the task 'poetry', which is not installed", "poetry", code=ExitCode.NO_TASK)
+
+
+def test_a_window_that_slides_within_a_sequence_is_told(tmp_path: Path) -> None:
+    mistral = 'model_type = "mistral"\nsliding_window = 32'
+    refused(tmp_path, "whose window of 32 tokens", "sft", model=mistral)
+    for keys, model in (
+        ((OWN, 'attention = "sequence"'), mistral),
+        ((OWN,), 'model_type = "mistral"\nsliding_window = 64'),
+        ((OWN,), 'model_type = "qwen2"\nsliding_window = 32'),
+    ):
+        assert plan(tmp_path, "sft", model=model, data=keys).chat is not None
