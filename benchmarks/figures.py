@@ -28,6 +28,8 @@ def codec() -> Iterator[Figure]:
     parameters = sum(spec.elements for spec in llama("1.2B"))
     megabytes, bits = seven["bytes"] / 1e6, seven["bits_per_coefficient"]
     demo = measured["formats_1.2b"]["DeMo (int64 index + float32)"]["bytes"]
+    # What its last run sent of 4,096 parameters: 64 values with 14 bits each.
+    templar_bits = 64 * 14
     yield Figure(
         "README.md",
         "about {:.0f} MB for a model of {:.1f} billion parameters instead of the {:.1f} GB",
@@ -37,6 +39,11 @@ def codec() -> Iterator[Figure]:
         "README.md",
         "with 7 of 4,096 coefficients {:.1f} bits for each, where DeMo's own code spends {:.0f}",
         (bits, 8 * demo / large[str(measured["k"])]["coefficients"]),
+    )
+    yield Figure(
+        "README.md",
+        "{:d} bits for 4,096 parameters, which is about {:.0f} times an update of ours",
+        (templar_bits, templar_bits / (7 * bits)),
     )
     yield Figure(
         "docs/operations.md",
@@ -149,6 +156,8 @@ def simulator() -> Iterator[Figure]:
             for row in scale
         ],
     )
+    shares = {row["members"]: 100 * row["share"] for row in scale}
+    yield Figure("docs/scaling.md", "{:.2f} % at 32 members, where", (shares[32],))
     delays = {row["members"]: row["decide_delays"] for row in scale}
     yield Figure(
         "docs/scaling.md",
@@ -178,6 +187,16 @@ def simulator() -> Iterator[Figure]:
             if row["members"] in delays
         ],
     )
+    to_quorum = [
+        delays[row["members"]] * row["one_way"] / row["to_quorum"]
+        for row in results("floor")
+        if row["members"] in delays and row["members"] <= 256
+    ]
+    yield Figure(
+        "docs/scaling.md",
+        "at {:.1f} to {:.1f} delays to a quorum",
+        (min(to_quorum), max(to_quorum)),
+    )
     lan, homes = results("pace")
     for words, swarm, spec in (
         ("4 members on a LAN, 0.4 s a step", lan, "{:.2f} | {:.2f} | {:.2f} | {:.2f}"),
@@ -186,7 +205,7 @@ def simulator() -> Iterator[Figure]:
         times = tuple(swarm[name] for name in ("round", "collect", "slot", "lease"))
         yield Figure("docs/scaling.md", f"{words} | {spec} |", times)
     soak = results("simulate")
-    words = "{:,d} runs of these rules decided {:,d} rounds, with {:d} open violations"
+    words = "{:,d} runs of these rules decided {:,d} rounds; open violations: {:d}"
     counts = (soak["seeds"], soak["rounds_decided"], soak["violations"])
     yield Figure("docs/protocol.md", words, counts)
 
@@ -322,7 +341,7 @@ def learning() -> Iterator[Figure]:
         "docs/optimizer.md",
         "a mean held-out loss of {:.3f} nats a byte with the integer basis (scatter {:.3f}) and {:.3f} "
         "with the float one ({:.3f}). Seed by seed the integer basis is {:.2f} % worse, with a standard "
-        "error of {:.2f} %",
+        "error of {:.2f} %: a cost above about {:.1f} % would have shown",
         (
             statistics.fmean(whole),
             statistics.stdev(whole),
@@ -330,6 +349,7 @@ def learning() -> Iterator[Figure]:
             statistics.stdev(floats),
             basis["difference"]["mean_percent"],
             basis["difference"]["standard_error_percent"],
+            basis["difference"]["mean_percent"] + 2 * basis["difference"]["standard_error_percent"],
         ),
     )
 
@@ -356,6 +376,18 @@ def losses(
         and run["settings"]["corpus"].startswith(corpus)
         and rate in (None, run["settings"]["rate"])
     }
+
+
+def curve(name: str, setting: tuple[int, int], rounds: int) -> float:
+    """The held-out loss of a variant after so many rounds, with seed 0."""
+    (run,) = (
+        run
+        for run in results("convergence")["runs"]
+        if run["name"] == name
+        and (run["settings"]["parameters"], run["settings"]["workers"]) == setting
+        and run["settings"]["seed"] == 0
+    )
+    return dict(run["curve"])[rounds]
 
 
 def best(name: str, setting: tuple[int, int]) -> list[float]:
@@ -548,10 +580,34 @@ def convergence() -> Iterator[Figure]:
                 tuple(cost(OURS, "late 0.5", rate=4e-3)),
             ),
             (
-                "| gradients on parameters one round old | {:+.1f} ± {:.1f} % | |",
-                with_error(late[:3]),
+                "| gradients on parameters one round old (five seeds) | {:+.1f} ± {:.1f} % | |",
+                with_error(late),
             ),
         ],
+    )
+    yield Figure(
+        "docs/research.md",
+        "8e-3 has {:.3f} ± {:.3f} (three seeds), and dense Muon has {:.3f} ± {:.3f}",
+        (*with_error(best(OURS, SMALL)), *with_error(best(MUON, SMALL))),
+    )
+    yield Figure(
+        "docs/research.md",
+        "is {:.0f} % above dense Muon's in the small setting and {:.0f} % in the larger one",
+        tuple(100 * (setting[OURS] / setting[MUON] - 1) for setting in (small, large)),
+    )
+    yield Figure(
+        "docs/research.md",
+        "32 members, after 60 rounds: {:.3f} against {:.3f}",
+        tuple(curve(name, (139_584, 32), 60) for name in (f"{OURS}, damped", OURS)),
+    )
+    yield Figure(
+        "docs/optimizer.md",
+        "where that has {:.3f}, it had {:.3f} with 0.99, {:.3f} with 0.999, and {:.3f} with a decay of "
+        "0.1",
+        tuple(
+            losses(f"{ADAMW}{change}", SMALL, rate=4e-3)[0]
+            for change in ("", ", β₂ 0.99", ", β₂ 0.999", ", decay 0.1")
+        ),
     )
     wiki = [
         *losses(OURS, SMALL, corpus="wikitext").values(),

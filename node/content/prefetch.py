@@ -31,7 +31,7 @@ from .downloads import Downloads
 _log = logging.getLogger(__name__)
 
 # How far ahead is fetched: a minute and more. All of a member's lanes come to new chunks in the same
-# rounds (`order`), and sixteen of 4 MiB take a minute at 10 Mbit/s.
+# rounds (`sampler`), and sixteen of 4 MiB take a minute at 10 Mbit/s.
 _ROUNDS_AHEAD = 32
 _AT_ONCE = 4
 # All shards are looked at for scarce chunks, and then not for a minute, since others fetch some as well;

@@ -1,6 +1,6 @@
 """Which lanes of the sample stream a member has in a round: a function of what all members know.
 
-A round takes one sample of each lane (`order`, `deal`). Its members have the lanes in runs, one after
+A round takes one sample of each lane (`sampler`, `deal`). Its members have the lanes in runs, one after
 the other, so shares never overlap and nobody has to announce one.
 """
 

@@ -202,7 +202,7 @@ class RoundSpec:
     """How a round runs. Deadlines adapt to what is observed, inside these limits."""
 
     sequences: Annotated[int, Range(1, 65_536)] = 32
-    """Samples per round, dealt out to all members: one of each lane (`order`)."""
+    """Samples per round, dealt out to all members: one of each lane (`sampler`)."""
     start_members: Annotated[int, Range(1, MAX_MEMBERS)] = 1
     """Training begins once this many members are there; later any number goes on."""
     snapshot_interval: Annotated[int, Range(1, 100_000)] = 50
