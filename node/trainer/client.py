@@ -51,7 +51,7 @@ _EXIT_SECONDS = 5.0
 _DEATH_SECONDS = 5.0
 
 # By signal, what probably ended a trainer (`limits` sets the second bound).
-_HINTS = {
+_HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory?)",
     signal.SIGXCPU: " (the swarm's model or tokenizer kept it busy for longer than it may)",
 }

@@ -38,8 +38,8 @@ from distro_node.protocol.wire.checkpoint import Checkpoint
 
 from .chain import Answering, Chain, answers, compared, identity
 
-# Private here: `_start_over`, `_supporters`, `_follow`, `_choose_goal`, `_replace`, `_missing`,
-# `_ended`, `_unasked`: the very lines that are broken on purpose.
+# Private here: `_start_over`, `_supporters`, `_follow`, `_choose_goal`, `_replace`: the very lines that
+# are broken on purpose.
 Patch = tuple[object, str, Any]
 
 
