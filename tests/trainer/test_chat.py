@@ -56,11 +56,7 @@ def test_chatml_is_taken_apart_by_its_prefixes() -> None:
 
 def test_marks_of_the_template_itself_are_used() -> None:
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
-<<<<<<< HEAD
-    assert spoken(MARKED, TALK, **tokens) == ["Because.</s>", "That is all.</s>"]
-=======
     assert spoken(MARKED, tokens) == ["Because.</s>", "That is all.</s>"]
->>>>>>> main
     said = template(MARKED, **tokens)
     assert said.says_spans
     whole = "<s> Q:Be brief. Q:Why? A:Because.</s> Q:And? A:That is all.</s>"
