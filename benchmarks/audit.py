@@ -1,19 +1,19 @@
-"""What the audit promises and what not: clever liars among ten members, and seeds that are tried out.
+"""The audit's promises and their limits: clever liars among ten members, and seeds that are tried out.
 
     python benchmarks/audit.py [--rounds N] [--tries N] [--json FILE]
 
 One to four liars of ten, who see all honest updates before they make their own, against updates of two
-kinds: of a small language model in training (0.14M parameters, on Python's standard library), and toy
-data in which members find the same 64 coefficients of a block of 4,096 with signs that are right with
-70 or 80 %. Beside the audit stands the rule that asks all members at once (`one pass`). The kinds of
-liars:
+kinds: those of a small language model in training (0.14M parameters, on Python's standard library), and
+toy data in which members find the same 64 coefficients of a block of 4,096 with signs that are right
+with 70 or 80 %. Beside the audit stands the rule that asks all members at once (`one pass`). The kinds
+of liars:
 
     opposite    each sends the opposite of its own honest update
     crowd       they share the most used coefficients of each block and oppose the sum of all signs there
     chosen      each opposes the same four honest members where they speak alone, agrees with the rest
 
-The second table tries seeds as the last announcer could: what part of a sample's blocks can be made to
-look honest by a liar who lies in a given part of all blocks.
+The second table tries seeds as the last announcer could: which part of a sample's blocks a liar who lies
+in a given part of all blocks can make look honest.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from training import Setting, Trial, read_corpus
 
 MEMBERS = 10
 SPARED = 4
-"""Who is contradicted by no more than so many of nine others is not left out: liars choose so many."""
+"""A member is not left out if no more than so many of nine others contradict it: liars choose so
+many."""
 Liars = Callable[[UpdateLayout, list[DecodedUpdate], int, np.random.Generator], list[DecodedUpdate]]
 
 

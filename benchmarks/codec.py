@@ -9,13 +9,13 @@ the formats stand the uniform bound, and what the best known model of positions 
 ideal length of a code that counts rows and columns in every strip of blocks, behind the default
 preconditioner and behind `rms`.
 
-Speed, and the size of an update of the report's 1.2B Llama 2, are those of coefficients drawn at random:
-ours has the same length whatever they are. One core, CPU seconds.
+Speed, and the size of an update of the report's 1.2B Llama 2, are measured on coefficients drawn at
+random: ours has the same length whatever they are. One core, CPU seconds.
 
 The others' formats are written down from their descriptions: DeMo's reference code (its all-gather of
 int64 indices and float32 values); Psyche 0.2.0 with `quantize_1bit`, which sends one sign bit in place
 of a value; templar's 72B run, 12-bit indices and 2-bit values (its code of v2.1.3 sends each value as a
-byte, 20 bits together). What they add to it, such as shapes and scales, is left out.
+byte, 20 bits together). Their additions, such as shapes and scales, are left out.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     python benchmarks/decoding.py [--members N] [--json FILE]
 
 msgspec is no dependency; docs/dependencies.md says why, with these figures. The same dataclasses are
-made into its structures. An entry of the chain is decoded by both, to the same value, beside what taking
-it into a ledger costs as a whole: its signatures. Then both are shown bytes that must be refused.
+made into its structures. Both decode an entry of the chain to the same value; the cost of taking it into
+a ledger, which is mostly signatures, stands beside. Then both get bytes that must be refused.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
 
 Every decoder and every request handler that a stranger can reach (`tests/fuzz`) is given so many
 inputs, guided by the coverage of the code (`atheris`, which is libFuzzer; extra `fuzz`). The slowest
-inputs are measured again without the instruments, as the median of several runs. What is found lands in
-`tests/fuzz/findings`, where it stays as a test once it is mended. A results file that is there already
-is gone on with: targets that are in it are passed over.
+inputs are measured again without the instruments, as the median of several runs. Findings land in
+`tests/fuzz/findings`, where they stay as tests once they are mended. An existing results file is
+continued: targets that are in it are passed over.
 """
 
 from __future__ import annotations

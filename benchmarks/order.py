@@ -4,11 +4,11 @@
                                [--piece 8] [--json FILE]
 
 The same tiny run (see training.py) with three orders of the same samples. `shuffled`: any sample may be
-next, so a member needs all of the corpus. `lanes`: what the program does with a corpus of this size, in
-which each lane reads one part in random order. `chunks`: what it does with a large one, where a lane
-mixes so many neighbouring samples, then the next ones, and is somewhere else after eight such chunks.
-A chunk of 4 MiB has 1,024 samples of 2,048 tokens of two bytes, and the pieces in which `create` mixes
-text have some eight of these. Few samples a chunk show what becomes of lanes that see little at a time.
+next, so a member needs all of the corpus. `lanes`: the program's order for a corpus of this size, in
+which each lane reads one part in random order. `chunks`: its order for a large one, where a lane mixes
+so many neighbouring samples, then the next ones, and is somewhere else after eight such chunks. A chunk
+of 4 MiB has 1,024 samples of 2,048 tokens of two bytes, and the pieces in which `create` mixes text have
+some eight of these. Few samples a chunk show what happens to lanes that see little at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Signed envelopes: one small message of one kind, in one swarm, by one peer.
 
 What `open_envelope` returns was signed by its sender for exactly this kind and this swarm; bytes
-that were changed, cut, extended, or signed for another use give the one error. What the body means
-is not known here, and neither is whether it is fresh: rounds and nonces belong into the body.
+that were changed, cut, extended, or signed for another use give the one error. Nothing here knows what
+the body means, nor whether it is fresh: rounds and nonces belong into the body.
 
 The bytes of an envelope; k is the length of the kind, n that of the body, numbers are big-endian:
 

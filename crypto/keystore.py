@@ -1,8 +1,8 @@
 """The file that holds a peer's identity, optionally under a passphrase.
 
 The file appears whole or not at all, readable by its owner alone, and is never overwritten but by
-the same identity under a passphrase that costs more to guess. Whatever is in it when it is read back,
-the result is the identity or a `KeystoreError` that says what to do.
+the same identity under a passphrase that costs more to guess. Reading it back gives the identity or a
+`KeystoreError` that says what to do, whatever is in it.
 
 It is a JSON object in one fixed spelling: `format`, `version`, `peer` (so that a peer's id is known
 without the passphrase), `key`, `checksum`. The key is either `{"kdf": "none", "seed"}`, where
@@ -233,7 +233,7 @@ def _strengthen(path: Path, identity: Identity, passphrase: str) -> None:
                 os.replace(temporary, path)
                 _sync(path.parent)
         except KeystoreError:
-            # What was written is not what came back: then the old file is worth more.
+            # The new file does not read back as it was written: then the old one is worth more.
             return
         finally:
             temporary.unlink(missing_ok=True)

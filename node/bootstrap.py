@@ -32,7 +32,7 @@ from .telemetry.status import BootstrapStatus, LineStatus, encode_status
 # Members stay connected, so this is also how many nodes one bootstrap peer looks after; each costs
 # some 200 KB.
 MAX_CONNECTIONS = 512
-# Of one IP address: a crowd behind it cannot keep all others out.
+# From one IP address: a crowd behind it cannot keep all others out.
 MAX_CONNECTIONS_PER_ADDRESS = 128
 _METRICS_SECONDS = 1.0
 _ANSWER_SECONDS = 0.2
@@ -98,7 +98,7 @@ async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[st
                     metrics.update(network, registry)
                     with trio.move_on_after(_METRICS_SECONDS):
                         await leaving.wait()
-                # Whoever asked for it is answered first.
+                # Its asker is answered first.
                 await trio.sleep(_ANSWER_SECONDS)
                 nursery.cancel_scope.cancel()
         finally:

@@ -2,7 +2,7 @@
 
 `run_daemon` holds what lasts as long as the program; a `Stay` is what lies between two pauses. It opens
 the network, finds the swarm, brings what is missing to the disk (`joining`) and runs the member. All
-that a user can mend ends in a `UserError`; whatever was stored stays good, and the same command resumes.
+that a user can mend ends in a `UserError`; everything stored stays good, and the same command resumes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
@@ -34,7 +35,14 @@ from .control.supervisor import Supervisor
 from .dashboard.address import link_of, open_address
 from .dashboard.serving import serve_dashboard
 from .errors import ExitCode, UserError
-from .joining import Means, check_standing, fetch_data, fetch_ledger, find_manifest
+from .joining import (
+    Means,
+    check_standing,
+    fetch_base,
+    fetch_data,
+    fetch_ledger,
+    find_manifest,
+)
 from .network.addresses import parse_dial
 from .network.circuit_relay import MEMBER_CIRCUITS
 from .network.discovery.introductions import Introducer
@@ -320,7 +328,7 @@ class Stay:
             swarm_store=swarm_store,
             downloads=means.downloads(means.fetcher),
             ledger=runner.ledger,
-            # Whoever counts bytes has none for others' snapshots.
+            # A node that counts bytes has none for others' snapshots.
             held=HELD if self._settings.max_disk is None else 0,
         )
         return _Work(runner, snapshots, prefetch, self._trainer(manifest, snapshots, prefetch))
@@ -348,6 +356,7 @@ class Stay:
             evaluate_every=settings.evaluate_every or _EVALUATE_ROUNDS,
             last_round=_earlier(settings.until_round, manifest.last_round),
             data_ready=prefetch.ready,
+            base_ready=functools.partial(fetch_base, means, manifest),
             start=self._start_trainer,
         )
 
@@ -447,7 +456,7 @@ def _texts(peers: Iterable[PeerId]) -> tuple[str, ...]:
 
 
 def _awaited(member: Member) -> tuple[Awaited, ...]:
-    """Members whose update is to come, and of whom nothing has been heard for longer than is usual."""
+    """Members whose update is to come, and that were silent for longer than is usual."""
     return tuple(
         Awaited(peer=peer_text(peer), silent_seconds=silent, lease_seconds=member.lease)
         for peer, silent in member.overdue(trio.current_time())
@@ -476,7 +485,7 @@ def _decode_ticket(text: str | None) -> bytes:
         ticket = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (ValueError, binascii.Error):
         ticket = b""
-    # A signature. Whoever passed anything else on for us would be scored for it.
+    # A signature. Peers that passed anything else on for us would be scored for it.
     if len(ticket) != _TICKET_BYTES:
         raise UserError(
             ExitCode.BAD_SWARM_ID,

@@ -1,8 +1,8 @@
 """Text that others had a hand in, as it may be shown: the one way to a terminal, a log or an error line.
 
-Names, addresses, failures of peers, libraries and trainers: whatever a stranger can make a volunteer's
-node say passes through here, once, where it is written. JSON needs none of it, since its own escapes
-leave nothing but ASCII.
+Names, addresses, failures of peers, libraries and trainers: everything that a stranger can make a
+volunteer's node say passes through here, once, where it is written. JSON needs none of it, since its
+own escapes leave nothing but ASCII.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Asking other members what was missed, and answering them.
 
 One request serves a member that lost a message, one that fell behind and a newcomer that has nothing: it
-names a round, and the answer is what the other knows from there on. Whom to ask, how far to go on whose
-word and when to stop, the machines in `protocol/` say (`asking`, `catching_up`, `comparing`,
-`vote_recovery`); here their questions are sent, and at most so long is waited as they say.
+names a round, and the answer is what the other knows from there on. The machines in `protocol/`
+(`asking`, `catching_up`, `comparing`, `vote_recovery`) decide whom to ask, how far to go on whose word,
+and when to stop; this module sends their questions, and waits no longer than they say.
 """
 
 from __future__ import annotations
@@ -270,5 +270,5 @@ async def _carry_out(
                     break
             with trio.move_on_at(machine.deadline(trio.current_time())):
                 await news.wait()
-        # Who has not answered yet is not waited for.
+        # Peers that have not answered yet are not waited for.
         nursery.cancel_scope.cancel()

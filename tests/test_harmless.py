@@ -353,6 +353,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
         "node/telemetry/metrics_reference.py": "for the documents",
         "node/results/evaluation_worker.py": "into the command's own log",
         "node/telemetry/status_reference.py": "for the documents",
+        "node/doctor/computer.py": "a program of its own, for the doctor alone",
         "node/trainer/__main__.py": "into the node's log",
     }
     outputs = re.compile(r"typer\.echo|\bprint\(|\bConsole\(|sys\.std(err|out)\b|lastResort")

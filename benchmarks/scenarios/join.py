@@ -1,8 +1,8 @@
 """A newcomer fetches a state from several members on home lines, also with one frozen and one lying.
 
 Every member has 20 Mbit/s up, the newcomer 1 Gbit/s down: the members' lines are the limit. The same
-state is fetched twice: from members that are all well, and from as many of which one gives wrong chunks
-and one is stopped when half of the state has come. The limit is then that of the lines that are left.
+state is fetched twice: from members that are all well, and from as many where one gives wrong chunks
+and one is stopped when half of the state has come. The limit is then set by the lines that are left.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Four homes behind routers that let nobody in, and a newcomer: all train together, directly or relayed.
 
-Two of the routers keep the ports of what goes out, one gives random ones, and one opens ports by UPnP (a
-real miniupnpd; without it that router keeps ports, and the table says so). A bootstrap peer has a public
-address. The nodes are real ones with a tiny model. Shown are, for each pair, how it is connected, how
-long each stage took, and the bytes that the bootstrap peer carried. `measured_seconds` is how long it
-took from the first way between each two homes, relayed or not, to direct ways wherever there can be one;
-`limit_seconds` is 15 s, what hole punching took at most when it was first tried with this library.
+Two of the routers keep the ports of outgoing connections, one gives random ones, and one opens ports by
+UPnP (a real miniupnpd; without it that router keeps ports, and the table says so). A bootstrap peer has
+a public address. The nodes are real ones with a tiny model. The table shows for each pair how it is
+connected, how long each stage took, and the bytes that the bootstrap peer carried. `measured_seconds`
+is how long it took from the first way between each two homes, relayed or not, to direct ways wherever
+there can be one; `limit_seconds` is 15 s, what hole punching took at most when it was first tried with
+this library.
 """
 
 from __future__ import annotations

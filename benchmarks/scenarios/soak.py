@@ -1,8 +1,8 @@
 """Six nodes with churn for some time: memory, file handles and threads of every process stay flat.
 
-Half of the nodes stay for the whole run; of the others one after the other is killed or leaves, and
-comes back. Sampled are the processes that live through it: three nodes, their trainers, the bootstrap
-peer. The slope is that of a straight line through everything after the warm-up (libraries are loaded
+Half of the nodes stay for the whole run; the others are killed or leave, one after the other, and come
+back. The processes that live through it are sampled: three nodes, their trainers, the bootstrap peer.
+The slope is that of a straight line through everything after the warm-up (libraries are loaded
 late, and gossip remembers for two minutes what it has seen).
 """
 

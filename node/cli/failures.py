@@ -25,7 +25,7 @@ def explain(error: BaseException) -> int:
     found = list(leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in found):
         return ExitCode.INTERRUPTED
-    # Whatever else fails beside it, the disk comes first: what else there is may be its doing.
+    # The disk comes first: other faults beside it may be its doing.
     for fault in map(explain_disk, found):
         if fault is not None:
             return _tell(fault)

@@ -259,7 +259,7 @@ def find_passphrase(data: DataDir, file: Path | None) -> str | None:
         except keystore.PassphraseNeeded:
             return typer.prompt(f"Passphrase of {data.identity}", hide_input=True, err=True)
         except keystore.KeystoreError:
-            # Whoever uses the key says what is wrong with it.
+            # The key's user says what is wrong with it.
             return None
     return None
 

@@ -1,8 +1,8 @@
 """What a node must have on disk before it can train: parameters, tokenizer, lists of its data.
 
-Everything is named by content id and comes from whoever has it; what is here already is not fetched
-again, so an interrupted join resumes where it was. If nobody has a thing at present, a node waits for
-somebody who does, and says so.
+Everything is named by content id and comes from any peer that has it; nothing that is here already is
+fetched again, so an interrupted join resumes where it was. If nobody has a thing at present, a node
+waits for a peer that does, and says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finding somebody who knows the swarm: a newcomer has its name, some addresses, and no manifest.
 
-Nobody to ask, or nobody who knows it, ends the command; or, for whoever starts nodes at boot or before
-the swarm's founder, is waited out.
+If there is nobody to ask, or nobody who knows it, the command ends, or waits if it is told to, for nodes
+that start at boot or before the swarm's founder.
 """
 
 from __future__ import annotations
@@ -13,19 +13,26 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
+from ...protocol.wire.manifest import (
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    OtherVersion,
+    SwarmId,
+    decode_manifest,
+)
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 from ..network.discovery.introductions import Introducer, NoBootstrap
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
 from ..network.network import Network
+from ..versions import explain_version
 
 _log = logging.getLogger(__name__)
 
 # How long a newcomer looks for somebody who knows the swarm before it says that nobody does.
 _CONTACT_SECONDS = 30.0
 _UNKNOWN_SECONDS = 30.0
-# Who waits asks again, the addresses being called all the time, and says so this often at most.
+# A waiting node asks again, calls the addresses all the time, and says so this often at most.
 _AGAIN_SECONDS = 5.0
 _SAY_SECONDS = 60.0
 
@@ -103,11 +110,9 @@ def read_manifest(data: bytes, swarm: SwarmId) -> Manifest:
     """Decode the manifest of `swarm`. Raises `UserError` (`VERSION`, `MANIFEST`)."""
     try:
         return decode_manifest(data, swarm)
+    except OtherVersion as error:
+        raise explain_version(error) from None
     except ProtocolError as error:
-        if error.reason == "version":
-            raise UserError(
-                ExitCode.VERSION, str(error), "install the version that the swarm uses"
-            ) from None
         raise UserError(
             ExitCode.MANIFEST,
             f"the swarm's manifest cannot be used: {error}",

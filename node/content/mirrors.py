@@ -1,8 +1,8 @@
 """Sources that are no peers and have blobs: a web server, a disk, another node's directory.
 
 A mirror is a folder of files that are named by their content id, such as a data directory's `blobs/`.
-Nothing of it is believed: a blob is taken if it hashes to its id. One that fails is left alone for a
-while, and what no mirror has the peers have.
+Nothing of it is believed: a blob is taken if it hashes to its id. A mirror that fails is left alone for
+a while, and blobs that no mirror has come from the peers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Training data where and when it is needed: the chunks of a member's next samples before it trains.
 
-A node does not wait for a corpus. It fetches what its share of the next rounds lies in, and no more but
-where the members are the corpus's one source: then it keeps copies of what too few others have, while
-nothing is missing and the disk has room.
+A node does not wait for a corpus. It fetches the chunks of its share of the next rounds, and no more
+unless the members are the corpus's one source: then it keeps copies of chunks that too few others have,
+while nothing is missing and the disk has room.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
     """
     if max_disk is None:
         return None
-    needed = SNAPSHOTS * 4 * manifest.elements + _OTHER_BYTES
+    needed = 4 * (SNAPSHOTS * manifest.elements + manifest.frozen_elements) + _OTHER_BYTES
     if max_disk < needed + _LEAST_BYTES:
         raise UserError(
             ExitCode.DISK_FULL,

@@ -1,7 +1,7 @@
-"""Which chunks too few peers have, so that whoever leaves does not take the last copy along.
+"""Which chunks too few peers have, so that nobody takes the last copy along when it leaves.
 
 Members fetch the training data that they need, and nobody is told to have all of it. Where there is no
-other source, each keeps some chunks beyond its own, those of which there are the fewest copies.
+other source, each keeps some chunks beyond its own, those with the fewest copies.
 """
 
 from __future__ import annotations

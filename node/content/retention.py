@@ -1,7 +1,7 @@
-"""Who fetches which snapshot from us, or the updates that follow it: what has to stay for a while.
+"""Which peers fetch which snapshot from us, or the updates after it: those have to stay for a while.
 
-Anybody may ask for anything, so what readers can hold is bounded: each holds one snapshot at a time, of
-many readers the latest count, and no snapshot is held for ever, however often somebody asks.
+Anybody may ask for anything, so readers' hold on snapshots is bounded: each holds one at a time, the
+latest of many readers count, and no snapshot is held for ever, however often somebody asks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.bounded import Bounded
 from ..storage.swarm_store import LocalSnapshot
 
-# A chunk of 4 MiB takes 35 s at 1 Mbit/s; who has not asked for so long has gone.
+# A chunk of 4 MiB takes 35 s at 1 Mbit/s; a reader that has not asked for so long has gone.
 _READ_SECONDS = 120.0
-# The 280 GB of a large model take five days at 5 Mbit/s; who takes longer does not want to arrive.
+# The 280 GB of a large model take five days at 5 Mbit/s; a slower reader does not want to arrive.
 _LONGEST_SECONDS = 7 * 86_400.0
 _MAX_READERS = 64
 
@@ -58,7 +58,7 @@ class Retention:
         self._read = len(ledger)
         snapshot = self._owners.get(blob)
         if snapshot is None and blob in self._rounds:
-            # Who replays from there needs what comes after as well.
+            # A node that replays from there needs the updates after it as well.
             before = [each for each in kept if each.round < self._rounds[blob]]
             snapshot = before[-1] if before else None
         if snapshot is not None:

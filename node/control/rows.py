@@ -1,7 +1,7 @@
 """A status as rows of text: a name, a value, and a word on what it means.
 
-`distro-node status` prints them all; the screen of `join` has room for some. What a stranger wrote (the
-swarm's name) is in them as it is: whoever shows them makes it harmless.
+`distro-node status` prints them all; the screen of `join` has room for some. A stranger's words (the
+swarm's name) are in them as they are: the code that shows them makes them harmless.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNKNOWN = "–"
 _TASKS_SHOWN = 8
 _APART_SHOWN = 4
 
-# The screens' colours. What a node is on its way through is yellow; `killed` and `left` are the demo's.
+# The screens' colours. States that a node passes through are yellow; `killed` and `left` are the demo's.
 OTHER_COLOUR = "yellow"
 STATE_COLOURS = {
     "training": "green",

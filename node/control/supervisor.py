@@ -1,7 +1,7 @@
 """Where the owner of a node is served: commands, signals, the screen, and the hours of work.
 
 It outlives the node's stays in the swarm. A paused node has said goodbye, and its network and trainer
-are gone: the line, the processor and the device are the owner's. What it has stays on disk, and its next
+are gone: the line, the processor and the device are the owner's. Its data stay on disk, and its next
 stay fetches only what it missed.
 """
 
@@ -138,7 +138,7 @@ class Supervisor:
         finally:
             last = self._now()
             self._stay = None
-            # Of whom it met and where it was, nothing holds any more.
+            # Whom it met and where it was no longer holds.
             self._before = StayStatus(
                 swarm=last.swarm and replace(last.swarm, round=None, members=None, awaited=()),
                 line=replace(

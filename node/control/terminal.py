@@ -24,7 +24,7 @@ def size_text(count: float) -> str:
 def sparkline(values: Sequence[float], width: int) -> str:
     """The values as a curve of at most `width` characters, from the lowest to the highest.
 
-    More values than characters are averaged in groups. What is not finite is left out.
+    More values than characters are averaged in groups. Values that are not finite are left out.
     """
     finite = [value for value in values if math.isfinite(value)]
     count = min(width, len(finite))

@@ -1,4 +1,4 @@
-"""What of a row is the text: one column, or a template over several.
+"""The text of a row: one column, or a template over several.
 
 Rows of Parquet and Arrow come from here too, as their columns have types that can be refused before
 the first row is read.

@@ -1,8 +1,8 @@
 """From a founder's sources to shards: finding, tokenising, holding out, mixing, storing.
 
 The same files, patterns and tokenizer give the same shards on every machine, wherever the files
-lie. Memory stays at a few hundred megabytes however much text there is, and what was interrupted goes
-on where it was.
+lie. Memory stays at a few hundred megabytes however much text there is, and an interrupted run goes on
+where it was.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def read_corpus(
     progress: Progress,
     filler: int = 0,
 ) -> Corpus:
-    """Tokenise what the sources have; what was done before, and interrupted, is not done again.
+    """Tokenise what the sources have; parts from an interrupted run are not made again.
 
     Raises `UserError` (`DATA_MISSING`) for a file that cannot be used, too many bad rows, too little
     text; `DISK_FULL` where there is no room for all of it.

@@ -1,9 +1,9 @@
 """From tokenised sources to the corpus: what is held out, who gets which share, and in which order.
 
-Members read the corpus chunk by chunk (`protocol.sampling`), and what is mixed is what is near. So the
-sources are dealt out in small pieces, evenly, each source's pieces in a random order that is always the
-same. With weights every source has its share of the tokens to the last one: a small source is dealt
-again and again, and of one that is larger than the run has use for, a part.
+Members read the corpus chunk by chunk (`protocol.sampling`), so only neighbouring text is mixed. The
+sources are therefore dealt out in small pieces, evenly, each source's pieces in a random order that is
+always the same. With weights every source has its share of the tokens to the last one: a small source is
+dealt again and again, and a source that is larger than the run needs only in part.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Tokenised:
     weight: float | None
     heldout: HeldOut
     repeated: list[np.ndarray] = field(default_factory=list)
-    """Of each part: whether a section is left out because an equal one came before; empty: none is."""
+    """For each part, whether a section is left out because an equal one came before; empty: none is."""
     duplicates: int = 0
     """Documents that were left out."""
 
@@ -222,7 +222,7 @@ class Side:
         width = sources[0].parts.dtype.itemsize
         total = sum(tokens for source in sources for _, tokens in source.parts.counts)
         self._piece = max(_PIECE_BYTES // width, total // _MOST_PIECES)
-        # Of each piece: part, first section, sections, first token, tokens, and how many of them count.
+        # For each piece: part, first section, sections, first token, tokens, and how many of them count.
         self._pieces = [self._cut(source) for source in sources]
         self.tokens = [int(pieces[:, 5].sum()) for pieces in self._pieces]
 
@@ -230,8 +230,8 @@ class Side:
         """How much of each source makes an epoch.
 
         Without weights all of each. With weights as much as is `wanted`, but no more than it takes for
-        every source to be used up once, and no less than it takes for one. Of what is held out as much
-        as can be had without repeating any, or all of each where that is less than what is wanted.
+        every source to be used up once, and no less than it takes for one. The held-out part is as
+        large as it can be without repeating any, or all of each where that is less than what is wanted.
         """
         there, weights = self.tokens, [source.weight for source in self._sources]
         names = [source.name for source in self._sources]

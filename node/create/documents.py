@@ -1,7 +1,7 @@
 """From a file to its documents, whatever its format.
 
-What comes out is a document, a piece of a long one, or the reason why there is none in this place: an
-empty row, a bad one, a file that is no text. Memory stays at some megabytes however long a file is.
+It yields documents, pieces of long ones, or the reason why there is none in a place: an empty row, a bad
+one, a file that is no text. Memory stays at some megabytes however long a file is.
 """
 
 from __future__ import annotations

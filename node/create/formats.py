@@ -1,7 +1,7 @@
 """Which format a file has, by its name, and how its bytes are read when it is compressed.
 
-Whatever is wrong with a file's bytes is a `BadFile`, which says it in words; so no library's own
-exception leaves this module.
+Any fault in a file's bytes is a `BadFile`, which says it in words; so no library's own exception leaves
+this module.
 """
 
 from __future__ import annotations

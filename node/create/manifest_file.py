@@ -1,7 +1,7 @@
 """The file a founder writes: TOML that describes a run, before data and model are made from it.
 
-Whatever is in the file, the result is a `ManifestFile` or one `UserError` that names the file, the
-key, what is wrong with it and, for an unknown key, the nearest known one.
+The result is a `ManifestFile` or, whatever is in the file, one `UserError` that names the file, the key,
+the fault and, for an unknown key, the nearest known one.
 """
 
 from __future__ import annotations
@@ -124,6 +124,18 @@ class DataTable(SourceTable):
                     raise ValueError(f"{each.name!r} belongs into each [[data.source]] here")
             if len({table.weight is None for table in self.source}) > 1:
                 raise ValueError("all of [[data.source]] have a weight, or none has")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraTable:
+    """`[model.lora]`: Adapters are trained, and the checkpoint's own weights stay as they are."""
+
+    rank: Annotated[int, Range(1, 4096)] = 8
+    """The rows of A and the columns of B: with more of them adapters can learn more, and are larger."""
+    alpha: Annotated[float, Range(2.0**-10, 65_536.0)] | None = None
+    """What an adapter counts is alpha / rank; without it alpha is twice the rank."""
+    targets: Annotated[tuple[Name, ...], Length(0, 64)] = ()
+    """The linear layers that have one, by the last part of their names; empty: all but the head."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,10 @@
 """What `create` has tokenised so far, on the disk: parts of some megabytes that survive an interruption.
 
-A source's parts lie in a folder named by all that they depend on: tokenizer, files with sizes and times,
-columns. A part counts once its `.json` is there, which is written last. So the same command goes on
-behind the last whole part, and one with other files begins anew.
+A source's parts lie in a folder whose name depends on all that they depend on: tokenizer, files with
+sizes and times, columns. A part counts once its `.json` is there, which is written last. So the same
+command goes on behind the last whole part, and one with other files begins anew.
 
-Of every section (a short document, or a piece of a long one) an index says how many tokens it has, which
+An index says of every section (a short document, or a piece of a long one) how many tokens it has, which
 file it is from, whether a document begins with it, and a hash of the document's text.
 """
 

@@ -1,7 +1,7 @@
 """Learning rates that benchmarks found best, and a word for one that is far from them.
 
-The best rate falls with the size of a model. What was measured is in benchmarks/results (convergence);
-the last point is that of the DisTrO report, on which nothing larger here has been tried.
+The best rate falls with the size of a model. The measurements are in benchmarks/results (convergence);
+the last point is the DisTrO report's, and nothing that large has been tried here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows out of JSON lines, JSON and tables of separated values, each with the line that it begins in.
 
-A row that cannot be read is a `BadRow` in its place, and reading goes on behind it: what is made of it
-is for others to say. No more than one row is in memory, and no row may be longer than `MAX_ROW_BYTES`.
+A row that cannot be read is a `BadRow` in its place, and reading goes on behind it: others decide what
+to do with it. No more than one row is in memory, and no row may be longer than `MAX_ROW_BYTES`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import numpy as np
 
 from .formats import BadFile, reading
 
-# Of one document that goes on and on: 4 MB.
+# For one document that goes on and on: 4 MB.
 _PIECE_TOKENS = 1 << 20
 # What GPT-2 and Llama 3 in C, and those who took after them, put before their tokens.
 _HEADER = struct.Struct("<3i")

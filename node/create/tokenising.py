@@ -86,7 +86,7 @@ class _Batch:
 
     texts: list[bytes] = field(default_factory=list)
     rows: list[tuple[int, int, int, bool, bool, np.ndarray | None]] = field(default_factory=list)
-    """Of each section: hash, check, file, whether a document begins and ends, and the tokens if they
+    """For each section: hash, check, file, whether a document begins and ends, and the tokens if they
     are known."""
     places: list[tuple[str, int]] = field(default_factory=list)
     """Of each conversation: file, and line or row."""

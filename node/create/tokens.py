@@ -32,7 +32,7 @@ _END_TOKENS = (
     "<｜end▁of▁sentence｜>",
     "[SEP]",
 )
-# Of the configuration beside a tokenizer; chat templates make some of them long.
+# The configuration beside a tokenizer; chat templates make some of them long.
 _MAX_CONFIG_BYTES = 4 << 20
 
 

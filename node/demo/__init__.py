@@ -1,7 +1,7 @@
 """The demo: a whole swarm on one machine, with a node killed, a newcomer, and no bootstrap peer left.
 
-Every node is a process of its own, started as any user would. What the demo promises it checks, and
-says so with its exit code; however it ends, no process of its stays behind.
+Every node is a process of its own, started as any user would. The demo checks what it promises, and says
+so with its exit code; however it ends, none of its processes stays behind.
 """
 
 from __future__ import annotations

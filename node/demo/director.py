@@ -178,7 +178,7 @@ class Director:
         elif "started" not in done and self._round >= plan.join_round:
             newcomer = self._start_node(plan.newcomer, swarm, link)
             self._note("started", newcomer, f"node-{plan.newcomer} starts, with nothing but a link")
-        # Whoever is still being introduced would be cut off by it: that shows nothing.
+        # It would cut off a newcomer that is still being introduced: that shows nothing.
         met = "started" in done and self._nodes[-1].state in _HAS_MET
         if "bootstrap_killed" not in done and met and self._round >= plan.bootstrap_round:
             self._kill_bootstrap()

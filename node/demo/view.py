@@ -109,7 +109,7 @@ class View(AbstractContextManager["View"]):
 
 
 def picture_text(picture: Picture, width: int, height: int) -> Text:
-    """The picture in at most `height` - 1 lines; what happened first makes room."""
+    """The picture in at most `height` - 1 lines; the oldest events make room."""
     top = [
         Text.assemble(("distro-node demo", "bold"), f"   {picture.seconds:.0f} s"),
         Text(f"now: {picture.doing}", "yellow"),

@@ -1,10 +1,10 @@
 """How many gossip messages of one author a node listens to, whoever passes them on.
 
-An honest author paces itself (`gossip`). What one says beyond a multiple of that costs a look at its
-name: it is not verified where that can be helped, not decoded, and not passed on, so that a flood ends
-at the author's own neighbours. It is no offence either: a line that was held up delivers the words of a
-minute at once. Of what somebody else passes on, only what is accepted is counted: else whoever repeats
-an author's old words would silence it.
+An honest author paces itself (`gossip`). A message beyond a multiple of that pace costs a look at the
+author's name: it is not verified where that can be helped, not decoded, and not passed on, so that a
+flood ends at the author's own neighbours. It is no offence either: a line that was held up delivers the
+words of a minute at once. If somebody else passes messages on, only accepted ones are counted: or a peer
+that repeats an author's old words would silence it.
 """
 
 from __future__ import annotations

@@ -36,13 +36,13 @@ class CircuitLimits:
 
     reservations: int = 256
     reservations_per_address: int = 64
-    """Of one IP address: a flat full of nodes, but not all there are."""
+    """From one IP address: a flat full of nodes, but not all there are."""
     reservation_seconds: float = 600.0
     circuits: int = 512
     circuits_per_peer: int = 64
     """As many as a node keeps connections; counted at both ends."""
     circuits_per_address: int = 192
-    """Of the callers behind one IP address."""
+    """From the callers behind one IP address."""
     circuit_seconds: float = 86_400.0
     """A day; then the two have to call again, which takes a second."""
     circuit_bytes: int = 64 << 30

@@ -170,13 +170,13 @@ class Circuits:
             if status != Status.OK or relay is None or caller is None:
                 return
             connection = _raw(stream, False, relay, caller)
-            # Who calls is for Noise to find out; what the relay says is a hint.
+            # Noise finds out who calls; the relay's word is a hint.
             muxed: Any = await self._swarm.upgrade_inbound_raw_conn(
                 connection, connection.get_transport_addresses()[0]
             )
             await muxed.event_closed.wait()
         except STREAM_FAILURES:
-            # A call that came to nothing; whoever called tries again.
+            # A call that came to nothing; the caller tries again.
             return
         finally:
             await reset(stream)

@@ -96,8 +96,8 @@ class _Unread(bytearray):
         self._stream = stream
 
     def extend(self, data: Any) -> None:
-        # The library notices a peer that ignores its window, and goes on buffering. What is raised here
-        # it takes for the end of the stream, but not where the stream begins: so we end it.
+        # The library notices a peer that ignores its window, and goes on buffering. It takes an
+        # exception from here for the end of the stream, but not where the stream begins: so we end it.
         stream = self._muxer.streams[self._stream]
         if len(data) > stream.recv_window:
             abandon(stream)

@@ -2,7 +2,7 @@
 
 The library grants new credit after every read, which costs both ends as much work as the bytes, and a
 sender that has none looks a hundred times a second whether some has come. Here credit is granted for
-half a window at a time, and whoever waits for it sleeps until it comes.
+half a window at a time, and a sender without any sleeps until it comes.
 """
 
 from __future__ import annotations

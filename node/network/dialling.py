@@ -101,6 +101,6 @@ async def dial_from(
         with trio.fail_after(timeout):
             await dial(address, peer, source)
     except Exception:
-        # Of the answering part the library turns few failures into its own kind; see `answers`.
+        # The library turns few failures of the answering part into its own kind; see `answers`.
         return False
     return True

@@ -1,7 +1,7 @@
 """Who gets in: handshakes that are under way, and connections, when there are too many.
 
 A connection costs a stranger nothing to begin and little to keep. So nobody is turned away because
-others fill the doorway: whoever has waited longest, at the address that sends the most, makes room.
+others fill the doorway: the longest wait at the address that sends the most makes room.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Doorway:
 
 
 def choose_to_leave(guests: Iterable[tuple[Key, str]]) -> Key | None:
-    """Of guests and their addresses, in the order in which they came, the one to make room.
+    """Choose, among guests with their addresses in the order in which they came, one to make room.
 
     It is the one that has been there longest of those at the address with the most; None without any.
     """

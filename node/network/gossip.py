@@ -118,7 +118,7 @@ class Gossip:
         try:
             await self.pubsub.publish(topic, data)
         except Exception:
-            # Whatever goes wrong in the library, it is one message that gossip loses.
+            # Any fault in the library costs one message of gossip.
             log.exception("publishing in %s failed", topic)
             self._traffic.fail(topic)
 

@@ -3,8 +3,8 @@
 The library does what any peer's control messages say: it dials the peers that a PRUNE names, notes down
 topics of any number and length with a time until which nothing may be sent to the peer, answers every
 GRAFT, and sends any message as often as it is asked for. Here a control message is cut to what an honest
-peer has reason to say before the library sees it, what we send back is bounded in bytes, and what goes
-wrong costs one message rather than the router.
+peer has reason to say before the library sees it, our answers are bounded in bytes, and a fault costs
+one message rather than the router.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...protocol.wire.allowance import Allowance, Budgets
 
 log = logging.getLogger(__name__)
 
-# Of one kind in one message: a peer has one thing to say about each topic, and we have a topic or two.
+# For one kind in one message: a peer has one thing to say about each topic, and we have a topic or two.
 _MAX_TOPICS = 4
 # A message id is a peer id and eight bytes.
 _MAX_ID_BYTES = 64
@@ -37,10 +37,10 @@ _MAX_BACK_OFF_SECONDS = 3600
 _ANSWER_BYTES = Allowance(at_once=2 << 20, per_second=256 << 10)
 # More than there are peers at a time.
 _MAX_ANSWERED = 4096
-# Waiting to be sent to one peer: the votes of a swarm of hundreds come all at once. Of bursts of 100
-# messages 32 % arrive over two hops with the library's 32, all of them with this.
+# Waiting to be sent to one peer: the votes of a swarm of hundreds come all at once. With the library's
+# 32, 32 % of a burst of 100 messages arrive over two hops; with this, all of them.
 MAX_QUEUED_MESSAGES = 512
-# A few of the longest. Who reads slowly misses messages, and asks for what it needs.
+# A few of the longest. A slow reader misses messages, and asks for what it needs.
 MAX_QUEUED_BYTES = 4 << 20
 
 

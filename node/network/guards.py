@@ -133,7 +133,7 @@ def _free(owner: Any, *locks: str) -> None:
 
 async def _reset(self: YamuxStream) -> None:
     # The library waits until the line is free, and if the caller is cancelled meanwhile, the other side
-    # never hears of the reset and keeps its end open. What a stream that we gave up had received would
+    # never hears of the reset and keeps its end open. The bytes that such a stream had received would
     # lie in memory for another minute or more.
     abandon(self)
 

@@ -1,9 +1,9 @@
 """What we dial because somebody told us to: within what range, and how often in vain.
 
-Whoever introduces peers can invent any number of them, at addresses of its choice. So whoever tells us
-where a peer is has a budget of calls that came to nothing, and so has whoever is called; a call that
-finds the peer costs nothing. Addresses of one machine, or of one local network, are called only if
-whoever told us of them is there itself: nobody far away sends us knocking at our own router.
+A peer that introduces others can invent any number of them, at addresses of its choice. So each teller
+has a budget of calls that came to nothing, and so has each target; a call that finds the peer costs
+nothing. Addresses of one machine, or of one local network, are called only if their teller is there
+itself: nobody far away sends us knocking at our own router.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def household_of(host: str) -> str:
 
 
 def nearer(one: Word | None, other: Word | None) -> Word | None:
-    """Of two words that say the same, the one that counts for more."""
+    """The one that counts for more of two words that say the same."""
     if one is None or other is None:
         return None
     return min(one, other, key=lambda word: word.scope)

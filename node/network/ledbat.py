@@ -1,8 +1,8 @@
 """How much bulk may be on its way at once, so that it fills a line but not the queue before it.
 
-A small LEDBAT (RFC 6817): whoever sends watches how much longer a round trip takes than it could, which
-is what its bytes wait in the queue of some router, and has more of them under way while that is below a
-target, fewer while it is above. So an update, or a video call, that begins finds the queue nearly empty,
+A small LEDBAT (RFC 6817): a sender watches how much longer a round trip takes than it could. That is the
+time that its bytes wait in the queue of some router; the sender has more of them under way while it is
+below a target, fewer while it is above. So a new update, or a video call, finds the queue nearly empty,
 and other traffic goes first. Nothing here knows sockets or clocks.
 """
 
@@ -28,13 +28,14 @@ MOST_BYTES = 8 << 20
 # trip, either way. TCP's own window below ours is what keeps the peace with other traffic.
 _GAIN = 1 / 8
 # At first, the window doubles with each round trip (2.4.2 leaves slow start open) until half of the
-# target is reached: what is under way by then still adds to the queue.
+# target is reached: the bytes under way by then still add to the queue.
 _START_WISH = 0.5
-# Of the window, what may lie in the kernel unsent: TCP shall not run dry before we look again.
+# The part of the window that may lie in the kernel unsent: TCP shall not run dry before we look again.
 _UNSENT_SHARE = 0.25
-# Who begins while a queue stands takes it for distance. So all connections fall silent now and then
-# until what they sent has arrived, and begin again with little: the next round trips show how far it is
-# (after the periodic slowdowns of LEDBAT++, draft-irtf-iccrg-ledbat-plus-plus). It takes a hundredth.
+# A sender that begins while a queue stands takes it for distance. So all connections fall silent now and
+# then until their bytes have arrived, and begin again with little: the next round trips show how far it
+# is (after the periodic slowdowns of LEDBAT++, draft-irtf-iccrg-ledbat-plus-plus). It takes a
+# hundredth.
 _PERIOD_SECONDS = 30.0
 _SILENCE_SECONDS = 2 * TARGET_SECONDS
 _LONGEST_SILENCE_SECONDS = 1.0

@@ -1,7 +1,7 @@
 """Notice peers that have frozen or vanished without a word.
 
 A connection is alive as long as bytes come in. A quiet one is pinged (twelve bytes); one that stays
-silent is cut, so that whoever waits on it learns. Bytes of any kind count, because an answer to a
+silent is cut, so that those who wait on it learn. Bytes of any kind count, because an answer to a
 ping may have to queue behind a long transfer on a slow line.
 """
 

@@ -53,7 +53,7 @@ from .traffic import Traffic
 log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 2.0
-# Kept free for newcomers: whoever has been here longest where most come from makes room.
+# Kept free for newcomers: the oldest connection at the busiest address makes room.
 _SPARE_CONNECTIONS = 16
 # Rejections that no honest peer causes by being late or early.
 _OFFENCES = frozenset({"malformed", "oversized", "invalid", "bad_signature", "wrong_swarm"})
@@ -69,7 +69,7 @@ class NetworkSettings:
     """What others are told instead, for a node behind a forwarded port or with a name."""
     max_connections: int = 256
     max_connections_per_address: int | None = None
-    """Of one IP address other than loopback; None: as many as there may be."""
+    """From one IP address other than loopback; None: as many as there may be."""
     max_upload: float | None = None
     """Payload bytes a second, all peers together; None: what the line gives."""
     max_download: float | None = None
@@ -153,7 +153,7 @@ class Network:
         self._hearsay = Hearsay()
         self._connections: dict[PeerId, set[Any]] = {}
         self.favours: Callable[[PeerId], bool] = lambda peer: False
-        """Who is not asked to make room for newcomers; to be set by whoever knows."""
+        """The peers that are not asked to make room for newcomers; set by a part that knows."""
         self._max_connections = max(1, settings.max_connections - _SPARE_CONNECTIONS)
         self._listeners: list[Events] = []
         self._closing = False

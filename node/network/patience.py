@@ -8,7 +8,7 @@ from ...protocol.wire.allowance import Allowance
 
 
 class Patience:
-    """A bucket of turns; whoever has used them up waits, and whoever comes first goes first."""
+    """A bucket of turns; a peer that has used them up waits; first come, first served."""
 
     def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance

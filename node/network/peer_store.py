@@ -1,8 +1,8 @@
 """The library's address book, which here knows our own keys and nobody else.
 
 The library writes into it whatever peers say of themselves and of others, throws out entries at a
-thousand peers (its own identity among them), and dials what it finds there. Whom to dial, and where, is
-for `introductions` to know; so nothing that a peer says is written down here, and nothing is thrown out.
+thousand peers (its own identity among them), and dials what it finds there. `introductions` knows whom
+to dial, and where; so nothing that a peer says is written down here, and nothing is thrown out.
 """
 
 from __future__ import annotations

@@ -84,8 +84,9 @@ class CarefulPubsub(Pubsub):
                 await stream.reset()
 
     async def push_msg(self, msg_forwarder: ID, msg: Any) -> None:
-        """A key that does not parse, and whatever a validator raises, ends pubsub; and a message with
-        a bad signature costs whoever passes it on nothing. Who says too much itself is not verified."""
+        """In the library a key that does not parse, or an exception of a validator, ends pubsub, and a
+        bad signature costs the peer that passes it on nothing. An author that says too much is not
+        verified."""
         if msg.from_id == msg_forwarder.to_bytes() and not (
             msg_forwarder == self.my_id
             or self._is_msg_seen(msg)

@@ -1,8 +1,8 @@
 """How much waits in the kernel between two peers: bulk keeps neither small messages nor processors.
 
 Left alone, the kernel takes megabytes from us for a line that sends one in a second; votes, window
-updates and whatever else is said on that connection then arrive seconds late, and the other side's
-downloads stand still meanwhile. It also wakes us for every packet, forty times for one message.
+updates and all else on that connection then arrive seconds late, and the other side's downloads stand
+still meanwhile. It also wakes us for every packet, forty times for one message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNSENT_BYTES = 128 << 10
 """Two frames: the line does not run dry, and a vote waits a tenth of a second at 10 Mbit/s."""
 
 RELAY_UNSENT_BYTES = 1 << 20
-"""Of a relay that feeds dozens of members: each has its turn only now and then, and the line is fast."""
+"""For a relay that feeds dozens of members: each has its turn now and then, and the line is fast."""
 
 # What lies between a muxer and its socket: encryption, messages, connection, stream, socket.
 _LAYERS = ("secured_conn", "_inner", "conn", "read_writer", "read_write_closer", "stream", "stream")
@@ -34,7 +34,7 @@ _LAYERS = ("secured_conn", "_inner", "conn", "read_writer", "read_write_closer",
 _WORTH_WAITING_BYTES = 4096
 # The most the kernel is asked to gather: one message of the encryption.
 _GATHERED_BYTES = 1 << 16
-# Of Linux's `struct tcp_info` (include/uapi/linux/tcp.h): tcpi_snd_mss, tcpi_unacked, tcpi_rtt and
+# From Linux's `struct tcp_info` (include/uapi/linux/tcp.h): tcpi_snd_mss, tcpi_unacked, tcpi_rtt and
 # tcpi_rttvar (microseconds), tcpi_bytes_acked, tcpi_notsent_bytes, tcpi_min_rtt (microseconds).
 _INFO = struct.Struct("=16xI4xI40xII44xQ16xII")
 
@@ -158,6 +158,6 @@ def _gather(stream: Any, count: int) -> None:
     try:
         stream.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
     except (OSError, trio.ClosedResourceError):
-        # Not every system can; what is broken or closed the read itself will say.
+        # Not every system can; the read itself will say if the connection is broken or closed.
         return
     stream._gathered = count

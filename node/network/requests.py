@@ -97,10 +97,10 @@ class Requests:
     ) -> None:
         """Answer requests on a protocol, at most `max_concurrent` of a kind at a time.
 
-        One peer gets at most half of that, or `max_per_peer`; whoever comes in vain is told "busy". A
-        `ProtocolError` from the handler refuses the request and scores the peer; any other exception
-        is our bug: logged, counted, and answered with a failure. `kind` says what the bytes are
-        counted as. Whom `first` names is served beyond `max_concurrent` as well.
+        One peer gets at most half of that, or `max_per_peer`; the answer to more is "busy". A
+        `ProtocolError` from the handler refuses the request and scores the peer; any other exception is
+        our bug: logged, counted, and answered with a failure. `kind` says what the bytes are counted as.
+        Peers that `first` names are served beyond `max_concurrent` as well.
         """
         # One peer must not be able to keep all others out.
         per_peer = (max_concurrent + 1) // 2 if max_per_peer is None else max_per_peer

@@ -1,9 +1,9 @@
 """Short cuts through libp2p's stack, which do what the library does with a third of the work.
 
-Of what a frame costs on its way through the library encryption is a fiftieth. The rest goes into locks
-that let all other tasks have their turn although they are free, into layers that each read the kernel's
-bytes in two steps and copy them, and into lines for a debug log that nobody keeps. What goes over the
-wire, the errors, and where a task can be cancelled stay the same.
+Encryption is a fiftieth of a frame's cost on its way through the library. The rest goes into locks that
+let all other tasks have their turn although they are free, into layers that each read the kernel's bytes
+in two steps and copy them, and into lines for a debug log that nobody keeps. The bytes on the wire, the
+errors, and the places where a task can be cancelled stay the same.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ FRAME_BYTES = MAX_PLAINTEXT_LENGTH - HEADER_SIZE
 """What a frame carries that makes, with its header, exactly one message of the encryption."""
 
 BATCH_BYTES = 4 * FRAME_BYTES
-"""The most that is written at once. What else is to be said on the connection waits for it, a fiftieth
-of a second at 100 Mbit/s."""
+"""The most that is written at once. Other messages on the connection wait for it, a fiftieth of a second
+at 100 Mbit/s."""
 
 _LENGTH_BYTES = 2
-# Read at once, if so much has come in: four messages. What is read ahead lies in memory for as long as
-# its sender pleases, on hundreds of connections.
+# Read at once, if so much has come in: four messages. Bytes read ahead lie in memory for as long as
+# their sender pleases, on hundreds of connections.
 _AHEAD_BYTES = 4 * (_LENGTH_BYTES + 65_535)
 _NOTHING = memoryview(b"")
 # As in the library: a sender that gets no credit for so long gives up.
@@ -51,7 +51,7 @@ _CREDIT_SECONDS = 5.0
 class FreeLock:
     """A lock for `async with` that is taken at once when it is free.
 
-    trio's own lets every other task run first. Whoever waits is served in order, as there.
+    trio's own lets every other task run first. Waiting tasks are served in order, as there.
     """
 
     def __init__(self) -> None:

@@ -93,8 +93,8 @@ async def read_bytes(
             if not piece:
                 raise StreamEnded(f"ended after {len(buffer)} of {count} bytes")
             buffer += piece
-            # What is not read the sender may not send: the stream's window fills up. That we wait is no
-            # silence of the sender's.
+            # While we do not read, the sender may not send: the stream's window fills up. Our waiting is
+            # no silence of the sender's.
             if rate.is_limited:
                 scope.deadline = inf
                 await rate.spend(len(piece))
@@ -155,7 +155,7 @@ async def write_flow(
 ) -> None:
     """Write `prefix`, a length and the bytes of `flow` at `rate`, as they come.
 
-    In larger pieces than a member writes: whoever relays has a fast line and many to write to.
+    In larger pieces than a member writes: a relay has a fast line and many to write to.
     Raises what `flow` and the stream raise.
     """
     piece = prefix + flow.size.to_bytes(4, "big")

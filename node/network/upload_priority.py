@@ -19,13 +19,13 @@ from .ledbat import Window
 from .queues import Gauge, gauge
 from .rates import Rate
 
-# Of what goes up while a round's bytes do. With the queue that an update finds, it is what a round loses
-# to newcomers; a twentieth is what it may lose.
+# The newcomers' part of the upload while a round's bytes go up. A round loses this and the time in the
+# queue that an update finds; it may lose a twentieth.
 _SHARE = 0.02
 # A transfer of a round's bytes that stands still for so long (the other end has frozen) does not count.
 _STANDSTILL_SECONDS = 1.0
-# What the kernel holds of a transfer that we are done with is gone in this time at 10 Mbit/s. If it is
-# not, the other end reads slowly and our line is free; nor does the end take longer than the rest took.
+# At 10 Mbit/s the kernel has sent the rest of a finished transfer in this time. If it has not, the other
+# end reads slowly and our line is free; nor does the end take longer than the rest took.
 _LONGEST_TAIL_SECONDS = 0.5
 # The other end gives up after ten seconds of silence; four transfers may be waiting for their turn.
 _LONGEST_WAIT_SECONDS = 2.0

@@ -52,7 +52,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     files = [Path(name) for name in request["tasks"] if _is_file(name)]
     named = [name for name in request["tasks"] if not _is_file(name)]
     if not named or not _hub_answers():
-        # Before the libraries are loaded, which read it then. What is in the caches still serves.
+        # Before the libraries are loaded, which read it then. Their caches still serve.
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     try:
         # By name: type checkers run where it is not installed, too.
@@ -154,8 +154,8 @@ def _task_in(path: Path) -> str:
 
 
 def _beginning(model: Path) -> dict[str, int]:
-    """What stands before a text of which nothing comes before, for a tokenizer that has no token for it,
-    such as that of bytes: the zero, which is in no text."""
+    """The token before a text's first one, for a tokenizer that has none for it, such as that of bytes:
+    the zero, which is in no text."""
     table = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
     named = table.get("bos_token") or table.get("eos_token")
     return {} if named else {"prefix_token_id": 0}

@@ -1,8 +1,8 @@
 """Whether an exported model is what the swarm agreed on.
 
-The weights in the directory are read into the manifest's own model, and what they come to is looked for
-in the chain of records that lies on this disk, each signed for by a quorum. What the directory says of
-itself counts for nothing but the round that it claims.
+The weights in the directory are read into the manifest's own model, and their fingerprint and content id
+are looked for in the chain of records on this disk, each signed for by a quorum. The directory's own
+words count for nothing but the round that it claims.
 """
 
 from __future__ import annotations

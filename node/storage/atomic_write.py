@@ -27,7 +27,7 @@ def replacing(path: Path, aside: Path | None = None) -> Iterator[Path]:
         # The new name survives a power cut only once the directory itself is on the disk.
         sync(path.parent)
     except BaseException:
-        # The disk may be as broken for this; what is told is the first thing that went wrong.
+        # The disk may be as broken for this; the first fault is the one that is told.
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
         raise

@@ -1,7 +1,7 @@
 """Blobs on disk: one file a blob, named by its content id.
 
-Whatever `get` returns hashes to the id that was asked for, even after bit rot, a power cut or a
-full disk; a blob is either there whole or not at all. Several processes may share one directory.
+All that `get` returns hashes to the id that was asked for, even after bit rot, a power cut or a full
+disk; a blob is either there whole or not at all. Several processes may share one directory.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class BlobStore:
 
     def _write(self, path: Path, data: bytes | memoryview) -> None:
         try:
-            # Of a name of its own: another process may be writing the same blob.
+            # Under a name of its own: another process may be writing the same blob.
             write_atomically(path, data, self._temporary_path())
         except OSError as error:
             if error.errno in FULL:

@@ -1,7 +1,7 @@
 """What a disk that is full, broken, read-only or somebody else's means to the user.
 
-Many modules write files; wherever one of them cannot be, the error travels up as it is and is
-explained here, at the end of a command. What was stored before stays good.
+Many modules write files; if one of them cannot be, the error travels up as it is and is
+explained here, at the end of a command. Everything stored before stays good.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from ..errors import ExitCode, UserError
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# Of a disk, a cable, a file server, a file system that was mounted anew to save what is left of it.
+# A disk, a cable, a file server, a file system that was mounted anew to save what is left of it.
 BROKEN = frozenset({errno.EIO, errno.EROFS, errno.ENXIO, errno.ESTALE, errno.EFBIG})
-# Of a path; without a name in the error it may as well be a socket that was refused.
+# Denied at a path; without a name in the error it may as well be a socket that was refused.
 _DENIED = frozenset(
     {
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENODEV),

@@ -12,7 +12,7 @@ from ...protocol.wire.swarm_id import checkpoint_from_text, checkpoint_text
 from ..errors import ExitCode, UserError
 from .atomic_write import write_atomically
 
-# More than a checkpoint has; what follows it would make it one that is none.
+# More than a checkpoint has: anything behind it makes the file a damaged one.
 _MOST_BYTES = 128
 
 

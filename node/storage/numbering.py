@@ -1,6 +1,6 @@
 """Numbers that must grow from one start of a peer to the next, over clocks that were once wrong.
 
-Others keep the newest of what a peer says of itself and refuse what has a smaller number. Numbers from
+Others keep a peer's newest word about itself and refuse words with a smaller number. Numbers from
 the wall clock would lock out a peer whose clock was ahead for a minute, for as long as it was ahead. So
 the number of the last start is on disk, and each start has a larger one. Where the disk is lost, the
 clock is the best guess; if it is too small, others show what they know (`beyond`).

@@ -1,7 +1,7 @@
 """Older ledger entries on disk, out of memory.
 
-A file without a name, which is gone with the process: the ledger's own file is what a restart reads, and
-what is in this file may belong to a chain that was dropped.
+A file without a name, which is gone with the process: a restart reads the ledger's own file, and entries
+in this one may belong to a chain that was dropped.
 """
 
 from __future__ import annotations

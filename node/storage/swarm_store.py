@@ -4,9 +4,9 @@ Two append-only files of length-prefixed entries (the ledger, and what this node
 small files that say which record is the last final one and which snapshots are on disk. A write that
 was cut off by a crash is found when the file is next read, and dropped; all before it stands.
 
-What is handed over is written in that order by a thread, while the event loop goes on; many entries
-share one fsync. Whoever tells the world of something waits for `written` first, so a crash at any moment
-looks to all others like one before.
+A thread writes what is handed over, in that order, while the event loop goes on; many entries share one
+fsync. Before the world is told of something, `written` is waited for, so a crash at any moment looks to
+all others like one before.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class SwarmStore:
         """Wait until everything that was handed over before is on the disk."""
         wanted = self._handed_over
         async with self._writing:
-            # Whoever had the lock before may have written ours with its own.
+            # The task that had the lock before may have written ours with its own.
             if self._done < wanted:
                 await trio.to_thread.run_sync(self.write)
 
@@ -210,9 +210,9 @@ class SwarmStore:
         """
         if mend:
             for path in (self._ledger.path, self._votes.path, self._snapshots):
-                # Of a file that was to be replaced when the process was killed.
+                # Left from a file that was to be replaced when the process was killed.
                 aside_of(path).unlink(missing_ok=True)
-        # Who only looks may not be allowed to write here.
+        # A process that only looks may not be allowed to write here.
         spill = SpillFile(self._root) if mend else None
         ledger = Ledger(self._manifest, spill=spill, checkpoint=checkpoint)
         entries: list[bytes] = []

@@ -80,7 +80,7 @@ Reason = Literal[
     "other",
 ]
 
-# Of the metrics page: a collector or two, and somebody who looks.
+# At the metrics page: a collector or two, and somebody who looks.
 _MAX_READERS = 8
 _READER_SECONDS = 5.0
 

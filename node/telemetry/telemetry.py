@@ -42,7 +42,7 @@ _EVENTS_KEPT = 50
 _ROUNDS_REMEMBERED = 1024
 # What a status says of "the last rounds" is about so many.
 _ROUNDS_AVERAGED = 17
-# Of the history's end; some hundred members make a line of ten kilobytes.
+# Read from the history's end; some hundred members make a line of ten kilobytes.
 _TAIL_BYTES = 8 << 20
 
 
@@ -186,7 +186,7 @@ class Telemetry:
         """The held-out loss of the parameters after `round`."""
         self.heldout = (round, loss)
         self.metrics.heldout_loss.set(loss)
-        # A model that diverged has none; what Python writes for it would be no JSON.
+        # A model that diverged has none; Python's word for it would be no JSON.
         known = loss if math.isfinite(loss) else None
         self._write({"round": round, "time": time.time(), "heldout": known})
 
@@ -394,7 +394,7 @@ def _append(history: Path, line: bytes) -> None:
 
 
 def _last_rounds(history: Path) -> Iterator[tuple[int, int]]:
-    """Rounds and their fingerprints from the end of a history; what is no line of one is skipped.
+    """Rounds and their fingerprints from the end of a history; other lines are skipped.
 
     A last line that a crash cut off is removed.
     """

@@ -1,8 +1,8 @@
 """What people are told of a node: the words for every state, its cause, what helps, and what happened.
 
 The screen, `distro-node status`, the demo and the log take their sentences from here, so that a thing is
-called the same wherever it is seen. Text that comes from others stays as it is: whoever shows it makes
-it harmless.
+called the same wherever it is seen. Text that comes from others stays as it is: the code that shows it
+makes it harmless.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A configuration comes from a stranger's manifest and goes to a library that believes it: a number of
 labels or of layers makes it allocate for minutes before anything is compared with the parameter table.
 So a configuration is held against this table first. Every key is named here and every number bounded;
-what is not named is refused. Both processes use it, so nothing here imports torch or transformers.
+other keys are refused. Both processes use it, so nothing here imports torch or transformers.
 """
 
 from __future__ import annotations

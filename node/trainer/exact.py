@@ -8,7 +8,7 @@
    once: the factor is one float32 that all members compute in rational arithmetic, and lr · sign is
    exact, so fusing the second line would not change it either.
 
-What is left to IEEE 754 is one multiplication and one subtraction of float32 numbers. Subnormal
+Only one multiplication and one subtraction of float32 numbers are left to IEEE 754. Subnormal
 numbers, which some devices flush to zero, do not arise: initial parameters have none (`initial`),
 and the difference of two normal numbers this far from 2^-126 is zero or far above it.
 """

@@ -1,8 +1,8 @@
 """A 64-bit checksum of the parameters' bits, the same on any device and in any order of summation.
 
 It is for finding accidents (a flipped bit, a wrong kernel, a missed update), cheap enough for every
-round. It is no cryptographic hash: who wants to build two sets of parameters with one fingerprint
-can. Snapshots are checked by their content ids instead.
+round. It is no cryptographic hash: somebody who tries can build two sets of parameters with one
+fingerprint. Snapshots are checked by their content ids instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long a stranger's definition may keep the trainer busy, and what memory it may take meanwhile.
 
 A few bytes of a configuration or of a tokenizer can ask for hours of work or all of a machine's memory.
-What is checked beforehand (`architectures`) is what is known of that; this is for the rest. Python code
+`architectures` checks what is known of that beforehand; this is for the rest. Python code
 is interrupted. A library's own code cannot be, so the kernel ends the process, and the node says why.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import TrainerFailed
+from .errors import FailureKind, TrainerFailed
 
 if sys.platform != "win32":
     import resource
@@ -25,7 +25,7 @@ _GRACE_SECONDS = 5.0
 
 
 @contextmanager
-def limited(kind: str, what: str, *, seconds: float, memory: int) -> Iterator[None]:
+def limited(kind: FailureKind, what: str, *, seconds: float, memory: int) -> Iterator[None]:
     """Bound what is done in here to so many seconds and so many bytes more than the process has.
 
     Raises `TrainerFailed` of this kind. Memory is bounded on Linux. In a thread, where no signal comes,
@@ -40,7 +40,7 @@ def limited(kind: str, what: str, *, seconds: float, memory: int) -> Iterator[No
 
 
 @contextmanager
-def _clock(kind: str, what: str, seconds: float) -> Iterator[None]:
+def _clock(kind: FailureKind, what: str, seconds: float) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield
         return

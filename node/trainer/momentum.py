@@ -1,7 +1,7 @@
 """The optimizer's state on disk, so that a restarted member goes on where it was.
 
-It is worth keeping but never needed: whatever is wrong with the file, the answer is to start with
-an empty momentum, not to fail.
+It is worth keeping but never needed: if anything is wrong with the file, the trainer starts with an
+empty momentum and does not fail.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .optimizer import LocalOptimizer
 _log = logging.getLogger(__name__)
 
 _STEPS = "steps"
-# Of all tensors: a bit that turned over on the disk makes another number, and no error.
+# The hash of all tensors: a bit that flips on the disk makes another number, and no error.
 _CHECK = "blake3"
 
 

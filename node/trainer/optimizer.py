@@ -1,11 +1,11 @@
 """What a member keeps to itself: momentum, second moment, and what it has sent but not seen counted.
 
 The DisTrO/DeMo update (Peng et al., arXiv 2411.19870): gradients gather in a momentum; the
-strongest coefficients of its blockwise cosine transform are sent and subtracted; what is weak stays
-until it has grown. Three free choices of each member, since no optimizer state is ever shared, lower
-the loss at the same bytes: dividing gradients by the root of a local second moment first, making their
-blocks nearly orthogonal, and yielding to what others have sent. The momentum is kept transformed, so
-that what is sent is simply taken out.
+strongest coefficients of its blockwise cosine transform are sent and subtracted; weak ones stay until
+they have grown. Three choices lower the loss at the same bytes, and each member is free in them, since
+no optimizer state is ever shared: dividing gradients by the root of a local second moment first, making
+their blocks nearly orthogonal, and yielding to what others have sent. The momentum is kept transformed,
+so that sent coefficients are simply taken out.
 """
 
 from __future__ import annotations

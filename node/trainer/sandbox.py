@@ -1,7 +1,7 @@
 """What the trainer can never do, whatever it is made to run: reach the network, or others' files.
 
 A stranger's configuration, tokenizer and data are checked before libraries see them, but the libraries
-are large. So before any of them is loaded the process gives up for good what training has no use for.
+are large. So before any of them is loaded the process gives up for good all that training does not need.
 On Linux, Landlock leaves it the files of the system, of Python and of the device to read, the blobs and
 a scratch folder to write, and no other process to signal; a seccomp filter leaves it no socket but local
 ones. Where the kernel has neither, or on another system, nothing is enforced, and `confine` says so.

@@ -32,23 +32,24 @@ member as long as each has an honest signer that hears all honest members: it ke
 and only the dead and the lying are left out. Two sides that cannot hear each other for a lease break
 that premise and decide two chains. That is wanted, and `fork` chooses one.
 
-*Which certificates are doubted.* Liars need not hear anybody: calling nearly all silent, they are a
+*Which certificates are doubted.* Liars need not hear anybody: by calling nearly all silent they are a
 quorum by themselves. So a member doubts a certificate if no more signed it than may lie, itself not
-among them. Whatever else it takes for certified or skipped was signed by somebody honest, or by itself,
-and the arguments above hold. A doubted certificate of votes or skips is set aside, which stops nobody:
-with the member's own ballot, or one more, it is not doubted, and a slot that it has skipped itself a
-member leaves by a doubted one in the end (`concede`). Whether a doubted decision binds depends on whom
-the member hears, and is for the round to judge (`Round.binds`).
+among them. Somebody honest, or the member itself, has signed all else that it takes for certified or
+skipped, and the arguments above hold. A doubted certificate of votes or skips is set aside. This stops
+nobody: with the member's own ballot, or one more, it is no longer doubted, and a member that has skipped
+a slot leaves it by a doubted one in the end (`concede`). Whether a doubted decision binds depends on
+whom the member hears; the round judges that (`Round.binds`).
 
 *Why a restart changes nothing.* Rules 3 and 5 are about all that a member ever signed, so each ballot
 is on its disk before it is sent, with the proposal that it votes for. A node that lost this memory asks
 the others first (`vote_recovery`); if nobody within reach remembers, it may contradict itself, and then
 counts among the liars of the premise.
 
-*What becomes of who contradicts itself.* Two ballots of one slot that rules 3 and 5 forbid together
-(`RULED_OUT`) are a proof that anybody can check; it is kept here, gossiped, and expels its signer by
-the next record (`evidence`). Meanwhile both ballots count where others cast the same, since some may
-hold a certificate by either: the argument above allows for that, as it counts on honest signers alone.
+*What becomes of a member that contradicts itself.* Two ballots of one slot that rules 3 and 5 forbid
+together (`RULED_OUT`) are a proof that anybody can check; it is kept here, gossiped, and expels its
+signer by the next record (`evidence`). Meanwhile both ballots count where others cast the same, since
+some may hold a certificate by either: the argument above allows for that, as it counts on honest
+signers alone.
 
 This class keeps the ballots and knows what the rules allow; when to use them (timers, what is
 acceptable, what is held) is the member's business.
@@ -153,8 +154,8 @@ class Agreement:
     def add_proposal(self, sender: PeerId, slot: int, record: Record) -> None:
         """Take in a proposal. Raises `ProtocolError` as `check_proposal` does.
 
-        Of several proposals for one slot the first is kept; what is voted for is a block, so a
-        leader who tells different members different things only wastes its slot.
+        Keeps the first of several proposals for one slot. Members vote for a block, so a leader that
+        tells different members different things only wastes its slot.
         """
         self.check_proposal(sender, slot, record)
         state = self._state(slot)
@@ -203,7 +204,7 @@ class Agreement:
         # members that heard them in another order, or not all, must come to the same end.
         tally = by_block.setdefault(ballot.block, _Tally())
         if sender == self._me or sender in tally.cast:
-            # Of two certificates of one size, that with the own ballot, or another mask, may do better.
+            # A certificate of the same size with the own ballot, or another mask, may do better.
             tally.tried = 0
         tally.silent[sender] = max(tally.silent.get(sender, 0), silent.bit_count())
         versions = tally.cast.setdefault(sender, {})
@@ -215,11 +216,10 @@ class Agreement:
     def concede(self) -> None:
         """Leave the current slot, which this member has skipped, by a certificate that it doubted.
 
-        For who hears no quorum at work: its signers may be honest, all that are left, and in a later
-        slot where they need it. If they lie, nothing is lost: should a block be finalized in this slot
-        by a quorum, then those who did not finalize it, the liars included, are no quorum, so whatever
-        liars make them believe they certify nothing else; and this member's skip counts here whatever
-        slot it is in.
+        For a member that hears no quorum at work: the signers may be honest, all that are left, and in
+        a later slot where they need this member. If they lie, nothing is lost: if a quorum finalizes a
+        block in this slot, the others, liars included, are no quorum and certify nothing else, whatever
+        liars make them believe; and this member's skip counts here whatever slot it is in.
         """
         known = self._state(self.slot).certificates
         for kind in ("vote", "skip"):

@@ -1,11 +1,10 @@
 """Peers on a chain that parts from ours before our last final record: seen, told of, not followed.
 
-Nobody goes back behind what is final, so there is nothing to decide where such a chain shows itself.
-But whoever runs the node should hear of it: its friends may all be on the other side, of a swarm that
-was cut in two for longer than the finality lease or begun twice. All that is known of such a chain is
-the id that a peer names for one record, which is its word alone. So only those who are or were members
-here are listened to, and each is told of once at most: a chain has another id in each later round, and
-a liar has any number.
+Nobody goes back behind what is final, so such a chain leaves nothing to decide. But the node's owner
+should hear of it: all friends may be on the other side, of a swarm that was cut in two for longer than
+the finality lease or begun twice. A node knows of such a chain only the id that a peer names for one
+record, which is the peer's word alone. So it listens only to those that are or were members here, and
+tells of each once at most: a chain has another id in each later round, and a liar has any number.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _MOST_CHAINS = 1024
 
 
 class Apart:
-    """Who is on such a chain, as far as the latest looks at theirs say."""
+    """The peers on such a chain, as far as the latest looks at theirs say."""
 
     def __init__(self) -> None:
         self._now: Bounded[PeerId, None] = Bounded(_MOST_PEERS)
@@ -30,7 +29,7 @@ class Apart:
 
     @property
     def peers(self) -> frozenset[PeerId]:
-        """Who is on one by now."""
+        """The peers that are on one by now."""
         return frozenset(self._now)
 
     def seen(self, named: Mapping[PeerId, RecordId | None]) -> list[PeerId]:

@@ -1,8 +1,8 @@
 """Asking what was missed: one member after another, and the next one as soon as one dawdles.
 
-Who answers slowly may be far away, or may want us to know less than the others for as long as it can:
-whoever is behind is asked to believe things that nobody else would. So nobody's answer is waited for
-alone, and the first one counts.
+A peer that answers slowly may be far away, or may want to keep us behind the others for as long as it
+can: a node that is behind can be made to believe what nobody else would. So we wait for no single peer,
+and the first answer counts.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ...crypto.identity import PeerId
 from .sync import Answer, Question
 
 DAWDLE_SECONDS = 3.0
-"""Who takes longer than that to answer is not waited for alone."""
+"""A peer that takes longer to answer is not waited for alone."""
 
 AT_ONCE = 3
 """Peers that are asked at a time: an answer can be long, and the line slow."""
 
 PATIENCE_SECONDS = 60.0
-"""Who takes longer than that for an answer is given up."""
+"""A peer that takes longer to answer is given up."""
 
 
 class Asking:
@@ -48,7 +48,7 @@ class Asking:
         return max(now, until)
 
     def questions(self, now: float) -> list[Question]:
-        """What to ask now. Who has not answered for too long is given up."""
+        """What to ask now. Gives up peers that have not answered for too long."""
         for peer in [p for p, at in self._asked.items() if now >= at + PATIENCE_SECONDS]:
             del self._asked[peer]
         dawdling = all(now >= at + DAWDLE_SECONDS for at in self._asked.values())

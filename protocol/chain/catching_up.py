@@ -1,20 +1,14 @@
 """Catching up with a chain before a node takes part: whom to ask, how far to go on whose word, and when
 to stop.
 
-A chain of rounds can be signed by one liar alone, thousands in a second, and never ends. So nobody is
-followed for as long as it likes. First several peers say how far they are and what their record ids are;
-the *goal* is a height that at least half of them name, and the records there those that most of them
-name. What one alone is ahead of that is fetched only if its last certificate bears the signatures of
-more members, known here, than may lie together. The goal does not move while it is walked to: what is
-decided meanwhile, and what nobody vouched for, is for the running member to find out, which hears all
-others and compares chains.
+One liar alone can sign thousands of rounds in a second, for ever. So a node walks to a fixed *goal*: a
+height that at least half of several peers name, with the records there that most of them name. It goes
+further only if a last certificate bears the signatures of more members, known here, than may lie
+together. A node with a checkpoint follows no chain that lacks it; if an entry on the way does not fit,
+all of them are fetched again from others. docs/protocol.md has the rules, under "Sync".
 
-Who has a checkpoint follows nobody whose chain lacks it. What is fetched on the way there may still be
-a liar's, who knows that record's id and has other entries: then all of it is given up, whatever was on
-the disk too, and fetched from the others.
-
-`questions` says what is to be asked now, `answered` takes what came; entries that were checked and
-added to the ledger come out of `drain`, to be put on disk together.
+`questions` says what to ask now, `answered` takes what came, and `drain` returns the entries that were
+checked and added to the ledger, to be put on disk together.
 """
 
 from __future__ import annotations
@@ -34,14 +28,14 @@ from .ledger import Ledger
 from .sync import Answer, Question
 
 ENOUGH = 5
-"""Peers whose word on the chain's height is asked for. Who is behind is no liar, but should not be the
-only one that a newcomer believes."""
+"""Peers whose word on the chain's height is asked for. A peer that is behind is no liar, but a newcomer
+should not believe it alone."""
 
 # With a member of our own chain within reach.
 _MOST_STRANGERS = 2
 # Behind by more than a node's ordinary delay.
 _STALE_ROUNDS = 8
-# Weeks of rounds. More than that, a running member catches up with as it goes.
+# Weeks of rounds. A running member catches up with more than that as it goes.
 _MOST_ROUNDS = 1 << 16
 # What entries are refused for that would hold on another chain.
 _OTHER_CHAIN = ("checkpoint", "wrong_parent")
@@ -69,10 +63,10 @@ class CatchingUp:
         self._ledger = ledger
         self._began = len(ledger)
         self._tip = len(ledger) - 1
-        # Who was asked, for what and when.
+        # Which peers were asked, for what and when.
         self._asked: dict[PeerId, tuple[Question, float]] = {}
         self._offers: dict[PeerId, _Offer] = {}
-        # Who does not answer, or is of no use any more.
+        # Peers that do not answer, or are of no use any more.
         self._out: set[PeerId] = set()
         self._goal: int | None = None
         self._heads: set[PeerId] = set()
@@ -116,7 +110,7 @@ class CatchingUp:
         asked = [at for _, at in self._asked.values()] or [now]
         until = min(asked) + PATIENCE_SECONDS
         if self._goal is None and self._offers:
-            # Not of the first: until the last one dawdles nothing is decided.
+            # Counted from the last question: nothing is decided until that peer dawdles, too.
             until = min(until, max(asked) + DAWDLE_SECONDS)
         return max(now, until)
 
@@ -180,7 +174,8 @@ class CatchingUp:
         known = [peer for peer in connected if self._is_known(peer)]
         strangers = [peer for peer in connected if not self._is_known(peer)]
         if known:
-            # Names are free; but a single member may be the one that lies. Who was asked stays in.
+            # Names are free; but a single member may be the one that lies. Peers that were asked stay
+            # in.
             asked = [p for p in strangers if p in self._asked or p in self._offers]
             strangers = [*asked, *(p for p in strangers if p not in asked)]
             strangers = strangers[: max(_MOST_STRANGERS, len(known))]
@@ -199,8 +194,8 @@ class CatchingUp:
         ]
 
     def _is_known(self, peer: PeerId) -> bool:
-        """Whether it is or was a member, as far as our chain goes. Of the founder, who was alone once,
-        a chain of no rounds says nothing."""
+        """Whether it is or was a member, as far as our chain goes. A chain of no rounds does not count:
+        it knows only the founder, who was alone once."""
         return len(self._ledger) > 0 and self._ledger.has_been_member(peer)
 
     def _all_offered(self, now: float) -> bool:
@@ -208,12 +203,12 @@ class CatchingUp:
         return bool(self._offers) and dawdling
 
     def _choose_goal(self) -> None:
-        """The height that at least half of those name who are on our chain."""
+        """The height that at least half of the peers on our chain name."""
         heights = sorted((o.height for o in self._offers.values() if o.same), reverse=True)
-        # Of two the lesser: the greater is one's word alone.
+        # With two the lesser one: the greater is one peer's word alone.
         goal = heights[len(heights) // 2] if heights else 0
         self._goal = min(max(goal, len(self._ledger)), self._began + _MOST_ROUNDS)
-        # Nobody is waited for who has said nothing yet.
+        # Peers that have said nothing yet are not waited for.
         self._asked.clear()
 
     # On the way
@@ -252,7 +247,7 @@ class CatchingUp:
         return offer.same and offer.height >= (self._goal or 0)
 
     def _further(self) -> list[Question]:
-        """Beyond the goal: the last certificates of those who are further."""
+        """Beyond the goal: ask the peers that are further for their last certificates."""
         if self._asked:
             return []
         ahead = [
@@ -292,7 +287,7 @@ class CatchingUp:
         same = self._tip < 0 or ids.get(self._tip) in (None, self._ledger.head)
         if at is not None and not self._ledger.anchored:
             if at.round not in ids:
-                # It is behind what is known.
+                # It is behind the checkpoint.
                 self._out.add(peer)
                 return
             if ids[at.round] != at.record:
@@ -300,7 +295,7 @@ class CatchingUp:
                     "checkpoint", f"its record of round {at.round} is not the final one"
                 )
             if not same:
-                # It is ours that is another.
+                # Our end is on another chain.
                 self._rewind()
                 same = True
         self._offers[peer] = _Offer(height, same)

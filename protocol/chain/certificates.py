@@ -1,8 +1,8 @@
 """Certificates: how ballots become proof.
 
 A certificate of one kind for one slot is a set of ballots such that its signers are a quorum of the
-members that they do not *all* call silent. Discounting only whom every signer calls silent means
-that one honest signer who hears a member keeps that member in the count.
+members that they do not *all* call silent. Only members that every signer calls silent are discounted,
+so one honest signer that hears a member keeps it in the count.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def find_quorum(
     """The largest set among `ballots` that certifies, one of each signer, sorted by peer.
 
     A signer's ballots differ in their masks only: it signed all of them and any may be used. For each
-    *floor*, an intersection of masks that occur, those are tried together who call at least these
-    members silent; whatever certifies has such an intersection and is contained in that set.
+    *floor*, an intersection of masks that occur, all ballots that call at least these members silent
+    are tried together; every set that certifies has such an intersection and is contained in that one.
     """
     signers: list[list[tuple[int, SignedBallot]]] = []
     for _, versions in sorted(ballots.items()):

@@ -1,16 +1,16 @@
 """Comparing chains: whom to ask for theirs, what to ask, what an answer may cost, when to give up.
 
-That there is another chain, one message of one peer may say, and a liar says it for ever. So to look
-into it must be cheap: a peer is first asked for the ids of a few records, until it is known where its
-chain parts from ours (with ids at distances that double, and then between them: three questions for a
-hundred thousand rounds). Only then are entries fetched, from the fork on, in portions; each is checked
-before more are asked for, and it ends as soon as that chain is to be followed whatever comes after, or
-when the peer has cost what one may. Nothing before our last final record is asked for.
+One message of one peer can claim that there is another chain, and a liar claims it for ever. So looking
+into it must be cheap: a peer is first asked for the ids of a few records, until we know where its chain
+parts from ours (with ids at distances that double, and then between them: three questions for a hundred
+thousand rounds). Only then are entries fetched, from the fork on, in portions, each checked before more
+are asked for. That ends as soon as the chain is to be followed whatever comes after, or when the peer
+has cost as much as one may. Nothing before our last final record is asked for.
 
-Several peers are asked at a time, those first who are or were members here; so who answers slowly, or
-is a stranger, holds up nobody. A peer whose chain was moved in vain is left alone for a while.
+Several peers are asked at a time, present and former members here first; so slow peers and strangers
+hold up nobody. A peer whose chain was moved in vain is left alone for a while.
 
-Nothing here sends anything: `questions` says what is to be asked now, `answered` takes what came.
+Nothing here sends anything: `questions` says what to ask now, `answered` takes what came.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ AT_ONCE = 4
 """Peers that are asked at a time."""
 
 PATIENCE_SECONDS = 10.0
-"""Who takes longer than that for an answer is given up, in this comparison."""
+"""A peer that takes longer to answer is given up, in this comparison."""
 
-# In one comparison. More than a few of those who took part in our chain, and any of whom nothing is
-# known: they may have joined the other chain, or invented it.
+# In one comparison: more than a few that took part in our chain, and some strangers, which may have
+# joined the other chain, or invented it.
 _MOST_PEERS = 12
 _MOST_STRANGERS = 4
 # A search for the fork ends after three answers, unless they contradict each other.
 _MOST_PROBES = 6
-# Entries asked for at a time, and what those of one peer may come to in one comparison.
+# Entries asked for at a time, and the most bytes of one peer's entries in one comparison.
 _PORTION = 64
 _MOST_BYTES = 16 << 20
-# Whose chain was moved in vain is not asked for it again for so long, doubled each time.
+# A peer whose chain was moved in vain is not asked for it again for so long, doubled each time.
 _FIRST_REST_SECONDS = 20.0
 _LONGEST_REST_SECONDS = 160.0
 
@@ -57,7 +57,7 @@ class Blame:
 
 
 class Rests(Backoff[PeerId]):
-    """Who made us move a chain in vain, and until when it is left alone."""
+    """Peers that made us move a chain in vain, and until when each is left alone."""
 
     def __init__(self) -> None:
         super().__init__(_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS)
@@ -84,8 +84,8 @@ class Comparison:
         self.better: Ledger | None = None
         """The chain to follow instead of ours, once one was found."""
         self.named: dict[PeerId, RecordId | None] = {}
-        """Which record each one of those who are or were members here has where our last final one is;
-        None: the same (`apart.Apart`)."""
+        """Which record each present or former member here has where our last final one is; None: the
+        same (`apart.Apart`)."""
         self._ours = ours
         self._rests = rests
         self._me = me
@@ -101,8 +101,8 @@ class Comparison:
         return self.better is not None or not (self._waiting or self._walks)
 
     def better_than(self, ours: Ledger) -> Ledger | None:
-        """The chain to follow instead of `ours`, which may have grown since: what has become final
-        or justified meanwhile is not given up."""
+        """The chain to follow instead of `ours`, which may have grown since: records that have become
+        final or justified meanwhile are not given up."""
         better, fork = self.better, self._fork
         if better is None or fork < ours.floor:
             return None
@@ -114,7 +114,7 @@ class Comparison:
         return max(now, min(self._asked.values(), default=now) + PATIENCE_SECONDS)
 
     def questions(self, now: float) -> list[Question]:
-        """What to ask now. Who has not answered for too long is given up."""
+        """What to ask now. Gives up peers that have not answered for too long."""
         for peer in [p for p, at in self._asked.items() if now >= at + PATIENCE_SECONDS]:
             self._drop(peer)
         while not self.done and self._waiting and len(self._walks) < AT_ONCE:
@@ -229,7 +229,7 @@ class _Walk:
                 self._other = round_ if self._other is None else min(self._other, round_)
                 break
         if self._same >= self._end - 1:
-            # Theirs is a part of ours, or ours of theirs: whoever is behind asks otherwise.
+            # Theirs is a part of ours, or ours of theirs: the one behind asks by other means.
             return False
         if self._other is not None and self._other == self._same + 1:
             self._chain = self._ours.truncated(self._other)

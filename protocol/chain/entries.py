@@ -1,7 +1,7 @@
 """A ledger's entries: the bytes of all in a spill file, the latest at hand as objects, too.
 
-A round's entry is some kilobytes of objects, and a run has tens of thousands of rounds, of which all but
-the last are read when a newcomer asks for them and hardly ever else. So a node gives its ledger a spill
+A round's entry is some kilobytes of objects, and a run has tens of thousands of rounds. All but the last
+are hardly ever read, unless a newcomer asks for them. So a node gives its ledger a spill
 file on its disk: its memory does not grow with them, and others are answered with the very bytes that
 lie there. A ledger without one keeps all at hand.
 """

@@ -1,9 +1,9 @@
 """Proof that a member contradicted itself: two ballots of one slot that it may not both have signed.
 
-Whoever hears both keeps them, tells the others, and puts them into a record when it leads; the record
-expels the member for good. Anybody can check such a proof with the chain alone. Only ballots that build
-on one and the same record contradict each other: after a partition a member may change chains, and has
-signed on both.
+A member that hears both keeps them, tells the others, and puts them into a record when it leads; the
+record expels the member for good. Anybody can check such a proof with the chain alone. Only ballots
+that build on one and the same record contradict each other: after a partition a member may change
+chains, and has signed on both.
 """
 
 from __future__ import annotations

@@ -1,26 +1,12 @@
 """The final prefix: up to which record nobody ever goes back.
 
-Leases keep a chain available: whoever is left goes on. By themselves they would also let anybody who was
-once the last survivor, or the founder after its leave, write another history from that time on. So a
-chain has a final prefix beside its available end, as in Neu, Tas and Tse, "Ebb-and-Flow Protocols" (IEEE
-S&P 2021). Everything here follows from the records alone, so whoever has the same chain has the same
-final prefix, whichever certificates it holds.
-
 A *statement* of round k is an update of that round, or a finalize of round k that the next record quotes
-as a witness: its signer stood on the chain that ends with record k - 1. It supports that record and all
-before it, and shows that the signer knew them. With F the *finality set*, at first the founder:
-
-- A record is *justified* when more than two thirds of F (half in the model `crash`), nobody discounted
-  as silent, have made statements that support it. A member does not leave a chain behind the last
-  record that is justified there, unless the other chain has a final record that contradicts it.
-- A record is *final* when as many have made statements that show that they knew it to be justified.
-- F then becomes the membership after that record. For the next one, a quorum of the F before is needed
-  as well, and only statements count that were made after it was seen that the last one is final.
-
-Who takes leave in a record, or is expelled by one, no longer belongs to F; who is called silent does. If
-a whole set has gone, its heirs are the members after that record. Whoever has been away for a very long
-time is not waited for (`lease`), but that is each member's own observation; so is a checkpoint that it
-was told of. Why two contradicting records are never both final is argued in docs/protocol.md.
+as a witness: its signer stood on the chain that ends with record k - 1. A record is *justified* when a
+quorum of the *finality set* has made statements after it, and *final* when a quorum has made statements
+that show that it knew the record to be justified. The set then becomes the membership after that record.
+All of it follows from the records alone, as in Neu, Tas and Tse, "Ebb-and-Flow Protocols" (IEEE S&P
+2021). docs/protocol.md has the rules under "What is final", and the reasons; `lease` and checkpoints,
+which move finality on for one member alone, come in by `move_on` and `believe`.
 """
 
 from __future__ import annotations
@@ -45,7 +31,7 @@ class _Step(NamedTuple):
     members: frozenset[PeerId]
     """The one in force."""
     gone: Mapping[PeerId, int]
-    """Who left or was expelled after the final record, and by which record."""
+    """Members that left or were expelled after the final record, and by which record."""
 
 
 class Finality:
@@ -79,8 +65,9 @@ class Finality:
     def move_on(
         self, round: int, present: frozenset[PeerId], memberships: Sequence[Membership]
     ) -> None:
-        """Discount whoever of the sets was not `present`; then the last record that a quorum of the rest
-        supports, but none after that of `round`, is final. The chain is as long as the memberships say.
+        """Discount those of the sets that were not `present`; then the last record that a quorum of the
+        rest supports, but none after that of `round`, is final. The chain is as long as the memberships
+        say.
 
         For a member before whose eyes the others were away for a whole lease (`lease`): no record can
         prove that to anybody else.
@@ -102,7 +89,7 @@ class Finality:
         gone = {peer: at for peer, at in self._gone.items() if at > round}
         members = frozenset(memberships[round + 1].peers) - gone.keys()
         if members and round > self.round:
-            # What is counted begins anew with the round that is being agreed on.
+            # Counting begins anew with the round that is being agreed on.
             first, justified = len(memberships) - 1, max(round, self._justified)
             self._steps.append(_Step(first, round, justified, before or members, members, gone))
             self._start_over()
@@ -129,8 +116,8 @@ class Finality:
         self._justified = step.justified
         self._sets = step.before, step.members
         self._gone = dict(step.gone)
-        # Who said what in each round since, for `before`; who said something last in which round; and
-        # how far the statements up to each round reached.
+        # The statements of each round since, for `before`; the round of each member's last statement;
+        # and how far the statements up to each round reached.
         self._supporters: list[_Supporters] = []
         self._last: dict[PeerId, int] = {}
         self._reached: list[int] = []
@@ -149,8 +136,8 @@ class Finality:
             before, members = (left.difference(gone) or heirs for left in self._sets)
             self._sets = before, members
         supported = min(map(self._supported, self._sets))
-        # Whoever knows this record knows what was justified before, too, though those who showed it may
-        # have left since.
+        # A member that knows this record knows what was justified before, too, though those who showed
+        # it may have left since.
         self._reached.append(max([supported, *self._reached[-1:]]))
         self._justified = max(self._justified, supported)
         # Statements after `supported` come from a quorum that knew what was justified up to there.
@@ -181,12 +168,13 @@ class Finality:
         return max(known, rounds[needed - 1] - 1) if len(rounds) >= needed else known
 
 
-# Masks, since a chain of which nothing is final can be long.
+# Masks, since a chain without a final record can be long.
 _Supporters = tuple[int, int, tuple[PeerId, ...]]
 
 
 def _supporters(record: Record, memberships: Sequence[Membership]) -> _Supporters:
-    """Whose statements a record holds: of its own round, of the one before; and who has gone by it.
+    """The members whose statements a record holds, of its own round and of the one before, and those
+    that are gone by it.
 
     The first two as masks of the memberships of these rounds."""
     left = [entry.peer for entry in record.departed if entry.reason == "left"]

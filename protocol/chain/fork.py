@@ -1,28 +1,11 @@
 """Fork choice: which of two valid chains to follow.
 
-A partition that outlasts the silence lease makes two chains, each decided by those who could hear
-each other. When they meet, these rules say which one stays; whoever held the other drops its state and
-rejoins like a newcomer.
-
-1. Nobody goes back behind its last final record (`finality`), nor behind its checkpoint. Nothing before
-   is asked for or compared (`Ledger.floor`).
-2. A chain on which a record since the fork is final wins. Two such chains cannot be.
-3. Nobody goes back behind the last record that is justified on its own chain.
-4. More distinct members of the finality set at the fork went on with it. Who went on with both counts
-   for the one that admitted it last since the fork. Rounds count nothing: a member that calls all
-   others silent can sign them as fast as it likes.
-5. More distinct members in force at the fork did, by the same count: where all of the finality set are
-   gone, or hardly anybody was in it yet.
-6. The lower hash of the first record since.
-
-Who went on is read from certificates, too, and members may hold different certificates of one record.
-So two sides can each find the other's chain heavier, and both change at once: each then asks to be
-admitted to a chain that all of its members have left. What both know alike are the records. Whoever is
-stranded so, and is still a member on the other chain, compares by the hash alone.
-
-A newcomer is bound by nothing but its checkpoint: a chain that has it wins over one that has not.
-Between two chains that differ before the last final record of one, it takes the one to whose final
-records more distinct peers have contributed.
+A partition that outlasts the silence lease makes two chains. When they meet, a member takes the one with
+a final record since the fork; else it keeps one that is justified on its own; else it takes the one that
+more distinct members of the finality set at the fork went on with, then more members in force at the
+fork, then the lower hash. It never goes back behind its last final record or its checkpoint
+(`Ledger.floor`). A member that is stranded on a chain that all others have left compares by the hash
+alone. docs/protocol.md has the rules under "Fork choice", and the reasons.
 """
 
 from __future__ import annotations
@@ -33,8 +16,8 @@ from ...crypto.identity import PeerId
 from .ledger import Ledger
 
 COMPARED_ROUNDS = 1024
-"""Rounds after the fork that are compared. Whoever goes on with a chain shows it in the first few; and
-what is compared must not grow with what a liar can sign in a second."""
+"""Rounds after the fork that are compared. A member that goes on with a chain shows it in the first few;
+and a comparison must not grow with the rounds that a liar can sign in a second."""
 
 
 def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bool) -> bool:
@@ -66,8 +49,8 @@ def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bo
 def decided_early(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bool) -> bool:
     """Whether what is there of `other` suffices to prefer it, whatever follows.
 
-    More rounds of it only add to those who went on with it. For a newcomer, and for whoever is
-    stranded, it matters how the chain goes on.
+    More rounds of it only add to those who went on with it. For a newcomer, and for a stranded member,
+    it matters how the chain goes on.
     """
     lasting = ours.binding and ours.anchored and not abandoned
     return lasting and prefers(ours, other, fork, me=me, abandoned=False)

@@ -132,7 +132,7 @@ class Ledger:
 
     @property
     def finality_set(self) -> frozenset[PeerId]:
-        """Of whom a quorum makes the next record final."""
+        """The members of which a quorum makes the next record final."""
         return self._finality.members
 
     @property
@@ -160,8 +160,8 @@ class Ledger:
 
     @property
     def bound(self) -> Checkpoint | None:
-        """The last record that this node takes for final: the checkpoint, what it held to be final on
-        another chain, or a later one of this if it has worked on it. None before the checkpoint is on
+        """The last record that this node takes for final: the checkpoint, the final one of a chain that
+        it left, or a later one of this chain if it has worked on it. None before the checkpoint is on
         the chain, and without any."""
         if not self.anchored:
             return None
@@ -291,14 +291,14 @@ class Ledger:
         vars(self).update(vars(self.truncated(length)))
 
     def followers(self, fork: int, end: int | None = None) -> dict[PeerId, int]:
-        """Who went on with this chain after it parted from another before round `fork`, and the last
-        round since then in which the chain admitted it; -1 if it did not. What it decided before round
-        `end` is looked at.
+        """The members that went on with this chain after it parted from another before round `fork`,
+        each with the last round since then in which the chain admitted it; -1 if it did not. Looks at
+        the records before round `end`.
 
-        Whoever signed one of its certificates since, or has an update in a record after the first since:
-        those in the first were announced before the chains parted, later ones name a record of this
-        chain as their parent. Without the certificates, two of three who have decided one record could
-        go on neither with the third, who went on alone, nor without it.
+        They have signed one of its certificates since, or have an update in a record after the first
+        since: updates in the first were announced before the chains parted, later ones name a record of
+        this chain as their parent. Without the certificates, two of three that have decided one record
+        could go on neither with the third, which went on alone, nor without it.
         """
         admitted: dict[PeerId, int] = {}
         followers: set[PeerId] = set()
@@ -313,7 +313,7 @@ class Ledger:
     def allows_leave(self, said: int, peer: PeerId) -> bool:
         """Whether the next record may hold a leave that `peer` said for round `said`.
 
-        It must be recent, and not taken back: whoever has an update in a later round is here again.
+        It must be recent, and not taken back: a member with an update in a later round is here again.
         """
         now = len(self)
         if not leave_is_current(said, peer, now, self.membership(now)):

@@ -1,8 +1,8 @@
 """The memberships of all rounds of a chain, in little memory.
 
-Most rounds change nothing, but a chain can be made in which each one does: of 256 members it would
-take 1.4 GB in 65,536 rounds. So of the older ones only every so-manieth is kept, with what changed
-between them; the rest is made again when it is asked for, which seldom happens.
+Most rounds change nothing, but somebody can make a chain in which each one does: with 256 members it
+would take 1.4 GB in 65,536 rounds. So only some of the older ones are kept, at even distances, with the
+changes between them; the rest is made again when it is asked for, which seldom happens.
 """
 
 from __future__ import annotations

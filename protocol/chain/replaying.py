@@ -1,8 +1,8 @@
 """From which state a node goes on: one that it has, or the newest snapshot that the chain certifies.
 
-Whoever stands at a state replays the updates since. That is the way to take as long as others keep these
-updates, and as long as they are no more to fetch than a snapshot. Both follow from the ledger, so a node
-knows it before it loads anything; and by the same rule the others keep what somebody may still come for.
+From a state a node replays the updates since. It does so as long as others keep these updates, and as
+long as they are no more to fetch than a snapshot. Both follow from the ledger, so a node knows it before
+it loads anything; and by the same rule the others keep what somebody may still come for.
 """
 
 from __future__ import annotations

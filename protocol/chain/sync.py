@@ -2,7 +2,7 @@
 
 A request names the round that the asker stands at. The answer holds the ledger entries from there on, as
 many as fit and as the asker wants, or, if that round is not decided yet, its signed messages. A request
-may also name rounds whose record ids are wanted: so two chains are compared without moving either.
+may also name rounds whose record ids are wanted: so chains are compared without being moved.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def answer_to(
     height = len(ledger)
     ids = tuple(ledger.parent(round_ + 1) for round_ in request.probes if round_ < height)
     end = min(height, request.round + min(request.most, MAX_ENTRIES))
-    # Who wants no entries wants no messages either.
+    # A peer that wants no entries wants no messages either.
     wanted = request.round == height and request.most > 0
     rounds = range(request.round, end)
     return height, ids, rounds, messages(request.round) if wanted else []

@@ -1,18 +1,18 @@
 """The audit: which of a round's updates are contradicted by most of the others.
 
 Members that train one model on one kind of text agree in most signs that any two of them send for the
-same coefficient; whoever sends the opposite of what it found disagrees with nearly everybody. The
+same coefficient; a member that sends the opposite of what it found disagrees with nearly everybody. The
 audit compares every two updates and leaves out those that more than half of all others contradict,
-the most contradicted first: whoever is left out does not count against the rest. It needs nothing but
-the updates of the one round, keeps no state, and counts in whole numbers: every member comes to the
-same verdict.
+the most contradicted first; an update that is left out counts no more. The audit needs
+nothing but the updates of the one round, keeps no state, and counts in whole numbers: every member comes
+to the same verdict.
 
-What it promises: each update counts once for or against each other one, whatever it says and however
-late it was made. So fewer than half of the members have nobody left out whom no other member
-contradicts, though they see all other updates first. They can have somebody left out whom others happen
-to contradict as well; how often that is, `benchmarks/audit.py` measures. What the audit does not see is
-an update that agrees with the others where they speak and lies where they are silent, or that lies in
-so few coefficients that it contradicts nobody.
+It promises that each update counts once for or against each other, whatever it says and however late
+it was made. So fewer than half of the members cannot have a member left out that no other one
+contradicts, though they see all other updates first. They can if others happen to contradict it as well;
+`benchmarks/audit.py` measures how often. The audit does not see an update that agrees with the others
+where they speak and lies where they are silent, or that lies in so few coefficients that it contradicts
+nobody.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ...crypto.hashing import content_id
 from .layout import UpdateLayout
 from .update import DecodedUpdate
 
-# What a round's audit may cost at most: positions looked at, and products of two members' signs. Of more
-# (with k = 8 above 1,024 blocks and 32 members, or 128 and 256) a sample of the blocks is compared.
+# The most that a round's audit may cost: positions looked at, and products of two members' signs. Above
+# that (with k = 8: 1,024 blocks and 32 members, or 128 and 256) a sample of the blocks is compared.
 _POSITIONS = 1 << 18
 _PRODUCTS = 1 << 33
 # Entries of the table of signs (members × coefficients that several of them send): 16 MiB in float32.
@@ -105,10 +105,10 @@ def contradictions(
 def sample(
     layout: UpdateLayout, count: int, seed: int
 ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Of each tensor (by its index) the blocks that are compared, ascending.
+    """The blocks of each tensor (by its index) that are compared, ascending.
 
-    All tensors' blocks in a row are cut into stretches of one length, and of each stretch one block is
-    drawn by itself. A sample of s blocks so has many more than 2^s outcomes. Somebody who tries t
+    All tensors' blocks in a row are cut into stretches of one length, and one block is drawn from each
+    stretch by itself. A sample of s blocks so has many more than 2^s outcomes. Somebody who tries t
     seeds finds a share of lies in it that is too small by x with a probability below t·exp(-2·s·x²).
     """
     total = sum(tensor.blocks for tensor in layout.tensors)

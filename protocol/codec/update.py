@@ -1,11 +1,11 @@
 """The update: which coefficients a member sends, and its bytes.
 
-A body decodes to one update and an update has one body: whatever is spelled differently is refused.
+A body decodes to one update and an update has one body: other spellings are refused.
 All bodies of a layout are equally long, and decoding one costs what the layout says, whatever the
 bytes.
 
 Format 3, explained with its reasons in docs/codec.md. A block's set of positions is a number
-(`subsets`); its last octets are its tail, what stands before them its head (`BlockKind`).
+(`subsets`); its last octets are its tail, those before them its head (`BlockKind`).
 
     byte 0          3, the format
     tails           kind after kind, block after block: each tail, most significant octet first

@@ -1,7 +1,7 @@
 """Updates: who announced what in a round, what is held, and what was asked for.
 
 An update is *held* when its bytes are in the store and have passed the codec's checks; only held
-updates are proposed and voted for, so whatever is agreed on is available.
+updates are proposed and voted for, so everything that is agreed on is available.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Collection:
 
     def __init__(self) -> None:
         self._announced: dict[PeerId, tuple[Announcement, bytes]] = {}
-        # Whom an update is from: with a thousand members one is held every few milliseconds.
+        # The members that each update is from: with a thousand, one is held every few milliseconds.
         self._makers: dict[ContentId, list[PeerId]] = {}
         self._fingerprints: Counter[int] = Counter()
         self._arrivals: dict[PeerId, float] = {}
@@ -45,7 +45,7 @@ class Collection:
         return self._announced.get(peer)
 
     def announcements(self) -> list[tuple[PeerId, Announcement]]:
-        """Who announced what."""
+        """All announcements, each with its member."""
         return [(peer, announcement) for peer, (announcement, _) in self._announced.items()]
 
     def contradicts(self, fingerprint: int, me: PeerId, members: int) -> bool:
@@ -62,18 +62,18 @@ class Collection:
             self._arrivals.setdefault(peer, now)
 
     def bad(self, update: ContentId) -> set[PeerId]:
-        """The update with this id is no update: whoever announced it will not be waited for."""
+        """The update with this id is no update: its announcers are not waited for any more."""
         culprits = set(self._makers.get(update, ()))
         self._failed |= culprits
         return culprits
 
     def outstanding(self, expected: set[PeerId]) -> set[PeerId]:
-        """Of the `expected` members, those whose update is still to come."""
+        """Those of the `expected` members whose update is still to come."""
         return expected - self._arrivals.keys() - self._failed
 
     @property
     def settled(self) -> int:
-        """Of how many members nothing more is to come: their update is held, or is none."""
+        """How many members have nothing more to come: their update is held, or is none."""
         return len(self._arrivals) + len(self._failed)
 
     def arrivals(self, start: float) -> list[float]:

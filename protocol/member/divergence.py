@@ -1,7 +1,7 @@
 """Noticing what was missed: rounds that others have decided, and chains that are not ours.
 
 Gossip tells it in passing: somebody speaks of a round that we have not reached, or builds on a record
-that we do not have. What it is, only asking shows; this says whom it is worth it and how often.
+that we do not have. Only asking shows what it is; this says when to ask, and how often.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from .mailbox import FUTURE_ROUNDS
 _SYNC_SECONDS = 2.0
 # Something of a later round arrived: the record in between is known to somebody.
 _SYNC_BEHIND_SECONDS = 0.5
-# Whoever hears one decision after another may still fall behind, if what it hears is ever older: gossip
-# queues, and nothing in it tells where the others are. So it asks now and then whatever it hears.
+# A member that hears one decision after another may still fall behind, if these are ever older: gossip
+# queues, and nothing in it tells where the others are. So it asks now and then in any case.
 _TIP_SECONDS = 10.0
-# To compare chains takes several requests to everybody, and a liar can make us do it.
+# Comparing chains takes several requests to everybody, and a liar can make us do it.
 _COMPARE_SECONDS = 10.0
 
 
@@ -39,9 +39,9 @@ class Divergence:
     def stray(self, sender: PeerId, message: Message, ledger: Ledger) -> None:
         """A message that does not belong to our chain's present arrived.
 
-        From somebody who is or was a member it may mean that there is another chain: if it builds on
-        another record than ours, or is said as a member by one whom our chain counts out. (To be ahead
-        of us takes a member; and where no slot can end, heartbeats are all that is said.)
+        If it is from a present or former member there may be another chain: it builds on another record
+        than ours, or a peer that our chain counts out speaks as a member. (Only a member gets ahead of
+        us; and where no slot can end, members say heartbeats only.)
         """
         if not ledger.has_been_member(sender):
             return
@@ -73,7 +73,7 @@ class Divergence:
         self, ledger: Ledger, *, last: float, patience: float, follows: bool, now: float
     ) -> list[Effect]:
         """What to ask others now. The `last` news came at that time; without any we ask as well,
-        after `patience` seconds or what is usual, if that is longer. Who only `follows`, so that
+        after `patience` seconds or what is usual, if that is longer. A node that only `follows`, so that
         nobody waits for it, asks as often whatever the news."""
         effects: list[Effect] = []
         wait = _SYNC_BEHIND_SECONDS if self._behind else max(_SYNC_SECONDS, patience)

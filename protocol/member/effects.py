@@ -1,7 +1,7 @@
 """What a member wants done in the world.
 
-The state machine returns these in order; whoever runs it (the daemon, the simulator) carries them out
-in that order and reports back (`inputs`).
+The state machine returns these in order; its runner (the daemon, the simulator) carries them out in that
+order and reports back (`inputs`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Fetching updates: whom to ask, when to go on asking, and what becomes of the bytes that come.
 
-Bytes are an update by their content id and by their decoding, and by nothing else. Whatever is said
-beside the id (a size, whose it is) may be said to one member so and to another otherwise; if it had a
-say in what is valid, a single liar could make honest members disagree on what they hold. A size that
-was announced is a hint for planning; what is fetched is bounded by the longest update that the
-manifest's layout allows.
+Only their content id and their decoding make bytes an update. A liar can tell one member something else
+beside the id (a size, whose it is) than another; if that decided what is valid, a single liar could make
+honest members disagree on what they hold. An announced size is a hint for planning; the longest update
+that the manifest's layout allows bounds what is fetched.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Verdict:
     discard: bool = False
     """Whether to remove them from the store."""
     culprit: PeerId | None = None
-    """Who announced what is no update."""
+    """The member that announced bytes that are no update."""
 
 
 class Fetching:
@@ -65,11 +64,16 @@ class Fetching:
         """It is no longer under way, however it ended."""
         self._new.pop((wanted.round, wanted.update), None)
 
-    def providers(self, wanted: FetchUpdate, connected: Iterable[PeerId]) -> list[PeerId]:
-        """Whom to ask, of the `connected` members in any order: who made it certainly has it; the
-        others come in when it is slow or gone."""
+    def providers(
+        self, wanted: FetchUpdate, ledger: Ledger, connected: Iterable[PeerId]
+    ) -> list[PeerId]:
+        """Whom to ask, of those who are `connected`, in random order. Who made it certainly has it; the
+        other members come in when it is slow or gone; and last who has been a member, as one that left
+        may be the only one who has it. Nobody else has any use for an update."""
         connected = list(connected)
-        others = [peer for peer in connected if peer != wanted.peer]
+        members = ledger.membership(len(ledger))
+        others = [p for p in connected if p != wanted.peer and ledger.has_been_member(p)]
+        others.sort(key=lambda peer: peer not in members)
         return [wanted.peer, *others] if wanted.peer in connected else others
 
     def is_needed(self, round: int, ledger: Ledger, applied_round: int) -> bool:

@@ -1,8 +1,7 @@
 """What arrives: which messages are let in and passed on, and which are kept for later.
 
-A message is screened before it is forwarded to anybody, with what can be known of it at that time: its
-decoding, its round, whether its sender has a say there. Whether the current round has a use for it is
-the round's business.
+A message is screened before it is forwarded to anybody, by what can be known of it at that time: its
+decoding, its round, whether its sender has a say there. The round decides whether it has a use for it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .proposing import Accusations, JoinRequests
 
 # Longer than anything but proposals and evidence, which take a member.
 _STRANGER_BYTES = 4096
-# Of dozens of rounds. Who comes back to a chain after more than that finds its rounds decided.
+# Those of dozens of rounds. A member that comes back to a chain after more finds its rounds decided.
 _OWN_WORDS = 512
 
 
@@ -92,8 +91,8 @@ class Inbox:
         return [*self._accusations.envelopes(), *said] if round == len(ledger) else said
 
     def _may_say_much(self, sender: PeerId, ledger: Ledger) -> bool:
-        """Whether a long message of this peer may be of use; who asks for admission may be a member by
-        a record that we have not seen."""
+        """Whether a long message of this peer may be of use. A peer that asks for admission may be a
+        member by a record that we have not seen."""
         return ledger.has_been_member(sender) or self._joins.has(sender)
 
     def _screen_request(self, sender: PeerId, request: JoinRequest, ledger: Ledger) -> None:

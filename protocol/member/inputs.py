@@ -1,7 +1,7 @@
 """What a member is told: what arrived, what came of its wishes, what time it is.
 
-Whoever runs the state machine (the daemon, the simulator) hands these to `Member.handle` in the order in
-which they happen, and carries out the effects that come back (`effects`).
+The runner of the state machine (the daemon, the simulator) hands these to `Member.handle` in the order
+in which they happen, and carries out the effects that come back (`effects`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """The lease that moves finality on where members of the finality set are gone for good.
 
-No record can tell how long finality has stood still, since rounds cost nothing. So it is each member's
-own observation: what it has had on its chain for a whole finality lease (days), while it was a member
-there among others, it takes for final, if a quorum agrees of those of the finality set who were members
-at any time since. Whoever was none for so long is dead, lies, or was cut off for longer than the lease;
-only the last of these is harmed, and needs a checkpoint.
-
-The time of a node that is asleep, is no member, or is alone on its chain does not count: so a machine
-that was cut off for a month, alone, comes back to the others' chain.
+No record can tell how long finality has stood still, since rounds cost nothing. So each member observes
+it for itself: a record that it has had on its chain for a whole finality lease (days), while it was a
+member among others, is final for it if a quorum of the rest of the finality set agrees. The rest are
+those that were members at any time since. Time asleep, as no member or alone on a chain does not count,
+so a machine that was cut off alone comes back. docs/protocol.md: "The finality lease".
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 
 FUTURE_ROUNDS = 8
-"""How far ahead of us a message's round may be. Who is further behind catches up from the ledger."""
+"""How far ahead of us a message's round may be. A node further behind catches up from the ledger."""
 
 MEMBER_BYTES = 1 << 20
 """What is kept of a member: the ballots of some 300 slots, or a few of the largest proposals and

@@ -2,9 +2,9 @@
 
 It is told what arrived, what was held, trained and applied, and what time it is (`inputs`), and answers
 with effects (`effects`); all else that it offers is to be looked at only. It follows one loop: apply
-whatever is decided and not applied; at the tip, train, collect updates, agree on the record. A newcomer,
-a restarted node and one that fell behind are the same case: they hold a ledger that is longer than what
-they have applied.
+the decided records that are not applied; at the tip, train, collect updates, agree on the record. A
+newcomer, a restarted node and one that fell behind are the same case: they hold a ledger that is longer
+than what they have applied.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ class Member(MemberView):
         moved = self._lease.look(self._ledger, is_member=self.is_member, silence=silence, now=now)
         if moved is not None:
             effects.append(Note("moved_on", moved))
-        # Who has just come back asks at once: much may have been said before.
+        # A member that has just come back asks at once: others may have said much before.
         seen = self._last_decision > float("-inf")
         waiting = seen and self.is_member and self._current.ready_since is None
         patience = self._pacing.lease / 4 if waiting else 0.0

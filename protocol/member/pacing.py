@@ -14,8 +14,8 @@ from ..wire.manifest import RoundSpec
 _WINDOW_ROUNDS = 16
 # Below two thirds, so that liars cannot move it by coming late or not at all.
 _QUANTILE = 0.6
-# Twice as long as most took: a member may be half as fast as they are. Who is slower still takes part in
-# what is decided, and its updates stay in its own momentum.
+# Twice as long as most took: a member may be half as fast as they are. A slower one still takes part in
+# decisions, and its updates stay in its own momentum.
 _MARGIN = 2.0
 # From one round to the next, so that no short trouble sets a long deadline.
 _COLLECT_GROWTH = 1.5

@@ -83,10 +83,10 @@ class Presence:
         return self._heard.get(peer)
 
     def set_members(self, members: Iterable[PeerId], now: float) -> None:
-        """A new membership: newcomers get a full lease, whoever departed is forgotten.
+        """A new membership: newcomers get a full lease, departed members are forgotten.
 
-        A newcomer gives everybody one: while it caught up it had better things to do than to listen, and
-        what it hears then is mostly repeated by others.
+        A newcomer itself gives everybody a full lease: while it caught up it hardly listened, and most
+        of what it heard was repeated by others.
         """
         members = set(members)
         admitted = self._me in members and self._me not in self._heard

@@ -24,17 +24,17 @@ from .presence import Presence
 
 # Join requests cost an attacker nothing but signatures; this bounds what they make us keep.
 _MAX_WAITING = 1024
-# Requests are repeated every two seconds; whoever stopped asking went away.
+# Requests are repeated every two seconds; a peer that stopped asking went away.
 _REQUEST_SECONDS = 15.0
 # A leader accuses later than a voter agrees, so that clocks need not match.
 _ACCUSE_MARGIN = 1.25
 # Admissions, and departures by leave, per record: keeps it small when a crowd comes or goes at once.
 _MAX_ADMISSIONS = 64
 _MAX_LEAVES = 64
-# Proofs of contradictions that wait for a record. Whoever is proven guilty is expelled soon, and who
-# has more identities than this to waste gains only that some of them stay a while.
+# Proofs of contradictions that wait for a record. A member that is proven guilty is expelled soon; a
+# liar with more identities than this to waste gains only that some of them stay a while.
 _MAX_ACCUSED = 64
-# Who asks has applied everything up to a round or two ago: it can train in the round that admits it.
+# The asker has applied everything up to a round or two ago: it can train in the round that admits it.
 _IN_SYNC_ROUNDS = 2
 
 
@@ -61,7 +61,7 @@ class JoinRequests:
         self._waiting.pop(peer, None)
 
     def admissible(self, manifest: Manifest, ledger: Ledger, now: float) -> list[AdmissionEntry]:
-        """Entries of those that the next record may admit; who has waited longest comes first."""
+        """Entries of those that the next record may admit, the longest wait first."""
         self._drop_old(now)
         membership = ledger.membership(len(ledger))
         return [
@@ -176,7 +176,8 @@ def compose_record(
 
 
 def _witnesses(ledger: Ledger, contributors: set[PeerId]) -> tuple[WitnessEntry, ...]:
-    """Who finalized the last record and has no update in the next: it is on this chain all the same."""
+    """The members that finalized the last record and have no update in the next: they are on this chain
+    all the same."""
     if len(ledger) == 0:
         return ()
     last = ledger[len(ledger) - 1].certificate

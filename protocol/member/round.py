@@ -1,8 +1,8 @@
 """The round at the tip of the ledger: from the first update to the decided record.
 
 It joins the rules of agreement with what this member holds, hears and can check, and with the clock:
-when to propose, what to vote for, when to give up on a leader. What it says is signed and sent by the
-member that owns it.
+when to propose, what to vote for, when to give up on a leader. The member that owns it signs and sends
+what it says.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MISSING_PATIENCE = 0.25
 # How long a decision is doubted while a quorum seems to be at work, in leases, or in collect deadlines
 # if those are longer: a member that was just started has no measure of either, and takes the limits.
 _DOUBTED_LEASES = 4
-# Whoever was only cut off for a moment is heard again by then.
+# A member that was only cut off for a moment is heard again by then.
 _ABANDONED_LEASES = 2
 # An update that we announced before a restart lies on our own disk, or is lost.
 _OWN_SECONDS = 1.0
@@ -108,7 +108,7 @@ class Round:
         self.number = len(ledger)
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
-        # Whose updates are waited for: with `overlap`, who was just admitted has no share yet.
+        # The members whose updates are waited for: with `overlap`, a new one has no share yet.
         self._trains = manifest.schedule.trains(self.number)
         dealt_to = ledger.dealt_to(self.number) if self._trains else ()
         self._contributors = {peer for peer in self.membership.peers if peer in dealt_to}
@@ -143,7 +143,7 @@ class Round:
         self._letters: dict[RecordId, Envelope] = {}
         self._remembered: set[RecordId] = set()
         self._fetched: set[ContentId] = set()
-        # Who was last heard to work on this very round, and when; on the next, after which record.
+        # When each member was last heard to work on this very round; or on the next, after which record.
         self._company: dict[PeerId, float] = {}
         self._ahead: dict[PeerId, tuple[RecordId | None, float]] = {}
 
@@ -152,7 +152,7 @@ class Round:
         agreement = self.agreement
         if agreement.advance():
             self._slot_entered = now
-        # Whoever has taken leave is discounted by the others, and so must not be heard in two ways.
+        # The others discount a member that has taken leave, so it must not be heard in two ways.
         if self._me not in self.membership or self._me in self._presence.leaving():
             return _NOTHING
         if self._ledger.finished:
@@ -210,7 +210,7 @@ class Round:
         record, if that is known: what is said further ahead names later ones only."""
         ahead, parent = round_of(message) - self.number, parent_of(message)
         if isinstance(message, JoinRequest):
-            # Whoever asks to be admitted works on no round.
+            # A peer that asks to be admitted works on no round.
             self._company.pop(sender, None)
         elif ahead == 0 and parent in (None, self.parent):
             self._company[sender] = now
@@ -224,11 +224,11 @@ class Round:
     def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
         """Whether this member follows a decision.
 
-        Not if it is doubted, while a quorum is at work on this very round, or went on from another
-        record: that quorum can do without what few have signed. But it decides something, unless some
-        of it lie; so for who needs it, patience has an end. Nor does a decision bind that calls this
-        member silent, which knows better, unless it has taken leave, or nothing else was decided for a
-        lease.
+        It does not follow a doubted one while a quorum is at work on this very round, or went on from
+        another record: that quorum can do without what few have signed. The quorum decides something,
+        unless some of it lie; so a member that needs the decision is patient for a bounded time only.
+        Nor does a decision bind that calls this member silent, which knows better, unless it has taken
+        leave, or nothing else was decided for a lease.
         """
         if certificate.round != self.number or leaving:
             return True
@@ -266,9 +266,9 @@ class Round:
 
     def _in_company(self, now: float, block: RecordId | None = None) -> bool:
         """Whether a quorum, of which none has taken leave, was heard to work on this very round within
-        a lease: whoever calls all of it silent lies, or was cut off.
+        a lease: a member that calls all of it silent lies, or was cut off.
 
-        Against a decision for `block` those count as well who went on from another record.
+        Against a decision for `block`, members that went on from another record count as well.
         """
         lease = self._pacing.lease
         here = {peer for peer, at in self._company.items() if now - at <= lease}
@@ -342,8 +342,8 @@ class Round:
         missing = [entry for entry in record.updates if entry.update not in standing.held]
         if not missing:
             step = _say(self._ballot("vote", self.agreement.slot, record.id, now))
-            # Should all who heard it be restarted and its leader's disk be lost, what is certified
-            # could not be repeated, and the round would never end.
+            # If all who heard it were restarted and its leader's disk were lost, nobody could repeat
+            # the certified record, and the round would never end.
             letter = self._letters.get(record.id)
             if letter is not None and record.id not in self._remembered:
                 self._remembered.add(record.id)

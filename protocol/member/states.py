@@ -2,8 +2,8 @@
 
 These tables are what runs. After each input a member `move`s: `CONDITIONS` say where it stands, and
 `TRANSITIONS` whether it can have come there from where it stood; if not, that is a bug of ours and
-loud. What may be cast in a slot follows from `RULED_OUT`, by which members abide. `docs/protocol.md`
-shows both as diagrams, printed by `make docs`.
+loud. The ballots that may be cast in a slot follow from `RULED_OUT`, by which members abide.
+`docs/protocol.md` shows both as diagrams, printed by `make docs`.
 """
 
 from __future__ import annotations

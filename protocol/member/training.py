@@ -3,9 +3,10 @@
 A member at the tip has one update computed, for the round at the tip. With `overlap` it then has the
 next round's computed as well, on the parameters that there are, while this round's updates are exchanged
 and agreed on. Such an update is announced as soon as its round has come, so it names the record before
-it like any other. Where none waits (the first round after a join, a restart or a resync, or for one who
-fell behind), the round at the tip comes first again; unless that came too late, since rounds in which
-all others are done beforehand are short. Then it is the next round's, or it would always be too late.
+it like any other. Where none waits (the first round after a join, a restart or a resync, or for a member
+that fell behind), the member computes the round at the tip first. If that came too late (rounds are
+short in which all others are done beforehand), it computes the next one instead, or it would always be
+late.
 """
 
 from __future__ import annotations

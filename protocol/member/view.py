@@ -15,7 +15,7 @@ from .states import MemberState
 
 # Without a word for so many heartbeats, a member may be gone.
 _UNUSUAL_HEARTBEATS = 2.0
-# Who lacks the last record after so long, and still speaks, gets it from those that stay.
+# A member that lacks the last record after so long, and still speaks, gets it from those that stay.
 _END_LEASES = 3
 
 
@@ -128,8 +128,8 @@ class MemberView:
         return self._pacing.lease
 
     def overdue(self, now: float) -> list[tuple[PeerId, float]]:
-        """Members whose update is to come and of whom nothing has been heard for longer than is usual,
-        and for how long."""
+        """Members whose update is to come and that were silent for longer than is usual, and for how
+        long."""
         if not self.is_member or not self._ledger.manifest.schedule.trains(self.round):
             return []
         announced = self._current.collection.announced

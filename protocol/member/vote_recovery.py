@@ -1,15 +1,14 @@
 """Whether this node knows what it signed before it was started.
 
-What a node signs is on its disk before anybody sees it. But disks are lost, and backups restored, while
-the key lives on; and a node that signs twice is expelled like a liar. So before it casts its first
-ballot, in the round that it finds when it comes back, a node asks the other members what it has said
+A node's signed words are on its disk before anybody sees them. But disks are lost, and backups restored,
+while the key lives on; and a node that signs twice is expelled like a liar. So before a node casts its
+first ballot, in the round that it finds when it comes back, it asks the other members what it has said
 there, and takes that back. It waits for a bounded time only, or a swarm of two that was restarted as a
-whole would wait for ever.
+whole would wait for ever. That is a precaution, no proof: it does not find a ballot that nobody within
+reach remembers.
 
-That is a precaution, no proof: a ballot that nobody within reach remembers is not found this way.
-
-`VoteRecovery` is the member's side: whether it may cast ballots yet. `Recalling` is that of whoever
-carries the question to the others.
+`VoteRecovery` is the member's side: whether it may cast ballots yet. `Recalling` carries the question to
+the others.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .effects import Effect, Recall
 
 RECALL_SECONDS = 3.0
 """How long a node waits for the others' memory. Once they are connected they answer within a round
-trip; who does not connect in this time is probably gone."""
+trip; a member that does not connect in this time is probably gone."""
 
 LOOK_SECONDS = 0.2
 """How often it is looked who has connected."""

@@ -1,14 +1,14 @@
 """Which sample of each lane a round deals out, so that each is trained once whoever fails.
 
-A round deals one sample of every lane: the next one, or one that it dealt before and that was left
-untrained. What a round leaves untrained is known to everybody from its record: the lanes of the members
-in force whose update does not count. So the state follows from the chain alone. A lane whose sample was
-lost is a row behind the others from then on, into the next epoch and on; nothing has to be caught up
-with, and whoever has the lane next has its piece of the corpus at hand, or needs it anyway.
+A round deals one sample of every lane: the next one, or one that was dealt before and left untrained.
+Everybody knows from a round's record what it leaves untrained: the lanes of the members in force whose
+update does not count. So the state follows from the chain alone. A lane whose sample was lost stays a
+row behind the others, into the next epoch and on. Nothing has to be made up for, and the member that has
+the lane next has its piece of the corpus at hand, or needs it anyway.
 
-With `overlap` a round's update is computed while the round before is decided, so what it deals, and to
-whom, may depend on nothing later than the record before that one. What a round leaves untrained is
-therefore dealt again two rounds later, and who is admitted has a share from its second round on.
+With `overlap` a round's update is computed while the round before is decided, so its deal may depend on
+nothing later than the record before that one. Samples left untrained are therefore dealt again two
+rounds later, and a new member has a share from its second round on.
 """
 
 from __future__ import annotations

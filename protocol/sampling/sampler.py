@@ -41,7 +41,7 @@ class Order:
 
     seed: int
     samples: int
-    """Of the corpus, which is the length of an epoch."""
+    """Samples of the corpus, which is the length of an epoch."""
     lanes: int
     block: int
     """Samples that a lane reads in a row."""

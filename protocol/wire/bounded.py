@@ -1,8 +1,8 @@
 """A table for what others make us remember: it holds so many entries and no more.
 
-Identities cost nothing, so a table by peer that only grows is memory for anybody to fill. Here the
-entry that was set longest ago makes room for a new one: a crowd pushes itself out, and whoever is
-active stays.
+Identities cost nothing, so anybody can fill the memory with a table by peer that only grows. Here the
+entry that was set longest ago makes room for a new one: a crowd pushes itself out, and active peers
+stay.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The canonical encoding: one value, one byte string.
 
-MessagePack restricted so that nothing can be said in two ways: whatever decodes is encoded again and
+MessagePack restricted so that nothing can be said in two ways: every decoded value is encoded again and
 compared. Hashes and signatures are over these bytes, so a second spelling would be a second identity.
 """
 

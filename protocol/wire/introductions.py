@@ -1,8 +1,8 @@
 """How peers of a swarm hear of each other: signed records, and who keeps them.
 
-A peer says of itself "I am in this swarm and can be dialled there". Whoever introduces peers keeps
-what each of them said in person, for a short while, and hands it to others. A record is never kept
-on a third party's word: two peers would keep a dead one alive between them for ever.
+A peer says of itself "I am in this swarm and can be dialled there". A peer that introduces others keeps
+what each of them said in person, for a short while, and hands it on. It never keeps a record on a third
+party's word: two peers would keep a dead one alive between them for ever.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who is a member in a round, and how many of them make a quorum.
 
-The membership of round r+1 follows from that of round r and the record of round r alone, so whoever
-has the chain of records knows it. Peers are kept sorted: their order is the order of mask bits.
+The membership of round r+1 follows from that of round r and the record of round r alone, so the chain
+of records tells it. Peers are kept sorted: their order is the order of mask bits.
 """
 
 from __future__ import annotations

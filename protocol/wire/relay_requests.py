@@ -1,7 +1,7 @@
 """What a member shows a relay: the announcement of an update, as its author signed it.
 
 With it the relay knows whom to fetch the update from and how long it is, and that its author wants it
-known in that swarm. Whether the author is a member only the members know.
+known in that swarm. Only the members know whether the author is one of them.
 """
 
 from __future__ import annotations

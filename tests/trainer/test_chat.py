@@ -41,8 +41,10 @@ def template(text: str, **tokens: str) -> ChatTemplate:
     return ChatTemplate(TokenizerSettings(chat_template=text, **tokens))
 
 
-def spoken(text: str, talk: list[dict[str, Any]] = TALK, **tokens: str) -> list[str]:
-    said = template(text, **tokens).conversation(talk)
+def spoken(
+    text: str, tokens: dict[str, str] | None = None, talk: list[dict[str, Any]] = TALK
+) -> list[str]:
+    said = template(text, **(tokens or {})).conversation(talk)
     return [said.text[start:stop] for start, stop in said.spans]
 
 
@@ -54,7 +56,7 @@ def test_chatml_is_taken_apart_by_its_prefixes() -> None:
 
 def test_marks_of_the_template_itself_are_used() -> None:
     tokens = {"bos_token": "<s>", "eos_token": "</s>"}
-    assert spoken(MARKED, **tokens) == ["Because.</s>", "That is all.</s>"]
+    assert spoken(MARKED, tokens) == ["Because.</s>", "That is all.</s>"]
     said = template(MARKED, **tokens)
     assert said.says_spans
     whole = "<s> Q:Be brief. Q:Why? A:Because.</s> Q:And? A:That is all.</s>"
@@ -75,7 +77,7 @@ def test_the_marks_are_those_that_transformers_finds() -> None:
 def test_a_template_whose_prefixes_are_none_is_refused_where_it_matters() -> None:
     with pytest.raises(BadTemplate, match=r"differently once more follows.*message 3 of 5"):
         spoken(FORGETFUL)
-    assert spoken(FORGETFUL, TALK[:3]) == ["[assistant](thought)Because."]
+    assert spoken(FORGETFUL, talk=TALK[:3]) == ["[assistant](thought)Because."]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_a_template_whose_prefixes_are_none_is_refused_where_it_matters() -> Non
 )
 def test_what_a_template_refuses_or_must_not_do_is_one_line(text: str, words: str) -> None:
     with pytest.raises((BadConversation, BadTemplate), match=words) as refused:
-        spoken(text, [{"role": "user", "content": "x"}])
+        spoken(text, talk=[{"role": "user", "content": "x"}])
     assert "\n" not in str(refused.value)
 
 

@@ -23,8 +23,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from trainer.support import TINY_LLAMA
 
-# Private here: `_data_bytes`, `_GRACE_SECONDS`: what the system tells, and a bound too long for a test.
-# `_cut` is what a hostile tokenizer meets.
+# Private here: `_data_bytes`: whether the system tells what the process has.
 
 _STUCK = """
 from distro_node.node.trainer import limits

@@ -1,8 +1,8 @@
 """Finding the other peers of a swarm, and not losing them again.
 
 Every node introduces itself to the bootstrap peers and to some of the members it is connected to,
-hears from them of others, and dials those. What it has learned it also keeps on disk: a node comes
-back into its swarm although every bootstrap peer is dead, as long as one peer that it knew lives.
+hears from them of others, and dials those. It also keeps what it learns on disk: a node comes back into
+its swarm although every bootstrap peer is dead, as long as one peer that it knew lives.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _MEMBERS_ASKED = 3
 _CONCURRENT_DIALS = 8
 # Between the addresses of one peer, as in "happy eyeballs" (RFC 8305).
 _NEXT_ADDRESS_SECONDS = 0.25
-# Of two that hear of each other at once, the one with the larger id waits for the other's call.
+# If two hear of each other at once, the one with the larger id waits for the other's call.
 _POLITE_SECONDS = 1.0
 _POLL_SECONDS = 0.25
 # Suggestions come from the local network, by whoever is in it; `local` takes only addresses in it.
@@ -229,7 +229,7 @@ class Introducer:
                 await self._save()
 
     async def _watch_peers(self) -> None:
-        """Whoever is lost is called again at once, and whoever knows others is asked."""
+        """Call lost peers again at once, and ask those that know others."""
         with self._network.peer_events() as events:
             async for event in events:
                 if isinstance(event, PeerDown) and (
@@ -369,7 +369,7 @@ class Introducer:
                 await news.wait()
 
     def _by_turn(self) -> list[tuple[PeerId, PeerRecord]]:
-        # Whoever failed least comes first, so that invented peers cannot keep real ones waiting.
+        # Peers that failed least come first, so that invented ones cannot keep real ones waiting.
         return sorted(self.records.items(), key=lambda item: self._turns.due(item[0]))
 
     def _forget(self, now: float, connected: Collection[PeerId]) -> None:

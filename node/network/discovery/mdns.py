@@ -1,8 +1,8 @@
 """Finding members in the same local network, with nobody to introduce them (multicast DNS).
 
 A node tells its network "somebody of this swarm is here" under a name that carries a hash of the
-swarm-id and nothing else of it: whoever does not know the swarm cannot tell which it is. What it hears
-are suggestions of whom to dial, no more; who answers has to prove its key, like anybody.
+swarm-id and nothing else of it: a stranger to the swarm cannot tell which it is. Words that it hears are
+suggestions of whom to dial, no more; a peer that answers has to prove its key, like anybody.
 """
 
 from __future__ import annotations

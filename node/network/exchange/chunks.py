@@ -225,7 +225,7 @@ class _Download:
         rate = self._fetched / (trio.current_time() - self._begun)
         return max(_FEWEST_UNDER_WAY, min(MAX_UNDER_WAY, int(rate * _CHUNK_SECONDS / CHUNK_BYTES)))
 
-    # Who has what
+    # Holdings
 
     async def _ask_everybody(self) -> None:
         """Keep the holdings of those who do not have everything up to date."""
@@ -255,7 +255,7 @@ class _Download:
         self._sorted = False
 
     def _holders(self, chunk: ContentId) -> list[PeerId]:
-        """Those who have a chunk, or of whom nothing is known; everybody if that is nobody."""
+        """The providers that have a chunk, or may have it; everybody if there are none."""
         number = self.missing.get(chunk, 0)
         everybody = list(self.providers())
         lacking = {peer for peer, held in self._holdings.items() if not held[number]}

@@ -1,6 +1,6 @@
-"""Whom to leave alone for a while: peers that took what was asked of them and brought nothing.
+"""Peers to leave alone for a while: those that took a request and brought nothing.
 
-Twice as long each time it happens again, and never for good; whoever brings something is forgiven.
+Twice as long each time it happens again, and never for good; a peer that brings something is forgiven.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from ....crypto.identity import PeerId
 from ....protocol.wire.backoff import Backoff
 from ....protocol.wire.bounded import Bounded
 
-# Of waiting in vain, several times taken together. A connection that has died for all is noticed sooner
-# (`liveness`); a busy line may keep somebody waiting for seconds, but not again and again.
+# Seconds waited in vain, several times taken together. A connection that has died for all is noticed
+# sooner (`liveness`); a busy line may keep somebody waiting for seconds, but not again and again.
 _PATIENCE_SECONDS = 10.0
 _FIRST_SECONDS = 30.0
 _LONGEST_SECONDS = 600.0

@@ -34,7 +34,7 @@ class Relays:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._relays: set[PeerId] = set()
-        # Whoever was overtaken by a home line is no help.
+        # A relay that a home line has overtaken is no help.
         self._slow = Quarantine()
 
     async def run(self) -> None:

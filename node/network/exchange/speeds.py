@@ -1,8 +1,8 @@
 """How fast each provider has been, so that the fast ones are asked first.
 
-An estimate from what every transfer brought in its time, one that was given up included: who freezes in
-the middle is the slowest of all. Nobody is struck off; who became fast again is found out when the
-others are busy.
+An estimate from the bytes of every transfer and its time, including those that were given up: a peer
+that freezes in the middle is the slowest of all. Nobody is struck off; a peer that became fast again
+shows it when the others are busy.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ _LAST_PIECE_BYTES = 1 << 15
 _KEPT_SECONDS = 300.0
 _SWEEP_SECONDS = 30.0
 _IDLE_SECONDS = 10.0
-# Whoever sends to others directly, because they do not know of us, has a slot for us soon.
+# An author that sends to others directly, because they do not know of us, has a slot for us soon.
 _BUSY_PAUSES_SECONDS = (0.2, 0.4, 0.8, 1.6)
 # As members do: 64 kbit/s and half a minute.
 _FETCH_SECONDS = 30.0
@@ -63,8 +63,8 @@ class UpdateRelay:
     def __init__(self, network: Network, limits: RelayLimits | None = None) -> None:
         self._network = network
         self._limits = limits or RelayLimits()
-        # The order is that of the last request: whoever floods us pushes out what nobody wants first.
-        # By author, too: a liar who announces another's update must not stand in its way.
+        # In the order of the last request: a flood pushes out first what nobody wants. By author, too:
+        # a liar who announces another's update must not stand in its way.
         self._kept: OrderedDict[tuple[PeerId, ContentId], _Relayed] = OrderedDict()
         self._held: Counter[SwarmId] = Counter()
         self.fetched = 0
@@ -209,7 +209,7 @@ class _Relayed:
         self._size = wanted.announcement.size
         self._data: bytes | None = None
         self._ready = 0
-        # Of what is ready those who are being served were told then.
+        # When those who are being served were last told how much is ready.
         self._told = float("-inf")
         self._broken = False
         self._changed = trio.Event()
@@ -250,7 +250,7 @@ class _Relayed:
         self._tell()
 
     def give_up(self) -> None:
-        """It will not come, or has to go: whoever is being served is cut off."""
+        """It will not come, or has to go: those who are being served are cut off."""
         self._broken = True
         self.scope.cancel()
         self._data = None

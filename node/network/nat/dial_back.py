@@ -1,8 +1,8 @@
 """Whether others can dial us: we ask a peer to try, and it says what came of it.
 
 A peer only ever dials the address that the question comes from, at ports that the asker names, and
-looks there for the asker's own key: nobody can be sent to a third party. What is dialled is hung up
-at once, so a try costs one handshake.
+looks there for the asker's own key: nobody can be sent to a third party. It hangs up at once, so a try
+costs one handshake.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_ADDRESS_BYTES = 45
 _DIAL_SECONDS = 3.0
 _ASK_SECONDS = 10.0
 _MAX_CONCURRENT = 8
-# Of one peer. Honest ones ask once in minutes, or when their address has changed.
+# Between questions of one peer. Honest ones ask once in minutes, or when their address has changed.
 _PAUSE_SECONDS = 5.0
 _MAX_ASKERS = 4096
 

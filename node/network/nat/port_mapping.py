@@ -1,8 +1,8 @@
 """A port opened in the home's router, where the router does that when asked (UPnP).
 
 It is asked only once others have found that they cannot dial us; the mapping is renewed, told to
-others as an address of ours, and taken back when the node ends. Whatever the router says is hostile:
-it may be none.
+others as an address of ours, and taken back when the node ends. All that the router says is hostile: it
+may be none.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Punching:
                 nursery.start_soon(self._ask_quietly, peer, NOW)
                 # By then the other has heard it, too.
                 await trio.sleep(min(delay, _MAX_DELAY_SECONDS))
-                # Who asks takes the answering part in the handshake: two callers at the ends of one
+                # The asker takes the answering part in the handshake: two callers at the ends of one
                 # connection would wait for each other's answers.
                 await self._network.dial_from_port(peer, *there, _DIAL_SECONDS, answering=True)
         except RequestError:

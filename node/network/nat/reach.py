@@ -42,7 +42,7 @@ class Reach:
             if self._upnp:
                 nursery.start_soon(self._mapping.run)
             while True:
-                # Whom nobody can call can put nobody through.
+                # A node that nobody can call can carry nobody.
                 self._network.carries = self._reachability.verdict in ("reachable", "local")
                 await trio.sleep(_CHECK_SECONDS)
 

@@ -1,8 +1,8 @@
 """What a node knows of its own reachability, and what it tells its owner about it.
 
 The verdict comes from peers that call back (`dial_back`), bootstrap peers first, and is renewed now
-and then, and whenever our addresses change. One peer's word is enough: whoever lies about it costs
-us a reservation at a relay that we did not need, or nothing.
+and then, and whenever our addresses change. One peer's word is enough: a lie costs us a reservation at a
+relay that we did not need, or nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Reachability:
         self._network = network
         self._introducer = introducer
         self.verdict: Verdict = "unknown"
-        """`local`: whoever shares this network can dial us; nobody else has tried."""
+        """`local`: peers in this network can dial us; nobody else has tried."""
         self.observed: str | None = None
         """The address that others see us at, as the last peer said that called back."""
         self.port: int | None = None
@@ -74,7 +74,7 @@ class Reachability:
             await trio.sleep(_CHECK_SECONDS)
 
     def _choose(self, unhelpful: set[PeerId]) -> PeerId | None:
-        """Who shall call: one out in the world rather than in our own network, for it knows more."""
+        """The peer that shall call: rather one out in the world than one in our own network."""
         ranked: list[tuple[bool, bool, float, PeerId]] = []
         for peer in self._network.connected() - unhelpful:
             remote = self._network.remote(peer)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 # Two for safety: peers find the other one in the same introduction.
 AT_ONCE = 2
-# Of one relay: the way we know it by, and one that it names.
+# One relay has two: the way we know it by, and one that it names.
 _ADDRESSES_PER_RELAY = 2
 _RENEW_SECONDS = 300.0
 _CHECK_SECONDS = 2.0
@@ -96,7 +96,7 @@ class Reservations:
         possible: list[PeerId] = []
         for peer in self._network.connected():
             remote = self._network.remote(peer)
-            # Whom we could dial others can, most likely.
+            # Most likely, others can dial the peers that we could dial.
             reachable = remote is not None and (remote.dialled or peer in first)
             if reachable and not self._full.rests(peer, now) and peer not in self._held:
                 possible.append(peer)
