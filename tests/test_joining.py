@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,14 @@ import pytest
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.node.content.downloads import Downloads
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.joining import check_invitation, check_standing, fetch_base
+from distro_node.node.joining import (
+    check_invitation,
+    check_standing,
+    fetch_base,
+    find_manifest,
+)
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.wire.manifest import AdapterSpec, Manifest, ParameterSpec
 from simulation.chain import Chain, by_invitation, ticket
@@ -127,3 +134,25 @@ async def test_a_base_that_is_none_is_one_line(
         await fetch_base(means, manifest)
     assert caught.value.code is ExitCode.MANIFEST
     assert "\n" not in caught.value.problem
+
+
+async def test_a_task_that_is_not_installed_ends_the_join(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    data.create()
+    for task, known in (("causal_lm", True), ("poetry", False)):
+        manifest = replace(Chain(1).manifest, task=task)
+        store = BlobStore(data.blobs)
+        store.put(manifest.encode())
+        directory = data.swarm(manifest.swarm)
+        directory.manifest.parent.mkdir(parents=True)
+        # What it is told of by a peer is the manifest, and that is here.
+        means: Any = SimpleNamespace(
+            settings=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
+        )
+        if known:
+            assert await find_manifest(means) == manifest
+            continue
+        with pytest.raises(UserError, match="'poetry', which is not installed here") as caught:
+            await find_manifest(means)
+        assert caught.value.code is ExitCode.NO_TASK
+        assert "sft" in caught.value.remedy

@@ -344,6 +344,17 @@ class Manifest:
         return SwarmId(content_id(self.encode()))
 
 
+class OtherVersion(ProtocolError):
+    """A swarm speaks another version of the protocol, its `version`."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            "version",
+            f"the swarm speaks protocol version {version}, this program {PROTOCOL_VERSION}",
+        )
+        self.version = version
+
+
 def decode_manifest(data: bytes, swarm: SwarmId) -> Manifest:
     """Check that `data` is the manifest of `swarm` and decode it.
 
@@ -356,8 +367,5 @@ def decode_manifest(data: bytes, swarm: SwarmId) -> Manifest:
     plain = decode_plain(data, max_bytes=MAX_MANIFEST_BYTES)
     version = plain.get("version") if isinstance(plain, dict) else None
     if type(version) is int and version != PROTOCOL_VERSION:
-        raise ProtocolError(
-            "version",
-            f"the swarm speaks protocol version {version}, this program {PROTOCOL_VERSION}",
-        )
+        raise OtherVersion(version)
     return decode(Manifest, data, max_bytes=MAX_MANIFEST_BYTES, named=True)

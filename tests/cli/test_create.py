@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+import tokenizers
+from cli.schemas import conforms
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import create_identity, load_identity
 from distro_node.node.create import new_swarm
@@ -25,10 +27,12 @@ from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.client import InitialModel
 from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
 from distro_node.node.trainer.model import model_config, new_model
+from distro_node.node.trainer.tokenizer_settings import decode_settings
 from distro_node.protocol.wire.blobs import BlobList, decode_blob_list
 from distro_node.protocol.wire.manifest import Manifest, ParameterSpec, decode_manifest
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_from_text
 from trainer.support import CPU, TINY_LLAMA, write_checkpoint
+from trainer.test_chat import CHATML
 
 RUN = """
 name = "a run"
@@ -177,6 +181,40 @@ def test_of_several_swarms_one_has_to_be_named(command, initialised, run: Path, 
     assert "--swarm" in result.err
 
 
+def test_a_checkpoint_is_tuned_on_conversations(
+    command, initialised, run: Path, home: Path
+) -> None:
+    base = home / "base"
+    base.mkdir()
+    library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    library.save(str(base / "tokenizer.json"))
+    told = {"eos_token": "<|im_end|>", "chat_template": CHATML}
+    (base / "tokenizer_config.json").write_text(json.dumps(told))
+    config = {"model_type": "llama", "hidden_size": 8, "vocab_size": 258}
+    (base / "config.json").write_text(json.dumps(config))
+    talks = [
+        [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"Yes, {n}."}]
+        for n in range(20)
+    ]
+    pyarrow.parquet.write_table(pyarrow.table({"messages": talks}), home / "talks.parquet")
+    text = re.sub(r"\[model\].*\[data\]", '[model]\ncheckpoint = "base"\n[data]', RUN, flags=re.S)
+    text = text.replace("seed = 7", 'seed = 7\ntask = "sft"').replace("length = 16", "length = 96")
+    run.write_text(text.replace('"texts"', '"talks.parquet"'))
+    result = command("create", run, "--data-dir", home / "data")
+    assert (result.code, result.err) == (0, "")
+    assert "% are the assistant's, which are learned" in result.out
+    manifest = manifest_in(DataDir(home / "data"))
+    assert manifest.task == "sft"
+    data = manifest.data
+    assert (data.marked, data.attention, data.token_bytes) == (True, "document", 2)
+    settings = BlobStore(DataDir(home / "data").blobs).get(data.tokenizer_settings or b"")  # type: ignore[arg-type]
+    assert decode_settings(settings or b"").chat_template == CHATML
+    run.write_text(run.read_text().replace('"sft"', '"poetry"'))
+    refused = command("create", run, "--data-dir", home / "data")
+    refused.refused_with(ExitCode.NO_TASK, "'poetry', which is not installed")
+
+
 def test_a_checkpoint_brings_its_configuration(command, initialised, run: Path, home: Path) -> None:
     (home / "base").mkdir()
     config = {"model_type": "llama", "hidden_size": 8, "vocab_size": 300, "rope_theta": 5e5}
@@ -262,6 +300,7 @@ def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
     assert report["sources"][0]["bad_rows"][0]["line"] == 3
     assert not (home / "data" / "create").exists()
     facts = json.loads(command("create", run, "--data-dir", home / "data", "--json").out)
+    conforms("create", facts)
     forecast = facts["forecast"]
     assert forecast["rounds_an_epoch"] == facts["samples"] / 32
     assert forecast["epochs"] == pytest.approx(1000 * 32 / facts["samples"])
@@ -488,6 +527,7 @@ def test_a_dry_run_makes_nothing_and_measures(command, run: Path, home: Path) ->
     assert list(data.blobs.iterdir()) == []
     dry = json.loads(command(*options, "--dry-run", "--json").out)
     assert dry["forecast"]["sequence_seconds"] > 0
+    conforms("create", dry)
     made = json.loads(command(*options, "--json").out)
     for name in ("samples", "tokens", "heldout_tokens", "documents", "parameters"):
         assert dry[name] == made[name]
