@@ -1,6 +1,6 @@
 """Whole node processes under faults, in virtual time: all of the daemon but libp2p and torch.
 
-    python benchmarks/simulate_whole.py [--seeds A:B] [--faults none|crash|network|liars|all|cut]
+    python benchmarks/simulate_whole.py [--seeds A:B,…] [--faults none|crash|network|liars|all|cut]
                                         [--json FILE]
     python benchmarks/simulate_whole.py --soak FILE [--seeds A:B] [--commit TEXT]
 
@@ -13,6 +13,7 @@ one thread; it starts itself again with the one seed for Python's hashes under w
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import os
@@ -127,7 +128,7 @@ def soak(path: Path, seeds: range, commit: str) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Whole node processes under faults.")
-    parser.add_argument("--seeds", default="0:20", metavar="A:B", help="from A to B - 1")
+    parser.add_argument("--seeds", default="0:20", metavar="A:B,…", help="from A to B - 1")
     parser.add_argument("--faults", choices=FAMILIES, default="all")
     parser.add_argument("--soak", type=Path, metavar="FILE", help="all families; continues FILE")
     parser.add_argument("--commit", default="", help="what to write beside a soak's figures")
@@ -138,14 +139,14 @@ def main() -> int:
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
     # Nodes in trouble say a lot, and all of it is wanted.
     logging.disable(logging.WARNING)
-    first, last = map(int, options.seeds.split(":"))
+    ranges = [range(*map(int, part.split(":"))) for part in options.seeds.split(",")]
     if options.soak:
-        return soak(options.soak, range(first, last), options.commit)
+        return soak(options.soak, ranges[0], options.commit)
     tally, failures = Tally(), []
-    for seed in range(first, last):
+    for number, seed in enumerate(itertools.chain(*ranges), 1):
         failures += run_seeds(range(seed, seed + 1), options.faults, tally)
         print(
-            f"seeds {first} to {seed}: {len(failures)} violations, {tally.rounds_decided} rounds, "
+            f"{number} seeds, up to {seed}: {len(failures)} violations, {tally.rounds_decided} rounds, "
             f"{tally.processor_seconds:.0f} s of processor",
             file=sys.stderr,
             flush=True,

@@ -340,11 +340,11 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
                 words = chain.envelope(number, "announcement", said)
                 await world.to_runner.send((identity(number).peer, words.encode()))
             kept = runner._updates._kept
-            await until(lambda: len(kept.get(chain.round, ())) == world.members - 1)
+            await until(lambda: len(kept.of(chain.round)) == world.members - 1)
         async with stage("our own update is put on the disk"):
             own = content_id(bodies[0])
             await world.to_trainer.send(bodies[0])
-            await until(lambda: own in kept[chain.round])
+            await until(lambda: own in kept.of(chain.round))
             entries.append(chain.update(0, update=own, size=len(bodies[0])))
         async with stage(f"{_WORDS} own words, each on the disk before it is sent"):
             for slot in range(1, _WORDS + 1):

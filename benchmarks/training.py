@@ -163,7 +163,13 @@ Step = Callable[[float, int], Tally]
 class Trial:
     """One model under training: the same data order for every variant of a seed."""
 
-    def __init__(self, setting: Setting, train: np.ndarray, heldout: np.ndarray) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        train: np.ndarray,
+        heldout: np.ndarray,
+        heldout_sequences: int = HELDOUT_SEQUENCES,
+    ) -> None:
         torch.manual_seed(setting.seed)
         self.setting = setting
         self.device = torch.device(setting.device)
@@ -181,8 +187,8 @@ class Trial:
                 )
         self.text = train
         self._order = np.random.default_rng(setting.seed)
-        stride = (len(heldout) - SEQUENCE - 1) // HELDOUT_SEQUENCES
-        self._heldout = windows(heldout, np.arange(HELDOUT_SEQUENCES) * stride)
+        stride = (len(heldout) - SEQUENCE - 1) // heldout_sequences
+        self._heldout = windows(heldout, np.arange(heldout_sequences) * stride)
 
     @property
     def elements(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import functools
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
@@ -34,7 +35,14 @@ from .control.supervisor import Supervisor
 from .dashboard.address import link_of, open_address
 from .dashboard.serving import serve_dashboard
 from .errors import ExitCode, UserError
-from .joining import Means, check_standing, fetch_data, fetch_ledger, find_manifest
+from .joining import (
+    Means,
+    check_standing,
+    fetch_base,
+    fetch_data,
+    fetch_ledger,
+    find_manifest,
+)
 from .network.addresses import parse_dial
 from .network.circuit_relay import MEMBER_CIRCUITS
 from .network.discovery.introductions import Introducer
@@ -348,6 +356,7 @@ class Stay:
             evaluate_every=settings.evaluate_every or _EVALUATE_ROUNDS,
             last_round=_earlier(settings.until_round, manifest.last_round),
             data_ready=prefetch.ready,
+            base_ready=functools.partial(fetch_base, means, manifest),
             start=self._start_trainer,
         )
 

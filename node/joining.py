@@ -14,6 +14,14 @@ import trio
 from ..crypto.hashing import ContentId, content_id
 from ..crypto.identity import PeerId
 from ..protocol.chain.ledger import Ledger, invited
+from ..protocol.chain.starting import (
+    AGAIN_SECONDS,
+    COMPANY_SECONDS,
+    check_point,
+    checkpoint_of,
+    has_begun,
+    may_start,
+)
 from ..protocol.wire.checkpoint import Checkpoint
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId
@@ -39,10 +47,7 @@ from .trainer.task_names import require_task
 
 _log = logging.getLogger(__name__)
 
-# What a node that could start by itself waits for others to turn up.
-_COMPANY_SECONDS = 3.0
 _POLL_SECONDS = 0.1
-_AGAIN_SECONDS = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +123,10 @@ async def fetch_ledger(
     ledger = await trio.to_thread.run_sync(_load_ledger, swarm_store, known, linked)
     if len(ledger):
         _log.info("on this disk: the ledger up to round %d", len(ledger) - 1)
-    begun = ledger.anchored and (len(ledger) > 0 or manifest.founder == means.me)
+    begun = has_begun(ledger, means.me)
     if not begun or await _has_company(means):
-        while (
-            not await catch_up(
+        while True:
+            found = await catch_up(
                 means.network,
                 manifest,
                 ledger,
@@ -130,12 +135,10 @@ async def fetch_ledger(
                 written=swarm_store.written,
                 report=partial(means.telemetry.report, "fetching the ledger"),
             )
-            or not ledger.anchored
-        ):
-            if begun:
+            if may_start(ledger, begun=begun, found=found):
                 break
             means.telemetry.report(_waiting_for(ledger.checkpoint), 0, 0)
-            await trio.sleep(_AGAIN_SECONDS)
+            await trio.sleep(AGAIN_SECONDS)
     for point in (linked, known):
         _check_point(ledger, point)
     check_standing(ledger, means.me)
@@ -153,22 +156,21 @@ def _load_ledger(
         _log.warning("the ledger on the disk lacks the final record: it is fetched anew")
         swarm_store.drop_ledger()
         ledger = swarm_store.load_ledger(checkpoint=known)
-    _check_point(ledger, linked)
-    if linked is None:
-        return ledger
-    if known is None or linked.round > known.round:
-        ledger.checkpoint = linked
-    elif linked.round == known.round and linked != known:
-        raise _another_chain(linked)
+    try:
+        ledger.checkpoint = checkpoint_of(linked, known, ledger)
+    except ProtocolError:
+        assert linked is not None  # it is the link that is refused
+        raise _another_chain(linked) from None
     return ledger
 
 
 def _check_point(ledger: Ledger, point: Checkpoint | None) -> None:
     """Raise `UserError` (`FINAL`) if the ledger has another record in the place of this one."""
-    if point is None or point.round >= len(ledger):
-        return
-    if ledger.parent(point.round + 1) != point.record:
-        raise _another_chain(point)
+    try:
+        check_point(ledger, point)
+    except ProtocolError:
+        assert point is not None  # nothing is never contradicted
+        raise _another_chain(point) from None
 
 
 def _another_chain(point: Checkpoint) -> UserError:
@@ -207,6 +209,27 @@ async def fetch_data(means: Means, manifest: Manifest) -> Prefetch:
     return prefetch
 
 
+async def fetch_base(means: Means, manifest: Manifest) -> None:
+    """The frozen weights that adapters stand beside, if the swarm trains any; there already is fine.
+
+    Raises `UserError` (`MANIFEST`) for a base that is none, and `DiskFull`.
+    """
+    adapter = manifest.adapter
+    if adapter is None:
+        return
+    mirrors = Mirrors(means.settings.mirrors, manifest.data.mirrors)
+    downloads = means.downloads(MirroredFetcher(means.fetcher, means.store, mirrors))
+    try:
+        size = 4 * adapter.base_elements
+        await downloads.listed("snapshot", adapter.base, size, "the base model")
+    except ProtocolError as error:
+        raise UserError(
+            ExitCode.MANIFEST,
+            f"the swarm's base model cannot be used: {error}",
+            "whoever made the swarm has to create it anew",
+        ) from None
+
+
 def check_standing(ledger: Ledger, me: PeerId) -> None:
     """Raise `UserError` (`EXPELLED`) if the swarm has expelled this identity."""
     expelled = ledger.membership(len(ledger)).expelled
@@ -237,7 +260,7 @@ def check_invitation(manifest: Manifest, ledger: Ledger, me: PeerId, ticket: byt
 
 async def _has_company(means: Means) -> bool:
     """Give the network a moment to find somebody; whether it did."""
-    deadline = trio.current_time() + _COMPANY_SECONDS
+    deadline = trio.current_time() + COMPANY_SECONDS
     while trio.current_time() < deadline:
         if any(peer in means.introducer.records for peer in means.network.connected()):
             return True

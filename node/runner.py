@@ -47,6 +47,7 @@ from ..protocol.member.inputs import (
     Trained,
 )
 from ..protocol.member.member import Member
+from ..protocol.member.own_words import OwnWords
 from ..protocol.member.taking_in import TakingIn
 from ..protocol.member.vote_recovery import Recalling
 from ..protocol.wire.bounded import Bounded
@@ -67,10 +68,6 @@ from .updates import Updates
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
-# Rounds between clearings of what was signed in rounds long decided.
-_FORGET_ROUNDS = 64
-# Or more of it than this: proposals of large swarms are long.
-_FORGET_BYTES = 1 << 20
 
 
 class Runner:
@@ -110,12 +107,12 @@ class Runner:
             # Always: a backup that was restored looks like the disk of yesterday.
             recall=True,
         )
-        self._signed: dict[int, list[bytes]] = {}
-        self._signed_bytes = 0
+        self._signed: OwnWords[bytes] = OwnWords()
         signed = swarm_store.signed()
         for envelope in signed:
             # They are about this round or, if the ledger's end was lost, about a later one.
-            self._note_signed(round_of(decode_message(envelope)), envelope.encode())
+            raw = envelope.encode()
+            self._signed.note(round_of(decode_message(envelope)), raw, len(raw))
         self.member.restore(signed, trio.current_time())
         self._topic = f"distro/{manifest.swarm.hex()}"
         self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
@@ -314,11 +311,8 @@ class Runner:
                 times = self.telemetry.round_times(round_)
                 times.collected, times.decided = self.member.last_ready, trio.current_time()
                 self._swarm_store.keep(self.member.ledger.raw(round_))
-                if round_ % _FORGET_ROUNDS == 0 or self._signed_bytes > _FORGET_BYTES:
-                    self._signed = {r: said for r, said in self._signed.items() if r >= round_}
-                    kept = [raw for said in self._signed.values() for raw in said]
-                    self._signed_bytes = sum(map(len, kept))
-                    self._swarm_store.forget_signed(kept)
+                if self._signed.forget(round_):
+                    self._swarm_store.forget_signed(self._signed.kept())
             case KeepFinal(checkpoint):
                 self._swarm_store.keep_final(checkpoint)
             case AskSync():
@@ -352,13 +346,8 @@ class Runner:
 
     def _remember(self, envelope: Envelope) -> None:
         raw = envelope.encode()
-        self._note_signed(self.member.round, raw)
+        self._signed.note(self.member.round, raw, len(raw))
         self._swarm_store.sign(raw)
-
-    def _note_signed(self, round_: int, raw: bytes) -> None:
-        """What is in the file, by the round after which it may go."""
-        self._signed.setdefault(round_, []).append(raw)
-        self._signed_bytes += len(raw)
 
     async def _publish(self) -> None:
         async for envelope in self._to_publish:

@@ -16,6 +16,7 @@ import trio
 from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId, short_peer
+from ..protocol.chain.keeping import Arrivals, first_needed, updates_from
 from ..protocol.codec.update import decode_update, update_layout
 from ..protocol.member.effects import FetchUpdate
 from ..protocol.member.fetching import FETCH_PAUSE_SECONDS, FETCH_SECONDS, Fetching
@@ -25,7 +26,6 @@ from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.relay_requests import RelayRequest, open_relay_request, relay_request
-from .content.snapshots import updates_from
 from .network.exchange.blobs import BlobFetcher, FetchFailed
 from .network.exchange.relays import Relays
 from .network.network import Network
@@ -70,7 +70,7 @@ class Updates:
         # Decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._fetching = Fetching()
-        self._kept: dict[int, set[ContentId]] = {}
+        self._kept = Arrivals()
 
     async def fetch(self, wanted: FetchUpdate) -> None:
         """Get an update and check it; keep trying while its round needs it. Raises `DiskFull`."""
@@ -95,35 +95,31 @@ class Updates:
 
     def keep(self, round: int, update: ContentId) -> None:
         """An update of `round` is in the store."""
-        self._kept.setdefault(round, set()).add(update)
+        self._kept.note(round, update)
         self._ids[update] = None
 
     async def sweep(self, round: int) -> None:
         """Remove updates that missed their round: nobody will ever ask for them."""
         ledger = self._member.ledger
-        missed: set[ContentId] = set()
-        for old in [r for r in self._kept if r <= round]:
-            missed |= self._kept.pop(old)
-            missed -= {entry.update for entry in ledger[old].record.updates}
+        missed = self._kept.missed(round, ledger)
         if missed:
             # The same bytes may have counted in a round whose updates are still kept for others.
-            newest = ledger.snapshot.round if ledger.snapshot is not None else 0
-            first = newest - self._manifest.rounds.snapshot_interval
+            first = first_needed(ledger)
             known = ledger.truncated(len(ledger))
             # Two hundred entries, most of them on the disk alone.
             missed -= await trio.to_thread.run_sync(updates_from, known, first)
             # And what has come meanwhile, or belongs to a chain that was changed to.
             now = self._member.ledger
             missed -= updates_from(now, len(known) if now is ledger else first)
-            missed = missed.difference(*self._kept.values())
+            missed -= self._kept.awaited()
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.free, files)
 
     async def _get(self, wanted: FetchUpdate) -> bytes | None:
         def providers() -> list[PeerId]:
-            members = list(self._network.connected() & {*self._member.members, wanted.peer})
-            random.shuffle(members)
-            return self._fetching.providers(wanted, members)
+            connected = list(self._network.connected())
+            random.shuffle(connected)
+            return self._fetching.providers(wanted, self._member.ledger, connected)
 
         try:
             return await self._fetcher.fetch(

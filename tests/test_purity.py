@@ -35,7 +35,7 @@ EXCEPTIONS = {
 # there is no circle.
 _SHARED = (
     *("node/errors", "node/harmless", "node/hours", "node/settings", "node/config"),
-    "node/field_docs",
+    *("node/field_docs", "node/versions"),
 )
 ARROWS: dict[str, tuple[str, ...]] = {
     "crypto": (),
@@ -48,6 +48,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/errors": (),
     "node/harmless": (),
     "node/field_docs": (),
+    "node/versions": ("node/errors", "protocol/wire"),
     "node/hours": ("node/errors",),
     "node/settings": ("node/errors", "node/hours", "protocol/wire"),
     "node/config": ("node/errors",),
@@ -128,7 +129,7 @@ NODE_SIDE_OF_TRAINER = {
         "trainer_supervisor",
     ),
 }
-TRAINER_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors"}
+TRAINER_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors", "peft"}
 MAX_LINES = 500
 
 

@@ -273,9 +273,8 @@ async def test_an_old_update_that_is_announced_again_stays_for_newcomers(world: 
         world.decide(updates=[world.chain.update(LIAR, update=said.update, size=said.size)])
         await world.runner.applied(world.applies[-1].record.round, FINGERPRINT, 0.0, None)
         # Once more, from other parameters, so that it cannot count.
-        held = len(world.runner._updates._kept)
         await world.announce(body, fingerprint=FINGERPRINT + 1)
-        await until(lambda: len(world.runner._updates._kept) > held)
+        await until(lambda: world.runner._updates._kept.of(world.chain.round))
         world.decide(updates=[])
         await world.runner.applied(world.applies[-1].record.round, FINGERPRINT, 0.0, None)
         assert world.store.has(said.update)

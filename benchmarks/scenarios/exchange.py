@@ -80,8 +80,8 @@ def run_exchange(
 ) -> dict[str, Any]:
     """Run one exchange, print its row and return its figures.
 
-    `midway` is called when half of the bytes are through. `limit_seconds` is the time that home lines need;
-    it and the lines are stretched by `slower`.
+    `midway` is called when half of the bytes are through. `limit_seconds` is the time that home lines
+    need; it and the lines are stretched by `slower`.
     """
     load = os.getloadavg()[0]
     names = [f"member{number}" for number in range(members)]

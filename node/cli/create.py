@@ -117,8 +117,8 @@ def create(
         return
     typer.echo(
         f"{'Would make' if dry else 'Made'} the swarm {made.manifest.name!r}: "
-        f"{made.manifest.elements:,} parameters, {made.forecast.samples:,} training sequences of "
-        f"{made.manifest.data.sequence_length} tokens.\n"
+        f"{made.manifest.elements:,} parameters{_beside(made.manifest.frozen_elements)}, "
+        f"{made.forecast.samples:,} training sequences of {made.manifest.data.sequence_length} tokens.\n"
     )
     for line in (*made.data.lines(), *made.forecast.lines()):
         typer.echo(line)
@@ -151,6 +151,10 @@ def create(
             "run `distro-node bootstrap`\nwhere it can be reached, and add its address to the "
             "link: distro-node invite SWARM --bootstrap ADDRESS"
         )
+
+
+def _beside(frozen: int) -> str:
+    return f" in adapters, beside {frozen:,} that stay as they are" if frozen else ""
 
 
 def _example() -> str:

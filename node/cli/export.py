@@ -23,6 +23,13 @@ def export(
     ],
     round: RoundState = None,
     best: BestState = False,
+    merged: Annotated[
+        bool,
+        typer.Option(
+            "--merged",
+            help="Of a swarm that trains adapters: write the whole model with them in it.",
+        ),
+    ] = False,
     push: Annotated[
         str | None,
         typer.Option(
@@ -38,8 +45,9 @@ def export(
 
     Takes the model as this node last had it, or after a round that it still has, in the format of
     Hugging Face: the directory opens with `AutoModelForCausalLM.from_pretrained` and
-    `AutoTokenizer.from_pretrained`, and says in its README.md where it comes from. The node may be
-    running or not. For example:
+    `AutoTokenizer.from_pretrained`, and says in its README.md where it comes from. A swarm that trains
+    adapters gives these alone, for `PeftModel.from_pretrained`, or with `--merged` a model that they are
+    in. The node may be running or not. For example:
 
     \b
         distro-node export swarm-… --to my-model
@@ -55,7 +63,11 @@ def export(
     from ..results.export import ExportSettings, export_swarm
 
     settings = ExportSettings(
-        swarm=identifier, data_dir=data.root, to=to.absolute(), which=which(round, best)
+        swarm=identifier,
+        data_dir=data.root,
+        to=to.absolute(),
+        which=which(round, best),
+        merged=merged,
     )
     done = trio.run(export_swarm, settings)
     url = None

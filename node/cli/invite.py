@@ -12,12 +12,13 @@ import typer
 from ...crypto.envelope import sign
 from ...crypto.identity import PeerId, peer_from_text
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import Manifest, decode_manifest
+from ...protocol.wire.manifest import Manifest, OtherVersion, decode_manifest
 from ...protocol.wire.messages import TICKET_KIND
 from ...protocol.wire.swarm_id import Invite, invite_text
 from ..errors import ExitCode, UserError
 from ..storage.data_dir import DataDir, open_identity
 from ..storage.final_file import read_final
+from ..versions import explain_version
 from .options import (
     Bootstrap,
     DataDirectory,
@@ -57,6 +58,8 @@ def invite(
     directory = data.swarm(target.swarm)
     try:
         manifest = decode_manifest(directory.manifest.read_bytes(), target.swarm)
+    except OtherVersion as error:
+        raise explain_version(error) from None
     except (OSError, ProtocolError):
         raise UserError(
             ExitCode.UNKNOWN_SWARM,

@@ -13,12 +13,19 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
+from ...protocol.wire.manifest import (
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    OtherVersion,
+    SwarmId,
+    decode_manifest,
+)
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 from ..network.discovery.introductions import Introducer, NoBootstrap
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
 from ..network.network import Network
+from ..versions import explain_version
 
 _log = logging.getLogger(__name__)
 
@@ -103,11 +110,9 @@ def read_manifest(data: bytes, swarm: SwarmId) -> Manifest:
     """Decode the manifest of `swarm`. Raises `UserError` (`VERSION`, `MANIFEST`)."""
     try:
         return decode_manifest(data, swarm)
+    except OtherVersion as error:
+        raise explain_version(error) from None
     except ProtocolError as error:
-        if error.reason == "version":
-            raise UserError(
-                ExitCode.VERSION, str(error), "install the version that the swarm uses"
-            ) from None
         raise UserError(
             ExitCode.MANIFEST,
             f"the swarm's manifest cannot be used: {error}",

@@ -308,7 +308,7 @@ def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
     """
     if max_disk is None:
         return None
-    needed = SNAPSHOTS * 4 * manifest.elements + _OTHER_BYTES
+    needed = 4 * (SNAPSHOTS * manifest.elements + manifest.frozen_elements) + _OTHER_BYTES
     if max_disk < needed + _LEAST_BYTES:
         raise UserError(
             ExitCode.DISK_FULL,

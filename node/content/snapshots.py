@@ -1,17 +1,12 @@
 """Which snapshots a node has, which one to start from, and which to throw away.
 
-A node keeps its two newest snapshots and the updates since the older of them: enough to restart without
-the network and to serve newcomers. An older one stays for as long as somebody fetches it, so that no
-swarm outruns a newcomer. Before the first there is the manifest's initial one, which is kept. Updates
-stay longer while they come to no more than a snapshot: a node that was away fetches them instead of one.
-
-Snapshots of a chain that the node has left stay until there is one of the chain that it follows now: all
-may come back to the first, and nobody else may have them.
+Which these are, `protocol/chain` says (`replaying`, `keeping`); here it is carried out. An older
+snapshot stays for as long as somebody fetches it, so that no swarm outruns a newcomer. The manifest's
+initial one, which was before the first, is kept.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,8 +14,17 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
+from ...protocol.chain.keeping import (
+    KEPT_SNAPSHOTS,
+    dispensable_updates,
+    kept_with,
+    last_dispensable,
+    put_aside,
+    updates_from,
+    worth_holding,
+)
 from ...protocol.chain.ledger import Ledger
-from ...protocol.chain.replaying import KEPT_ROUNDS, choose_state
+from ...protocol.chain.replaying import choose_state
 from ...protocol.wire.blobs import BlobList, decode_blob_list
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
@@ -30,7 +34,6 @@ from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from .downloads import Downloads, blob_list_at
 from .retention import Retention
 
-_KEPT = 2
 HELD = 2
 """Older ones that newcomers are fetching: so much more disk, at most, may others make us use."""
 # Files that are renamed in one go, while nothing else of the node runs; each takes a tenth of a
@@ -138,36 +141,26 @@ class Snapshots:
     async def _keep(self, new: LocalSnapshot) -> None:
         if self._swept is None:
             # Before a restart: when the newest was made, or later.
-            had = len(self._kept) >= _KEPT
-            self._swept = self._dispensable(self._kept[-1].round + 1) if had else -1
-        older = [old for old in self._kept if old.round < new.round]
-        spare, recent = older[: 1 - _KEPT], older[1 - _KEPT :]
-        # The oldest first: its reader is the nearest to its end.
-        held = [old for old in spare if self._is_retained(old)][: self._held]
+            had = len(self._kept) >= KEPT_SNAPSHOTS
+            then = self._kept[-1].round + 1 if had else 0
+            self._swept = last_dispensable(self._ledger(), self._kept, then) if had else -1
+        kept = kept_with(self._kept, new, held=self._is_retained, most_held=self._held)
         if self._partial is not None and self._partial.round == new.round:
             self._partial = None
-        await self._replace([*held, *recent, new])
-        if len(self._kept) >= _KEPT:
+        await self._replace(kept)
+        if len(self._kept) >= KEPT_SNAPSHOTS:
             await self._sweep_updates(self._swept)
 
     def _is_retained(self, snapshot: LocalSnapshot) -> bool:
         """Whether somebody is fetching it, or the updates since, and is better off with it."""
-        # Beyond that a newer snapshot is the shorter way, and members take it
-        # (`protocol.chain.replaying`).
-        # It bounds what we keep for others; a line that cannot follow the updates never arrives.
-        return self._retention.holds(snapshot) and self._replay_bytes(snapshot) <= snapshot.size
-
-    def _replay_bytes(self, snapshot: LocalSnapshot) -> int:
-        """What the updates since a snapshot come to."""
-        ledger = self._ledger()
-        return ledger.update_bytes(min(snapshot.round + 1, len(ledger)), len(ledger))
+        return self._retention.holds(snapshot) and worth_holding(self._ledger(), snapshot)
 
     async def _begun(self, ledger: Ledger) -> LocalSnapshot | None:
         """The snapshot whose fetching was interrupted, if it is still worth going on with."""
         partial = self._partial
         if partial is None:
             return None
-        if self._is_certified(partial, ledger) and self._replay_bytes(partial) <= partial.size:
+        if self._is_certified(partial, ledger) and worth_holding(ledger, partial):
             return replace(partial, whole=True)
         await self._abandon()
         return None
@@ -210,14 +203,13 @@ class Snapshots:
     async def _put_left_chain_aside(self) -> None:
         """The list on disk is emptied with a change to another chain."""
         listed = self._swarm_store.snapshots()
-        left = [own for own in self._kept if own not in listed]
-        if not left:
+        if all(own in listed for own in self._kept):
             return
         self._retention = Retention()
-        # Those of the chain left before are to start from now, if it is the one that is followed again.
-        gone = [old for old in self._left if not self._is_certified(old, self._ledger())]
-        self._left = [*left, *(old for old in self._left if old not in gone)]
-        await self._replace([own for own in self._kept if own in listed])
+        stay, self._left, gone = put_aside(
+            self._kept, self._left, listed, lambda old: self._is_certified(old, self._ledger())
+        )
+        await self._replace(stay)
         await self._remove(gone)
 
     def _certified(self, ledger: Ledger) -> LocalSnapshot:
@@ -274,17 +266,9 @@ class Snapshots:
         """Remove the updates that nobody is better off with than with a snapshot; `swept`: up to which
         round they are gone."""
         ledger = self._ledger()
-        before = self._dispensable(len(ledger))
+        before = last_dispensable(ledger, self._kept, len(ledger))
         known = ledger.truncated(len(ledger))
-
-        def unneeded() -> list[ContentId]:
-            # The same bytes may count again: those of a member without momentum, or a replay.
-            needed = updates_from(known, before + 1)
-            rounds = range(max(0, swept + 1), min(before + 1, len(known)))
-            counted = (entry for round_ in rounds for entry in known[round_].record.updates)
-            return [entry.update for entry in counted if entry.update not in needed]
-
-        found = await trio.to_thread.run_sync(unneeded)
+        found = await trio.to_thread.run_sync(dispensable_updates, known, swept, before)
         for start in range(0, len(found), _SWEPT_AT_ONCE):
             if self._ledger() is not ledger:
                 # They are of a chain that was left meanwhile.
@@ -297,23 +281,3 @@ class Snapshots:
             return
         self._swept = before
         self._retention.forget(before, self._kept)
-
-    def _dispensable(self, height: int) -> int:
-        """The last round whose updates need not be kept once so many rounds are decided."""
-        ledger, oldest, size = self._ledger(), self._kept[0].round, self._kept[-1].size
-        end = min(height, len(ledger))
-        rounds = range(max(-1, oldest - KEPT_ROUNDS), min(oldest, end - 1))
-        # A node that stands at a round replays those after it while they come to less than a snapshot
-        # (`best`, and `protocol.chain.replaying`).
-        return rounds.start + bisect_left(
-            rounds, True, key=lambda round_: ledger.update_bytes(round_ + 1, end) <= size
-        )
-
-
-def updates_from(ledger: Ledger, first: int) -> set[ContentId]:
-    """The updates that count in round `first` or later."""
-    return {
-        entry.update
-        for round_ in range(max(0, first), len(ledger))
-        for entry in ledger[round_].record.updates
-    }

@@ -104,7 +104,10 @@ def screen_text(status: Status, curves: Curves, width: int, height: int) -> Text
     """The whole screen, in at most `height` - 1 lines of `width` characters (the cursor has one)."""
     top = [_title(status), _state(status), *_progress(status, width), Text()]
     middle = [*_facts(status, curves), Text(), *_members(status, width)]
+    page = status.node.dashboard
     foot = Text("Ctrl-C leaves politely; nothing is lost, come back whenever you like.", "dim")
+    if page is not None:
+        foot = Text(f"Page: {harmless(page)}  Ctrl-C leaves politely; nothing is lost.", "dim")
     room = height - 1 - len(top) - len(middle) - 2
     lines = [*top, *middle, *_events(status, min(room, _MAX_EVENTS)), Text(), foot]
     if len(lines) > height - 1:

@@ -127,6 +127,18 @@ class DataTable(SourceTable):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraTable:
+    """`[model.lora]`: Adapters are trained, and the checkpoint's own weights stay as they are."""
+
+    rank: Annotated[int, Range(1, 4096)] = 8
+    """The rows of A and the columns of B: with more of them adapters can learn more, and are larger."""
+    alpha: Annotated[float, Range(2.0**-10, 65_536.0)] | None = None
+    """What an adapter counts is alpha / rank; without it alpha is twice the rank."""
+    targets: Annotated[tuple[Name, ...], Length(0, 64)] = ()
+    """The linear layers that have one, by the last part of their names; empty: all but the head."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AdmissionTable:
     """Who may become a member."""
 

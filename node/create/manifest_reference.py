@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from ...protocol.wire.structure import Length, Range
 from ..field_docs import field_docs
-from .manifest_file import ManifestFile
+from .manifest_file import LoraTable, ManifestFile
 
 # Bounds from here on are there for the decoder, and nobody comes near them.
 _FAR = 2.0**31
@@ -49,6 +49,10 @@ def reference() -> str:
 def tables() -> Iterator[tuple[str, str, list[Key]]]:
     """Heading, meaning and keys of each table, in the order in which the file is usually written."""
     yield from _tables(ManifestFile, "", "Above all tables", "")
+    if any(field.name == "model" for field in dataclasses.fields(ManifestFile)):
+        # It holds a configuration of the library's, with what is ours in a table below.
+        meaning = (inspect.getdoc(LoraTable) or "").partition(": ")[2]
+        yield from _tables(LoraTable, "model.lora.", "`[model.lora]`", meaning)
 
 
 def _tables(cls: type, prefix: str, heading: str, meaning: str) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from ...protocol.wire.manifest import (
     ShardSpec,
     decode_manifest,
 )
-from ...protocol.wire.structure import StructureError
+from ...protocol.wire.structure import StructureError, from_plain
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir, open_identity
@@ -34,7 +34,13 @@ from ..trainer.explain import explain_trainer
 from ..trainer.tokenizer_settings import TokenizerSettings
 from .checkpoint import check_fit, settings_for, tokenizer_file
 from .corpus import Corpus, Found, Progress, end_tokens, find_sources, read_corpus
-from .manifest_file import BYTES_TOKENIZER, ManifestFile, bad_manifest, read_manifest_file
+from .manifest_file import (
+    BYTES_TOKENIZER,
+    LoraTable,
+    ManifestFile,
+    bad_manifest,
+    read_manifest_file,
+)
 from .model_config import complete_model, read_checkpoint_config
 from .rates import rate_warning
 from .summary import DataSummary, Forecast, forecast
@@ -77,6 +83,7 @@ class Made:
         return {
             "name": manifest.name,
             "parameters": manifest.elements,
+            "frozen_parameters": manifest.frozen_elements,
             "samples": manifest.data.samples,
             "tokens": sum(shard.tokens for shard in manifest.data.shards),
             "heldout_tokens": manifest.data.heldout.tokens,
@@ -167,6 +174,7 @@ class _Draft:
     tokenizer: Tokenizer
     model: dict[str, Any]
     checkpoint: Path | None
+    lora: LoraTable | None
     found: list[Found]
     end: tuple[int, ...]
     special: TokenizerSettings
@@ -219,6 +227,7 @@ class _Draft:
                 admission=admission,
                 fault_model=file.fault_model,
                 founder=founder,
+                adapter=initial.adapter,
                 task_settings=self.task.settings,
             )
         except ValueError as error:
@@ -233,12 +242,12 @@ def _read(settings: CreateSettings) -> _Draft:
     file = replace(file, data=replace(file.data, tokenizer=named))
     tokenizer = ByteTokenizer() if source is None else FileTokenizer(source)
     special = settings_for(tokenizer, source, file, settings.manifest)
-    model, checkpoint = _model(file, settings.manifest, tokenizer.vocabulary)
+    model, checkpoint, lora = _model(file, settings.manifest, tokenizer.vocabulary)
     check_fit(model["vocab_size"], tokenizer, file, settings.manifest)
     end = end_tokens(file.data, tokenizer, settings.manifest)
     task = plan_task(file, settings.manifest, tokenizer, special, model, end)
     found = find_sources(file, settings.manifest, settings.data, task.chat)
-    return _Draft(file, task.tokenizer, model, checkpoint, found, end, special, task)
+    return _Draft(file, task.tokenizer, model, checkpoint, lora, found, end, special, task)
 
 
 async def _initial(draft: _Draft, path: Path, blobs: Path, progress: Progress) -> InitialModel:
@@ -246,7 +255,12 @@ async def _initial(draft: _Draft, path: Path, blobs: Path, progress: Progress) -
     progress(what, 0, 1)
     try:
         initial = await initialise_model(
-            draft.model, draft.file.seed, draft.checkpoint, blobs, _INITIAL_DEVICE
+            draft.model,
+            draft.file.seed,
+            draft.checkpoint,
+            blobs,
+            _INITIAL_DEVICE,
+            None if draft.lora is None else _wanted(draft.lora),
         )
     except TrainerFailed as error:
         if error.kind in ("bad_model", "bad_snapshot"):
@@ -258,6 +272,12 @@ async def _initial(draft: _Draft, path: Path, blobs: Path, progress: Progress) -
     return initial
 
 
+def _wanted(lora: LoraTable) -> dict[str, Any]:
+    """What the trainer is told of adapters."""
+    alpha = 2.0 * lora.rank if lora.alpha is None else lora.alpha
+    return {"rank": lora.rank, "alpha": alpha, "targets": list(lora.targets)}
+
+
 def _made(draft: _Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Made:
     file = draft.file
     expected = forecast(
@@ -267,8 +287,11 @@ def _made(draft: _Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Ma
         file.optimizer,
         file.schedule,
         file.rounds,
+        frozen=manifest.frozen_elements,
     )
-    warning = rate_warning(file.schedule, manifest.elements)
+    # What was found is of whole models.
+    whole = manifest.adapter is None
+    warning = rate_warning(file.schedule, manifest.elements) if whole else None
     return Made(
         manifest=manifest,
         data=corpus.summary,
@@ -282,11 +305,15 @@ def _store_settings(settings: TokenizerSettings, store: BlobStore) -> ContentId 
     return None if settings == TokenizerSettings() else store.put(settings.encode())
 
 
-def _model(file: ManifestFile, path: Path, vocabulary: int) -> tuple[dict[str, Any], Path | None]:
-    """The model's configuration, complete, and the checkpoint's directory if it starts from one."""
+def _model(
+    file: ManifestFile, path: Path, vocabulary: int
+) -> tuple[dict[str, Any], Path | None, LoraTable | None]:
+    """The model's configuration, complete, the checkpoint's directory if it starts from one, and what
+    adapters it gets if any."""
     config = dict(file.model)
-    named = config.pop("checkpoint", None)
+    named, table = config.pop("checkpoint", None), config.pop("lora", None)
     try:
+        lora = None if table is None else _lora(table, named is not None)
         if named is None:
             checkpoint = None
         elif not isinstance(named, str) or config:
@@ -302,9 +329,23 @@ def _model(file: ManifestFile, path: Path, vocabulary: int) -> tuple[dict[str, A
                 config, vocabulary=vocabulary, sequence_length=file.data.sequence_length
             ),
             checkpoint,
+            lora,
         )
     except StructureError as error:
         raise bad_manifest(path, str(error)) from None
+
+
+def _lora(table: Any, has_checkpoint: bool) -> LoraTable:
+    try:
+        lora = from_plain(LoraTable, table, named=True)
+    except StructureError as error:
+        raise error.inside("model.lora") from None
+    if not has_checkpoint:
+        raise StructureError(
+            "model.lora",
+            "needs model.checkpoint: adapters are trained beside weights that know something",
+        )
+    return lora
 
 
 def _admission(file: ManifestFile, path: Path, founder: PeerId) -> AdmissionSpec:

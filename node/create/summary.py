@@ -140,6 +140,9 @@ class Forecast:
     """What the swarm will do and cost; a share of a round is equal for all members here."""
 
     parameters: int
+    """Those that are trained."""
+    frozen: int
+    """Weights that stay as they are: the base of adapters."""
     samples: int
     samples_a_round: int
     sequence_length: int
@@ -176,7 +179,17 @@ class Forecast:
             f"an epoch: {self.rounds_an_epoch:,.1f} rounds; the run: {self.epochs:.2f} epochs, "
             f"{self.tokens_a_parameter:.3g} tokens a parameter"
         )
-        yield f"to join, a member fetches {_bytes(self.model_bytes)} of model"
+        base = ""
+        if self.frozen:
+            parts = _bytes(4 * self.frozen), _bytes(4 * self.parameters)
+            base = f": {parts[0]} of base, once, and {parts[1]} of adapters"
+        yield f"to join, a member fetches {_bytes(self.model_bytes)} of model{base}"
+        if self.frozen:
+            times = 4 * self.frozen / self.update_bytes
+            yield (
+                f"an update has {_bytes(self.update_bytes)}: {times:,.0f} times less than a gradient of "
+                "the whole model"
+            )
         for members in MEMBERS:
             line = (
                 f"a round with {members:>2} members: {_bytes(self.received(members))} of updates and "
@@ -199,13 +212,17 @@ def forecast(
     optimizer: OptimizerSpec,
     schedule: ScheduleSpec,
     rounds: RoundSpec,
+    *,
+    frozen: int = 0,
 ) -> Forecast:
-    """What follows from the description, the model's table and the data, without measuring anything."""
+    """What follows from the description, the model's table and the data, without measuring anything;
+    `frozen`: how many weights are not trained."""
     elements = sum(spec.elements for spec in table)
     trained = schedule.total_rounds * rounds.sequences
     sample_bytes = data.sequence_length * data.token_bytes
     return Forecast(
         parameters=elements,
+        frozen=frozen,
         samples=samples,
         samples_a_round=rounds.sequences,
         sequence_length=data.sequence_length,
@@ -213,7 +230,7 @@ def forecast(
         epochs=trained / samples,
         tokens_a_parameter=trained * data.sequence_length / elements,
         update_bytes=update_layout(table, optimizer.chunk, optimizer.top_k).body_bytes,
-        model_bytes=4 * elements,
+        model_bytes=4 * (elements + frozen),
         # A block that begins anywhere touches one chunk more than its eight; a corpus of a chunk is
         # fetched whole.
         data_bytes_a_round={

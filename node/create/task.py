@@ -25,6 +25,9 @@ from .conversations import ConversationTokenizer
 from .manifest_file import ManifestFile, bad_manifest
 from .tokens import FileTokenizer, Tokenizer
 
+# Models that use a window wherever their configuration names one.
+_SLIDING = frozenset({"mistral", "phi3", "gemma2"})
+
 
 @dataclass(frozen=True)
 class TaskPlan:
@@ -59,6 +62,7 @@ def plan_task(
     if file.task == SFT or (file.task not in BUILT_IN and any(said)):
         if file.task != SFT and not all(said):
             raise bad_manifest(path, "all of [[data.source]] hold conversations, or none does")
+        _check_window(file, path, model)
         made, chat = _conversations(file, path, tokenizer, special, end)
         return TaskPlan(made, chat, settings, _filler(made, special, end))
     if file.data.chat_template is not None and file.task in BUILT_IN:
@@ -74,6 +78,20 @@ def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
         fitting = "'masked_lm'" if both else "'causal_lm' or 'sft'"
         raise bad_manifest(
             path, f"task: {file.task!r} does not go with a {model['model_type']!r}: say {fitting}"
+        )
+
+
+def _check_window(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:
+    """Conversations are kept apart unless it is said otherwise, which a short window would undo."""
+    window, length = model.get("sliding_window"), file.data.sequence_length
+    slides = model.get("use_sliding_window", model["model_type"] in _SLIDING)
+    apart = file.data.attention != "sequence"
+    if apart and slides and isinstance(window, int) and window < length:
+        raise bad_manifest(
+            path,
+            f"data.attention: conversations cannot be kept apart with a model whose window of {window} "
+            f'tokens slides within a sequence of {length}: say attention = "sequence", or a shorter '
+            "sequence_length",
         )
 
 

@@ -38,6 +38,10 @@ RECENT_ROUNDS = 64
 PHASES = ("compute", "encode", "transfer", "agree", "apply")
 
 _PHASES_KEPT = 64
+# With each news; more than these come in no second.
+_PEERS_AGAIN = 64
+# Of those who have gone, the last so many stand among the members.
+_GONE_SHOWN = 64
 _MAX_HELDOUT = 4096
 # A line of a thousand members has some 60 kB.
 _MAX_LINE_BYTES = 1 << 20
@@ -133,20 +137,28 @@ class Chronicle:
 
     def whole(self) -> dict[str, Any]:
         """All of it."""
-        return self._said(self.rows, self.heldout)
+        return self._said(self.rows, self.heldout, 0)
 
     def latest(self, rows: int) -> dict[str, Any]:
-        """The last so many rows, with all that goes with them; they replace those that somebody has."""
-        return self._said(self.rows[-rows:], self.heldout[-rows:])
+        """The last so many rows, with all that goes with them; they replace those that somebody has.
+
+        Of the peers it names those that came last, who stand at `peers_at` and after it: who was ever
+        there may be thousands.
+        """
+        known = max(0, len(self.accounts) - _PEERS_AGAIN)
+        return self._said(self.rows[-rows:], self.heldout[-rows:], known)
 
     def contributions(self) -> list[dict[str, Any]]:
         """A row for everybody who was ever a member, in the order of coming."""
         return [self._account(account) for account in self.accounts]
 
-    def _said(self, rows: list[Row], heldout: list[tuple[int, float]]) -> dict[str, Any]:
+    def _said(
+        self, rows: list[Row], heldout: list[tuple[int, float]], peers_at: int
+    ) -> dict[str, Any]:
         return {
             "generation": self.generation,
-            "peers": [account.peer for account in self.accounts],
+            "peers_at": peers_at,
+            "peers": [account.peer for account in self.accounts[peers_at:]],
             "rows": {
                 "round": [row.round for row in rows],
                 "rounds": [row.rounds for row in rows],
@@ -161,8 +173,15 @@ class Chronicle:
             },
             "heldout": [list(each) for each in heldout],
             "phases": list(self.phases),
-            "members": self.contributions(),
+            "members": [self._account(account) for account in self._of_now()],
         }
+
+    def _of_now(self) -> list[Account]:
+        """Who is a member, who was one until lately, and this node."""
+        gone = [each for each in self.accounts if each.left is not None and each.peer != self._me]
+        gone.sort(key=lambda each: each.left or 0)
+        old = {id(each) for each in gone[:-_GONE_SHOWN]}
+        return [each for each in self.accounts if id(each) not in old]
 
     def _account(self, account: Account) -> dict[str, Any]:
         end = self._next

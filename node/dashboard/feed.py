@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -50,7 +50,6 @@ class Feed:
         self._said = trio.Event()
         self._status_news = b""
         self._round_news = b""
-        self._number = 0
         self._whole = b""
         self._whole_at = -math.inf
 
@@ -84,39 +83,52 @@ class Feed:
         """Send the news as server-sent events, until nobody reads them any more."""
         self.streams += 1
         self._wanted.set()
+        self._wanted = trio.Event()
         try:
             await send(b"retry: 3000\n\n" + _event("status", self.status()))
-            rounds = None
+            status, rounds = self._status_news, self._round_news
             while True:
-                said, number = self._said, self._number
-                if rounds is not None and rounds is not self._round_news and self._round_news:
-                    await send(_event("rounds", self._round_news))
-                rounds = self._round_news
-                if number == self._number:
+                said = self._said
+                if rounds is not self._round_news:
+                    rounds = self._round_news
+                    await send(_event("rounds", rounds))
+                elif status is not self._status_news:
+                    status = self._status_news
+                    await send(_event("status", status))
+                else:
                     with trio.move_on_after(_PING_SECONDS) as silence:
                         await said.wait()
                     if silence.cancelled_caught:
                         await send(b": still here\n\n")
-                        continue
-                await send(_event("status", self._status_news))
         finally:
             self.streams -= 1
 
     async def run(self) -> None:
         """Gather the news, for ever."""
+        async with trio.open_nursery() as nursery:
+            # A long run takes a while to read for the first time: the status does not wait for it.
+            nursery.start_soon(self._again_and_again, self._gather_status)
+            nursery.start_soon(self._again_and_again, self._gather_rounds)
+
+    async def _again_and_again(self, gather: Callable[[], Awaitable[bool]]) -> None:
         while True:
-            if not self.streams:
-                self._wanted = trio.Event()
+            while not self.streams:
                 await self._wanted.wait()
-            async with self._reading:
-                news = await trio.to_thread.run_sync(self._latest_rounds)
-            if news is not None:
-                self._round_news = news
-            self._status_news = self.status()
-            self._number += 1
-            self._said.set()
-            self._said = trio.Event()
+            if await gather():
+                self._said.set()
+                self._said = trio.Event()
             await trio.sleep(_EVERY_SECONDS)
+
+    async def _gather_status(self) -> bool:
+        self._status_news = self.status()
+        return True
+
+    async def _gather_rounds(self) -> bool:
+        async with self._reading:
+            news = await trio.to_thread.run_sync(self._latest_rounds)
+        if news is not None:
+            self._round_news = news
+        return news is not None
 
     # In a thread
 

@@ -17,7 +17,7 @@ from ...crypto.identity import Identity
 from ...protocol.codec.layout import update_layout
 from ...protocol.wire.blobs import MAX_BLOB_BYTES, MAX_BLOB_LIST_BYTES, decode_any_blob_list
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, decode_manifest
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, OtherVersion, decode_manifest
 from ...protocol.wire.swarm_id import Invite
 from ..network.addresses import parse_dial
 from ..network.discovery.introductions import Introducer, NoBootstrap
@@ -27,6 +27,7 @@ from ..network.explain import explain_network
 from ..network.nat.reach import Reach
 from ..network.network import Network, NetworkSettings, open_network
 from ..storage.blob_store import BlobStore
+from ..versions import explain_version
 from .findings import Finding, good
 
 _CONTACT_SECONDS = 30.0
@@ -108,6 +109,9 @@ async def _manifest(network: Network, invite: Invite, store: BlobStore) -> Manif
             what="nobody who can be reached knows the swarm",
             remedy="ask whoever sent the link whether it runs; `join --wait` waits until it does",
         )
+    except OtherVersion as error:
+        told = explain_version(error)
+        return Finding(subject="swarm", severity="stops", what=told.problem, remedy=told.remedy)
     except ProtocolError as error:
         return Finding(
             subject="swarm",

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.chain.ledger import Ledger
+from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.swarm_id import swarm_text
 from ..trainer.task_names import MASKED_LM, SFT
 from .state import State
@@ -41,6 +42,7 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
         "fingerprint": f"{state.fingerprint:016x}",
         "snapshot": _snapshot(ledger, state.round),
         "parameters": manifest.elements,
+        "adapter": _adapter(manifest),
         "task": manifest.task,
         "heldout_loss": heldout,
         "data": {
@@ -74,8 +76,10 @@ def contributions(ledger: Ledger, last: int) -> dict[str, Any]:
     }
 
 
-def card(facts: dict[str, Any], model: dict[str, Any]) -> str:
-    """The card as Markdown, with the head that Hugging Face's pages read."""
+def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) -> str:
+    """The card as Markdown, with the head that Hugging Face's pages read; `merged`: of adapters, that
+    they are in the weights."""
+    whole = merged or facts["adapter"] is None
     name, swarm = _plain(facts["name"]), facts["swarm"]
     trained, data = facts["trained"], facts["data"]
     last = facts["last_round"]
@@ -84,21 +88,14 @@ def card(facts: dict[str, Any], model: dict[str, Any]) -> str:
     pipeline, opener, unit = _KINDS.get(facts["task"], _OTHER)
     lines = [
         "---",
-        "library_name: transformers",
+        f"library_name: {'transformers' if whole else 'peft'}",
         f"pipeline_tag: {pipeline}",
         "tags: [distro-node]",
         "---",
         f"# {name}",
         "",
-        f"A `{model['model_type']}` with {facts['parameters']:,} parameters, trained by the members of "
-        f"a swarm with distro-node: {trained['tokens']:,} tokens in {facts['round']:,}{of} rounds.",
-        "",
-        "```python",
-        f"from transformers import {opener}, AutoTokenizer",
-        "",
-        'tokenizer = AutoTokenizer.from_pretrained(".")',
-        f'model = {opener}.from_pretrained(".")',
-        "```",
+        *_what(facts, model["model_type"], of),
+        *_opened(opener, whole),
         "",
         "## Provenance",
         "",
@@ -155,6 +152,52 @@ def card(facts: dict[str, Any], model: dict[str, Any]) -> str:
         rounds, tokens = (sum(each[key] for each in rest) for key in ("rounds", "tokens"))
         lines.append(f"| {len(rest):,} more | {rounds:,} | {tokens:,} |")
     return "\n".join([*lines, ""])
+
+
+def _opened(opener: str, whole: bool) -> list[str]:
+    """How a model is opened; of adapters that are not in one, how they are put beside their base."""
+    place = "." if whole else "path of the base"
+    named = "model" if whole else "base"
+    return [
+        "```python",
+        *(() if whole else ("from peft import PeftModel",)),
+        f"from transformers import {opener}, AutoTokenizer",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained(".")',
+        f'{named} = {opener}.from_pretrained("{place}")',
+        *(() if whole else ('model = PeftModel.from_pretrained(base, ".")',)),
+        "```",
+    ]
+
+
+def _what(facts: dict[str, Any], model_type: str, of: str) -> list[str]:
+    trained = (
+        f"trained by the members of a swarm with distro-node: {facts['trained']['tokens']:,} tokens in "
+        f"{facts['round']:,}{of} rounds."
+    )
+    adapter = facts["adapter"]
+    if adapter is None:
+        return [f"A `{model_type}` with {facts['parameters']:,} parameters, {trained}", ""]
+    return [
+        f"Low-rank adapters of rank {adapter['rank']} and alpha {adapter['alpha']:g} with "
+        f"{facts['parameters']:,} parameters, for a `{model_type}` with {adapter['base_parameters']:,} "
+        f"that stayed as they were, {trained}",
+        "",
+        f"The base has the content id `{adapter['base']}`; "
+        "`distro-node export --merged` writes it and the adapters in one, and with `--round 0` itself.",
+        "",
+    ]
+
+
+def _adapter(manifest: Manifest) -> dict[str, Any] | None:
+    spec = manifest.adapter
+    return spec and {
+        "rank": spec.rank,
+        "alpha": spec.alpha,
+        "targets": list(spec.targets),
+        "base": spec.base.hex(),
+        "base_parameters": spec.base_elements,
+    }
 
 
 def provenance_bytes(facts: dict[str, Any]) -> bytes:

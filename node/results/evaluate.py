@@ -80,7 +80,7 @@ async def evaluate_swarm(settings: EvaluateSettings) -> Scores:
         async with made_again(
             known, settings.which, writable=(model,), threads=settings.threads
         ) as state:
-            await write_model(state, model)
+            await write_model(state, model, merged=known.manifest.adapter is not None)
             bound = {
                 "swarm": swarm_text(known.manifest.swarm),
                 "round": state.round,

@@ -33,6 +33,8 @@ class ExportSettings:
     data_dir: Path
     to: Path
     which: Which = NEWEST
+    merged: bool = False
+    """Of a swarm that trains adapters: the whole model with them, and not them alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +52,15 @@ async def export_swarm(settings: ExportSettings) -> Exported:
     """Write a state of the model as a Hugging Face checkpoint with its card. Raises `UserError`."""
     check_target(settings.to)
     known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    if settings.merged and known.manifest.adapter is None:
+        raise UserError(
+            ExitCode.USAGE,
+            "this swarm trains the whole model: there is nothing to merge",
+            "leave --merged out",
+        )
     with written_aside(settings.to) as aside:
         async with made_again(known, settings.which, writable=(aside,)) as state:
-            await write_model(state, aside)
+            await write_model(state, aside, merged=settings.merged)
             return Exported(
                 directory=settings.to,
                 round=state.round,
@@ -62,16 +70,17 @@ async def export_swarm(settings: ExportSettings) -> Exported:
             )
 
 
-async def write_model(state: State, directory: Path) -> None:
-    """Write the checkpoint and its card into a directory. Raises `TrainerFailed` and `OSError`."""
-    await state.trainer.export(directory)
+async def write_model(state: State, directory: Path, *, merged: bool) -> None:
+    """Write the checkpoint and its card into a directory; adapters alone, unless they are `merged`.
+    Raises `TrainerFailed` and `OSError`."""
+    await state.trainer.export(directory, merged=merged)
     known = state.known
 
     def write_card() -> None:
         measured = dict(heldout_losses(known.directory.history))
         facts = provenance(state, heldout=measured.get(state.round))
         (directory / PROVENANCE_NAME).write_bytes(provenance_bytes(facts))
-        text = card(facts, known.manifest.model)
+        text = card(facts, known.manifest.model, merged=merged)
         (directory / "README.md").write_text(text, encoding="utf-8")
 
     await trio.to_thread.run_sync(write_card)
@@ -109,7 +118,7 @@ def written_aside(directory: Path) -> Iterator[Path]:
         aside = (directory if inside else directory.parent) / name
         aside.mkdir()
         yield aside
-        for path in aside.iterdir():
+        for path in aside.rglob("*"):
             # A disk or a server may tell only now that there is no room.
             sync(path)
         if inside:

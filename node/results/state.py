@@ -17,7 +17,7 @@ import trio
 from ...protocol.chain.ledger import Ledger
 from ...protocol.codec.schedule import learning_rate
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
+from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId, decode_manifest
 from ...protocol.wire.messages import RecordId
 from ..content.downloads import blob_list_at
 from ..errors import ExitCode, UserError
@@ -27,6 +27,7 @@ from ..storage.data_dir import DataDir, SwarmDir
 from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from ..trainer.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..trainer.explain import explain_trainer
+from ..versions import explain_version
 
 # Below what the owner's own work, and the node that trains, get.
 _NICE = 10
@@ -66,10 +67,13 @@ class State:
 
 
 async def read_swarm(data: DataDir, swarm: SwarmId) -> Known:
-    """What this disk knows of a swarm. Raises `UserError` (`NOTHING_TO_EXPORT`)."""
+    """What this disk knows of a swarm. Raises `UserError` (`NOTHING_TO_EXPORT`,
+    `VERSION`)."""
     directory = data.swarm(swarm)
     try:
         manifest = decode_manifest(directory.manifest.read_bytes(), swarm)
+    except OtherVersion as error:
+        raise explain_version(error) from None
     except (OSError, ProtocolError) as error:
         raise nothing(f"its manifest cannot be read: {error}") from None
     swarm_store = SwarmStore(directory, manifest)

@@ -22,7 +22,8 @@ from typing import Any
 import trio
 
 from ...crypto.hashing import ContentId
-from ...protocol.wire.manifest import ParameterSpec
+from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
+from ...protocol.wire.structure import from_plain
 from ..harmless import MOST_CHARACTERS
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
 from .frames import FrameDecoder, FrameError, Trained, encode_frame
@@ -116,6 +117,8 @@ class InitialModel:
     parameters: tuple[ParameterSpec, ...]
     blob_list: bytes
     size: int
+    adapter: AdapterSpec | None = None
+    """Of adapters: what the manifest says of them. The base's chunks and their list are in the store."""
 
 
 @asynccontextmanager
@@ -144,12 +147,19 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
 
 
 async def initialise_model(
-    config: dict[str, Any], seed: int, checkpoint: Path | None, blobs: Path, device: str = "auto"
+    config: dict[str, Any],
+    seed: int,
+    checkpoint: Path | None,
+    blobs: Path,
+    device: str = "auto",
+    lora: dict[str, Any] | None = None,
 ) -> InitialModel:
     """Make a swarm's initial parameters, in a trainer process of its own.
 
     They are drawn from `seed`, or read from `checkpoint`, a Hugging Face directory with
-    safetensors. The chunks go into the store at `blobs`; the list is returned, not stored.
+    safetensors. With `lora` (`rank`, `alpha`, `targets`; no targets: all linear layers) the checkpoint
+    is the base, and adapters are drawn. The chunks go into the store at `blobs`; the list is returned,
+    not stored.
 
     Raises `TrainerFailed` and `TrainerDied`.
     """
@@ -160,6 +170,7 @@ async def initialise_model(
             config=config,
             seed=seed,
             checkpoint=None if checkpoint is None else str(checkpoint),
+            lora=lora,
             blobs=str(blobs),
             device=device,
         )
@@ -167,7 +178,10 @@ async def initialise_model(
         ParameterSpec(name=entry["name"], shape=tuple(entry["shape"]))
         for entry in answer["parameters"]
     )
-    return InitialModel(table, answer["blob_list"], answer["size"])
+    adapter = answer["adapter"]
+    if adapter is not None:
+        adapter = from_plain(AdapterSpec, adapter, named=True)
+    return InitialModel(table, answer["blob_list"], answer["size"], adapter)
 
 
 class TrainerClient:
@@ -247,9 +261,9 @@ class TrainerClient:
         """Read it back; False, with nothing changed, if the file is missing, corrupt or foreign."""
         return await self._call("load_momentum", path=str(path))
 
-    async def export(self, directory: Path) -> None:
-        """Write a Hugging Face checkpoint with its tokenizer."""
-        await self._call("export", directory=str(directory))
+    async def export(self, directory: Path, *, merged: bool = False) -> None:
+        """Write a Hugging Face checkpoint with its tokenizer; adapters alone, unless `merged`."""
+        await self._call("export", directory=str(directory), merged=merged)
 
     async def begin_text(
         self, prompt: str, *, seed: int, temperature: float, max_tokens: int

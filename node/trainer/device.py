@@ -12,6 +12,8 @@ from .errors import TrainerFailed
 
 # Parameters, gradients, momentum and second moment, each float32.
 _BYTES_A_PARAMETER = 16
+# What is not trained: float32, and no more.
+_BYTES_A_FROZEN = 4
 
 # Activations kept for the backward pass: 34 bytes per token, layer and hidden unit in 16 bits
 # (Korthikanti et al., arXiv 2205.05198, eq. 2, without attention scores); twice that in float32.
@@ -77,14 +79,15 @@ def sequence_bytes(config: dict[str, Any], sequence_length: int, vocabulary: int
     return sequence_length * per_token
 
 
-def needed_bytes(elements: int, per_sequence: int) -> int:
-    """What training takes at the least: the optimizer's state and one sequence at a time."""
-    return _BYTES_A_PARAMETER * elements + per_sequence
+def needed_bytes(elements: int, per_sequence: int, frozen: int = 0) -> int:
+    """What training takes at the least: the optimizer's state, so many `frozen` weights beside it, and
+    one sequence at a time."""
+    return _BYTES_A_PARAMETER * elements + _BYTES_A_FROZEN * frozen + per_sequence
 
 
-def check_fits(elements: int, per_sequence: int, device: torch.device) -> None:
+def check_fits(elements: int, per_sequence: int, device: torch.device, frozen: int = 0) -> None:
     """Raise `TrainerFailed` with the kind `model_too_large` if the model cannot be trained here."""
-    needed, free = needed_bytes(elements, per_sequence), free_bytes(device)
+    needed, free = needed_bytes(elements, per_sequence, frozen), free_bytes(device)
     if needed > free:
         raise TrainerFailed(
             "model_too_large",
@@ -93,9 +96,11 @@ def check_fits(elements: int, per_sequence: int, device: torch.device) -> None:
         )
 
 
-def default_micro_batch(elements: int, per_sequence: int, device: torch.device) -> int:
+def default_micro_batch(
+    elements: int, per_sequence: int, device: torch.device, frozen: int = 0
+) -> int:
     """Sequences at once: as many as fit into half of what the model leaves free."""
-    spare = free_bytes(device) - _BYTES_A_PARAMETER * elements
+    spare = free_bytes(device) - needed_bytes(elements, 0, frozen)
     return max(1, min(_LARGEST_MICRO_BATCH, spare // 2 // max(1, per_sequence)))
 
 

@@ -10,13 +10,25 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+
 from ...crypto.hashing import content_id
 from ...protocol.wire.blobs import BlobList
-from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.manifest import AdapterSpec, Manifest
+from .adapters import merged_model
 from .errors import TrainerFailed
+from .export import (
+    ADAPTER_CONFIG_NAME,
+    ADAPTER_PREFIX,
+    ADAPTER_WEIGHTS_NAME,
+    MERGED_ADAPTER,
+    adapter_configuration,
+)
 from .fingerprint import fingerprint
 from .initial import read_checkpoint
 from .model import model_config, ordered_parameters
+from .session import TrainingSession
 from .snapshot import snapshot_chunks
 
 # What follows the tokenizer, and what the library writes of itself.
@@ -24,37 +36,122 @@ _FREE = frozenset(
     {"bos_token_id", "eos_token_id", "pad_token_id", "use_cache", "architectures", "dtype"}
     | {"torch_dtype", "transformers_version"}
 )
+# What says how it was saved, and where its base lay on somebody's disk.
+_FREE_ADAPTER = frozenset(
+    {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision"}
+)
 _MAX_JSON_BYTES = 64 << 20
+# Of the largest weight of a matrix: float32's own roundings of a product and a sum, some times over.
+_ROUNDING = 1e-6
 
 
-def examine(manifest: Manifest, directory: Path) -> dict[str, Any]:
+def examine(session: TrainingSession, directory: Path) -> dict[str, Any]:
     """What `client.Examined` holds. Raises `TrainerFailed` (`bad_model`)."""
-    model = read_checkpoint(directory, model_config(manifest.model))
-    parameters = ordered_parameters(model, manifest.parameters)
+    manifest = session.manifest
+    if manifest.adapter is None:
+        model = read_checkpoint(directory, model_config(manifest.model))
+        parameters = [*map(_detached, ordered_parameters(model, manifest.parameters))]
+        differing = _differing(manifest.model, _read(directory / "config.json"))
+    elif (directory / MERGED_ADAPTER).is_dir():
+        parameters = _read_adapter(manifest, directory / MERGED_ADAPTER)
+        differing = _differing_adapter(manifest.adapter, manifest, directory / MERGED_ADAPTER)
+        differing += _differing(manifest.model, _read(directory / "config.json"))
+        _check_merged(session, manifest.adapter, parameters, directory)
+    else:
+        parameters = _read_adapter(manifest, directory)
+        differing = _differing_adapter(manifest.adapter, manifest, directory)
     chunks = tuple(content_id(chunk) for chunk in snapshot_chunks(parameters))
     blobs = BlobList(kind="snapshot", size=4 * manifest.elements, chunks=chunks)
-    written = _read(directory / "config.json")
     tokenizer = directory / "tokenizer.json"
     return {
         "fingerprint": fingerprint(parameters),
         "blob_list": blobs.encode(),
-        "differing": _differing(manifest.model, written),
+        "differing": differing,
         "tokenizer": content_id(tokenizer.read_bytes() if tokenizer.is_file() else b""),
     }
 
 
+def _detached(parameter: torch.Tensor) -> torch.Tensor:
+    return parameter.detach()
+
+
+def _read_adapter(manifest: Manifest, directory: Path) -> list[torch.Tensor]:
+    """The adapters of a directory in the order of the manifest's table."""
+    path = directory / ADAPTER_WEIGHTS_NAME
+    try:
+        found = load_file(path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise TrainerFailed("bad_model", f"{path.name} cannot be read ({reason})") from None
+    # The library has an exception of its own for each way in which a file is none of its own.
+    except Exception as error:
+        reason = (str(error).splitlines() or [repr(error)])[0][:200]
+        raise TrainerFailed("bad_model", f"{path.name} cannot be read ({reason})") from None
+    parameters = []
+    for spec in manifest.parameters:
+        tensor = found.pop(ADAPTER_PREFIX + spec.name, None)
+        if tensor is None or tuple(tensor.shape) != spec.shape or tensor.dtype != torch.float32:
+            raise TrainerFailed("bad_model", f"{path.name} lacks {spec.name} {spec.shape}")
+        parameters.append(tensor)
+    if found:
+        raise TrainerFailed("bad_model", f"{path.name} has too much: {next(iter(found))[:200]}")
+    return parameters
+
+
+def _check_merged(
+    session: TrainingSession,
+    adapter: AdapterSpec,
+    parameters: list[torch.Tensor],
+    directory: Path,
+) -> None:
+    """Raise unless the checkpoint's weights are the base's with this adapter.
+
+    How A and B are multiplied differs from one machine to the next in the last bits, so that much may
+    differ: what is agreed on to the bit is the adapter.
+    """
+    table = adapter.base_parameters
+    model = read_checkpoint(directory, model_config(session.manifest.model))
+    expected = merged_model(session.manifest, session.model, parameters)
+    pairs = zip(ordered_parameters(model, table), ordered_parameters(expected, table), strict=True)
+    for spec, (found, meant) in zip(table, pairs, strict=True):
+        tolerance = _ROUNDING * max(float(meant.detach().abs().max()), 1e-30)
+        # Written so that what is no number differs, too.
+        if not bool(((found - meant).abs() <= tolerance).all()):
+            raise TrainerFailed(
+                "bad_model", f"{spec.name} is not the base's with the adapter beside it"
+            )
+
+
+def _differing_adapter(
+    adapter: AdapterSpec, manifest: Manifest, directory: Path
+) -> tuple[str, ...]:
+    expected = adapter_configuration(adapter, manifest.model["model_type"])
+    found = _parsed(_read(directory / ADAPTER_CONFIG_NAME), ADAPTER_CONFIG_NAME)
+    targets = found.get("target_modules")
+    if isinstance(targets, list) and all(isinstance(each, str) for each in targets):
+        # Who opened and saved it anew may have another order.
+        found["target_modules"] = sorted(targets)
+    keys = sorted({*found, *expected} - _FREE_ADAPTER)
+    return tuple(key[:64] for key in keys if found.get(key) != expected.get(key))
+
+
 def _differing(meant: dict[str, Any], written: bytes) -> tuple[str, ...]:
     """The keys of a written configuration that are not as the manifest's, or not in it."""
+    found = _parsed(written, "config.json")
+    # As the library writes them: it spells some keys in ways of its own.
+    expected = json.loads(model_config(meant).to_json_string(use_diff=False))
+    keys = sorted({*found, *(key for key in meant if key in expected)} - _FREE)
+    return tuple(key[:64] for key in keys if key not in expected or found.get(key) != expected[key])
+
+
+def _parsed(written: bytes, name: str) -> dict[str, Any]:
     try:
         found = json.loads(written)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise TrainerFailed("bad_model", "config.json is not a model's configuration")
-    # As the library writes them: it spells some keys in ways of its own.
-    expected = json.loads(model_config(meant).to_json_string(use_diff=False))
-    keys = sorted({*found, *(key for key in meant if key in expected)} - _FREE)
-    return tuple(key[:64] for key in keys if key not in expected or found.get(key) != expected[key])
+        raise TrainerFailed("bad_model", f"{name} is not a configuration")
+    return found
 
 
 def _read(path: Path) -> bytes:

@@ -11,13 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel
 
-from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.manifest import AdapterSpec, Manifest
 from ...protocol.wire.structure import StructureError
 from ..errors import UserError
 from ..storage.blob_store import BlobStore
+from .adapters import merged_model, peft_config
 from .chat import BadConversation, BadTemplate, ChatTemplate
 from .errors import TrainerFailed
 from .limits import limited
@@ -31,8 +33,21 @@ _BYTES = 2 << 30
 _IDS = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
 
 
-def export(session: TrainingSession, store: BlobStore, directory: Path) -> None:
+ADAPTER_CONFIG_NAME = "adapter_config.json"
+ADAPTER_WEIGHTS_NAME = "adapter_model.safetensors"
+ADAPTER_PREFIX = "base_model.model."
+"""What peft puts before the names of an adapter's parameters in a file."""
+MERGED_ADAPTER = "adapter"
+"""The folder beside merged weights that has the adapter they were merged with."""
+
+
+def export(
+    session: TrainingSession, store: BlobStore, directory: Path, *, merged: bool = False
+) -> None:
     """Write weights (safetensors), both configurations and the tokenizer's files into `directory`.
+
+    Adapters are written as `peft` does it; with `merged` in a folder below, beside a checkpoint of the
+    base and them in one.
 
     Raises `TrainerFailed` with the kind `bad_data` if the tokenizer's blobs are missing, and what a
     full disk raises.
@@ -40,7 +55,6 @@ def export(session: TrainingSession, store: BlobStore, directory: Path) -> None:
     definition, tokenizer, settings = open_tokenizer(session.manifest, store)
     directory.mkdir(parents=True, exist_ok=True)
     ids: dict[str, Any] = special_ids(tokenizer, settings)
-    model = session.model
     several = session.manifest.model.get("eos_token_id")
     if isinstance(several, list) and ids["eos_token_id"] in several:
         # Those that talk end their turns and their texts differently.
@@ -51,6 +65,47 @@ def export(session: TrainingSession, store: BlobStore, directory: Path) -> None:
             ids["eos_token_id"] if isinstance(ids["eos_token_id"], list) else [ids["eos_token_id"]]
         )
         ids["eos_token_id"] = [*known, *({turn} - {*known})]
+    adapter = session.manifest.adapter
+    if adapter is None:
+        _write_checkpoint(session.model, ids, directory)
+    elif merged:
+        whole = merged_model(session.manifest, session.model, session.parameters)
+        _write_checkpoint(whole, ids, directory)
+        (directory / MERGED_ADAPTER).mkdir()
+        _write_adapter(session, adapter, directory / MERGED_ADAPTER)
+    else:
+        _write_adapter(session, adapter, directory)
+    (directory / "tokenizer.json").write_bytes(definition)
+    table = tokenizer_table(settings, session.manifest.data.sequence_length)
+    (directory / "tokenizer_config.json").write_text(
+        json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+    if settings.chat_template is not None:
+        (directory / "chat_template.jinja").write_text(settings.chat_template, encoding="utf-8")
+
+
+def adapter_configuration(adapter: AdapterSpec, model_type: str) -> dict[str, Any]:
+    """What stands in `adapter_config.json`."""
+    said = peft_config(adapter, model_type).to_dict()
+    # It keeps a set, whose order changes from one process to the next.
+    said["target_modules"] = list(adapter.targets)
+    said["inference_mode"] = True
+    return json.loads(json.dumps(said))
+
+
+def _write_adapter(session: TrainingSession, adapter: AdapterSpec, directory: Path) -> None:
+    tensors = {
+        ADAPTER_PREFIX + spec.name: parameter.detach().cpu().contiguous()
+        for spec, parameter in zip(session.manifest.parameters, session.parameters, strict=True)
+    }
+    save_file(tensors, directory / ADAPTER_WEIGHTS_NAME, metadata={"format": "pt"})
+    said = adapter_configuration(adapter, session.manifest.model["model_type"])
+    (directory / ADAPTER_CONFIG_NAME).write_text(
+        json.dumps(said, indent=2) + "\n", encoding="utf-8"
+    )
+
+
+def _write_checkpoint(model: PreTrainedModel, ids: dict[str, Any], directory: Path) -> None:
     before = {key: getattr(model.config, key, None) for key in ids}
     # A model that fills gaps has none.
     generation = getattr(model, "generation_config", None)
@@ -65,13 +120,6 @@ def export(session: TrainingSession, store: BlobStore, directory: Path) -> None:
             setattr(model.config, key, number)
         if generation is not None:
             model.generation_config = generation
-    (directory / "tokenizer.json").write_bytes(definition)
-    table = tokenizer_table(settings, session.manifest.data.sequence_length)
-    (directory / "tokenizer_config.json").write_text(
-        json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    if settings.chat_template is not None:
-        (directory / "chat_template.jinja").write_text(settings.chat_template, encoding="utf-8")
 
 
 def open_tokenizer(

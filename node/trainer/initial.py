@@ -10,8 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from ...protocol.wire.blobs import BlobList
-from ...protocol.wire.manifest import ParameterSpec
+from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
 from ..storage.blob_store import BlobStore
+from .adapters import adapter_parameters, adapter_table, add_adapters, draw_adapters, target_names
 from .device import check_fits
 from .errors import TrainerFailed
 from .model import auto_class, model_config, new_model, ordered_parameters, parameter_table
@@ -22,12 +23,24 @@ from .snapshot import write_snapshot
 _SMALLEST_NORMAL = 2.0**-126
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Adapters that are to be put into a checkpoint."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] = ()
+    """The last parts of the names of linear layers; empty: all but the head."""
+
+
 @dataclass(frozen=True)
 class InitialParameters:
     """The manifest's parameter table, and the list of the chunks that now are in the store."""
 
     table: tuple[ParameterSpec, ...]
     blobs: BlobList
+    adapter: AdapterSpec | None = None
+    """What the manifest says of adapters; the base is in the store, its list too."""
 
 
 @torch.no_grad()
@@ -37,17 +50,30 @@ def initialise(
     checkpoint: Path | None,
     store: BlobStore,
     device: torch.device,
+    lora: Lora | None = None,
 ) -> InitialParameters:
     """Draw parameters from `seed`, or read them from a Hugging Face checkpoint (safetensors only).
 
-    Always on the CPU, so that a seed gives the same parameters whatever the founder's device;
-    `device` is only asked whether it could train the model.
+    With `lora` the checkpoint is the base, and what is drawn are its adapters. Always on the CPU, so
+    that a seed gives the same parameters whatever the founder's device; `device` is only asked
+    whether it could train the model.
 
     Raises `TrainerFailed`: `bad_model`, `model_too_large`, `disk_full`.
     """
     built = model_config(config)
     skeleton = new_model(built, torch.device("meta"))
-    check_fits(sum(p.numel() for p in skeleton.parameters()), 0, device)
+    weights = sum(p.numel() for p in skeleton.parameters())
+    if lora is not None:
+        if checkpoint is None:
+            raise TrainerFailed("bad_model", "adapters need a checkpoint to be put into")
+        targets = tuple(sorted(set(lora.targets))) or target_names(skeleton)
+        trained = sum(spec.elements for spec in adapter_table(skeleton, lora.rank, targets))
+        check_fits(trained, 0, device, frozen=weights)
+        base = read_checkpoint(checkpoint, built)
+        return _with_adapters(
+            base, Lora(rank=lora.rank, alpha=lora.alpha, targets=targets), seed, store
+        )
+    check_fits(weights, 0, device)
     if checkpoint is None:
         torch.manual_seed(seed)
         model = new_model(built, torch.device("cpu"))
@@ -55,11 +81,39 @@ def initialise(
         model = read_checkpoint(checkpoint, built)
     table = parameter_table(model)
     parameters = ordered_parameters(model, table)
+    _check_finite(table, parameters)
+    for parameter in parameters:
+        parameter.masked_fill_(parameter.abs() < _SMALLEST_NORMAL, 0.0)
+    return InitialParameters(table, write_snapshot(parameters, store))
+
+
+def _with_adapters(
+    base: PreTrainedModel, lora: Lora, seed: int, store: BlobStore
+) -> InitialParameters:
+    base_table = parameter_table(base)
+    frozen = ordered_parameters(base, base_table)
+    _check_finite(base_table, frozen)
+    adapter = AdapterSpec(
+        rank=lora.rank,
+        alpha=lora.alpha,
+        targets=lora.targets,
+        base=store.put(write_snapshot(frozen, store).encode()),
+        base_parameters=base_table,
+    )
+    table = adapter_table(base, lora.rank, lora.targets)
+    add_adapters(base, adapter)
+    named = adapter_parameters(base)
+    parameters = [named[spec.name] for spec in table]
+    draw_adapters(parameters, table, seed)
+    for parameter in parameters:
+        parameter.masked_fill_(parameter.abs() < _SMALLEST_NORMAL, 0.0)
+    return InitialParameters(table, write_snapshot(parameters, store), adapter)
+
+
+def _check_finite(table: tuple[ParameterSpec, ...], parameters: list[torch.nn.Parameter]) -> None:
     for spec, parameter in zip(table, parameters, strict=True):
         if not torch.isfinite(parameter).all():
             raise TrainerFailed("bad_model", f"{spec.name} holds a number that is not finite")
-        parameter.masked_fill_(parameter.abs() < _SMALLEST_NORMAL, 0.0)
-    return InitialParameters(table, write_snapshot(parameters, store))
 
 
 def read_checkpoint(directory: Path, config: Any) -> PreTrainedModel:

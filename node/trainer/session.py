@@ -22,6 +22,7 @@ from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
 from ..storage.blob_store import BlobStore
+from .adapters import build_trained
 from .data import Corpus
 from .device import (
     check_fits,
@@ -33,7 +34,7 @@ from .errors import TrainerFailed
 from .exact import apply_step
 from .fingerprint import fingerprint
 from .frames import Trained
-from .model import build_model, check_inputs, ordered_parameters
+from .model import check_inputs
 from .optimizer import LocalOptimizer
 from .snapshot import read_snapshot, write_snapshot
 from .tasks import Sample, open_task
@@ -61,18 +62,18 @@ class TrainingSession:
     ) -> None:
         data = manifest.data
         per_sequence = sequence_bytes(manifest.model, data.sequence_length, data.vocabulary)
-        check_fits(manifest.elements, per_sequence, device)
+        frozen = manifest.frozen_elements
+        check_fits(manifest.elements, per_sequence, device, frozen)
         self.manifest = manifest
         self.device = device
-        self.model = build_model(manifest.model, manifest.parameters, device)
+        self.model, self.parameters = build_trained(manifest, store, device)
         check_inputs(self.model, data.vocabulary, data.sequence_length)
         self.task = open_task(manifest, self.model.config)
-        self.parameters = ordered_parameters(self.model, manifest.parameters)
         spec = manifest.optimizer
         self.layout = update_layout(manifest.parameters, spec.chunk, spec.top_k)
         self.optimizer = LocalOptimizer(self.layout, self.parameters, spec)
         self.micro_batch = micro_batch or default_micro_batch(
-            manifest.elements, per_sequence, device
+            manifest.elements, per_sequence, device, frozen
         )
         self.left_out = 0
         """How many updates the audit left out of the last step."""

@@ -97,10 +97,11 @@ class TrainerSupervisor:
         evaluate_every: int,
         last_round: int | None = None,
         data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
+        base_ready: Callable[[], Awaitable[None]] | None = None,
         start: OpenTrainer = open_trainer,
     ) -> None:
-        """`data_ready` returns when the data of these training samples is on the disk; `start` starts
-        a trainer."""
+        """`data_ready` returns when the data of these training samples is on the disk, `base_ready` when
+        the weights are that adapters stand beside; `start` starts a trainer."""
         self._manifest = manifest
         self._start = start
         self._spec = spec
@@ -111,6 +112,7 @@ class TrainerSupervisor:
         self._evaluate_every = evaluate_every
         self._last_round = last_round
         self._data_ready = data_ready
+        self._base_ready = base_ready
         self._overtaken = trio.Event()
         self._jobs: deque[_Train | Apply | _Evaluate] = deque()
         self._wake = trio.Event()
@@ -141,6 +143,9 @@ class TrainerSupervisor:
         while True:
             self._worked = False
             reason = ""
+            if self._base_ready is not None:
+                # Before each start: the last one may have found that the disk lost some of it.
+                await self._base_ready()
             try:
                 async with self._start(self._spec) as trainer:
                     self._telemetry.device = trainer.device

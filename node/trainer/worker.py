@@ -27,7 +27,7 @@ from .errors import FailureKind, TrainerFailed
 from .exact import check_exactness
 from .examine import examine
 from .export import export
-from .initial import initialise
+from .initial import Lora, initialise
 from .momentum import load_momentum, save_momentum
 from .session import TrainingSession
 from .writing import write_text
@@ -101,15 +101,26 @@ class Worker:
         return {"device": _device_text(chosen)}
 
     def _initialise(
-        self, config: dict[str, Any], seed: int, checkpoint: str | None, blobs: str, device: str
+        self,
+        config: dict[str, Any],
+        seed: int,
+        checkpoint: str | None,
+        lora: dict[str, Any] | None,
+        blobs: str,
+        device: str,
     ) -> dict[str, Any]:
         self._prepare(None)
         path = None if checkpoint is None else Path(checkpoint)
-        made = initialise(config, seed, path, BlobStore(Path(blobs)), choose_device(device))
+        wanted = None
+        if lora is not None:
+            wanted = Lora(rank=lora["rank"], alpha=lora["alpha"], targets=tuple(lora["targets"]))
+        store = BlobStore(Path(blobs))
+        made = initialise(config, seed, path, store, choose_device(device), wanted)
         return {
             "parameters": [to_plain(spec, named=True) for spec in made.table],
             "blob_list": made.blobs.encode(),
             "size": made.blobs.size,
+            "adapter": None if made.adapter is None else to_plain(made.adapter, named=True),
         }
 
     def _prepare(self, threads: int | None) -> None:
@@ -151,10 +162,10 @@ class Worker:
         session = self._opened
         return load_momentum(session.optimizer, session.manifest.parameters, Path(path))
 
-    def _export(self, directory: str) -> None:
+    def _export(self, directory: str, merged: bool) -> None:
         session = self._opened
         assert self._store is not None
-        export(session, self._store, Path(directory))
+        export(session, self._store, Path(directory), merged=merged)
 
     def _begin_text(self, prompt: str, seed: int, temperature: float, max_tokens: int) -> None:
         assert self._store is not None
@@ -164,7 +175,7 @@ class Worker:
         return next(self._writing, None)
 
     def _examine(self, directory: str) -> dict[str, Any]:
-        return examine(self._opened.manifest, Path(directory))
+        return examine(self._opened, Path(directory))
 
     def _memory(self) -> dict[str, int]:
         return {

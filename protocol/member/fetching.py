@@ -64,11 +64,16 @@ class Fetching:
         """It is no longer under way, however it ended."""
         self._new.pop((wanted.round, wanted.update), None)
 
-    def providers(self, wanted: FetchUpdate, connected: Iterable[PeerId]) -> list[PeerId]:
-        """Whom to ask, of the `connected` members in any order: its author first, which certainly has
-        it; the others come in when the author is slow or gone."""
+    def providers(
+        self, wanted: FetchUpdate, ledger: Ledger, connected: Iterable[PeerId]
+    ) -> list[PeerId]:
+        """Whom to ask, of those who are `connected`, in random order. Who made it certainly has it; the
+        other members come in when it is slow or gone; and last who has been a member, as one that left
+        may be the only one who has it. Nobody else has any use for an update."""
         connected = list(connected)
-        others = [peer for peer in connected if peer != wanted.peer]
+        members = ledger.membership(len(ledger))
+        others = [p for p in connected if p != wanted.peer and ledger.has_been_member(p)]
+        others.sort(key=lambda peer: peer not in members)
         return [wanted.peer, *others] if wanted.peer in connected else others
 
     def is_needed(self, round: int, ledger: Ledger, applied_round: int) -> bool:

@@ -59,6 +59,34 @@ class ParameterSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterSpec:
+    """Low-rank adapters (LoRA; Hu et al., arXiv 2106.09685): what is trained instead of the weights.
+
+    Beside each frozen matrix W of a target stands (alpha / rank) · B · A: A is rank × inputs and drawn
+    at random, B outputs × rank and zero at the beginning. The manifest's `parameters` and `initial` are
+    those of the adapters alone, named as in a file of `peft`, without its prefix.
+    """
+
+    rank: Annotated[int, Range(1, 4096)]
+    alpha: Annotated[float, Range(2.0**-10, 65_536.0)]
+    targets: Annotated[tuple[Name, ...], Length(1, 64)]
+    """The last parts of the names of the linear layers that have adapters, sorted."""
+    base: ContentId
+    """The blob list of the frozen weights, laid out as a snapshot is."""
+    base_parameters: Annotated[tuple[ParameterSpec, ...], Length(1, 20_000)]
+    """The table of the frozen weights, in the order in which they lie in the blobs."""
+
+    def __post_init__(self) -> None:
+        if list(self.targets) != sorted(set(self.targets)):
+            raise ValueError("targets are sorted, each once")
+
+    @property
+    def base_elements(self) -> int:
+        """How many frozen weights there are."""
+        return sum(parameter.elements for parameter in self.base_parameters)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShardSpec:
     """A piece of the corpus: `tokens` token ids, stored as the blob list `blob`."""
 
@@ -277,6 +305,8 @@ class Manifest:
     fault_model: Literal["crash", "byzantine"] = "byzantine"
     founder: PeerId
     """The first member. It starts the swarm and is from then on a member like any other."""
+    adapter: AdapterSpec | None = field(default=None, metadata=ADDITION)
+    """With it the model's own weights stay as they are, and its adapters are trained."""
     task_settings: dict[str, Any] | None = field(default=None, metadata=ADDITION)
     """What the task alone understands."""
 
@@ -291,8 +321,13 @@ class Manifest:
 
     @property
     def elements(self) -> int:
-        """How many parameters the model has."""
+        """How many parameters are trained: the model's, or its adapters'."""
         return sum(parameter.elements for parameter in self.parameters)
+
+    @property
+    def frozen_elements(self) -> int:
+        """How many weights of the model are not trained."""
+        return 0 if self.adapter is None else self.adapter.base_elements
 
     @property
     def last_round(self) -> int | None:
@@ -309,6 +344,17 @@ class Manifest:
         return SwarmId(content_id(self.encode()))
 
 
+class OtherVersion(ProtocolError):
+    """A swarm speaks another version of the protocol, its `version`."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            "version",
+            f"the swarm speaks protocol version {version}, this program {PROTOCOL_VERSION}",
+        )
+        self.version = version
+
+
 def decode_manifest(data: bytes, swarm: SwarmId) -> Manifest:
     """Check that `data` is the manifest of `swarm` and decode it.
 
@@ -321,8 +367,5 @@ def decode_manifest(data: bytes, swarm: SwarmId) -> Manifest:
     plain = decode_plain(data, max_bytes=MAX_MANIFEST_BYTES)
     version = plain.get("version") if isinstance(plain, dict) else None
     if type(version) is int and version != PROTOCOL_VERSION:
-        raise ProtocolError(
-            "version",
-            f"the swarm speaks protocol version {version}, this program {PROTOCOL_VERSION}",
-        )
+        raise OtherVersion(version)
     return decode(Manifest, data, max_bytes=MAX_MANIFEST_BYTES, named=True)

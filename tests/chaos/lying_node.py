@@ -1,10 +1,13 @@
 """A node whose member lies: `distro-node join …` with a runner that twists what goes out.
 
-`python lying_node.py PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put behind
-it. All else is a node as it is: it trains, fetches, follows the chain and answers. Its member believes
-that it is honest; between the member and the network every lie of `LIES` is told, over and over. What
-brings blame is told seldom enough that nobody throws it out. Each lie that was told is a line of
-`lies.jsonl` in its data directory.
+`python lying_node.py SECONDS PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put
+behind it. All else is a node as it is: it trains, fetches, follows the chain and answers. Its member
+believes that it is honest; between the member and the network every lie of `LIES` is told, over and
+over. What brings blame is told seldom enough that nobody throws it out. Each lie that was told is a line
+of `lies.jsonl` in its data directory.
+
+What nobody survives as a member, to contradict itself in one slot, it does last: after so many SECONDS.
+What takes more than one peer is not here: to crowd the registry, or the others in an audit.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from distro_node.protocol.wire.messages import (
     Decided,
     DepartureEntry,
     JoinRequest,
+    Leave,
     Message,
     Proposal,
     Record,
@@ -67,11 +71,18 @@ LIES = (
     "slow answer",
     "envelopes badly signed",
     "long proposal out of turn",
+    "ten thousand announcements",
+    "an old goodbye",
+    "ballots on another chain",
+    "ballots that contradict each other",
 )
 
 # Four offences within some minutes have a peer refused for ten.
 _SELDOM_SECONDS = 240.0
 _STORM_SECONDS = 5.0
+_BURST_SECONDS = 60.0
+_BURST = 10_000
+_OLD_ROUNDS = 60
 _LATE_SECONDS = 3.0
 _SLOW_SECONDS = 8.0
 _SOLO_ROUNDS = 60
@@ -84,12 +95,16 @@ _LONG_RECORD_UPDATES = 1_000
 class LyingRunner(Runner):
     """A `Runner` that lies about what its member says, and about what it knows."""
 
+    contradicts_after = float("inf")
+    """Seconds after its start it ends its days as a member."""
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._key: Identity = options["identity"]
         self._chance = random.Random(self._key.peer)
         self._told = options["swarm_store"].history.parent.parent.parent / "lies.jsonl"
         self._last_blame: dict[PeerId | str, float] = {}
+        self._began = trio.current_time()
         self._copied = -1
         # In place of what the base has served.
         self._network.serve(
@@ -117,6 +132,7 @@ class LyingRunner(Runner):
                 self._spawn(self._announce, envelope)
             else:
                 await self._say(self._twisted(envelope))
+                await self._contradict(envelope)
 
     async def _say(self, envelope: Envelope, half: int | None = None) -> None:
         """Tell everybody, or every other peer."""
@@ -210,6 +226,15 @@ class LyingRunner(Runner):
             said = Announcement(len(ledger), other, content_id(b"none"), 1000, 100, 2.0, 666)
             self._tell("comparison storm")
             await self._say(self._seal("announcement", said))
+            for envelope in self._elsewhere(other):
+                await self._say(envelope)
+            if len(ledger) > 2 * _OLD_ROUNDS or self._may_be_blamed("leave"):
+                self._tell("an old goodbye")
+                await self._say(self._old_goodbye())
+            if self._may_be_blamed("burst", every=_BURST_SECONDS):
+                self._tell("ten thousand announcements")
+                for envelope in await trio.to_thread.run_sync(self._burst):
+                    await self._say(envelope)
             fingerprint = self.member.fingerprint
             if fingerprint is not None and self._may_be_blamed("proposal"):
                 self._tell("long proposal out of turn")
@@ -223,6 +248,46 @@ class LyingRunner(Runner):
         entry = UpdateEntry(self.member.me, content_id(b"none"), 1000, 100, 2.0, bytes(64))
         updates = (entry,) * _LONG_RECORD_UPDATES
         return Proposal(slot, Record(len(ledger), ledger.head, fingerprint, updates, (), (), None))
+
+    def _elsewhere(self, parent: RecordId) -> list[Envelope]:
+        """Ballots for a chain that nobody follows: what who signs on both sides of a cut has signed."""
+        self._tell("ballots on another chain")
+        ledger = self.member.ledger
+        mask = ledger.membership(len(ledger)).mask(())
+        block = RecordId(content_id(b"record on " + parent))
+        ballot = Ballot(len(ledger), parent, 1, block, mask)
+        return [self._seal(kind, ballot) for kind in ("vote", "finalize")]
+
+    def _old_goodbye(self) -> Envelope:
+        return self._seal("leave", Leave(max(0, len(self.member.ledger) - _OLD_ROUNDS)))
+
+    def _burst(self) -> list[Envelope]:
+        """Announcements for the round of today, each of something else."""
+        ledger = self.member.ledger
+        round_, parent = len(ledger), ledger.head
+        return [
+            self._seal(
+                "announcement",
+                Announcement(round_, parent, content_id(b"%d of many" % n), 1000, 9, 2.0, 666),
+            )
+            for n in range(_BURST)
+        ]
+
+    async def _contradict(self, envelope: Envelope) -> None:
+        """Say the opposite of a ballot, when all other lies have had their time."""
+        if trio.current_time() < self._began + self.contradicts_after:
+            return
+        said = self._opposite(envelope)
+        if said is not None:
+            self._tell("ballots that contradict each other")
+            await self._say(said)
+
+    def _opposite(self, envelope: Envelope) -> Envelope | None:
+        message = decode_message(envelope)
+        if not isinstance(message, Ballot) or envelope.kind != "vote":
+            return None
+        block = RecordId(content_id(b"not " + message.block))
+        return self._seal("vote", dataclasses.replace(message, block=block))
 
     # What is asked for
 
@@ -264,9 +329,9 @@ class LyingRunner(Runner):
     def _seal(self, kind: str, message: Message) -> Envelope:
         return sign(self._key, kind, self._manifest.swarm, encode(message))
 
-    def _may_be_blamed(self, by: PeerId | str) -> bool:
+    def _may_be_blamed(self, by: PeerId | str, every: float = _SELDOM_SECONDS) -> bool:
         now = trio.current_time()
-        if now < self._last_blame.get(by, float("-inf")) + _SELDOM_SECONDS:
+        if now < self._last_blame.get(by, float("-inf")) + every:
             return False
         self._last_blame[by] = now
         return True
@@ -318,6 +383,7 @@ def solo_chain(
 def main(arguments: Sequence[str]) -> None:
     """Be a node with a lying runner."""
     daemon.Runner = LyingRunner
+    LyingRunner.contradicts_after = float(arguments[0])
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
     cli.main()
 

@@ -87,7 +87,7 @@ def storm(
             start_members=count,
             snapshot_interval=10,
             lease_seconds=LEASE_SECONDS,
-            places=places(town),
+            places=places(town, seconds),
         ) as swarm,
     ):
         swarm.create()
@@ -162,12 +162,12 @@ def maybe_town(names: Sequence[str]) -> Iterator[Town | None]:
         yield None
 
 
-def places(town: Town | None) -> dict[str, Place]:
-    """Where everybody runs."""
+def places(town: Town | None, seconds: float) -> dict[str, Place]:
+    """Where everybody runs. The traitor lets itself be caught near the end."""
     hosts = town.hosts if town is not None else {}
     found = {name: Place(host.prefix, host.address) for name, host in hosts.items()}
     home = found.get(TRAITOR, Place())
-    lying = (*home.prefix, sys.executable, "-P", str(LYING_NODE))
+    lying = (*home.prefix, sys.executable, "-P", str(LYING_NODE), str(0.9 * seconds))
     return found | {TRAITOR: Place(lying, home.address)}
 
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from chaos.lying_node import solo_chain
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from chaos.lying_node import LyingRunner, solo_chain
 from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.member.effects import Publish
+from distro_node.protocol.member.inputs import Heard, Tick
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import Ballot, Evidence, RecordId, decode_message
 from simulation.chain import Chain, compared
 from simulation.swarm import identity
 
@@ -46,3 +55,60 @@ def test_from_before_its_maker_was_there_it_begins_when_it_was() -> None:
 def test_nobody_follows_it() -> None:
     chain = chain_of(6)
     assert compared(chain.ledger, alone(chain, 2, 40)) is None
+
+
+def liar_of(chain: Chain) -> Any:
+    """The runner, with all that its lies need of a node."""
+    runner: Any = LyingRunner.__new__(LyingRunner)
+    runner._key = identity(LIAR)
+    runner._manifest = chain.manifest
+    runner.member = SimpleNamespace(ledger=chain.ledger, me=identity(LIAR).peer, fingerprint=0)
+    runner._tell = lambda lie: None
+    return runner
+
+
+def test_of_ten_thousand_announcements_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.lying_node._BURST", 200)
+    chain = chain_of(6)
+    member, refused = chain.member(0), []
+    burst = liar_of(chain)._burst()
+    assert len({decode_message(envelope) for envelope in burst}) == 200
+    for envelope in burst:
+        try:
+            member.handle(Heard(envelope), 1.0)
+        except ProtocolError as error:
+            refused.append(error.reason)
+    assert len(refused) == 199
+    said = member._current.collection.announcements()
+    assert [peer for peer, _ in said] == [identity(LIAR).peer]
+
+
+def test_ballots_of_one_slot_contradict_each_other_and_those_of_two_chains_do_not() -> None:
+    chain = chain_of(6)
+    liar, round_ = liar_of(chain), chain.round
+    mask = chain.membership.mask(())
+    block = RecordId(bytes(31) + b"1")
+    vote = chain.envelope(LIAR, "vote", Ballot(round_, chain.ledger.head, 1, block, mask))
+
+    def accusations(*envelopes: Any) -> set[Any]:
+        member = chain.member(0)
+        for envelope in envelopes:
+            with contextlib.suppress(ProtocolError):
+                member.handle(Heard(envelope), 1.0)
+        effects = member.handle(Tick(), 2.0)
+        said = [
+            decode_message(effect.envelope) for effect in effects if isinstance(effect, Publish)
+        ]
+        return {message.peer for message in said if isinstance(message, Evidence)}
+
+    elsewhere = liar._elsewhere(RecordId(bytes(32)))
+    assert not accusations(vote, *elsewhere)
+    assert accusations(vote, liar._opposite(vote)) == {identity(LIAR).peer}
+
+
+def test_an_old_goodbye_is_refused() -> None:
+    chain = chain_of(70)
+    member = chain.member(0)
+    with pytest.raises(ProtocolError):
+        member.handle(Heard(liar_of(chain)._old_goodbye()), 1.0)
+    assert identity(LIAR).peer in member.members

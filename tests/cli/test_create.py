@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+import tokenizers
+from cli.schemas import conforms
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import create_identity, load_identity
 from distro_node.node.create import new_swarm
@@ -24,9 +26,13 @@ from distro_node.node.storage.blob_store import BlobStore, DiskFull
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.client import InitialModel
 from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
+from distro_node.node.trainer.model import model_config, new_model
+from distro_node.node.trainer.tokenizer_settings import decode_settings
 from distro_node.protocol.wire.blobs import BlobList, decode_blob_list
 from distro_node.protocol.wire.manifest import Manifest, ParameterSpec, decode_manifest
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_from_text
+from trainer.support import CPU, TINY_LLAMA, write_checkpoint
+from trainer.test_chat import CHATML
 
 RUN = """
 name = "a run"
@@ -51,9 +57,16 @@ def initialised(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     asked: list[dict[str, Any]] = []
 
     async def initialise_model(
-        config: dict[str, Any], seed: int, checkpoint: Path | None, blobs: Path, device: str
+        config: dict[str, Any],
+        seed: int,
+        checkpoint: Path | None,
+        blobs: Path,
+        device: str,
+        lora: dict[str, Any] | None,
     ) -> InitialModel:
         asked.append({"config": config, "seed": seed, "checkpoint": checkpoint, "device": device})
+        if lora is not None:
+            asked[-1]["lora"] = lora
         chunk = json.dumps([config, seed]).encode().ljust(400)
         listed = BlobList("snapshot", 400, (BlobStore(blobs).put(chunk),))
         table = (ParameterSpec(name="weight", shape=(25, 4)),)
@@ -168,6 +181,40 @@ def test_of_several_swarms_one_has_to_be_named(command, initialised, run: Path, 
     assert "--swarm" in result.err
 
 
+def test_a_checkpoint_is_tuned_on_conversations(
+    command, initialised, run: Path, home: Path
+) -> None:
+    base = home / "base"
+    base.mkdir()
+    library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    library.save(str(base / "tokenizer.json"))
+    told = {"eos_token": "<|im_end|>", "chat_template": CHATML}
+    (base / "tokenizer_config.json").write_text(json.dumps(told))
+    config = {"model_type": "llama", "hidden_size": 8, "vocab_size": 258}
+    (base / "config.json").write_text(json.dumps(config))
+    talks = [
+        [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": f"Yes, {n}."}]
+        for n in range(20)
+    ]
+    pyarrow.parquet.write_table(pyarrow.table({"messages": talks}), home / "talks.parquet")
+    text = re.sub(r"\[model\].*\[data\]", '[model]\ncheckpoint = "base"\n[data]', RUN, flags=re.S)
+    text = text.replace("seed = 7", 'seed = 7\ntask = "sft"').replace("length = 16", "length = 96")
+    run.write_text(text.replace('"texts"', '"talks.parquet"'))
+    result = command("create", run, "--data-dir", home / "data")
+    assert (result.code, result.err) == (0, "")
+    assert "% are the assistant's, which are learned" in result.out
+    manifest = manifest_in(DataDir(home / "data"))
+    assert manifest.task == "sft"
+    data = manifest.data
+    assert (data.marked, data.attention, data.token_bytes) == (True, "document", 2)
+    settings = BlobStore(DataDir(home / "data").blobs).get(data.tokenizer_settings or b"")  # type: ignore[arg-type]
+    assert decode_settings(settings or b"").chat_template == CHATML
+    run.write_text(run.read_text().replace('"sft"', '"poetry"'))
+    refused = command("create", run, "--data-dir", home / "data")
+    refused.refused_with(ExitCode.NO_TASK, "'poetry', which is not installed")
+
+
 def test_a_checkpoint_brings_its_configuration(command, initialised, run: Path, home: Path) -> None:
     (home / "base").mkdir()
     config = {"model_type": "llama", "hidden_size": 8, "vocab_size": 300, "rope_theta": 5e5}
@@ -177,6 +224,57 @@ def test_a_checkpoint_brings_its_configuration(command, initialised, run: Path, 
     assert command("create", run, "--data-dir", home / "data").code == 0
     assert initialised[0]["checkpoint"] == home / "base"
     assert initialised[0]["config"] == config | {"max_position_embeddings": 16}
+
+
+def lora_run(run: Path, table: str) -> Path:
+    """The same run with adapters in a checkpoint beside the file."""
+    model = f'[model]\ncheckpoint = "base"\n{table}\n[data]'
+    run.write_text(re.sub(r"\[model\].*\[data\]", model, RUN, flags=re.S))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("table", "wanted"),
+    [
+        ("[model.lora]", {"rank": 8, "alpha": 16.0, "targets": []}),
+        (
+            '[model.lora]\nrank = 4\nalpha = 4\ntargets = ["q_proj"]',
+            {"rank": 4, "alpha": 4.0, "targets": ["q_proj"]},
+        ),
+    ],
+)
+def test_adapters_are_asked_for(
+    command, initialised, run: Path, home: Path, table: str, wanted: dict[str, Any]
+) -> None:
+    (home / "base").mkdir()
+    config = {"model_type": "llama", "hidden_size": 8, "vocab_size": 300}
+    (home / "base" / "config.json").write_text(json.dumps(config))
+    assert command("create", lora_run(run, table), "--data-dir", home / "data").code == 0
+    assert initialised[0]["lora"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("[model.lora]\nrank = 0", "model.lora.rank: must be between 1 and 4096, got 0"),
+        ("[model.lora]\nranks = 4", "model.lora: unknown key 'ranks'; did you mean 'rank'?"),
+        ("[model.lora]\nalpha = 0.0", "model.lora.alpha"),
+        ("lora = 3", "model.lora: expected a table"),
+        ("[model.lora]\ndropout = 0.1", "model.lora: unknown key 'dropout'"),
+    ],
+)
+def test_adapters_that_cannot_be_are_told(
+    command, initialised, run: Path, home: Path, table: str, words: str
+) -> None:
+    result = command("create", lora_run(run, table), "--data-dir", home / "data")
+    result.refused_with(ExitCode.MANIFEST, words)
+    assert initialised == []
+
+
+def test_adapters_need_a_checkpoint(command, initialised, run: Path, home: Path) -> None:
+    run.write_text(RUN.replace("[data]", "[model.lora]\n[data]"))
+    result = command("create", run, "--data-dir", home / "data")
+    result.refused_with(ExitCode.MANIFEST, "model.lora: needs model.checkpoint")
 
 
 def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
@@ -202,6 +300,7 @@ def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
     assert report["sources"][0]["bad_rows"][0]["line"] == 3
     assert not (home / "data" / "create").exists()
     facts = json.loads(command("create", run, "--data-dir", home / "data", "--json").out)
+    conforms("create", facts)
     forecast = facts["forecast"]
     assert forecast["rounds_an_epoch"] == facts["samples"] / 32
     assert forecast["epochs"] == pytest.approx(1000 * 32 / facts["samples"])
@@ -428,6 +527,7 @@ def test_a_dry_run_makes_nothing_and_measures(command, run: Path, home: Path) ->
     assert list(data.blobs.iterdir()) == []
     dry = json.loads(command(*options, "--dry-run", "--json").out)
     assert dry["forecast"]["sequence_seconds"] > 0
+    conforms("create", dry)
     made = json.loads(command(*options, "--json").out)
     for name in ("samples", "tokens", "heldout_tokens", "documents", "parameters"):
         assert dry[name] == made[name]
@@ -463,3 +563,29 @@ finally:
     manifest = manifest_in(DataDir(home))
     initial = BlobStore(DataDir(home).blobs).get(manifest.initial)
     decode_blob_list(initial or b"", "snapshot", manifest.elements * 4)
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_real_adapters_are_made_beside_a_real_base(command, run: Path, home: Path) -> None:
+    """And a dry run says what will travel."""
+    config = TINY_LLAMA | {"tie_word_embeddings": False}
+    write_checkpoint(home / "base", config)
+    weights = sum(p.numel() for p in new_model(model_config(config), CPU).parameters())
+    options = ("create", lora_run(run, "[model.lora]\nrank = 4"), "--data-dir", home / "data")
+    dry = command(*options, "--dry-run")
+    assert (dry.code, dry.err) == (0, "")
+    assert f"beside {weights:,} that stay as they are" in dry.out
+    assert re.search(r"a member fetches .* of model: .* of base, once, and .* of adapters", dry.out)
+    assert re.search(r"an update has \d.*times less than a gradient of the whole model", dry.out)
+    assert command(*options).code == 0
+    manifest = manifest_in(DataDir(home / "data"))
+    assert manifest.adapter is not None
+    assert manifest.frozen_elements == weights
+    assert manifest.elements == 4 * (4 * (32 + 32) + 3 * (32 + 48))
+    store = BlobStore(DataDir(home / "data").blobs)
+    base = decode_blob_list(store.get(manifest.adapter.base) or b"", "snapshot", 4 * weights)
+    assert all(store.has(chunk) for chunk in base.chunks)
+    table = '[model.lora]\nrank = 4\ntargets = ["q_proj", "nowhere"]'
+    result = command("create", lora_run(run, table), "--data-dir", home / "data")
+    result.refused_with(ExitCode.MANIFEST, "no linear layer called 'nowhere'; it has down_proj")

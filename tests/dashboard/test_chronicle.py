@@ -229,6 +229,28 @@ def test_the_history_that_a_node_writes_is_the_one_that_is_read(
     assert (phases["compute"], phases["transfer"], phases["agree"]) == (0.5, 2.0, 0.5)
 
 
+def test_news_do_not_grow_with_who_was_ever_there(
+    chain: Chain, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PEERS_AGAIN", 2)
+    monkeypatch.setattr(module, "_GONE_SHOWN", 1)
+    for who in (5, 6, 7):
+        chain.grow(admitted=[chain.admission(who)])
+        chain.grow(departed=[chain.silence(who)])
+    write_ledger(files[0], chain)
+    chronicle = open_it(chain, files)
+    whole, news = read(chronicle), chronicle.latest(3)
+    assert whole["peers_at"] == 0
+    assert news["peers"] == whole["peers"][news["peers_at"] :]
+    assert len(news["peers"]) == 2
+    for name, column in news["rows"].items():
+        assert column == whole["rows"][name][-3:]
+    gone = [each["peer"] for each in news["members"] if each["left"] is not None]
+    assert gone == [peer_text(identity(7).peer)]
+    assert len(news["members"]) == 3
+    assert len(chronicle.contributions()) == 6
+
+
 async def test_the_rounds_over_http(chain: Chain, files: tuple[Path, Path]) -> None:
     async with served(lambda: open_it(chain, files)) as page:
         whole = (await page.ask("/api/rounds")).json

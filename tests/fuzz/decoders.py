@@ -115,7 +115,7 @@ def targets() -> Iterator[Target]:
     yield Target(
         "manifest",
         lambda data: decode_manifest(data, SwarmId(content_id(data))),
-        (formats["manifest"], formats["manifest_additions"]),
+        (formats["manifest"], formats["manifest_additions"], formats["manifest_adapters"]),
         ("protocol.wire.manifest:decode_manifest",),
     )
     yield Target(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import plistlib
 import re
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from cli.schemas import conforms
 from distro_node.node.cli import service as command_module
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.service.manager import Outcome, ServiceManager
@@ -224,7 +226,8 @@ def test_the_command_installs_what_it_was_given(command, system: System) -> None
     assert "is active" not in command("service", "status").out
     system.answers["is-active"] = Outcome(0, "active")
     assert command("service", "status").out.startswith("The service is active")
-    assert command("service", "remove").code == 0
+    for action in ("status", "remove"):
+        conforms("service", json.loads(command("service", action, "--json").out))
     assert "There is no service" in command("service", "status").out
 
 

@@ -25,6 +25,7 @@ from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList, decode_blob_l
 from distro_node.protocol.wire.encoding import decode, encode
 from distro_node.protocol.wire.manifest import (
     PROTOCOL_VERSION,
+    AdapterSpec,
     AdmissionSpec,
     DataSpec,
     Manifest,
@@ -142,6 +143,20 @@ MANIFEST = Manifest(
 
 # With everything that was added since: what has its default there is not in the bytes.
 ADDITIONS = dataclasses.replace(MANIFEST, rounds=dataclasses.replace(MANIFEST.rounds, overlap=True))
+ADAPTERS = dataclasses.replace(
+    MANIFEST,
+    parameters=(
+        ParameterSpec(name="0.q_proj.lora_A.weight", shape=(4, 64)),
+        ParameterSpec(name="0.q_proj.lora_B.weight", shape=(64, 4)),
+    ),
+    adapter=AdapterSpec(
+        rank=4,
+        alpha=8.0,
+        targets=("k_proj", "q_proj"),
+        base=_id("base"),
+        base_parameters=MANIFEST.parameters,
+    ),
+)
 
 EVIDENCE = Evidence(
     _peer(7),
@@ -224,6 +239,7 @@ FORMATS: dict[str, Format] = {
     "decided": Format(DECIDED, decode_decided),
     "manifest": Format(MANIFEST, _decode_manifest, named=True),
     "manifest_additions": Format(ADDITIONS, _decode_manifest, named=True),
+    "manifest_adapters": Format(ADAPTERS, _decode_manifest, named=True),
     "blob_list": Format(BLOBS, lambda data: decode_blob_list(data, "snapshot", BLOBS.size)),
     "sync_request": Format(SyncRequest(bytes(range(32)), 51, (1, 25, 50), 64), decode_request),
     "sync_response": Format(

@@ -80,6 +80,10 @@ HISTORY = "another history"
 BOTH_SIDES = "both sides"
 """While others are cut off from each other, it belongs to one side and signs with all others as well."""
 
+ABSTAINS = "abstains"
+"""Once a cut has left fewer members than the manifest starts with, it signs nothing any more but that it
+is alive."""
+
 STRANGER = "stranger"
 """It never asks to be a member, and answers all the same."""
 
@@ -258,8 +262,8 @@ class Liar(Node):
         if "false heights" in self.tells and not answer.at_hand:
             height = answer.height + self._chance.choice((1, 1000, 1 << 40))
             answer = dataclasses.replace(answer, height=height)
-        if BOTH_SIDES in self.tells and self._home() is not None:
-            # What it has heard on one side is nothing for another.
+        if ABSTAINS in self.tells or (BOTH_SIDES in self.tells and self._home() is not None):
+            # What one side said is nothing for another, and who abstains hands out nothing either.
             answer = dataclasses.replace(answer, spoken=())
         if "false ids" in self.tells and self._chance.random() < 0.5:
             ids = tuple(RecordId(content_id(record)) for record in answer.ids)
@@ -427,6 +431,9 @@ class Liar(Node):
 
     def _cast(self, envelope: Envelope, ballot: Ballot) -> None:
         kind = envelope.kind
+        least = self.swarm.manifest.rounds.start_members
+        if ABSTAINS in self.tells and len(self._current.membership) < least:
+            return
         if CONSPIRACY in self.tells:
             self._conspire(kind, ballot)
             return
@@ -606,6 +613,10 @@ class Liar(Node):
         """Leave, and sign the rounds from 0 on once more, alone but for names that round 0 may need and
         that nobody is behind."""
         if not self.alive:
+            return
+        if self.member.ledger.final_round < 1:
+            # Until then the founder alone is the finality set, and nothing is promised against it.
+            self.swarm.clock.after(1.0, self._rewrite)
             return
         self.tell(Goodbye())
         ledger, swarm = Ledger(self.swarm.manifest, verify=self.swarm.keys.verify), self.swarm

@@ -237,6 +237,10 @@ def _a_minority_makes_final() -> list[Patch]:
     return [(finality, "quorum", lambda model, members: 1)]
 
 
+def _a_majority_makes_final() -> list[Patch]:
+    return [(finality, "quorum", lambda model, members: members // 2 + 1)]
+
+
 def _who_is_silent_is_not_asked() -> list[Patch]:
     original = finality._supporters
 
@@ -410,6 +414,7 @@ MUTATIONS = (
         (HISTORY,),
     ),
     Mutation("a minority makes records final", _a_minority_makes_final, "network", 40, "final"),
+    Mutation("a majority makes records final", _a_majority_makes_final, "cut", 20, "final"),
     Mutation("who is silent is not asked", _who_is_silent_is_not_asked, "network", 40, "final"),
     Mutation("what is final weighs nothing", _prefers_what_is_not_final, "network", 40, "progress"),
     Mutation(

@@ -16,8 +16,25 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Rests
+from distro_node.protocol.chain.keeping import (
+    KEPT_SNAPSHOTS,
+    Arrivals,
+    dispensable_updates,
+    first_needed,
+    kept_with,
+    last_dispensable,
+    put_aside,
+    updates_from,
+)
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.replaying import choose_state
+from distro_node.protocol.chain.starting import (
+    AGAIN_SECONDS,
+    check_point,
+    checkpoint_of,
+    has_begun,
+    may_start,
+)
 from distro_node.protocol.chain.sync import Answer
 from distro_node.protocol.member.effects import (
     Apply,
@@ -46,12 +63,14 @@ from distro_node.protocol.member.inputs import (
     UpdateHeld,
 )
 from distro_node.protocol.member.member import Member
+from distro_node.protocol.member.own_words import OwnWords
 from distro_node.protocol.member.taking_in import TakingIn
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import Decided, SnapshotEntry
+from distro_node.protocol.wire.messages import Decided, SnapshotEntry, round_of
 
 from .keys import identity
+from .letters import read
 from .toy import INITIAL, ToyTrainer
 
 if TYPE_CHECKING:
@@ -62,10 +81,10 @@ APPLY_SECONDS = 0.05
 
 # A peer that does not answer is given up when its connection breaks.
 BROKEN_SECONDS = 4.0
-# After which who found nobody with a chain looks again.
-_AGAIN_SECONDS = 1.0
 # After which it is looked whether a stopped process goes on.
 _STOPPED_SECONDS = 1.0
+# Runs are short: what was said is forgotten sooner than in a daemon.
+_FORGET_ROUNDS = 3
 # What arrives at a stopped process until its connections break, and no more than buffers hold.
 _BUFFERED = 2000
 
@@ -101,6 +120,8 @@ class Disk:
     """Grows from start to start: no two updates of a node are the same."""
     checkpoint: Checkpoint | None = None
     """The last record that it knew to be final."""
+    link: Checkpoint | None = None
+    """What the link says by which it came."""
     trainer: ToyTrainer | None = None
     """The momentum; it is written as it changes."""
 
@@ -109,7 +130,7 @@ class Disk:
         clock on the wall, which starts count by, is no part of it."""
         others = [other for other in others if other is not self]
         self.entries.clear()
-        self.checkpoint = None
+        self.checkpoint = self.link = None
         self.said.clear()
         self.made.clear()
         self.blobs.difference_update(*(other.blobs for other in others))
@@ -123,16 +144,19 @@ class Disk:
         return entry in (self.snapshots.get(entry.round), *self.left)
 
     def leave_chain(self, better: Ledger) -> None:
-        """Put aside the snapshots that are not of the chain `better`."""
+        """Change to the chain `better`: what there is of snapshots is put aside."""
 
         def of(entry: SnapshotEntry) -> bool:
             after = entry.round + 1
             return after < len(better) and better[after].record.snapshot == entry
 
-        entries = [self.snapshots[round_] for round_ in sorted(self.snapshots)]
-        self.snapshots = {entry.round: entry for entry in entries if of(entry)}
-        gone = [entry for entry in entries if not of(entry)]
-        self.left = [*gone[-2:], *filter(of, self.left)]
+        _, self.left, _ = put_aside(self.kept, self.left, [], of)
+        self.snapshots.clear()
+
+    @property
+    def kept(self) -> list[SnapshotEntry]:
+        """The snapshots to start from, the oldest first."""
+        return [self.snapshots[round_] for round_ in sorted(self.snapshots)]
 
 
 class Node:
@@ -160,6 +184,10 @@ class Node:
         self.busy_until = 0.0
         self._inbox: list[Input] = []
         self._fetching = Fetching()
+        self._arrivals = Arrivals()
+        self._words: OwnWords[Envelope] = OwnWords(_FORGET_ROUNDS)
+        # The last round whose updates were thrown away; None: to be found out.
+        self._swept: int | None = None
         self.rests = Rests()
         """Whose chains were moved in vain."""
         self._syncing = False
@@ -175,17 +203,27 @@ class Node:
     def start(self) -> None:
         """Read the disk, and catch up with the others before taking part."""
         disk = self.disk
-        # Who has nothing comes by a link, from whoever is there.
-        disk.checkpoint = disk.checkpoint or (None if disk.entries else self.swarm.checkpoint(self))
-        ledger = Ledger(
-            self.swarm.manifest, verify=self.swarm.keys.verify, checkpoint=disk.checkpoint
-        )
-        for decided in self.disk.entries:
-            ledger.append(decided)
+        try:
+            ledger = self._read_ledger()
+        except ProtocolError:
+            disk.entries.clear()
+            disk.snapshots.clear()
+            ledger = self._read_ledger()
+        # Who has nothing comes by a link, from whoever is there; and by the same one when it returns.
+        if not (disk.entries or disk.checkpoint or disk.link):
+            disk.link = self.swarm.checkpoint(self)
+        ledger.checkpoint = checkpoint_of(disk.link, disk.checkpoint, ledger)
         # For whoever looks at it; it hears nothing yet.
         self.member = self._new_member(ledger)
-        self._begun = ledger.anchored and (len(ledger) > 0 or self.peer == ledger.manifest.founder)
+        self._begun = has_begun(ledger, self.peer)
         self._catch_up(ledger)
+
+    def _read_ledger(self) -> Ledger:
+        disk, swarm = self.disk, self.swarm
+        ledger = Ledger(swarm.manifest, verify=swarm.keys.verify, checkpoint=disk.checkpoint)
+        for decided in disk.entries:
+            ledger.append(decided)
+        return ledger
 
     def _new_member(self, ledger: Ledger) -> Member:
         return Member(
@@ -213,10 +251,12 @@ class Node:
                     return
 
         def done() -> None:
-            if (catching_up.found and ledger.anchored) or self._begun:
+            if may_start(ledger, begun=self._begun, found=catching_up.found):
+                for point in (self.disk.link, self.disk.checkpoint):
+                    check_point(ledger, point)
                 self._take_part(ledger)
             else:
-                self.swarm.clock.after(_AGAIN_SECONDS, self._catch_up, ledger)
+                self.swarm.clock.after(AGAIN_SECONDS, self._catch_up, ledger)
 
         self.swarm.catch_up(self, catching_up, keep, done)
 
@@ -224,6 +264,8 @@ class Node:
         """Load the newest snapshot, begin to tick."""
         self.starting = False
         self.member = self._new_member(ledger)
+        for envelope in self.disk.said:
+            self._words.note(round_of(read(envelope)), envelope, len(envelope.body))
         self.member.restore(self.disk.said, self.now)
         self.load(certified_only=False)
         # Clocks are not in step.
@@ -341,13 +383,13 @@ class Node:
         swarm = self.swarm
         match effect:
             case Publish(envelope, durable):
-                if durable and not self.write(envelope.kind, self.disk.said, envelope):
+                if durable and not self._remember(envelope):
                     return
                 self.publish(envelope)
                 if durable:
                     self._burn("sent")
             case Remember(envelope):
-                self.write(envelope.kind, self.disk.said, envelope)
+                self._remember(envelope)
             case Recall(round_):
                 swarm.recall(self, round_)
             case FetchUpdate():
@@ -365,7 +407,8 @@ class Node:
                 swarm.trace.note(
                     swarm.now, self.index, "decides", decided.record.round, decided.record.id
                 )
-                self.write("entry", self.disk.entries, decided)
+                if self.write("entry", self.disk.entries, decided):
+                    self._forget(decided.record.round)
             case KeepFinal(checkpoint):
                 self.disk.checkpoint = checkpoint
             case AskSync(round_):
@@ -451,6 +494,16 @@ class Node:
         self.busy_until = max(self.busy_until, self.swarm.now) + self.write_seconds
         return not self._burn("written")
 
+    def _remember(self, envelope: Envelope) -> bool:
+        self._words.note(self.member.round, envelope, len(envelope.body))
+        return self.write(envelope.kind, self.disk.said, envelope)
+
+    def _forget(self, round_: int) -> None:
+        gone = self._words.forget(round_)
+        if gone:
+            gone = set(gone).difference(self._words.kept())
+            self.disk.said = [said for said in self.disk.said if said not in gone]
+
     def _burn(self, moment: str) -> bool:
         if self.fuse is None or self.fuse.writes > 0 or self.fuse.moment != moment:
             return False
@@ -468,7 +521,7 @@ class Node:
             return
         parameters = self.swarm.snapshot(entry.blob)
         if self.disk.has_snapshot(entry) or self.swarm.has_snapshot(self, entry):
-            self.disk.snapshots[entry.round] = entry
+            self._keep_snapshot(entry)
             self._loaded(entry.round, parameters, entry)
         else:
             self.swarm.clock.after(FETCH_PAUSE_SECONDS, self._load_snapshot, generation)
@@ -476,6 +529,30 @@ class Node:
     def _loaded(self, round_: int, parameters: int, entry: SnapshotEntry | None) -> None:
         self.trainer.parameters = parameters
         self.tell(Loaded(round_, parameters, entry))
+
+    def _keep_snapshot(self, new: SnapshotEntry) -> None:
+        """Keep a snapshot, and throw away what only older ones needed."""
+        disk, ledger = self.disk, self.member.ledger
+        if self._swept is None:
+            # Before a restart: when the newest was made, or later.
+            had = len(disk.kept) >= KEPT_SNAPSHOTS
+            then = disk.kept[-1].round + 1 if had else 0
+            self._swept = last_dispensable(ledger, disk.kept, then) if had else -1
+        # Nobody reads one for long: here they are fetched in an instant.
+        kept = kept_with(disk.kept, new, held=lambda old: False, most_held=0)
+        disk.snapshots = {entry.round: entry for entry in kept}
+        if len(kept) >= KEPT_SNAPSHOTS:
+            last = last_dispensable(ledger, kept, len(ledger))
+            disk.blobs.difference_update(dispensable_updates(ledger, self._swept, last))
+            self._swept = last
+
+    def _sweep(self, round_: int) -> None:
+        """Throw away the updates that missed their round."""
+        ledger = self.member.ledger
+        missed = self._arrivals.missed(round_, ledger)
+        if missed:
+            missed -= updates_from(ledger, first_needed(ledger))
+            self.disk.blobs.difference_update(missed - self._arrivals.awaited())
 
     def _snapshot(self, round_: int) -> SnapshotEntry:
         return self._snapshot_of(round_, self.parameters)
@@ -509,6 +586,7 @@ class Node:
     def trained(self, effect: Train, update: ContentId) -> None:
         """The update is computed: store it and report it."""
         self.disk.made.add(update)
+        self._arrivals.note(effect.round, update)
         self.swarm.store(self, update)
         tokens = 100 * len(effect.samples)
         self.tell(Trained(effect.round, update, self.swarm.update_bytes, tokens, 2.0))
@@ -526,14 +604,16 @@ class Node:
         snapshot = None
         if effect.snapshot_due:
             snapshot = self._snapshot(record.round)
-            self.disk.snapshots[record.round] = snapshot
+            # Now the chain that is followed has one of its own.
             self.disk.left.clear()
+            self._keep_snapshot(snapshot)
         fingerprint = self.parameters
         self.swarm.watch.applied(self, record, fingerprint)
 
         def done() -> None:
-            if generation == self._generation:
+            if generation == self._generation and self.member.awaits(record.round):
                 self.tell(Applied(record.round, fingerprint, snapshot))
+                self._sweep(record.round)
             then()
 
         self.swarm.clock.after(APPLY_SECONDS, done)
@@ -547,8 +627,14 @@ class Node:
         if not self.alive or not self._fetching.goes_on(effect, self.member.applied_round):
             self._fetching.end(effect)
             return
-        done = None if self._frozen else self.swarm.download(self, effect)
+        done, vain = (None, False)
+        if not self._frozen:
+            done, vain = self.swarm.download(self, effect, self._fetching)
         if done is None:
+            if vain:
+                member = self.member
+                for report in self._fetching.in_vain(effect, member.ledger, member.applied_round):
+                    self.tell(report)
             self.swarm.clock.after(FETCH_PAUSE_SECONDS, self._try_fetch, effect)
         else:
             self.swarm.clock.at(done, self._fetched, effect)
@@ -561,5 +647,6 @@ class Node:
         if verdict.discard:
             self.swarm.trace.note(self.swarm.now, self.index, "refuses", effect.update)
         elif isinstance(verdict.report, UpdateHeld):
+            self._arrivals.note(effect.round, effect.update)
             self.swarm.store(self, effect.update)
         self.tell(verdict.report)

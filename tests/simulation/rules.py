@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from distro_node.crypto.envelope import Envelope, EnvelopeError
+from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import (
     asking,
@@ -22,7 +23,9 @@ from distro_node.protocol.chain import (
     comparing,
     finality,
     fork,
+    keeping,
     ledger,
+    starting,
 )
 from distro_node.protocol.chain.asking import Asking
 from distro_node.protocol.chain.catching_up import CatchingUp
@@ -30,11 +33,17 @@ from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import Answer, Question
 from distro_node.protocol.member import lease, vote_recovery
+from distro_node.protocol.member.effects import FetchUpdate
+from distro_node.protocol.member.fetching import Fetching
+from distro_node.protocol.member.inputs import UpdatesGone
 from distro_node.protocol.member.lease import FinalityLease
+from distro_node.protocol.member.own_words import OwnWords
 from distro_node.protocol.member.taking_in import TakingIn
 from distro_node.protocol.member.vote_recovery import Recalling
 from distro_node.protocol.wire.backoff import Backoff
 from distro_node.protocol.wire.checkpoint import Checkpoint
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import SnapshotEntry
 
 from .chain import Answering, Chain, answers, compared, identity
 
@@ -643,6 +652,177 @@ def _memory_is_not_waited_for_for_ever() -> bool:
     return machine.done
 
 
+# Starting
+
+
+def _point(chain: Chain, round_: int) -> Checkpoint:
+    return Checkpoint(round_, chain.ledger.parent(round_ + 1))
+
+
+def _the_later_record_counts() -> bool:
+    early, late = _point(_true(), 4), _point(_true(), 8)
+    both = [
+        starting.checkpoint_of(*pair, _true().ledger) for pair in ((early, late), (late, early))
+    ]
+    return both == [late, late]
+
+
+def _the_link_counts() -> list[Patch]:
+    return [(starting, "checkpoint_of", lambda linked, known, ledger: linked or known)]
+
+
+def _a_link_of_another_chain_is_refused() -> bool:
+    """It names the very round that is known, and one that the ledger has."""
+    for known, chain in ((_point(_true(), 9), Ledger(_true().manifest)), (None, _true().ledger)):
+        try:
+            starting.checkpoint_of(_point(_forged(), 9), known, chain)
+        except ProtocolError:
+            continue
+        return False
+    return True
+
+
+def _nobody_starts_without_the_record() -> bool:
+    behind = Ledger(_true().manifest, checkpoint=_checkpoint())
+    begun = starting.has_begun(behind, _true().manifest.founder)
+    return not starting.may_start(behind, begun=begun, found=True)
+
+
+# What is kept, and whom updates are asked of
+
+
+def _updates_count_once_more() -> bool:
+    """An update of round 2 counts in round 12, too."""
+    chain = _true().fork()
+    old = chain.ledger[2].record.updates[0].update
+    chain.grow(updates=[chain.update(chain.membership.peers[0], update=old)])
+    return old not in keeping.dispensable_updates(chain.ledger, -1, 5)
+
+
+def _no_update_counts_again() -> list[Patch]:
+    return [(keeping, "updates_from", lambda ledger, first: set())]
+
+
+def _updates_since_a_snapshot_stay() -> bool:
+    entry = SnapshotEntry(5, content_id(b"older"), 1)
+    newer = SnapshotEntry(10, content_id(b"newer"), 1)
+    return keeping.last_dispensable(_true().ledger, [entry, newer], len(_true().ledger)) == 5
+
+
+def _the_newest_snapshot_will_do() -> list[Patch]:
+    original = keeping.last_dispensable
+    return [
+        (
+            keeping,
+            "last_dispensable",
+            lambda ledger, kept, *more: original(ledger, kept[-1:], *more),
+        )
+    ]
+
+
+def _two_snapshots_stay() -> bool:
+    """The newest may not be certified yet: a newcomer is sent to the one before."""
+    kept: list[SnapshotEntry] = []
+    for round_ in (5, 10, 15):
+        new = SnapshotEntry(round_, content_id(b"%d" % round_), 1)
+        kept = keeping.kept_with(kept, new, held=lambda old: False, most_held=2)
+    return [entry.round for entry in kept] == [10, 15]
+
+
+def _the_newest_snapshot_stays() -> list[Patch]:
+    return [(keeping, "kept_with", lambda kept, new, **_: [new])]
+
+
+def _a_left_chains_snapshots_stay() -> bool:
+    """All may come back to it, and nobody else may have them."""
+    own = SnapshotEntry(5, content_id(b"own"), 1)
+    return keeping.put_aside([own], [], [], lambda old: False)[1] == [own]
+
+
+def _what_is_left_goes() -> list[Patch]:
+    def put_aside(kept: Any, left: Any, listed: Any, certified: Any) -> Any:
+        return [own for own in kept if own in listed], [], [*kept, *left]
+
+    return [(keeping, "put_aside", put_aside)]
+
+
+def _awaited_updates_stay() -> bool:
+    """One that missed round 4 was announced for a round to come."""
+    arrivals, update = keeping.Arrivals(), content_id(b"late")
+    arrivals.note(4, update)
+    arrivals.note(20, update)
+    missed = arrivals.missed(4, _true().ledger)
+    return missed == {update} and update in arrivals.awaited()
+
+
+def _nothing_is_awaited() -> list[Patch]:
+    return [(keeping.Arrivals, "awaited", lambda self: set())]
+
+
+_WANTED = FetchUpdate(2, identity(1).peer, content_id(b"wanted"), 100)
+
+
+def _who_was_a_member_is_asked_last() -> bool:
+    """The author first, whoever that is, then members, then one that has left; no stranger."""
+    chain = _true().fork()
+    left, member, _, _ = chain.membership.peers
+    chain.grow(departed=[chain.leave(left)])
+    author, stranger = identity(50).peer, identity(51).peer
+    wanted = dataclasses.replace(_WANTED, peer=author)
+    asked = Fetching().providers(wanted, chain.ledger, [stranger, left, member, author])
+    return asked == [author, member, left]
+
+
+def _anybody_is_asked() -> list[Patch]:
+    return [(Fetching, "providers", lambda self, wanted, chain, connected: list(connected))]
+
+
+def _members_alone_are_asked() -> list[Patch]:
+    """As the daemon did: a lone member that lost its disk never asked who had left with all of it."""
+
+    def has_been(self: Any, peer: PeerId) -> bool:
+        return peer in self.membership(len(self))
+
+    return [(ledger.Ledger, "has_been_member", has_been)]
+
+
+def _what_a_snapshot_contains_is_given_up() -> bool:
+    """Nobody has it: who replays takes the snapshot then, and waits where there is none."""
+    chain, fetching = _certified(), Fetching()
+    newest = chain.snapshot
+    assert newest is not None
+    inside = dataclasses.replace(_WANTED, round=newest.round)
+    after = dataclasses.replace(_WANTED, round=newest.round + 1)
+    gone = [fetching.in_vain(wanted, chain, 0) for wanted in (inside, after)]
+    return gone == [[UpdatesGone(newest.round)], []]
+
+
+@cache
+def _certified() -> Ledger:
+    chain = Chain(4, snapshot_interval=5)
+    while chain.round < 9:
+        chain.grow()
+    return chain.ledger
+
+
+def _waits_for_updates_for_ever() -> list[Patch]:
+    return [(Fetching, "is_needed", lambda self, *arguments: True)]
+
+
+def _words_stay_until_their_round_is_decided() -> bool:
+    """What was said of a round to come, when the ledger's end was lost, stays as well."""
+    said: OwnWords[str] = OwnWords(1)
+    said.note(4, "before", 1)
+    said.note(5, "now", 1)
+    said.note(6, "to come", 1)
+    return (said.forget(5), said.kept()) == (["before"], ["now", "to come"])
+
+
+def _words_go_too_soon() -> list[Patch]:
+    original = OwnWords.forget
+    return [(OwnWords, "forget", lambda self, round: original(self, round + 2))]
+
+
 RULES = (
     Rule("two phases make a record final", _two_phases, _one_phase),
     Rule("the set before is asked as well", _old_set_is_asked, _the_last_set_alone),
@@ -693,5 +873,37 @@ RULES = (
         "memories are not waited for for ever",
         _memory_is_not_waited_for_for_ever,
         lambda: [(vote_recovery, "RECALL_SECONDS", 1e9)],
+    ),
+    Rule("the later of link and disk counts", _the_later_record_counts, _the_link_counts),
+    Rule(
+        "a link of another chain is refused", _a_link_of_another_chain_is_refused, _the_link_counts
+    ),
+    Rule(
+        "nobody starts without the record",
+        _nobody_starts_without_the_record,
+        _checkpoint_is_nobodys_business,
+    ),
+    Rule("updates that count again stay", _updates_count_once_more, _no_update_counts_again),
+    Rule(
+        "updates since the older snapshot stay",
+        _updates_since_a_snapshot_stay,
+        _the_newest_snapshot_will_do,
+    ),
+    Rule("two snapshots stay", _two_snapshots_stay, _the_newest_snapshot_stays),
+    Rule("snapshots of a left chain stay", _a_left_chains_snapshots_stay, _what_is_left_goes),
+    Rule("updates of rounds to come stay", _awaited_updates_stay, _nothing_is_awaited),
+    Rule("strangers are not asked for updates", _who_was_a_member_is_asked_last, _anybody_is_asked),
+    Rule(
+        "who has left is asked as well", _who_was_a_member_is_asked_last, _members_alone_are_asked
+    ),
+    Rule(
+        "what a snapshot contains is given up",
+        _what_a_snapshot_contains_is_given_up,
+        _waits_for_updates_for_ever,
+    ),
+    Rule(
+        "words stay until their round is decided",
+        _words_stay_until_their_round_is_decided,
+        _words_go_too_soon,
     ),
 )

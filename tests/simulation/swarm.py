@@ -19,6 +19,7 @@ from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Comparison
 from distro_node.protocol.chain.sync import Answer, Question, answer_to
 from distro_node.protocol.member.effects import FetchUpdate
+from distro_node.protocol.member.fetching import Fetching
 from distro_node.protocol.member.inputs import Connected, Disconnected, Recalled
 from distro_node.protocol.member.taking_in import TakingIn
 from distro_node.protocol.member.vote_recovery import Recalling
@@ -79,7 +80,6 @@ class Swarm:
         self.training_seconds = 1.0
         self.update_bytes = update_bytes
         self._garbage: set[ContentId] = set()
-        self._holders: dict[ContentId, list[int]] = {}
         self._by_index: dict[int, Node] = {}
         self._numbers: dict[PeerId, int] = {}
         self._genuine: dict[Envelope, bool] = {}
@@ -103,8 +103,6 @@ class Swarm:
         self._numbers[node.peer] = index
         self.network.join(index)
         self.trace.note(self.now, index, "starts", len(node.disk.entries), len(node.disk.said))
-        for update in node.disk.blobs:
-            self._holders.setdefault(update, []).append(index)
         return node
 
     def gone(self, node: Node) -> None:
@@ -275,7 +273,6 @@ class Swarm:
         """A node has an update on its disk."""
         if update not in node.disk.blobs:
             node.disk.blobs.add(update)
-            self._holders.setdefault(update, []).append(node.index)
             self.watch.holds(node, update)
 
     def make_garbage(self, update: ContentId) -> None:
@@ -286,31 +283,42 @@ class Swarm:
         """Whether the bytes with this id are no update."""
         return update in self._garbage
 
-    def download(self, asker: Node, wanted: FetchUpdate) -> float | None:
-        """Begin to fetch an update: when it will be there, or None if nobody gives it now."""
-        maker = self._numbers.get(wanted.peer)
-        holders = self._holders.get(wanted.update, [])
-        if len(holders) > 4:
-            holders = self.random.sample(holders, 3)
-            holders += [maker] if maker is not None else []
-        sources = [
-            index
-            for index in holders
-            if (node := self.node(index)) is not None
-            and node is not asker
-            and self._connected(asker, node)
-            and wanted.update in node.disk.blobs
-            and node.serves(wanted.update, asker)
-        ]
+    def download(
+        self, asker: Node, wanted: FetchUpdate, fetching: Fetching
+    ) -> tuple[float | None, bool]:
+        """Begin to fetch an update: when it will be there, or None if nobody gives it now; and whether
+        all who could have it say that they have not."""
         if wanted.update in asker.disk.blobs:
-            return self.now
-        if not sources or self.network.fails():
-            return None
+            return self.now, False
+        # Most have it; everybody is asked only where a few have not.
+        maker = self._by_index.get(self._numbers.get(wanted.peer, -1))
+        few = self.random.sample(self.nodes, min(3, len(self.nodes)))
+        for asked in (few if maker in few or maker is None else [*few, maker], self.nodes):
+            near = {
+                node.peer: node
+                for node in asked
+                if node.alive
+                and node is not asker
+                and self.network.connected(asker.index, node.index)
+            }
+            providers = fetching.providers(wanted, asker.member.ledger, near)
+            there = [near[peer] for peer in providers if not near[peer].frozen]
+            sources = [
+                node.index
+                for node in there
+                if wanted.update in node.disk.blobs and node.serves(wanted.update, asker)
+            ]
+            if sources:
+                break
+        else:
+            return None, len(providers) == len(there) > 0
+        if self.network.fails():
+            return None, False
         source = self.network.least_busy(sources)
         # What is said of its size does not make it longer.
         size = self.update_bytes
         self.network.update_bytes += size
-        return self.network.transfer(source, asker.index, size, self.now)
+        return self.network.transfer(source, asker.index, size, self.now), False
 
     def snapshot(self, blob: ContentId) -> int:
         """The parameters in a snapshot."""

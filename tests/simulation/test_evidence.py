@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import content_id
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import Ballot, RecordId, decode_message
@@ -19,9 +20,13 @@ def test_who_votes_twice_is_out_for_good(seed: int, loss: float) -> None:
     liar = nodes[2]
     swarm.watch.liars.add(liar.index)
     swarm.run_until(lambda: all(node.member.applied_round >= 3 for node in nodes), 100)
-    voted = len(liar.disk.said)
-    swarm.run_until(lambda: any(e.kind == "vote" for e in liar.disk.said[voted:]), 30)
-    vote = next(decode_message(e) for e in liar.disk.said[voted:] if e.kind == "vote")
+    before = set(liar.disk.said)
+
+    def votes() -> list[Envelope]:
+        return [e for e in liar.disk.said if e.kind == "vote" and e not in before]
+
+    swarm.run_until(lambda: bool(votes()), 30)
+    vote = decode_message(votes()[0])
     assert isinstance(vote, Ballot)
     other = dataclasses.replace(vote, block=RecordId(content_id(b"another")))
     liar.publish(liar.sign("vote", encode(other)))

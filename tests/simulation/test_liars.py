@@ -10,7 +10,7 @@ from distro_node.protocol.wire.messages import Ballot
 from simulation import clock
 from simulation.faults import Action, Schedule
 from simulation.letters import read
-from simulation.liars import BOTH_SIDES, HISTORY, LEAVES, STRANGER, Liar, Liars
+from simulation.liars import ABSTAINS, BOTH_SIDES, HISTORY, LEAVES, STRANGER, Liar, Liars
 from simulation.network import LAN, Links
 from simulation.scenario import Scenario, build, draw_scenario, run
 
@@ -83,6 +83,14 @@ def test_who_signs_on_both_sides_signs_different_chains() -> None:
         later = [ballot for at, ballot in signed if at > 16.0 and ballot.round < len(ledger)]
         assert any(ballot.block == ledger[ballot.round].record.id for ballot in later)
     assert run(scenario(5, ((4, (BOTH_SIDES,)),), cut)).failure is None
+
+
+def test_a_liar_that_a_cut_makes_a_third_can_stop_a_side_and_do_no_more() -> None:
+    """What docs/protocol.md says of it: one of four, which signs no more when three are left."""
+    cut = Schedule((Action(6.0, "partition", -1, 25.0, 0.0, (3,)),), cut_off=True)
+    outcome = run(scenario(4, ((2, (ABSTAINS, BOTH_SIDES)),), cut))
+    assert outcome.failure is None
+    assert outcome.excused
 
 
 @pytest.mark.parametrize("lie", [STRANGER, LEAVES])

@@ -1,4 +1,4 @@
-"""Two dozen seeds of whole node processes, that a seed is a run, and that what is broken is found."""
+"""Some seeds of whole node processes, that a seed is a run, and that what is broken is found."""
 
 from __future__ import annotations
 
@@ -12,20 +12,39 @@ import trio
 from distro_node.node.storage.atomic_write import write_atomically
 from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
 from distro_node.node.updates import Updates
+from distro_node.protocol.chain import comparing, fork
+from distro_node.protocol.chain.catching_up import CatchingUp
 from simulation.faults import Action, Family, Schedule
-from simulation.whole import loop
+from simulation.liars import BOTH_SIDES, LEAVES, STRANGER
+from simulation.whole import loop, scenario
 from simulation.whole.disk import Disks
-from simulation.whole.scenario import Scenario, run, shrink
+from simulation.whole.liars import LIES
+from simulation.whole.scenario import Scenario, draw_scenario, run, shrink
+
+SEEDS: dict[Family, tuple[int, ...]] = {
+    "all": (100, 101, 102, 117),
+    "crash": (100, 101, 102, 103),
+    "network": (100, 101, 102, 103),
+    "liars": (100, 103, 110, 116, 117, 118, 121),
+    "cut": (106, 112),
+}
+
+
+def test_every_lie_is_in_some_seed() -> None:
+    drawn = [draw_scenario(seed, family) for family, seeds in SEEDS.items() for seed in seeds]
+    told = {lie for one in drawn for _, lies in one.liars for lie in lies}
+    assert told == {*LIES, BOTH_SIDES, LEAVES, STRANGER}
 
 
 @pytest.mark.slow
 # Many seconds go by while other tests have the processor.
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("family", ["all", "crash", "network", "liars"])
+@pytest.mark.parametrize("family", SEEDS)
 def test_seeds(checkout: Path, family: Family) -> None:
     """In a process of its own, since what it prints must be repeatable: there sets have an order."""
     script = checkout / "benchmarks" / "simulate_whole.py"
-    words = [sys.executable, str(script), "--seeds", "100:106", "--faults", family]
+    words = [sys.executable, str(script), "--faults", family]
+    words += ["--seeds", ",".join(f"{seed}:{seed + 1}" for seed in SEEDS[family])]
     ended = subprocess.run(words, check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
@@ -90,6 +109,32 @@ def test_what_is_broken_is_found(
     failure = run(Scenario(1, "none", 2, 6, "crash", (), NOTHING)).failure
     assert failure is not None
     assert failure.invariant == found
+
+
+def _prefers_the_other(*chains: object, **options: object) -> bool:
+    return not _prefers(*chains, **options)  # type: ignore[arg-type]  # as it was called
+
+
+_prefers = fork.prefers
+
+
+def test_who_catches_up_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CatchingUp, "_take", lambda *_: None)
+    monkeypatch.setattr(scenario, "RECOVERY_SECONDS", 30.0)
+    late = Schedule((Action(14.0, "newcomer", 2),), cut_off=False)
+    failure = run(Scenario(1, "none", 2, 6, "crash", (), late)).failure
+    assert failure is not None
+    assert failure.invariant == "progress"
+    assert "somebody is still joining" in failure.text
+
+
+def test_who_compares_the_wrong_way_round_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (fork, comparing):
+        monkeypatch.setattr(module, "prefers", _prefers_the_other)
+    cut = Schedule((Action(10.0, "partition", -1, 25.0, 0.0, (2, 3)),), cut_off=True)
+    failure = run(Scenario(1, "network", 4, 6, "crash", (), cut)).failure
+    assert failure is not None
+    assert failure.invariant == "fork choice"
 
 
 def test_a_power_cut_leaves_what_was_synced(tmp_path: Path) -> None:

@@ -505,6 +505,7 @@ ELSEWHERE = {
     ("node/cli/failures.py", "open"): "below",
     ("node/cli/main.py", "open"): "/dev/null",
     ("node/network/addresses.py", "bind"): "a port, not a file",
+    ("node/dashboard/address.py", "bind"): "likewise",
     ("node/telemetry/logs.py", "RotatingFileHandler"): "below: the log",
     ("node/demo/__init__.py", "write_text"): "a demo's results: as the folder's, told at its end",
     (
@@ -526,12 +527,16 @@ ELSEWHERE = {
     ("node/results/evaluation_worker.py", "write_text"): "likewise",
     ("node/trainer/worker.py", "write_text"): "tests/results: full and read-only places",
     ("node/trainer/export.py", "write_text"): "likewise",
+    ("node/trainer/export.py", "mkdir"): "likewise",
+    ("node/trainer/export.py", "save_file"): "tests/results/test_adapters.py: a full disk",
     **{("node/cli/man_pages.py", n): "`make docs`" for n in ("mkdir", "unlink", "write_text")},
     # A unit is written whole or not at all: tests/service, a place that takes nothing.
     **{
         ("node/service/manager.py", name): "tests/service"
-        for name in ("mkdir", "unlink", "copy2", "write_atomically")
+        for name in ("mkdir", "unlink", "write_atomically", "chmod")
     },
+    ("node/doctor/computer.py", "bind"): "a port, not a file",
+    ("node/doctor/line.py", "TemporaryDirectory"): "the doctor's own, told as a full disk is",
     # What is tokenised is made again; a swarm exists once its manifest does, which is written last.
     **{
         ("node/create/parts.py", name): "tests/create: parts that survive an interruption"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.blocks import Stripe, block_view
-from distro_node.node.trainer.initial import initialise
+from distro_node.node.trainer.initial import Lora, initialise
+from distro_node.node.trainer.model import model_config, new_model
 from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.codec.basis import orthonormal_basis
@@ -73,12 +75,18 @@ def make_manifest(
     root: Path,
     config: dict[str, Any] | None = None,
     optimizer: OptimizerSpec | None = None,
+    lora: Lora | None = None,
     **changes: Any,
 ) -> tuple[Manifest, Sequence[ContentId]]:
     """A manifest whose blobs are all in the store at `root`; and its initial snapshot's chunks."""
     store = BlobStore(root)
     config = config or TINY_LLAMA
-    made = initialise(config, 0, None, store, CPU)
+    if lora is None:
+        made = initialise(config, 0, None, store, CPU)
+    else:
+        with TemporaryDirectory() as checkpoint:
+            write_checkpoint(Path(checkpoint), config)
+            made = initialise(config, 0, Path(checkpoint), store, CPU, lora)
     text = example_text(20_000)
     manifest = Manifest(
         name="tiny",
@@ -96,8 +104,15 @@ def make_manifest(
         optimizer=optimizer or OptimizerSpec(),
         schedule=ScheduleSpec(peak=4e-3, warmup_rounds=2, total_rounds=100),
         founder=PeerId(bytes(32)),
+        adapter=made.adapter,
     )
     return dataclasses.replace(manifest, **changes), made.blobs.chunks
+
+
+def write_checkpoint(directory: Path, config: dict[str, Any]) -> None:
+    """Somebody's trained model, as transformers saves it."""
+    torch.manual_seed(7)
+    new_model(model_config(config), CPU).save_pretrained(directory)
 
 
 def make_session(root: Path, **changes: Any) -> TrainingSession:

@@ -23,7 +23,7 @@ from distro_node.node.trainer.tasks import open_task
 from distro_node.protocol.wire.manifest import Manifest, decode_manifest
 from trainer.support import CPU, TINY_LLAMA, example_text, make_manifest, store_shard
 
-# Private here: `_gradient`, `_corpus`: what is computed on the way to an update, and what is read for it.
+# Private here: `_gradient`, `_corpus`: what is computed on the way to an update, and what is read.
 
 BEGINS, LEARNED = 1 << 15, 1 << 14
 TINY_BERT: dict[str, Any] = {

@@ -101,9 +101,11 @@ class FakeSupervisor:
             telemetry=self.telemetry,
             evaluate_every=1000,
             data_ready=lambda samples: self.data_ready(samples),
+            base_ready=lambda: self.base_ready(),
             start=start,
         )
         self.data_ready: Callable[[tuple[int, ...]], Any] = self.has_data
+        self.base_ready: Callable[[], Any] = trio.lowlevel.checkpoint
 
     async def has_data(self, samples: tuple[int, ...]) -> None:
         await trio.lowlevel.checkpoint()
@@ -156,6 +158,24 @@ async def test_what_was_queued_for_a_dead_trainer_is_not_done_by_the_next(
     shop.before_load = decide_meanwhile
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
     assert shop.applied_rounds == list(range(LOADED_ROUND + 1, LOADED_ROUND + 6))
+
+
+async def test_the_base_is_there_before_each_trainer(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
+) -> None:
+    """One that finds pieces of it gone ends; they are fetched again before the next one starts."""
+    shop.deaths = 1
+    happened: list[str] = []
+
+    async def base_ready() -> None:
+        happened.append("base")
+
+    async def before_load() -> None:
+        happened.append("load")
+
+    shop.base_ready, shop.before_load = base_ready, before_load
+    await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
+    assert happened == ["base", "load"] * 2
 
 
 async def test_a_reload_drops_what_was_queued_for_the_old_parameters(

@@ -21,7 +21,7 @@ from distro_node.protocol.wire.manifest import (
     SwarmId,
     decode_manifest,
 )
-from simulation.formats import ADDITIONS, MANIFEST
+from simulation.formats import ADAPTERS, ADDITIONS, MANIFEST
 
 PLAIN: dict[str, Any] = msgpack.unpackb(MANIFEST.encode())
 
@@ -112,6 +112,34 @@ def test_what_was_added_is_not_there_unless_it_is_used() -> None:
     assert ADDITIONS.swarm != MANIFEST.swarm
     assert decode_manifest(ADDITIONS.encode(), ADDITIONS.swarm).rounds.overlap
     assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": 1}})[0] == "invalid"
+
+
+def test_adapters_are_not_there_unless_they_are_used() -> None:
+    assert "adapter" not in PLAIN
+    assert refused(PLAIN | {"adapter": None})[0] == "malformed"
+    decoded = decode_manifest(ADAPTERS.encode(), ADAPTERS.swarm)
+    assert decoded == ADAPTERS
+    assert (decoded.elements, decoded.frozen_elements) == (512, MANIFEST.elements)
+    assert MANIFEST.frozen_elements == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rank", 0),
+        ("rank", 4097),
+        ("alpha", 0.0),
+        ("alpha", 1e9),
+        ("targets", []),
+        ("targets", ["q_proj", "k_proj"]),
+        ("targets", ["q_proj", "q_proj"]),
+        ("base", b"short"),
+        ("base_parameters", []),
+    ],
+)
+def test_adapters_that_cannot_be(key: str, value: Any) -> None:
+    plain = msgpack.unpackb(ADAPTERS.encode())
+    assert refused(plain | {"adapter": plain["adapter"] | {key: value}})[0] == "invalid"
 
 
 def test_sizes() -> None:

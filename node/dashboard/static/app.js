@@ -14,6 +14,7 @@ const TONES = { good: "Yes", busy: "Soon", rest: "At rest", warn: "Not quite", b
 
 const $ = (id) => document.getElementById(id);
 let book = null;
+let loading = false;
 let told = null;
 let mayAct = false;
 let lastLine = null;
@@ -380,21 +381,30 @@ function showBook() {
   showReplay();
 }
 
+// A long run takes the node a while to read; the status goes on meanwhile.
 async function fetchRounds() {
-  book = await ask("api/rounds");
+  loading = true;
+  try {
+    book = await ask("api/rounds");
+  } finally {
+    loading = false;
+  }
   showBook();
   showAll();
 }
 
 async function takeRounds(news) {
+  // What is missed now is said again with the next.
+  if (loading) return;
   if (!book || !book.rows.round.length || book.generation !== news.generation || book.rows.round.length > 8192) return fetchRounds();
   const rows = book.rows;
   const first = rowOf(rows.round, news.rows.round[0]);
-  const gap = first > 0 ? rows.round[first - 1] !== news.rows.round[0] - news.rows.rounds[0] : news.rows.round[0] !== rows.round[0];
+  const known = book.peers.length >= news.peers_at;
+  const gap = !known || (first > 0 ? rows.round[first - 1] !== news.rows.round[0] - news.rows.rounds[0] : news.rows.round[0] !== rows.round[0]);
   if (gap) return fetchRounds();
   for (const [name, column] of Object.entries(news.rows)) rows[name].splice(first, Infinity, ...column);
   if (news.heldout.length) book.heldout = [...book.heldout.filter(([round]) => round < news.heldout[0][0]), ...news.heldout];
-  book.peers = news.peers;
+  book.peers.splice(news.peers_at, Infinity, ...news.peers);
   book.phases = news.phases;
   book.members = news.members;
   showBook();
@@ -408,7 +418,7 @@ async function listen() {
     const answer = await fetch("api/stream", { headers: headers(), cache: "no-store", signal: ended.signal });
     if (!answer.ok) throw new Error((await answer.text()).trim());
     // Only now: what comes between the two is said again by the stream.
-    await Promise.all([learnWhatIMay(), fetchRounds()]);
+    for (const asked of [learnWhatIMay(), fetchRounds()]) asked.catch(() => ended.abort());
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     for (;;) {
@@ -417,7 +427,7 @@ async function listen() {
       heard = Date.now();
       const parts = (rest + value).split("\n\n");
       rest = parts.pop();
-      for (const part of parts) await take(part);
+      for (const part of parts) take(part);
     }
   } finally {
     clearInterval(watch);
@@ -425,13 +435,13 @@ async function listen() {
   }
 }
 
-async function take(part) {
+function take(part) {
   const kind = /^event: (\w+)$/m.exec(part)?.[1];
   const data = /^data: (.*)$/m.exec(part)?.[1];
   if (!kind || data === undefined) return;
   const news = JSON.parse(data);
   if (kind === "status") takeStatus(news);
-  else if (kind === "rounds" && news) await takeRounds(news);
+  else if (kind === "rounds" && news) takeRounds(news).catch(() => {});
 }
 
 async function run() {

@@ -1,0 +1,235 @@
+"""Low-rank adapters in a model whose own weights are frozen: put in, drawn, and merged.
+
+`peft` builds the layers, so that what is trained here is what opens there. Everything that members must
+agree on is decided here and not by it: which parameters there are, in which order and of which names,
+where they begin, and by how much they count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from ...protocol.wire.blobs import BlobList, decode_blob_list
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import AdapterSpec, Manifest, ParameterSpec
+from ..storage.blob_store import BlobStore
+from .architectures import sees_both_ways
+from .errors import TrainerFailed
+from .model import build_model, model_config, new_model, ordered_parameters
+from .snapshot import read_snapshot
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+# What peft calls an adapter that has been given no name: a part of the parameters' names in memory,
+# and not in its files.
+_ADAPTER = "default"
+_NAMED = 3
+"""So many layers an error message names."""
+
+
+def build_trained(
+    manifest: Manifest, store: BlobStore, device: torch.device
+) -> tuple[PreTrainedModel, list[torch.nn.Parameter]]:
+    """The manifest's model, and the parameters that are trained, in the order of its table.
+
+    The parameters hold anything at all; frozen weights are the base's. Raises `TrainerFailed`:
+    `bad_model`, and `bad_snapshot` if the base is not in the store, so that it can be fetched.
+    """
+    adapter = manifest.adapter
+    if adapter is None:
+        model = build_model(manifest.model, manifest.parameters, device)
+        return model, ordered_parameters(model, manifest.parameters)
+    model = build_model(manifest.model, adapter.base_parameters, device)
+    # Before memory is taken for adapters: the table says how much that would be.
+    check_table(model, adapter, manifest.parameters)
+    _read_base(ordered_parameters(model, adapter.base_parameters), adapter, store)
+    add_adapters(model, adapter)
+    named = adapter_parameters(model)
+    return model, [named[spec.name] for spec in manifest.parameters]
+
+
+def linear_layers(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
+    """The linear layers by their whole names, but for the head, whose weights may be the embedding's."""
+    head = model.get_output_embeddings()
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, (torch.nn.Linear, Conv1D)) and module is not head
+    }
+
+
+def target_names(model: PreTrainedModel) -> tuple[str, ...]:
+    """What the linear layers are called, by the last parts of their names, each once and sorted."""
+    return tuple(sorted({name.rpartition(".")[2] for name in linear_layers(model)}))
+
+
+def adapter_table(
+    model: PreTrainedModel, rank: int, targets: Sequence[str]
+) -> tuple[ParameterSpec, ...]:
+    """The table of the adapters of these layers, in the order of the model's layers, A before B.
+
+    Raises `TrainerFailed` (`bad_model`) for a layer that is not there, and for a rank above the sides of
+    a layer, where the layer itself would be smaller.
+    """
+    known = target_names(model)
+    for target in targets:
+        if target not in known:
+            raise _bad(f"it has no linear layer called {target!r}; it has {', '.join(known)}")
+    table = []
+    for name, layer in linear_layers(model).items():
+        if name.rpartition(".")[2] not in targets:
+            continue
+        inputs, outputs = _sides(layer)
+        if rank > min(inputs, outputs):
+            raise _bad(
+                f"a rank of {rank} is more than the {inputs} inputs or {outputs} outputs of {name}"
+            )
+        table.append(ParameterSpec(name=f"{name}.lora_A.weight", shape=(rank, inputs)))
+        table.append(ParameterSpec(name=f"{name}.lora_B.weight", shape=(outputs, rank)))
+    return tuple(table)
+
+
+def check_table(
+    model: PreTrainedModel, adapter: AdapterSpec, table: Sequence[ParameterSpec]
+) -> None:
+    """Raise `TrainerFailed` (`bad_model`) unless the table names each parameter of the adapters once."""
+    expected = {spec.name: spec for spec in adapter_table(model, adapter.rank, adapter.targets)}
+    for spec in table:
+        if expected.pop(spec.name, None) != spec:
+            raise _bad(f"the manifest's parameter {spec.name} {spec.shape} is not of its adapters")
+    if expected:
+        raise _bad(f"the manifest's table lacks {next(iter(expected))}")
+
+
+def add_adapters(model: PreTrainedModel, adapter: AdapterSpec) -> None:
+    """Put adapters into a model and freeze the rest of it."""
+    # A third of the time that a trainer takes to start, and only some swarms need it.
+    from peft import inject_adapter_in_model
+
+    inject_adapter_in_model(peft_config(adapter, model.config.model_type), model)
+
+
+def adapter_parameters(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    """The trained parameters of a model with adapters, by their names in a manifest's table."""
+    return {
+        name.replace(f".{_ADAPTER}.", "."): parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def draw_adapters(
+    parameters: Sequence[torch.Tensor], table: Sequence[ParameterSpec], seed: int
+) -> None:
+    """A from the uniform distribution on ±1/√inputs, in the table's order; B zero.
+
+    As peft draws it, and before it the paper's own code (Kaiming's rule with a = √5). On the CPU, as
+    all initial parameters are.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for parameter, spec in zip(parameters, table, strict=True):
+        if spec.name.endswith(".lora_A.weight"):
+            bound = 1 / math.sqrt(spec.shape[1])
+            drawn = torch.empty(spec.shape).uniform_(-bound, bound, generator=generator)
+            parameter.data.copy_(drawn)
+        else:
+            parameter.data.zero_()
+
+
+def peft_config(adapter: AdapterSpec, model_type: str) -> LoraConfig:
+    """What peft calls these adapters."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        task_type=None if sees_both_ways(model_type) else "CAUSAL_LM",
+        r=adapter.rank,
+        # Written for whole numbers, and used as any.
+        lora_alpha=adapter.alpha,  # pyright: ignore[reportArgumentType]
+        target_modules=list(adapter.targets),
+        lora_dropout=0.0,
+        bias="none",
+        # Its linear layers keep their weights the other way around.
+        fan_in_fan_out=model_type == "gpt2",
+    )
+
+
+@torch.no_grad()
+def merged_model(
+    manifest: Manifest, model: PreTrainedModel, parameters: Sequence[torch.Tensor]
+) -> PreTrainedModel:
+    """A model of its own, on the CPU, with W + (alpha / rank) · B · A in the place of every target's W.
+
+    `model` and `parameters` are what `build_trained` returned; they stay as they are.
+    """
+    adapter = manifest.adapter
+    assert adapter is not None
+    plain = new_model(model_config(manifest.model), torch.device("cpu"))
+    frozen = _frozen(model)
+    targets = ordered_parameters(plain, adapter.base_parameters)
+    for spec, target in zip(adapter.base_parameters, targets, strict=True):
+        target.copy_(frozen[spec.name])
+    weights = {spec.name: each for spec, each in zip(manifest.parameters, parameters, strict=True)}
+    for name, layer in linear_layers(plain).items():
+        a, b = (weights.get(f"{name}.lora_{part}.weight") for part in "AB")
+        if a is None or b is None:
+            continue
+        change = (b.detach().cpu() @ a.detach().cpu()) * (adapter.alpha / adapter.rank)
+        assert isinstance(layer.weight, torch.Tensor)
+        layer.weight.add_(change.T if isinstance(layer, Conv1D) else change)
+    return plain
+
+
+def _frozen(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The base's weights by their names in its own table."""
+    return {
+        name.replace(".base_layer.", "."): parameter
+        for name, parameter in model.named_parameters()
+        if not parameter.requires_grad
+    }
+
+
+def _read_base(parameters: Sequence[torch.Tensor], adapter: AdapterSpec, store: BlobStore) -> None:
+    blobs = _base_list(adapter, store)
+    # Not there is a matter of fetching; there and unfit, of whoever made the swarm.
+    missing = sum(not store.has(chunk) for chunk in blobs.chunks)
+    if missing:
+        raise TrainerFailed(
+            "bad_snapshot", f"{missing} of {len(blobs.chunks)} pieces of the base model are missing"
+        )
+    try:
+        read_snapshot(parameters, store, blobs.chunks)
+    except TrainerFailed as error:
+        # A disk may have found out only now that it lost something: then it is not there any more.
+        whole = all(store.has(chunk) for chunk in blobs.chunks)
+        kind = "bad_model" if whole else "bad_snapshot"
+        raise TrainerFailed(kind, f"the base model cannot be used: {error}") from None
+
+
+def _base_list(adapter: AdapterSpec, store: BlobStore) -> BlobList:
+    data = store.get(adapter.base)
+    if data is None:
+        raise TrainerFailed("bad_snapshot", "the base model is missing")
+    try:
+        return decode_blob_list(data, "snapshot", 4 * adapter.base_elements)
+    except ProtocolError as error:
+        raise TrainerFailed("bad_model", f"the base model cannot be used: {error}") from None
+
+
+def _sides(layer: torch.nn.Module) -> tuple[int, int]:
+    """(inputs, outputs)"""
+    if isinstance(layer, Conv1D):
+        inputs, outputs = layer.weight.shape
+        return inputs, outputs
+    assert isinstance(layer, torch.nn.Linear)
+    return layer.in_features, layer.out_features
+
+
+def _bad(problem: str) -> TrainerFailed:
+    return TrainerFailed("bad_model", f"adapters cannot be put into this model: {problem}"[:500])

@@ -1,0 +1,165 @@
+"""What a task asks of a founder's file, and how it is refused before any text is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import tokenizers
+from distro_node.node.create.checkpoint import settings_for, tokenizer_file
+from distro_node.node.create.conversations import ConversationTokenizer
+from distro_node.node.create.corpus import end_tokens, find_sources
+from distro_node.node.create.manifest_file import read_manifest_file
+from distro_node.node.create.model_config import complete_model
+from distro_node.node.create.task import TaskPlan, plan_task
+from distro_node.node.create.tokens import ByteTokenizer, FileTokenizer
+from distro_node.node.errors import ExitCode, UserError
+from trainer.test_chat import CHATML
+
+SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "[MASK]")
+OWN = 'tokenizer = "tokenizer.json"'
+LLAMA, BERT = 'model_type = "llama"', 'model_type = "bert"'
+
+
+def plan(
+    root: Path,
+    task: str,
+    *,
+    model: str = LLAMA,
+    data: Sequence[str] = (OWN,),
+    settings: str = "",
+    special: Sequence[str] = SPECIAL,
+    template: str | None = CHATML,
+) -> TaskPlan:
+    """What comes of a file with these keys, beside a tokenizer with these tokens and a template."""
+    library = tokenizers.Tokenizer.from_str(ByteTokenizer().definition.decode())
+    library.add_special_tokens(list(special))
+    library.save(str(root / "tokenizer.json"))
+    if template is not None:
+        (root / "chat_template.jinja").write_text(template)
+    path = root / "run.toml"
+    keys = "\n".join(["sequence_length = 64", *data])
+    path.write_text(f'name = "a"\ntask = "{task}"\n[model]\n{model}\n[data]\n{keys}\n{settings}')
+    file = read_manifest_file(path)
+    source = tokenizer_file(file, path)
+    tokenizer = ByteTokenizer() if source is None else FileTokenizer(source)
+    known = settings_for(tokenizer, source, file, path)
+    config = complete_model(dict(file.model), vocabulary=tokenizer.vocabulary, sequence_length=64)
+    end = end_tokens(file.data, tokenizer, path)
+    made = plan_task(file, path, tokenizer, known, config, end)
+    find_sources(
+        file,
+        path,
+        (root / "chat_template.jinja",) if made.chat is None else ("hf://a/b",),
+        made.chat,
+    )
+    return made
+
+
+def refused(
+    root: Path,
+    words: str,
+    task: str,
+    *,
+    code: ExitCode = ExitCode.MANIFEST,
+    model: str = LLAMA,
+    data: Sequence[str] = (OWN,),
+    settings: str = "",
+    special: Sequence[str] = SPECIAL,
+    template: str | None = CHATML,
+) -> None:
+    with pytest.raises(UserError) as caught:
+        plan(
+            root,
+            task,
+            model=model,
+            data=data,
+            settings=settings,
+            special=special,
+            template=template,
+        )
+    assert caught.value.code == code
+    assert words in caught.value.problem
+    assert "\n" not in caught.value.problem
+    assert caught.value.remedy
+
+
+def test_conversations_need_a_tokenizer_with_a_template(tmp_path: Path) -> None:
+    made = plan(tmp_path, "sft")
+    assert isinstance(made.tokenizer, ConversationTokenizer)
+    assert made.settings is None
+    assert made.filler == 258
+    refused(tmp_path, "bytes have no chat template", "sft", data=())
+    (tmp_path / "chat_template.jinja").unlink()
+    refused(tmp_path, "it has no chat template", "sft", template=None)
+    refused(tmp_path, "the chat template cannot be read", "sft", template="{% if %}")
+    refused(tmp_path, "says no token that ends a document", "sft", special=("<|im_start|>",))
+
+
+def test_a_template_may_be_named(tmp_path: Path) -> None:
+    (tmp_path / "other.jinja").write_text("{{ messages[0].content }}")
+    named = (OWN, 'chat_template = "other.jinja"')
+    made = plan(tmp_path, "sft", data=named, template=None)
+    assert made.chat is not None
+    assert made.chat.text([{"role": "user", "content": "x"}]) == "x"
+    refused(tmp_path, "'causal_lm' uses none", "causal_lm", data=named)
+    (tmp_path / "other.jinja").write_bytes(b"\xff")
+    refused(tmp_path, "other.jinja: is no chat template", "sft", data=named)
+    (tmp_path / "other.jinja").unlink()
+    refused(tmp_path, "other.jinja: cannot be read", "sft", data=named)
+
+
+@pytest.mark.parametrize(
+    ("task", "keys", "words"),
+    [
+        ("causal_lm", ('messages = "m"',), "belong to a task that learns from conversations"),
+        ("sft", ('text = "m"',), "`text` and `template` are for plain text"),
+        ("sft", ('prompt = "q"',), "or both `prompt` and `completion`"),
+        ("sft", ('prompt = "q"', 'completion = "a"', 'messages = "m"'), "give `messages`, or both"),
+    ],
+)
+def test_columns_are_those_of_the_task(
+    tmp_path: Path, task: str, keys: Sequence[str], words: str
+) -> None:
+    refused(tmp_path, words, task, data=(OWN, *keys))
+
+
+def test_gaps_need_a_model_and_a_token_for_them(tmp_path: Path) -> None:
+    assert plan(tmp_path, "masked_lm", model=BERT).settings == {"mask_token": 259, "share": 0.15}
+    more = "[task_settings]\nmask_token = 7\nshare = 0.3"
+    made = plan(tmp_path, "masked_lm", model=BERT, settings=more)
+    assert made.settings == {"mask_token": 7, "share": 0.3}
+    refused(tmp_path, "no token for gaps", "masked_lm", model=BERT, special=SPECIAL[:3])
+    for settings, words in (
+        ("mask_token = 260", "has 260 tokens"),
+        ("mask_token = 7\nshare = 2.0", "share"),
+        ("masks = 7", "unknown key 'masks'"),
+    ):
+        table = f"[task_settings]\n{settings}"
+        refused(tmp_path, words, "masked_lm", model=BERT, settings=table)
+
+
+def test_models_go_with_their_tasks(tmp_path: Path) -> None:
+    for task, model, words in (
+        ("causal_lm", BERT, "say 'masked_lm'"),
+        ("sft", BERT, "say 'masked_lm'"),
+        ("masked_lm", LLAMA, "say 'causal_lm' or 'sft'"),
+    ):
+        refused(tmp_path, words, task, model=model)
+    refused(tmp_path, "unknown key 'x'", "causal_lm", settings="[task_settings]\nx = 1")
+
+
+def test_a_task_that_is_not_installed_is_told(tmp_path: Path) -> None:
+    refused(tmp_path, "the task 'poetry', which is not installed", "poetry", code=ExitCode.NO_TASK)
+
+
+def test_a_window_that_slides_within_a_sequence_is_told(tmp_path: Path) -> None:
+    mistral = 'model_type = "mistral"\nsliding_window = 32'
+    refused(tmp_path, "whose window of 32 tokens", "sft", model=mistral)
+    for keys, model in (
+        ((OWN, 'attention = "sequence"'), mistral),
+        ((OWN,), 'model_type = "mistral"\nsliding_window = 64'),
+        ((OWN,), 'model_type = "qwen2"\nsliding_window = 32'),
+    ):
+        assert plan(tmp_path, "sft", model=model, data=keys).chat is not None

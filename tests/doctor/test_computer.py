@@ -1,0 +1,153 @@
+"""The doctor's look at the computer itself: what stops a node, what hurts it, and what it says first."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import distro_node.node.doctor.computer as computer
+import pytest
+from cli.schemas import conforms
+from distro_node.node.doctor.findings import Finding, fit, good, ordered
+from distro_node.node.errors import ExitCode
+from distro_node.node.storage.data_dir import DataDir
+
+# Private here: `_has_nvidia`, `_kept_by_network`: what this machine has is not what is tested.
+
+TORCH: dict[str, Any] = {
+    "version": "2.9.0",
+    "built_for_cuda": False,
+    "gpus": [],
+    "mps": False,
+    "threads": 8,
+}
+GPU = TORCH | {"built_for_cuda": True, "gpus": [["Some GPU", 8 << 30]]}
+
+
+def by_subject(findings: Any) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in findings}
+
+
+def bad(severity: Any) -> Finding:
+    return Finding(subject="line", severity=severity, what="w", remedy="r")
+
+
+def test_what_hurts_most_comes_first() -> None:
+    findings = [good("python", "p"), bad("unknown"), bad("hurts"), bad("stops"), good("disk", "d")]
+    shown = [finding.severity for finding in ordered(findings)]
+    assert shown == ["stops", "hurts", "unknown", "good", "good"]
+    assert not fit(findings)
+    assert fit([bad("hurts"), bad("unknown")])
+
+
+def test_without_torch_nothing_trains() -> None:
+    (found,) = computer.examine_trainer("ModuleNotFoundError: No module named 'torch'", None)
+    assert (found.severity, "not installed" in found.what) == ("stops", True)
+    assert "distro-node[train]" in found.remedy
+    (found,) = computer.examine_trainer("OSError: libc is too old", None)
+    assert "libc is too old" in found.what
+
+
+def test_a_gpu_is_held_against_the_model(monkeypatch) -> None:
+    def device(parameters: int | None) -> Finding:
+        return by_subject(computer.examine_trainer(GPU, parameters))["device"]
+
+    assert device(None).severity == device(10**8).severity == "good"
+    assert device(6 * 10**8).severity == "hurts"
+    assert device(2 * 10**9).severity == "stops"
+    monkeypatch.setattr(computer, "_has_nvidia", lambda: True)
+    hidden = by_subject(computer.examine_trainer(TORCH, None))["device"]
+    assert (hidden.severity, "without CUDA" in hidden.remedy) == ("hurts", True)
+    monkeypatch.setattr(computer, "_has_nvidia", lambda: False)
+    assert by_subject(computer.examine_trainer(TORCH, None))["device"].severity == "good"
+    assert by_subject(computer.examine_trainer(TORCH, 10**14))["memory"].severity == "stops"
+
+
+def test_a_disk_and_what_has_to_fit(tmp_path: Path, monkeypatch) -> None:
+    data = DataDir(tmp_path / "a" / "b")
+    found = by_subject(computer.examine_disk(data, None))
+    assert {each.severity for each in found.values()} == {"good"}
+    assert not data.root.exists()
+    assert by_subject(computer.examine_disk(data, 10**14))["disk"].severity == "hurts"
+    usage = SimpleNamespace(free=1000)
+    monkeypatch.setattr(computer.shutil, "disk_usage", lambda _: usage)
+    assert by_subject(computer.examine_disk(data, None))["disk"].severity == "stops"
+    (tmp_path / "file").touch()
+    (found,) = computer.examine_disk(DataDir(tmp_path / "file"), None)
+    assert (found.severity, "not a directory" in found.what) == ("stops", True)
+
+
+def test_a_clock_that_cannot_be_right(tmp_path: Path, monkeypatch) -> None:
+    data = DataDir(tmp_path)
+    monkeypatch.setattr(computer, "_kept_by_network", lambda: None)
+    written = 2_000_000_000.0
+    data.starts.touch()
+    os.utime(data.starts, (written, written))
+    (found,) = computer.examine_clock(data, written + 5)
+    assert found.severity == "good"
+    (found,) = computer.examine_clock(data, written - 3600)
+    assert (found.severity, "2033-05-18" in found.what) == ("hurts", True)
+    (found,) = computer.examine_clock(DataDir(tmp_path / "new"), 0.0)
+    assert found.severity == "hurts"
+    monkeypatch.setattr(computer, "_kept_by_network", lambda: False)
+    (found,) = computer.examine_clock(data, written + 5)
+    assert found.severity == "unknown"
+
+
+def test_ports_that_are_taken(tmp_path: Path, monkeypatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen(1)
+        taken = other.getsockname()
+        monkeypatch.setattr(computer, "DEFAULT_METRICS_ADDRESS", taken)
+        (found,) = computer.examine_ports(DataDir(tmp_path))
+        assert (found.severity, str(taken[1]) in found.what) == ("hurts", True)
+        assert "--metrics-addr" in found.remedy
+    # A node of one's own has them, and that is as it should be.
+    data = DataDir(tmp_path / "data")
+    data.create()
+    with data.lock():
+        (found,) = computer.examine_ports(data)
+        assert (found.severity, "a node runs" in found.what) == ("good", True)
+    (found,) = computer.examine_ports(data)
+    assert "a node runs" not in found.what
+
+
+@pytest.fixture
+def healthy(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    torch = dict(TORCH)
+    monkeypatch.setattr(computer, "ask_torch", lambda: torch)
+    monkeypatch.setattr(computer, "_has_nvidia", lambda: False)
+    return torch
+
+
+def test_the_command_tells_people_and_programs(
+    command, healthy: dict[str, Any], home: Path, monkeypatch
+) -> None:
+    done = command("doctor", "--data-dir", home / "data")
+    assert done.code == 0
+    assert "✓ torch" in done.out
+    assert not (home / "data").exists()
+    told = json.loads(command("doctor", "--data-dir", home / "data", "--json").out)
+    assert told["fit"] is True
+    conforms("doctor", told)
+    monkeypatch.setattr(computer, "ask_torch", lambda: "No module named 'torch'")
+    done = command("doctor", "--data-dir", home / "data")
+    assert done.code == ExitCode.UNFIT
+    assert done.out.startswith("✗ torch")
+    assert json.loads(command("doctor", "--json").out)["fit"] is False
+
+
+def test_a_bad_link_is_a_mistake(command, healthy: dict[str, Any]) -> None:
+    command("doctor", "swarm-x").refused_with(ExitCode.BAD_SWARM_ID)
+
+
+@pytest.mark.slow
+def test_torch_is_asked_in_a_process_of_its_own() -> None:
+    found = computer.ask_torch()
+    assert isinstance(found, dict), found
+    assert found.keys() == TORCH.keys()

@@ -1,0 +1,121 @@
+"""What comes out of the tasks: answers through the chat template, gaps filled, exports that open."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.export import export, open_tokenizer
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
+from distro_node.node.trainer.writing import write_text
+from tokenizers import Tokenizer
+from trainer.support import CPU, TINY_LLAMA, make_manifest
+from trainer.test_chat import CHATML
+from trainer.test_tasks import TINY_BERT
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "[MASK]"]
+_, TURN, END, MASK = range(256, 260)
+
+
+def made(root: Path, config: dict[str, Any], **settings: str) -> TrainingSession:
+    """A session with a tokenizer of bytes and special tokens."""
+    manifest, chunks = make_manifest(root, config | {"vocab_size": 260})
+    store = BlobStore(root)
+    tokenizer = Tokenizer.from_str((store.get(manifest.data.tokenizer) or b"").decode())
+    tokenizer.add_special_tokens(SPECIAL)
+    data = replace(
+        manifest.data,
+        vocabulary=260,
+        token_bytes=2,
+        tokenizer=store.put(tokenizer.to_str().encode()),
+        tokenizer_settings=store.put(TokenizerSettings(**settings).encode()),
+    )
+    task: dict[str, Any] = {"task": "masked_lm", "task_settings": {"mask_token": MASK}}
+    if config is TINY_LLAMA:
+        task = {"task": "sft"}
+        data = replace(data, marked=True)
+    session = TrainingSession(replace(manifest, data=data, **task), store, CPU)
+    session.load(chunks)
+    return session
+
+
+def talking(root: Path) -> TrainingSession:
+    return made(root, TINY_LLAMA, eos_token="<|endoftext|>", chat_template=CHATML)
+
+
+class Parrot(torch.nn.Module):
+    """A model that says what it is told to, and remembers what it was asked."""
+
+    def __init__(self, session: TrainingSession, said: list[int]) -> None:
+        super().__init__()
+        self.config = session.model.config
+        self.said = iter(said)
+        self.asked: list[int] = []
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+        self.asked += input_ids[0].tolist()
+        logits = torch.zeros(1, input_ids.shape[1], 260)
+        logits[0, -1, next(self.said)] = 9.0
+        return type("Answer", (), {"logits": logits, "past_key_values": None})()
+
+
+@pytest.mark.parametrize("end", [TURN, END])
+def test_a_question_goes_through_the_template_and_a_turn_ends(tmp_path: Path, end: int) -> None:
+    session = talking(tmp_path)
+    _, tokenizer, _ = open_tokenizer(session.manifest, BlobStore(tmp_path))
+    said = tokenizer.encode("yes").ids
+    parrot = Parrot(session, [*said, end, *said])
+    session.model = parrot  # type: ignore[assignment]  # all that writing asks of it
+    written = write_text(session, BlobStore(tmp_path), "Hm?", 0, 0.0, 20)
+    assert "".join(written) == "yes"
+    asked = "<|im_start|>user\nHm?<|im_end|>\n<|im_start|>assistant\n"
+    assert parrot.asked == [*tokenizer.encode(asked).ids, *said]
+
+
+def test_an_export_of_answers_has_the_template_and_both_ends(tmp_path: Path) -> None:
+    session = talking(tmp_path / "blobs")
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hm?"}], tokenize=False, add_generation_prompt=True
+    )
+    assert asked == "<|im_start|>user\nHm?<|im_end|>\n<|im_start|>assistant\n"
+    generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [END, TURN]
+
+
+def test_gaps_are_filled(tmp_path: Path) -> None:
+    session = made(tmp_path, TINY_BERT)
+    store = BlobStore(tmp_path)
+    text = "".join(write_text(session, store, "a [MASK] c", 0, 0.0, 20))
+    assert text.startswith("a ")
+    assert text.endswith(" c")
+    assert "[MASK]" not in text
+    with pytest.raises(TrainerFailed, match=r"no gap, which is written \[MASK\]"):
+        "".join(write_text(session, store, "a b c", 0, 0.0, 20))
+
+
+def test_an_export_of_a_masked_model_opens(tmp_path: Path) -> None:
+    session = made(tmp_path / "blobs", TINY_BERT)
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "out")
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.mask_token_id == MASK
+    ids = torch.tensor([[1, 2, MASK]])
+    with torch.no_grad():
+        expected = session.model.eval()(input_ids=ids).logits
+        torch.testing.assert_close(model.eval()(input_ids=ids).logits, expected)
+
+
+def test_settings_without_a_mask_keep_their_bytes() -> None:
+    assert b"mask" not in TokenizerSettings(eos_token="</s>").encode()
+    told = TokenizerSettings(mask_token="[MASK]", chat_template=CHATML)
+    assert decode_settings(told.encode()) == told
