@@ -42,7 +42,7 @@ class Scores:
     record: Annotated[str, Length(64, 64)]
     """The id of that round's record, in hex."""
     fingerprint: Annotated[str, Length(16, 16)]
-    """Of the parameters that were measured, in hex."""
+    """The measured parameters' fingerprint, in hex."""
     time: float
     """Seconds since 1970."""
     fewshot: Annotated[int, Range(0, 1024)] | None
