@@ -372,7 +372,7 @@ async def run_round(options: argparse.Namespace, root: Path) -> list[dict[str, A
                 # Which takes its time by itself.
                 put = await trio.to_thread.run_sync(lambda o=others: [*map(world.store.put, o)])
                 fresh = [content_id(own), *put]
-                await until(lambda f=fresh: f[0] in kept.get(chain.round, ()))
+                await until(lambda f=fresh: f[0] in kept.of(chain.round))
                 updates = [
                     chain.update(number, update=update, size=1000)
                     for number, update in enumerate(fresh)

@@ -16,6 +16,9 @@ from distro_node.protocol.wire.messages import Ballot, Evidence, RecordId, decod
 from simulation.chain import Chain, compared
 from simulation.swarm import identity
 
+# Private here: `_burst`, `_elsewhere`, `_old_goodbye`, `_opposite`, `_tell`: its lies, one by one;
+# `_current`, `_key`, `_manifest`: what a liar reads of the node that it is.
+
 LIAR = 1
 
 

@@ -93,7 +93,7 @@ def test_every_kind_of_message(sections: dict[str, str]) -> None:
         ("disconnected for more than {} seconds", {2.0: "two"}[presence._RECONNECT_SECONDS]),
         ("`{}` is a request and an answer", sync.SYNC_PROTOCOL),
         ("ids of up to {} of its records", sync.MAX_PROBES),
-        ("in the first {} rounds since the fork", fork.COMPARED_ROUNDS),
+        ("by the first {} rounds since the fork", fork.COMPARED_ROUNDS),
         (
             "costs at most {} rounds or {} MiB",
             (fork.COMPARED_ROUNDS, comparing._MOST_BYTES >> 20),

@@ -614,6 +614,10 @@ class Liar(Node):
         that nobody is behind."""
         if not self.alive:
             return
+        if self.member.ledger.final_round < 1:
+            # Until then the founder alone is the finality set, and nothing is promised against it.
+            self.swarm.clock.after(1.0, self._rewrite)
+            return
         self.tell(Goodbye())
         ledger, swarm = Ledger(self.swarm.manifest, verify=self.swarm.keys.verify), self.swarm
         request = JoinRequest(0, b"")

@@ -129,7 +129,7 @@ def draw_scenario(
     drawn = size.choice(sizes)
     # What was added later has streams of its own, or all older seeds were others.
     later = random.Random(f"later {seed} {family}")
-    if family != "none" and later.random() < 0.02:
+    if (lying or family == "all") and later.random() < 0.02:
         drawn = 16
     # Fewer than three liars cannot do without an honest signer that they do not call silent.
     conspire = lying and size.random() < 0.06

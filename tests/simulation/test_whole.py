@@ -119,6 +119,7 @@ _prefers = fork.prefers
 
 
 def test_who_catches_up_without_end_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The very line that is broken on purpose.
     monkeypatch.setattr(CatchingUp, "_take", lambda *_: None)
     monkeypatch.setattr(scenario, "RECOVERY_SECONDS", 30.0)
     late = Schedule((Action(14.0, "newcomer", 2),), cut_off=False)

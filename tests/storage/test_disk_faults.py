@@ -533,8 +533,10 @@ ELSEWHERE = {
     # A unit is written whole or not at all: tests/service, a place that takes nothing.
     **{
         ("node/service/manager.py", name): "tests/service"
-        for name in ("mkdir", "unlink", "copy2", "write_atomically")
+        for name in ("mkdir", "unlink", "write_atomically", "chmod")
     },
+    ("node/doctor/computer.py", "bind"): "a port, not a file",
+    ("node/doctor/line.py", "TemporaryDirectory"): "the doctor's own, told as a full disk is",
     # What is tokenised is made again; a swarm exists once its manifest does, which is written last.
     **{
         ("node/create/parts.py", name): "tests/create: parts that survive an interruption"
