@@ -1,4 +1,4 @@
-"""Whatever comes in more than 101 pieces is given up on.
+"""A message that comes in more than 101 pieces is given up.
 
 `read_exactly` reads 101 times at most and then says that the connection was closed: 8 MB over a
 line of 50 Mbit/s break off after 6.6 MB. The patch reads until all is there, or nothing more comes.

@@ -1,4 +1,4 @@
-"""What a stream had received stays in memory for a minute after it was reset.
+"""The bytes that a stream had received stay in memory for a minute after it was reset.
 
 `YamuxStream.reset` keeps unread data for a reader, as `close` does; but after a reset nobody may
 read. The patch drops it.
