@@ -40,7 +40,7 @@ def dashboard(
         raise UserError(
             ExitCode.NOT_RUNNING,
             f"the node in {data.root} serves no page",
-            "start it without --dashboard off",
+            "start it again: `distro-node join` serves one unless `--dashboard off` is given",
         )
     if json:
         typer.echo(dumps({"url": url, "link": link}))

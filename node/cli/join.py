@@ -151,13 +151,19 @@ def join(
         typer.Option(
             "--dashboard-cert",
             metavar="FILE",
+            readable=False,
             help="A certificate (PEM), to serve the page over TLS: needed at an address that others "
             "reach.",
         ),
     ] = None,
     dashboard_key: Annotated[
         Path | None,
-        typer.Option("--dashboard-key", metavar="FILE", help="The certificate's key (PEM)."),
+        typer.Option(
+            "--dashboard-key",
+            metavar="FILE",
+            readable=False,
+            help="The certificate's key (PEM).",
+        ),
     ] = None,
     dashboard_plain: Annotated[
         bool,

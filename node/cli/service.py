@@ -58,7 +58,7 @@ def service(
         ),
     ] = False,
     show: Annotated[
-        bool, typer.Option("--print", help="Only print the file that would be written.")
+        bool, typer.Option("--show", help="Only show the file that would be written.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -163,7 +163,7 @@ def _service(ctx: typer.Context, words: list[str], name: str, system: bool) -> S
             raise UserError(
                 ExitCode.USAGE,
                 "a service of the whole system keeps its data in a directory of its own",
-                f"leave out --data-dir: it is /var/lib/{name}",
+                f"leave out `--data-dir` behind the `--`: it is /var/lib/{name}",
             )
         if _program()[0].startswith(tuple(f"{home}/" for home in _HOMES)):
             raise UserError(

@@ -211,7 +211,7 @@ def this_manager(*, system: bool) -> ServiceManager:
         raise UserError(
             ExitCode.SERVICE,
             "there is neither systemd nor launchd here",
-            "`--print` shows the unit that systemd would get, for whatever starts programs here",
+            "`--show` shows the unit that systemd would get, for whatever starts programs here",
         )
     config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     own = Path(config) / "systemd" / "user"

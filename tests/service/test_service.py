@@ -232,7 +232,7 @@ def test_the_command_installs_what_it_was_given(command, system: System) -> None
 
 
 def test_only_printed_nothing_is_written(command, system: System) -> None:
-    done = command("service", "install", "--print", "--", "bootstrap", "--relay-memory", "64")
+    done = command("service", "install", "--show", "--", "bootstrap", "--relay-memory", "64")
     assert done.out.encode() == system.manager.content(
         Service(
             name="distro-node",
