@@ -205,7 +205,7 @@ def simulator() -> Iterator[Figure]:
         times = tuple(swarm[name] for name in ("round", "collect", "slot", "lease"))
         yield Figure("docs/scaling.md", f"{words} | {spec} |", times)
     soak = results("simulate")
-    words = "{:,d} runs of these rules decided {:,d} rounds; open violations: {:d}"
+    words = "{:,d} runs decided {:,d} rounds; violations: {:d}"
     counts = (soak["seeds"], soak["rounds_decided"], soak["violations"])
     yield Figure("docs/protocol.md", words, counts)
 
