@@ -71,18 +71,23 @@ LIES = (
     "slow answer",
     "envelopes badly signed",
     "long proposal out of turn",
+)
+# They keep the processors busy that all nodes of a test share, or have their moment late: a short run is
+# spared them.
+LONG_LIES = (
     "a thousand announcements",
     "an old goodbye",
     "ballots on another chain",
     "ballots that contradict each other",
 )
+LONG_SECONDS = 270.0
+"""From so many SECONDS on a run is long."""
 
 # Four offences within some minutes have a peer refused for ten.
 _SELDOM_SECONDS = 240.0
 _STORM_SECONDS = 5.0
 _BURST_SECONDS = 60.0
-# Ten thousand would keep the processors busy that all nodes of a test share; `benchmarks/strangers.py` says
-# what they cost.
+# `benchmarks/strangers.py` says what ten thousand cost.
 _BURST = 1_000
 _OLD_ROUNDS = 60
 _LATE_SECONDS = 3.0
@@ -97,8 +102,8 @@ _LONG_RECORD_UPDATES = 1_000
 class LyingRunner(Runner):
     """A `Runner` that lies about what its member says, and about what it knows."""
 
-    contradicts_after = float("inf")
-    """Seconds after its start it ends its days as a member."""
+    contradicts_after = 0.0
+    """Seconds after its start it ends its days as a member, if the run is long."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -228,19 +233,23 @@ class LyingRunner(Runner):
             said = Announcement(len(ledger), other, content_id(b"none"), 1000, 100, 2.0, 666)
             self._tell("comparison storm")
             await self._say(self._seal("announcement", said))
-            for envelope in self._elsewhere(other):
-                await self._say(envelope)
-            if len(ledger) > 2 * _OLD_ROUNDS or self._may_be_blamed("leave"):
-                self._tell("an old goodbye")
-                await self._say(self._old_goodbye())
-            if self._may_be_blamed("burst", every=_BURST_SECONDS):
-                self._tell("a thousand announcements")
-                for envelope in await trio.to_thread.run_sync(self._burst):
-                    await self._say(envelope)
             fingerprint = self.member.fingerprint
             if fingerprint is not None and self._may_be_blamed("proposal"):
                 self._tell("long proposal out of turn")
                 await self._say(self._seal("proposal", self._long_proposal(fingerprint)))
+            if self.contradicts_after >= LONG_SECONDS:
+                await self._storm_on(other)
+
+    async def _storm_on(self, other: RecordId) -> None:
+        for envelope in self._elsewhere(other):
+            await self._say(envelope)
+        if len(self.member.ledger) > 2 * _OLD_ROUNDS or self._may_be_blamed("leave"):
+            self._tell("an old goodbye")
+            await self._say(self._old_goodbye())
+        if self._may_be_blamed("burst", every=_BURST_SECONDS):
+            self._tell("a thousand announcements")
+            for envelope in await trio.to_thread.run_sync(self._burst):
+                await self._say(envelope)
 
     def _long_proposal(self, fingerprint: int) -> Proposal:
         ledger = self.member.ledger
@@ -277,6 +286,8 @@ class LyingRunner(Runner):
 
     async def _contradict(self, envelope: Envelope) -> None:
         """Say the opposite of a ballot, when all other lies have had their time."""
+        if self.contradicts_after < LONG_SECONDS:
+            return
         if trio.current_time() < self._began + self.contradicts_after:
             return
         said = self._opposite(envelope)

@@ -200,6 +200,7 @@ def test_simulated_members_take_no_other_way(seed: int, monkeypatch: pytest.Monk
             states[id(node)] = after
         return taken
 
+    # Private, as above.
     monkeypatch.setattr(Node, "_handle", watched)
     swarm = Swarm(toy_manifest(start_members=5), seed, loss=0.05)
     for index in range(5):
