@@ -12,6 +12,7 @@ import trio.testing
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import requests
+from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange import blobs, quarantine
 from distro_node.node.network.exchange.blobs import PROTOCOL, BlobFetcher, FetchFailed, serve_blobs
 from distro_node.node.network.network import Network
@@ -113,6 +114,32 @@ async def test_what_nobody_has_is_not_waited_for_once_it_is_not_wanted(
                 except FetchFailed:
                     assert not found
             store.remove(CID)
+
+
+@pytest.mark.parametrize("answer", ["too long", "wrong", "busy", "none"])
+async def test_one_liar_does_not_keep_us_waiting_for_what_nobody_has(
+    store: BlobStore, answer: str
+) -> None:
+    """Else whoever is behind asks for old updates for ever, instead of a newer snapshot."""
+    async with star(3) as (a, b, c):
+        serve_blobs(b, BlobStore(store.root / "empty"))
+
+        async def lie(peer: PeerId, request: bytes) -> bytes:
+            if answer == "busy":
+                raise RequestError("busy", "always")
+            return bytes(2 * len(DATA)) if answer == "too long" else b"\0" + DATA[::-1]
+
+        if answer != "none":
+            c.serve(PROTOCOL, lie, max_request=32, max_concurrent=4)
+        with trio.fail_after(60), pytest.raises(FetchFailed) as failed:
+            await BlobFetcher(a, store).fetch(
+                CID,
+                max_bytes=len(DATA),
+                providers=lambda: [b.peer, c.peer],
+                timeout=3600,
+                wanted=lambda: False,
+            )
+        assert failed.value.is_vain
 
 
 async def test_the_largest_and_the_empty_blob(store: BlobStore, seeded: BlobStore) -> None:

@@ -44,6 +44,8 @@ def _always() -> bool:
 FOUND, _NOT_FOUND = b"\x00", b"\x01"
 # What comes of asking a peer that does not have a blob.
 _LACKING = ("not found", "not connected")
+# A peer that has failed so often has not got it either, whatever it says: a liar is busy for ever.
+_MOST_FAILURES = 3
 _CONTENT_ID_BYTES = 32
 MAX_UPLOADS = 4
 """So many blobs are served at a time."""
@@ -76,13 +78,14 @@ _IDLE_SECONDS = 10.0
 
 
 class FetchFailed(Exception):
-    """No provider had the blob in time; `tried` says what came of each."""
+    """No provider had the blob in time; `tried` says what came of each, `vain` that none will."""
 
-    def __init__(self, cid: ContentId, tried: dict[PeerId, str]) -> None:
+    def __init__(self, cid: ContentId, tried: dict[PeerId, str], *, vain: bool = False) -> None:
         counts = Counter(tried.values())
         outcome = ", ".join(f"{count} × {what}" for what, count in counts.most_common())
         super().__init__(outcome or "nobody to ask")
-        self.is_vain = "not found" in tried.values() and set(tried.values()) <= set(_LACKING)
+        lacking = vain or set(tried.values()) <= set(_LACKING)
+        self.is_vain = "not found" in tried.values() and lacking
         """Whether it is not that nobody could be asked: nobody has it."""
         self.cid = cid
         self.reason = outcome or "nobody to ask"
@@ -180,7 +183,7 @@ class BlobFetcher:
         if download.error is not None:
             raise download.error
         if download.data is None:
-            raise FetchFailed(cid, dict(download.tried))
+            raise FetchFailed(cid, dict(download.tried), vain=download.is_vain)
         return download.data
 
     async def _run(self, download: _Download) -> None:
@@ -416,19 +419,24 @@ class _Download:
         self.attempts: list[_Attempt] = []
         self.tried: dict[PeerId, str] = {}
         self.excluded: set[PeerId] = set()
+        self.failures: Counter[PeerId] = Counter()
         self.pauses: Backoff[PeerId] = Backoff(_RETRY_SECONDS, _MAX_RETRY_SECONDS)
         self.data: bytes | None = None
         self.error: OSError | None = None
 
     @property
     def is_vain(self) -> bool:
-        """Whether nobody is at it, and everybody who could be does not have it."""
+        """Whether nobody is at it, and nobody who could be has it, as far as can be told."""
         return not self.attempts and all(
-            self.tried.get(peer) in _LACKING for peer in self.providers()
+            self.tried.get(peer) in _LACKING
+            or peer in self.excluded
+            or self.failures[peer] >= _MOST_FAILURES
+            for peer in self.providers()
         )
 
     def failed(self, peer: PeerId, outcome: str) -> None:
         self.tried[peer] = outcome
+        self.failures[peer] += 1
         # Those who were told "busy" together do not come back together.
         self.pauses.failed(peer, trio.current_time(), random.uniform(0.5, 1.0))
 
