@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from transformers import GenerationConfig, PreTrainedModel
 
 from ...protocol.wire.manifest import AdapterSpec, Manifest
@@ -26,9 +26,6 @@ from .limits import limited
 from .session import TrainingSession
 from .tokenizer_settings import ROLES, TokenizerSettings, decode_settings, with_usual_names
 
-# Reading the largest published ones takes some seconds and less than a gigabyte.
-_SECONDS = 60.0
-_BYTES = 2 << 30
 # What a manifest's configuration may say of them, by the role.
 _IDS = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
 
@@ -133,7 +130,7 @@ def open_tokenizer(
     if definition is None:
         raise TrainerFailed("bad_data", "the tokenizer's blob is missing")
     try:
-        with limited("bad_data", "to read the tokenizer", seconds=_SECONDS, memory=_BYTES):
+        with limited("bad_data", "to read the tokenizer"):
             tokenizer = Tokenizer.from_buffer(definition)
     except TrainerFailed:
         raise
@@ -175,6 +172,22 @@ def open_tokenizer(
     return definition, tokenizer, settings
 
 
+def cut(tokenizer: Tokenizer, text: str) -> Encoding:
+    """A text in tokens. A regular expression in the tokenizer may go on for ever, or give up.
+
+    Raises `TrainerFailed` (`bad_data`).
+    """
+    try:
+        with limited("bad_data", "to cut the text into tokens"):
+            return tokenizer.encode(text, add_special_tokens=False)
+    # So the library's own code ends in Python; it has no name that could be imported.
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        problem = (str(error).splitlines() or ["it gave up"])[0][:200]
+        raise TrainerFailed("bad_data", f"the tokenizer cannot cut the text: {problem}") from None
+
+
 def special_ids(tokenizer: Tokenizer, settings: TokenizerSettings) -> dict[str, int | None]:
     """The numbers that a configuration holds; None: there is no such token."""
     named = {role: getattr(settings, role) for role in ROLES}
@@ -191,11 +204,12 @@ def turn_end(manifest: Manifest, tokenizer: Tokenizer, settings: TokenizerSettin
         return None
     asked = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
     try:
-        said = ChatTemplate(settings).conversation(asked)
+        with limited("bad_data", "the chat template"):
+            said = ChatTemplate(settings).conversation(asked)
     except (BadTemplate, BadConversation, UserError):
         return None
     special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    encoded = tokenizer.encode(said.text, add_special_tokens=False)
+    encoded = cut(tokenizer, said.text)
     start, stop = said.spans[-1]
     ending = [
         token

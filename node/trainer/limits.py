@@ -25,8 +25,11 @@ _GRACE_SECONDS = 5.0
 
 
 @contextmanager
-def limited(kind: FailureKind, what: str, *, seconds: float, memory: int) -> Iterator[None]:
-    """Bound what is done in here to so many seconds and so many bytes more than the process has.
+def limited(
+    kind: FailureKind, what: str, *, seconds: float = 60.0, memory: int = 2 << 30
+) -> Iterator[None]:
+    """Bound what is done in here to so many seconds and so many bytes more than the process has. The
+    largest published tokenizers take some seconds and less than a gigabyte.
 
     Raises `TrainerFailed` of this kind. Memory is bounded on Linux. In a thread, where no signal comes,
     only the kernel's bounds hold.

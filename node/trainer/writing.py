@@ -13,14 +13,10 @@ from ..storage.blob_store import BlobStore
 from .architectures import longest_sequence
 from .chat import BadConversation, BadTemplate, ChatTemplate
 from .errors import TrainerFailed
-from .export import open_tokenizer, special_ids, turn_end
+from .export import cut, open_tokenizer, special_ids, turn_end
 from .language_tasks import MaskedLM
 from .limits import limited
 from .session import TrainingSession
-
-# A person's beginning of a text takes milliseconds.
-_SECONDS = 60.0
-_BYTES = 2 << 30
 
 
 @torch.no_grad()
@@ -45,7 +41,7 @@ def write_text(
     if session.manifest.data.marked and settings.chat_template is not None:
         try:
             asked = [{"role": "user", "content": prompt}]
-            with limited("bad_data", "the chat template", seconds=_SECONDS, memory=_BYTES):
+            with limited("bad_data", "the chat template"):
                 prompt = ChatTemplate(settings).text(asked, prompt=True)
         except UserError as error:
             raise TrainerFailed("bad_data", error.problem) from None
@@ -53,7 +49,7 @@ def write_text(
             raise TrainerFailed("bad_data", f"the chat template {error}") from None
         except BadConversation as error:
             raise TrainerFailed("bad_data", f"the beginning {error}") from None
-    ids = _cut(tokenizer, prompt)
+    ids = cut(tokenizer, prompt).ids
     special = special_ids(tokenizer, settings)
     if not ids:
         first = special["bos_token_id"], special["eos_token_id"], special["pad_token_id"]
@@ -85,19 +81,6 @@ def _fill(
     for place in gaps:
         ids[place] = int(scores[place].argmax())
     yield tokenizer.decode(ids)
-
-
-def _cut(tokenizer: Any, text: str) -> list[int]:
-    """The tokens of a text. A regular expression in the tokenizer may go on for ever, or give up."""
-    try:
-        with limited("bad_data", "to cut the text into tokens", seconds=_SECONDS, memory=_BYTES):
-            return tokenizer.encode(text, add_special_tokens=False).ids
-    # So the library's own code ends in Python; it has no name that could be imported.
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        problem = (str(error).splitlines() or ["it gave up"])[0][:200]
-        raise TrainerFailed("bad_data", f"the tokenizer cannot cut the text: {problem}") from None
 
 
 def _longest(session: TrainingSession) -> int:

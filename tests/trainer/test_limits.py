@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from distro_node.node.trainer import limits
 from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.export import cut
 from distro_node.node.trainer.initial import read_checkpoint
 from distro_node.node.trainer.limits import limited
 from distro_node.node.trainer.model import model_config
-from distro_node.node.trainer.writing import _cut
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
@@ -69,9 +69,9 @@ def test_memory_is_bounded() -> None:
 def test_a_regular_expression_that_gives_up_is_the_tokenizers_fault() -> None:
     tokenizer = Tokenizer(WordLevel({"a": 0, "?": 1}, unk_token="?"))
     tokenizer.pre_tokenizer = Split(Regex("(a+)+$"), "isolated")
-    assert _cut(tokenizer, "a") == [0]
+    assert cut(tokenizer, "a").ids == [0]
     with pytest.raises(TrainerFailed, match=r"cannot cut the text: .*limit") as failed:
-        _cut(tokenizer, "a" * 40 + "!")
+        cut(tokenizer, "a" * 40 + "!")
     assert failed.value.kind == "bad_data"
 
 
