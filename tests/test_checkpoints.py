@@ -22,21 +22,13 @@ ROUNDS = 20
 
 @pytest.fixture(scope="module")
 def chain() -> Chain:
-    chain = Chain(4)
-    while chain.round < ROUNDS:
-        chain.grow()
-    return chain
+    return Chain(4).grow_until(ROUNDS)
 
 
 @pytest.fixture(scope="module")
 def forged(chain: Chain) -> Chain:
     """The history that the founder signs once it has left."""
-    forged = Chain(0)
-    forged.manifest = chain.manifest
-    forged.grow(fingerprint=666)
-    while forged.round < 2 * ROUNDS:
-        forged.grow()
-    return forged
+    return chain.forged(2 * ROUNDS)
 
 
 @pytest.fixture

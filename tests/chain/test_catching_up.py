@@ -20,21 +20,13 @@ _MOST_QUESTIONS = 200
 
 @pytest.fixture(scope="module")
 def true() -> Chain:
-    chain = Chain(6)
-    while chain.round < ROUNDS:
-        chain.grow()
-    return chain
+    return Chain(6).grow_until(ROUNDS)
 
 
 @pytest.fixture(scope="module")
 def forged(true: Chain) -> Chain:
     """What the founder, which was alone in round 0, can sign at any time: rounds without end."""
-    chain = Chain(0)
-    chain.manifest = true.manifest
-    chain.grow(fingerprint=666)
-    while chain.round < 40:
-        chain.grow()
-    return chain
+    return true.forged(40)
 
 
 @pytest.fixture(scope="module")

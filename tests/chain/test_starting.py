@@ -15,21 +15,13 @@ ROUNDS = 12
 
 @pytest.fixture(scope="module")
 def chain() -> Chain:
-    chain = Chain(4)
-    while chain.round < ROUNDS:
-        chain.grow()
-    return chain
+    return Chain(4).grow_until(ROUNDS)
 
 
 @pytest.fixture(scope="module")
 def other(chain: Chain) -> Chain:
     """Another chain of the same swarm."""
-    other = Chain(0)
-    other.manifest = chain.manifest
-    other.grow(fingerprint=666)
-    while other.round < 20:
-        other.grow()
-    return other
+    return chain.forged(20)
 
 
 def point(chain: Chain, round_: int) -> Checkpoint:

@@ -34,10 +34,7 @@ ROUNDS = 30
 
 @pytest.fixture(scope="module")
 def chain() -> Chain:
-    chain = Chain(4)
-    while chain.round < ROUNDS:
-        chain.grow()
-    return chain
+    return Chain(4).grow_until(ROUNDS)
 
 
 def hostile(network: Network, answer: Answer) -> None:

@@ -93,6 +93,20 @@ class Chain:
         other.ledger = self.ledger.truncated(len(self.ledger))
         return other
 
+    def grow_until(self, rounds: int) -> Chain:
+        """Decide quiet rounds until there are so many; the same chain."""
+        while self.round < rounds:
+            self.grow()
+        return self
+
+    def forged(self, rounds: int) -> Chain:
+        """What the founder, which was alone in round 0, can sign at any time: so many other rounds of
+        the same swarm."""
+        other = Chain(0)
+        other.manifest = self.manifest
+        other.grow(fingerprint=666)
+        return other.grow_until(rounds)
+
     def envelope(self, who: int | PeerId, kind: str, message: Message) -> Envelope:
         return envelope(self.manifest, self._key(who), kind, message)
 

@@ -76,21 +76,12 @@ class Rule:
 
 @cache
 def _true(rounds: int = 12, members: int = 4) -> Chain:
-    chain = Chain(members)
-    while chain.round < rounds:
-        chain.grow()
-    return chain
+    return Chain(members).grow_until(rounds)
 
 
 @cache
 def _forged() -> Chain:
-    """What the founder, which was alone in round 0, can sign at any time."""
-    chain = Chain(0)
-    chain.manifest = _true().manifest
-    chain.grow(fingerprint=666)
-    while chain.round < 40:
-        chain.grow()
-    return chain
+    return _true().forged(40)
 
 
 @cache

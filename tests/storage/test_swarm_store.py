@@ -26,10 +26,7 @@ ROUNDS = 6
 
 @pytest.fixture(scope="module")
 def chain() -> Chain:
-    chain = Chain(3)
-    while chain.round < ROUNDS:
-        chain.grow()
-    return chain
+    return Chain(3).grow_until(ROUNDS)
 
 
 @pytest.fixture
