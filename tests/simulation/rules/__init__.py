@@ -1,0 +1,39 @@
+"""Rules that random schedules never meet, or whose loss costs time alone: each with the smallest case
+that it decides, and what is put in its place to see that the case can fail.
+
+What is looked at is the machine itself (`protocol/`), with peers that answer at once; for the budgets of
+the network, the class that keeps them (`node/network`). One module a subject.
+"""
+
+from __future__ import annotations
+
+from . import (
+    answers,
+    asking,
+    catching_up,
+    comparing,
+    fetching,
+    finality,
+    fork,
+    keeping,
+    lease,
+    replaying,
+    starting,
+)
+from .rule import Rule
+
+SUBJECTS = (
+    finality,
+    fork,
+    lease,
+    comparing,
+    catching_up,
+    asking,
+    answers,
+    starting,
+    replaying,
+    keeping,
+    fetching,
+)
+
+RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in subject.RULES)
