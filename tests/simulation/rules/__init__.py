@@ -10,6 +10,7 @@ from __future__ import annotations
 from . import (
     answers,
     asking,
+    ballots,
     catching_up,
     comparing,
     fetching,
@@ -17,8 +18,12 @@ from . import (
     fork,
     keeping,
     lease,
+    network,
+    pace,
     replaying,
     starting,
+    wire,
+    words,
 )
 from .rule import Rule
 
@@ -34,6 +39,11 @@ SUBJECTS = (
     replaying,
     keeping,
     fetching,
+    ballots,
+    words,
+    pace,
+    wire,
+    network,
 )
 
 RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in subject.RULES)

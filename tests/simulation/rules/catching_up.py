@@ -17,11 +17,13 @@ from distro_node.protocol.wire.messages import Certificate, Decided, SignedBallo
 
 from ..chain import Answering, answers, identity
 from .chains import (
+    carried_on,
     caught_up,
     checkpoint,
     checkpoint_is_nobodys_business,
     compared_with,
     forged_chain,
+    lower,
     solo_chain,
     true_chain,
 )
@@ -259,11 +261,8 @@ def _few_strangers_are_asked_beside_members() -> bool:
 def _members_decide_between_two_records() -> bool:
     """Two strangers name one, of a lower hash, and two members another."""
     true = true_chain().ledger
-    for number in range(1000):
-        other = true_chain(11).fork()
-        other.grow(fingerprint=number, updates=[])
-        if other.ledger.head < true.head:
-            break
+    peers = true_chain().membership.peers
+    other = lower(true_chain(), 11, lambda n: carried_on(true_chain(11), peers, 1, variant=n))
     chain, members = true.truncated(11), [identity(who).peer for who in range(2)]
     machine, names = CatchingUp(chain), [*(identity(200 + n).peer for n in range(2)), *members]
     while not machine.done:

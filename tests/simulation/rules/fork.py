@@ -219,10 +219,9 @@ def _early(ours: Chain, theirs: Chain, at: int, **options: Any) -> bool:
 
 
 def _a_newcomer_hears_all_of_it() -> bool:
-    true, forged = true_chain(), forged_chain()
-    return not _early(forged, true, 0, binding=False) and _early(
-        *reversed(_large_and_small()), FORK
-    )
+    large, small = _large_and_small()
+    early = _early(forged_chain(), true_chain(), 0, binding=False)
+    return not early and _early(small, large, FORK)
 
 
 def _the_stranded_hear_all_of_it() -> bool:

@@ -49,7 +49,7 @@ def edited(owner: Any, name: str, *changes: tuple[str, str]) -> Callable[[], lis
 
     def patches() -> list[Patch]:
         original = vars(owner)[name]
-        function = original.fget if isinstance(original, property) else original
+        function: Any = original.fget if isinstance(original, property) else original
         source = textwrap.dedent(inspect.getsource(function))
         for old, new in changes:
             found = source.count(old)
