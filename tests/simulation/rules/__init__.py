@@ -19,8 +19,11 @@ from . import (
     keeping,
     lease,
     network,
+    noticing,
     pace,
+    records,
     replaying,
+    rounds,
     starting,
     wire,
     words,
@@ -37,13 +40,28 @@ SUBJECTS = (
     answers,
     starting,
     replaying,
+    rounds,
     keeping,
     fetching,
     ballots,
     words,
+    records,
+    noticing,
     pace,
     wire,
     network,
 )
 
 RULES: tuple[Rule, ...] = tuple(rule for subject in SUBJECTS for rule in subject.RULES)
+
+
+def table() -> list[str]:
+    """Break each rule and write down whether its case notices."""
+    lines = [f"{'rule':52} {'of':12} broken"]
+    for subject in SUBJECTS:
+        of = subject.__name__.rpartition(".")[2]
+        for rule in subject.RULES:
+            assert rule.holds(), rule.name
+            found = "NOT FOUND" if rule.holds_without() else "found"
+            lines.append(f"{rule.name:52} {of:12} {found}")
+    return lines

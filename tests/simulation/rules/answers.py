@@ -134,4 +134,9 @@ RULES = (
         _memory_is_not_waited_for_for_ever,
         put(vote_recovery, "RECALL_SECONDS", 1e9),
     ),
+    Rule(
+        "it is looked who has connected",
+        _who_comes_late_is_asked,
+        put(vote_recovery, "LOOK_SECONDS", 60.0),
+    ),
 )

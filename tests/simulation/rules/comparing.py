@@ -90,7 +90,7 @@ def _no_end() -> list[Patch]:
 
 def _so_many_are_asked() -> bool:
     ours = sides(0, 1, 2, rounds=1).ledger
-    strangers = {identity(200 + number).peer: answers(solo_chain().ledger) for number in range(40)}
+    strangers = {identity(200 + number).peer: answers(solo_chain(60).ledger) for number in range(40)}
     asked, _ = compared_with(ours, strangers)
     return len({question.peer for question in asked}) <= 4
 
@@ -444,5 +444,15 @@ RULES = (
     ),
     Rule(
         "but for what is final", _but_for_what_is_final, _better_than((" > better.final_round", ""))
+    ),
+    Rule(
+        "portions are small",
+        _an_answer_is_read_as_far_as_it_was_asked_for,
+        put(comparing, "_PORTION", 1 << 40),
+    ),
+    Rule(
+        "a rest lasts",
+        _who_was_asked_in_vain_rests,
+        put(comparing, "_FIRST_REST_SECONDS", 0.0),
     ),
 )

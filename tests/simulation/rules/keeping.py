@@ -10,7 +10,7 @@ from distro_node.protocol.member.own_words import OwnWords
 from distro_node.protocol.wire.messages import SnapshotEntry
 
 from .chains import true_chain
-from .rule import Patch, Rule
+from .rule import Patch, Rule, put
 
 
 def _updates_count_once_more() -> bool:
@@ -112,4 +112,5 @@ RULES = (
         _words_stay_until_their_round_is_decided,
         _words_go_too_soon,
     ),
+    Rule("no more snapshots stay", _two_snapshots_stay, put(keeping, "KEPT_SNAPSHOTS", 10)),
 )

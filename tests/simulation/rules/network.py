@@ -12,9 +12,12 @@ from unittest.mock import patch
 
 import trio
 import trio.testing
+from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network import authors, gossip_router, hearsay, scores
 from distro_node.node.network.authors import Authors
+from distro_node.node.network.exchange import blobs
+from distro_node.node.network.exchange.blobs import BlobFetcher, FetchFailed
 from distro_node.node.network.gossip_router import Router, SendQueue
 from distro_node.node.network.hearsay import Hearsay, Scope, Word
 from distro_node.node.network.patience import Patience
@@ -199,6 +202,38 @@ def _so_many_bytes_wait() -> bool:
     return sum(queue.push(large) for _ in range(10)) == 3
 
 
+# Downloads
+
+
+class _Taken:
+    """A network that notes what it is to do, and does nothing; a store that has nothing."""
+
+    def __init__(self) -> None:
+        self.downloads: list[Any] = []
+
+    def spawn(self, run: object, *what: Any) -> None:
+        self.downloads += what
+
+    def get(self, cid: ContentId) -> None:
+        return None
+
+
+def _downloads_are_bounded() -> bool:
+    """Whatever size was announced."""
+    stub: Any = _Taken()
+
+    async def ask() -> None:
+        await BlobFetcher(stub, stub).fetch(
+            content_id(b"long"), max_bytes=1 << 40, providers=list, timeout=0.0
+        )
+
+    try:
+        trio.run(ask)
+    except FetchFailed:
+        return [download.max_bytes for download in stub.downloads] == [16 << 20]
+    return False
+
+
 # The processor, and offences
 
 
@@ -325,6 +360,11 @@ RULES = (
         "so many bytes wait for one peer",
         _so_many_bytes_wait,
         put(gossip_router, "MAX_QUEUED_BYTES", 1 << 40),
+    ),
+    Rule(
+        "downloads are bounded",
+        _downloads_are_bounded,
+        put(blobs, "MAX_BLOB_BYTES", 1 << 60),
     ),
     Rule(
         "turns have a pace",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import content_id
-from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import entries, sync
+from distro_node.crypto.identity import PeerId, peer_text
+from distro_node.protocol.chain import entries, memberships, sync
+from distro_node.protocol.chain.memberships import Memberships
 from distro_node.protocol.chain.sync import SyncRequest, compose_response
 from distro_node.protocol.wire import (
     blobs,
@@ -28,9 +30,10 @@ from distro_node.protocol.wire.bounded import Bounded
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.introductions import PeerRecord, Registry
 from distro_node.protocol.wire.manifest import SwarmId
-from distro_node.protocol.wire.membership import Change, Membership
+from distro_node.protocol.wire.membership import Change, Membership, founding
 from distro_node.protocol.wire.structure import StructureError
 
+from ..chain import identity
 from .rule import Rule, edited, put
 
 # Private here: `_free`, `_known` and bounds: what is broken on purpose.
@@ -301,6 +304,68 @@ def _tries_become_rarer_and_do_not_end() -> bool:
     return [pause.after_failure() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
+def _so_many_are_left_alone() -> bool:
+    left: Backoff[int] = Backoff(2.0, 5.0)
+    for number in range(5000):
+        left.failed(number, 0.0)
+    return len(left) == 4096
+
+
+def _memberships_take_little_memory() -> bool:
+    """Of a chain that changes its members in each round: some are made again when they are asked for."""
+    made = Memberships(founding(_peer(0)))
+    with patch.object(Change, "of", staticmethod(lambda change: change)):
+        for number in range(1000):
+            change: Any = Change(number, (_peer(number),), (_peer(number + 1),))
+            made.follow(change)
+    return len(made._kept) < 300 and made[500].peers == (_peer(500),)
+
+
+def _a_link_names(query: str) -> str:
+    """What is wrong with a link."""
+    try:
+        swarm_id.parse_invite(f"distro:{swarm_id.swarm_text(SWARM)}?{query}")
+    except swarm_id.SwarmIdError as error:
+        return error.fault
+    return ""
+
+
+ADDRESS = f"/ip4/192.0.2.1/tcp/4001/p2p/{peer_text(identity(1).peer)}"
+
+
+def _links_name_few_bootstrap_peers() -> bool:
+    """The node calls all of them."""
+    return [_a_link_names("&".join([f"bootstrap={ADDRESS}"] * n)) for n in (16, 17)] == ["", "link"]
+
+
+def _tickets_have_a_length() -> bool:
+    return [_a_link_names("ticket=" + "a" * n) for n in (2048, 2049)] == ["", "ticket"]
+
+
+def _addresses_have_a_length() -> bool:
+    # The last 24 characters are the port's and what stands around.
+    found = []
+    for more in (0, 1):
+        name = "a" * (256 + more - len("/dns4/") - len(ADDRESS[len("/ip4/192.0.2.1") :]))
+        found.append(_a_link_names(f"bootstrap=/dns4/{name}{ADDRESS[len('/ip4/192.0.2.1') :]}"))
+    return found == ["", "bootstrap"]
+
+
+def _named(addresses: list[str]) -> int:
+    """How many of its addresses a peer tells of itself, as others read it."""
+    sealed = introductions.seal_record(identity(1), SWARM, addresses, 1)
+    return len(introductions.open_record(sealed, SWARM).addresses)
+
+
+def _a_peer_tells_of_few_addresses() -> bool:
+    """More would not be read."""
+    return _named([ADDRESS] * 20) == 8
+
+
+def _a_peer_tells_of_no_long_address() -> bool:
+    return _named([ADDRESS, f"/dns4/{'a' * 300}{ADDRESS}"]) == 1
+
+
 RULES = (
     *(
         Rule(f"{name} has a length", _refused_for_length(decode, most), put(module, bound, 1 << 40))
@@ -433,5 +498,40 @@ RULES = (
         edited(
             Pause, "after_failure", ("min(2 * self.seconds, self._longest)", "2 * self.seconds")
         ),
+    ),
+    Rule(
+        "so many are left alone",
+        _so_many_are_left_alone,
+        put(Backoff.__init__, "__defaults__", (1 << 40,)),
+    ),
+    Rule(
+        "memberships take little memory",
+        _memberships_take_little_memory,
+        put(memberships, "_APART", 1 << 40),
+    ),
+    Rule(
+        "links name few bootstrap peers",
+        _links_name_few_bootstrap_peers,
+        put(swarm_id, "MAX_BOOTSTRAP", 1000),
+    ),
+    Rule(
+        "a ticket has a length",
+        _tickets_have_a_length,
+        put(swarm_id, "MAX_TICKET_CHARACTERS", 1 << 40),
+    ),
+    Rule(
+        "an address has a length",
+        _addresses_have_a_length,
+        put(swarm_id, "MAX_MULTIADDR_CHARACTERS", 1 << 40),
+    ),
+    Rule(
+        "a peer tells of few addresses",
+        _a_peer_tells_of_few_addresses,
+        put(introductions, "MAX_ADDRESSES", 1000),
+    ),
+    Rule(
+        "a peer tells of no long address",
+        _a_peer_tells_of_no_long_address,
+        put(introductions, "MAX_ADDRESS_CHARACTERS", 1 << 40),
     ),
 )

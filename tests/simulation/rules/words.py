@@ -1,5 +1,4 @@
-"""Budgets of words: what is read of whom, what is kept of it and for how long, and how often it makes us
-ask."""
+"""Budgets of words: what is read of whom, what is kept of it, and for how long."""
 
 from __future__ import annotations
 
@@ -9,35 +8,32 @@ from functools import cache
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import apart, entries, ledger
-from distro_node.protocol.chain.apart import Apart
+from distro_node.protocol.chain import entries
 from distro_node.protocol.chain.entries import Entries
-from distro_node.protocol.chain.ledger import admission_problem
 from distro_node.protocol.member import (
     divergence,
     inbox,
     mailbox,
     own_words,
-    presence,
     proposing,
 )
 from distro_node.protocol.member.divergence import Divergence
-from distro_node.protocol.member.effects import AskSync, Effect, FetchUpdate, Fork
+from distro_node.protocol.member.effects import Effect, FetchUpdate
 from distro_node.protocol.member.inbox import Inbox
 from distro_node.protocol.member.inputs import Heard
 from distro_node.protocol.member.mailbox import Mailbox
 from distro_node.protocol.member.own_words import OwnWords
 from distro_node.protocol.member.presence import Presence
-from distro_node.protocol.member.proposing import Accusations, JoinRequests, compose_record
+from distro_node.protocol.member.proposing import Accusations, JoinRequests
 from distro_node.protocol.member.round import Round
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import Heartbeat, JoinRequest, Leave, Record, RecordId
+from distro_node.protocol.wire.messages import JoinRequest
 
-from ..chain import FINGERPRINT, Chain, identity
+from ..chain import Chain, identity
 from .rule import Rule, edited, put
 
-# Private here: `_latest`, `_chains`: that a table is bounded shows nowhere else; `_screen_evidence` and
-# bounds: what is broken on purpose.
+# Private here: `_latest`: that it is bounded shows nowhere else; `_screen_evidence` and bounds: what is
+# broken on purpose.
 
 ME, MEMBER, STRANGER = identity(0).peer, identity(1).peer, identity(40).peer
 
@@ -66,9 +62,6 @@ def _refused(envelope: Envelope) -> str:
     except ProtocolError as error:
         return error.reason
     return ""
-
-
-# What is read
 
 
 def _long_words_of_strangers_are_not_read() -> bool:
@@ -105,9 +98,6 @@ def _one_update_of_a_round_counts() -> bool:
         except ProtocolError:
             refused += 1
     return refused == 19 and sum(isinstance(one, FetchUpdate) for one in effects) == 1
-
-
-# What is kept
 
 
 def _kept(envelopes: Iterable[Envelope], *, member: bool) -> int:
@@ -207,208 +197,11 @@ def _entries_go_to_the_disk() -> bool:
     return len(kept._latest) < 256
 
 
-# What is told of chains that part before the floor
-
-
-def _seen(count: int) -> tuple[Apart, list[PeerId]]:
-    parted, told = Apart(), []
-    for number in range(count):
-        peer = PeerId(number.to_bytes(32, "big"))
-        told += parted.seen({peer: RecordId(content_id(peer))})
-    return parted, told
-
-
-def _so_many_who_parted_are_known() -> bool:
-    return len(_seen(2000)[0].peers) == 1024
-
-
-def _so_many_other_chains_are_known() -> bool:
-    return len(_seen(2000)[0]._chains) == 1024
-
-
-def _a_liar_is_told_of_once() -> bool:
-    parted, told = Apart(), []
-    for number in range(10):
-        told += parted.seen({MEMBER: RecordId(content_id(bytes([number])))})
-    return told == [MEMBER]
-
-
-def _a_chain_is_told_of_once() -> bool:
-    parted, chain = Apart(), RecordId(content_id(b"theirs"))
-    return parted.seen({MEMBER: chain}) == [MEMBER] and parted.seen({ME: chain}) == []
-
-
-# Records
-
-
-@cache
-def _crowd() -> Chain:
-    """Seventy members, who have done nothing yet."""
-    chain = Chain(70)
-    chain.grow(updates=[])
-    chain.grow(updates=[])
-    return chain
-
-
-def _proposed(chain: Chain, *, now: float = 0.0, **known: object) -> Record:
-    watch = Presence(ME, 0.0)
-    watch.set_members(chain.membership.peers, 0.0)
-    for peer, leave, signature in known.pop("leaves", ()):  # type: ignore[misc]
-        watch.took_leave(peer, leave, signature)
-    settings = {"joins": JoinRequests(), "accusations": Accusations(), "updates": []}
-    return compose_record(
-        manifest=chain.manifest,
-        ledger=chain.ledger,
-        fingerprint=FINGERPRINT,
-        presence=watch,
-        lease=20.0,
-        snapshot=None,
-        now=now,
-        **(settings | known),  # type: ignore[arg-type]
-    )
-
-
-def _so_many_are_admitted_at_once() -> bool:
-    joins = JoinRequests()
-    for who in range(100, 170):
-        entry = _chain().admission(who)
-        joins.put(entry.peer, entry.request, entry.signature, 0.0)
-    return len(_proposed(_chain(), joins=joins).admitted) == 64
-
-
-def _so_many_leave_at_once() -> bool:
-    said = Leave(_crowd().round)
-    leaves = [
-        (peer, said, _crowd().signature(peer, "leave", said)) for peer in _crowd().membership.peers
-    ]
-    departed = _proposed(_crowd(), leaves=leaves).departed
-    return sum(entry.reason == "left" for entry in departed) == 64
-
-
-def _so_many_are_expelled_at_once() -> bool:
-    accusations = Accusations()
-    for peer in _crowd().membership.peers[:20]:
-        accusations.put(_crowd().evidence(peer), _letter(1, 8))
-    return len(_proposed(_crowd(), accusations=accusations).evidence) == 16
-
-
-def _who_is_behind_is_not_admitted() -> bool:
-    """It asked three rounds ago, and could not train."""
-    chain, joins = Chain(2).grow_until(5), JoinRequests()
-    for who, round_ in ((20, 2), (21, 3)):
-        entry = chain.admission(who, round_)
-        joins.put(entry.peer, entry.request, entry.signature, 0.0)
-    admitted = _proposed(chain, joins=joins).admitted
-    return [entry.peer for entry in admitted] == [identity(21).peer]
-
-
-def _a_leader_accuses_later_than_others_agree() -> bool:
-    """Their clocks need not match; a lease is 20 seconds."""
-    silent = [len(_proposed(_chain(), now=now).departed) for now in (22.0, 26.0)]
-    return silent == [0, 3]
-
-
-# What may still be said, and what is a replay
-
-
-def _old_requests_are_replays() -> bool:
-    chain = Chain(1).grow_until(70)
-    members = chain.membership
-    problems = [
-        admission_problem(STRANGER, JoinRequest(round_, b""), 70, chain.manifest, members)
-        for round_ in (5, 6)
-    ]
-    return [problem is None for problem in problems] == [False, True]
-
-
-def _old_leaves_are_replays() -> bool:
-    members = _chain().membership
-    return [ledger.leave_is_current(said, MEMBER, 20, members) for said in (11, 12)] == [
-        False,
-        True,
-    ]
-
-
-def _a_leave_of_before_is_a_replay() -> bool:
-    """Said in an earlier membership: whoever repeats it would count out who came back."""
-    members = _chain().membership
-    since = members.since[MEMBER]
-    found = [ledger.leave_is_current(said, MEMBER, 5, members) for said in (since, since + 1)]
-    return found == [False, True]
-
-
-def _old_contradictions_are_not_recorded() -> bool:
-    chain = Chain(1).grow_until(2)
-    proof = chain.evidence(0)
-    chain.grow_until(67)
-    try:
-        chain.ledger.check_evidence(proof)
-    except ProtocolError:
-        return True
-    return False
-
-
-def _a_heartbeat_counts_once() -> bool:
-    """Whoever repeats it would keep the dead alive."""
-    watch, beat = Presence(ME, 0.0), Heartbeat(3, 7)
-    watch.set_members([ME, MEMBER], 0.0)
-    for now in (1.0, 30.0):
-        watch.beat(MEMBER, beat, now)
-    return watch.last_heard(MEMBER) == 1.0
-
-
-def _who_slept_accuses_nobody() -> bool:
-    watch = Presence(ME, 0.0)
-    watch.set_members([ME, MEMBER], 0.0)
-    watch.tick(1000.0)
-    return watch.silent(20.0, 1000.0) == set()
-
-
-def _a_connection_may_come_back() -> bool:
-    watch = Presence(ME, 0.0)
-    watch.set_members([ME, MEMBER], 0.0)
-    watch.lost(MEMBER, 10.0)
-    return [watch.missing(now) for now in (11.0, 13.0)] == [set(), {MEMBER}]
-
-
-# What makes us ask
-
-
-def _asked(kind: type[Effect], seconds: int, *, news: bool = False) -> int:
-    """How often, where somebody hints ten times a second that there is something new."""
-    noticed, effects = Divergence(0.0), list[Effect]()
-    for step in range(1, 10 * seconds + 1):
-        now = step / 10
-        if not news:
-            noticed.behind()
-        noticed.parted()
-        effects += noticed.questions(
-            _chain().ledger, last=now if news else 0.0, patience=0.0, follows=False, now=now
-        )
-    return sum(isinstance(effect, kind) for effect in effects)
-
-
-def _who_seems_behind_asks_now_and_then() -> bool:
-    return _asked(AskSync, 10) <= 20
-
-
-def _who_hears_news_asks_all_the_same() -> bool:
-    """Gossip queues: nothing in it tells where the others are."""
-    return 9 <= _asked(AskSync, 100, news=True) <= 10
-
-
-def _who_hears_nothing_asks() -> bool:
-    noticed, count = Divergence(0.0), 0
-    for now in range(100):
-        effects = noticed.questions(
-            _chain().ledger, last=0.0, patience=0.0, follows=False, now=now / 10
-        )
-        count += len(effects)
-    return 3 <= count <= 5
-
-
-def _chains_are_compared_now_and_then() -> bool:
-    return _asked(Fork, 100) <= 10
+def _own_words_go_now_and_then() -> bool:
+    """However short they are; each time the rest is written anew."""
+    said: OwnWords[str] = OwnWords()
+    said.note(3, "a vote", 100)
+    return [said.forget(round_) for round_ in (63, 64)] == [[], ["a vote"]]
 
 
 RULES = (
@@ -502,89 +295,8 @@ RULES = (
     ),
     Rule("entries go to the disk", _entries_go_to_the_disk, put(entries, "AT_HAND", 1 << 40)),
     Rule(
-        "so many who parted are known",
-        _so_many_who_parted_are_known,
-        put(apart, "_MOST_PEERS", 9999),
-    ),
-    Rule(
-        "so many other chains are known",
-        _so_many_other_chains_are_known,
-        put(apart, "_MOST_CHAINS", 9999),
-    ),
-    Rule(
-        "a liar is told of once",
-        _a_liar_is_told_of_once,
-        edited(Apart, "seen", ("peer not in self._told and ", "")),
-    ),
-    Rule(
-        "another chain is told of once",
-        _a_chain_is_told_of_once,
-        edited(Apart, "seen", (" and record not in self._chains", "")),
-    ),
-    Rule(
-        "so many are admitted at once",
-        _so_many_are_admitted_at_once,
-        put(proposing, "_MAX_ADMISSIONS", 1000),
-    ),
-    Rule("so many leave at once", _so_many_leave_at_once, put(proposing, "_MAX_LEAVES", 1000)),
-    Rule(
-        "so many are expelled at once",
-        _so_many_are_expelled_at_once,
-        put(proposing, "MAX_EVIDENCE", 1000),
-    ),
-    Rule(
-        "who is behind is not admitted",
-        _who_is_behind_is_not_admitted,
-        put(proposing, "_IN_SYNC_ROUNDS", 1000),
-    ),
-    Rule(
-        "a leader accuses later than others agree",
-        _a_leader_accuses_later_than_others_agree,
-        put(proposing, "_ACCUSE_MARGIN", 1.0),
-    ),
-    Rule(
-        "old requests are replays", _old_requests_are_replays, put(ledger, "REQUEST_WINDOW", 1000)
-    ),
-    Rule("old leaves are replays", _old_leaves_are_replays, put(ledger, "LEAVE_WINDOW", 1000)),
-    Rule(
-        "a leave of before is a replay",
-        _a_leave_of_before_is_a_replay,
-        edited(ledger, "leave_is_current", ("since < said and ", "")),
-    ),
-    Rule(
-        "old contradictions are not recorded",
-        _old_contradictions_are_not_recorded,
-        put(ledger, "EVIDENCE_WINDOW", 1000),
-    ),
-    Rule(
-        "a heartbeat counts once",
-        _a_heartbeat_counts_once,
-        edited(Presence, "beat", ("beat.count > count or beat.round > round_", "True")),
-    ),
-    Rule(
-        "who slept accuses nobody",
-        _who_slept_accuses_nobody,
-        put(presence, "_OWN_ABSENCE_SECONDS", 1e9),
-    ),
-    Rule(
-        "a connection may come back",
-        _a_connection_may_come_back,
-        put(presence, "_RECONNECT_SECONDS", 0.0),
-    ),
-    Rule(
-        "who seems behind asks now and then",
-        _who_seems_behind_asks_now_and_then,
-        put(divergence, "_SYNC_BEHIND_SECONDS", 0.0),
-    ),
-    Rule(
-        "who hears news asks all the same",
-        _who_hears_news_asks_all_the_same,
-        put(divergence, "_TIP_SECONDS", 1e9),
-    ),
-    Rule("who hears nothing asks", _who_hears_nothing_asks, put(divergence, "_SYNC_SECONDS", 1e9)),
-    Rule(
-        "chains are compared now and then",
-        _chains_are_compared_now_and_then,
-        put(divergence, "_COMPARE_SECONDS", 0.0),
+        "own words go now and then",
+        _own_words_go_now_and_then,
+        put(OwnWords.__init__, "__defaults__", (1 << 40,)),
     ),
 )
