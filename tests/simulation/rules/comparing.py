@@ -90,7 +90,9 @@ def _no_end() -> list[Patch]:
 
 def _so_many_are_asked() -> bool:
     ours = sides(0, 1, 2, rounds=1).ledger
-    strangers = {identity(200 + number).peer: answers(solo_chain(60).ledger) for number in range(40)}
+    strangers = {
+        identity(200 + number).peer: answers(solo_chain(60).ledger) for number in range(40)
+    }
     asked, _ = compared_with(ours, strangers)
     return len({question.peer for question in asked}) <= 4
 

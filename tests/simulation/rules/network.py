@@ -14,8 +14,9 @@ import trio
 import trio.testing
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.network import authors, gossip_router, hearsay, scores
+from distro_node.node.network import authors, connection, gossip_router, hearsay, pubsub, scores
 from distro_node.node.network.authors import Authors
+from distro_node.node.network.connection import GuardedConnection
 from distro_node.node.network.exchange import blobs
 from distro_node.node.network.exchange.blobs import BlobFetcher, FetchFailed
 from distro_node.node.network.gossip_router import Router, SendQueue
@@ -26,6 +27,7 @@ from distro_node.protocol.wire.allowance import Allowance, Budgets
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb import rpc_pb2
+from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE
 
 from .rule import Patch, Rule, edited, put
 
@@ -249,6 +251,49 @@ def _turns_have_a_pace() -> bool:
     return 9.0 < trio.run(spend, clock=trio.testing.MockClock(autojump_threshold=0)) < 11.0
 
 
+class _Line:
+    """A line on which whatever is asked for comes at once, and whoever counts it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def read(self, n: int | None = None) -> bytes:
+        return self._data
+
+    def __getattr__(self, name: str) -> Any:
+        return self if name == "download" else lambda *what: None
+
+
+def _seconds(make: Callable[[], Any], n: int) -> float:
+    """How long two thousand reads of so many bytes take: a clock that jumps."""
+
+    async def read() -> float:
+        reader, began = make(), trio.current_time()
+        for _ in range(2000):
+            await reader.read(n)
+        return trio.current_time() - began
+
+    return trio.run(read, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def _connection(data: bytes) -> float:
+    with patch.object(connection, "NoiseWire", lambda inner: inner):
+        return _seconds(lambda: GuardedConnection(_Line(data)), HEADER_SIZE)
+
+
+def _frames_have_a_pace() -> bool:
+    """They cost the processor whatever is in them; those that carry something pay for themselves."""
+    return 4.5 < _connection(b"") < 5.5 and _connection(bytes(512)) == 0.0
+
+
+def _words_have_a_pace() -> bool:
+    def reads(data: bytes) -> float:
+        stub: Any = _Line(data)
+        return _seconds(lambda: pubsub._CountingStream(stub, stub), 1)
+
+    return 9.5 < reads(b"") < 10.5 and reads(bytes(128)) == 0.0
+
+
 def _offences(reason: str, count: int, pause: float = 0.0) -> bool:
     book = Scores()
     return any(book.penalise(_peer(1), reason, pause * number) for number in range(count))
@@ -370,6 +415,18 @@ RULES = (
         "turns have a pace",
         _turns_have_a_pace,
         edited(Patience, "spend", ("self._left < 0.0", "False")),
+    ),
+    Rule("frames have a pace", _frames_have_a_pace, put(connection, "_FRAMES", ENDLESS)),
+    Rule(
+        "frames that carry something are free",
+        _frames_have_a_pace,
+        put(connection, "_BYTES_PER_FRAME", 1e18),
+    ),
+    Rule("words of gossip have a pace", _words_have_a_pace, put(pubsub, "_READS", ENDLESS)),
+    Rule(
+        "words that carry something are free",
+        _words_have_a_pace,
+        put(pubsub, "_BYTES_PER_READ", 1e18),
     ),
     Rule("who offends is refused", _who_offends_is_refused, put(scores, "LIMIT", 1e9)),
     Rule("lies about content weigh more", _who_offends_is_refused, put(scores, "WEIGHTS", {})),
