@@ -15,8 +15,7 @@ from distro_node.protocol.wire.messages import NO_BLOCK, Ballot, Record, RecordI
 
 from .rule import Rule, edited, put
 
-# Private here: `_slots`, `_floors`: what is kept, and that it is bounded, shows nowhere else;
-# `_certify` and bounds: what is broken on purpose.
+# Private here: `_slots`, `_floors`: what is kept of ballots and masks shows nowhere else.
 
 PARENT = RecordId(b"p" * 32)
 PEERS = [PeerId(bytes([number]) * 32) for number in range(64)]

@@ -29,8 +29,7 @@ from .chains import (
 )
 from .rule import Patch, Rule, edited, put
 
-# Private here: `_choose_goal`, `_judge_head` and the like, and bounds: the very lines that are broken on
-# purpose.
+# Private here: `_choose_goal`: the very lines that are broken on purpose.
 
 
 def _checkpoint_is_asked_for() -> bool:

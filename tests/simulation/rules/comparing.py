@@ -23,8 +23,8 @@ from ..chain import Answering, Chain, answers, compared, identity
 from .chains import carried_on, compared_with, forged_chain, sides, solo_chain, true_chain
 from .rule import Patch, Rule, edited, put
 
-# Private here: `_Walk`, `_search`, `_follow`, `_backwards`, `_between` and bounds: the very lines that
-# are broken on purpose.
+# Private here: `_follow`: the very lines that are broken on purpose; `_backwards`, `_between`: what they
+# ask for in chains that are too long to be made.
 
 
 def _a_shorter_chain_is_found() -> bool:

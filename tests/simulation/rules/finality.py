@@ -16,8 +16,8 @@ from ..keys import RealKeys
 from ..oracle import Chains
 from .rule import Patch, Rule, edited
 
-# Private here: `_start_over`, `_supporters`, `_count`, `_supported`, `_move_to`, `_check_witness`: the
-# very lines that are broken on purpose.
+# Private here: `_start_over`, `_supporters`: the very lines that are broken on purpose; `_replace`: what
+# every named tuple has.
 
 
 def _two_phases() -> bool:

@@ -26,8 +26,6 @@ from .chains import (
 )
 from .rule import Patch, Rule, edited
 
-# Private here: `_rebase`, `_count`: the very lines that are broken on purpose.
-
 
 def _justified_binds() -> bool:
     """Three of four make a record justified here; there, as many went on, and the hash is lower."""

@@ -18,8 +18,7 @@ from ..chain import Chain, identity
 from .chains import sides, split, true_chain
 from .rule import Patch, Rule, edited, put
 
-# Private here: `_move_to`, `_rebase`: the very lines that are broken on purpose; `_marks`: what is
-# remembered shows nowhere else.
+# Private here: `_marks`: how much is remembered shows nowhere else.
 
 
 def _look(chain: Chain, seconds: float, alive: bool = True) -> int:

@@ -31,8 +31,8 @@ from libp2p.stream_muxer.yamux.yamux import HEADER_SIZE
 
 from .rule import Patch, Rule, edited, put
 
-# Private here: `_reasonable`, `_answers`, `_budgets` and the like: what is broken on purpose, and tables
-# of which nothing else shows that they are bounded.
+# Private here: `_reasonable`: what the library is handed; `_budgets`, `_scores`: that a table is bounded
+# shows nowhere else.
 
 ENDLESS = Allowance(1e18, 1e18)
 

@@ -36,7 +36,8 @@ from distro_node.protocol.wire.structure import StructureError
 from ..chain import identity
 from .rule import Rule, edited, put
 
-# Private here: `_free`, `_known` and bounds: what is broken on purpose.
+# Private here: `_free`: values of any depth, which no format has; `_kept`: how much is kept shows
+# nowhere else.
 
 SWARM = SwarmId(bytes(32))
 

@@ -32,8 +32,7 @@ from distro_node.protocol.wire.messages import JoinRequest
 from ..chain import Chain, identity
 from .rule import Rule, edited, put
 
-# Private here: `_latest`: that it is bounded shows nowhere else; `_screen_evidence` and bounds: what is
-# broken on purpose.
+# Private here: `_latest`: that it is bounded shows nowhere else.
 
 ME, MEMBER, STRANGER = identity(0).peer, identity(1).peer, identity(40).peer
 
