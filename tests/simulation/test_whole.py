@@ -111,6 +111,22 @@ def test_what_is_broken_is_found(
     assert failure.invariant == found
 
 
+@pytest.mark.parametrize("ahead", [3600.0, 30 * 86_400.0])
+def test_a_clock_that_was_ahead_and_is_right_again_locks_nobody_out(ahead: float) -> None:
+    """As it was: others refused a node's words about itself until the time had come that it had told."""
+    schedule = Schedule(
+        (
+            Action(0.0, "clock", 1, 0.0, ahead),
+            Action(13.0, "clock", 1, 0.0, 0.0),
+            Action(13.0, "crash", 1, 2.0, 1.0),
+        ),
+        cut_off=True,
+    )
+    outcome = run(Scenario(1, "crash", 3, 6, "byzantine", (), schedule))
+    assert outcome.failure is None
+    assert outcome.starts == 4
+
+
 def _prefers_the_other(*chains: object, **options: object) -> bool:
     return not _prefers(*chains, **options)  # type: ignore[arg-type]  # as it was called
 
