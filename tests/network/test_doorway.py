@@ -21,7 +21,6 @@ from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FO
 from network.hostile import hostile
 from network.support import ECHO, LOOPBACK, echo, identity, muxers, networks, star, until
 
-# Private here: `_SPARE_CONNECTIONS`: with how many connections the house is full.
 # Private here: `_waiting`: that nothing is left behind shows nowhere else.
 # Private here: `_write_frame`: frames that no node of ours would send.
 
@@ -67,35 +66,22 @@ async def test_strangers_who_say_nothing_keep_nobody_out() -> None:
             await until(lambda: honest.peer in victim.connected())
 
 
-async def fill(most: int, crowd_of: int, spare: int) -> None:
-    """Let a friend and then a crowd come to a node that takes so many connections and gives up the
-    oldest of the crowd's from `spare` below that on."""
-    settings = replace(LOOPBACK, max_connections=most)
-    async with open_network(settings, identity(9999)) as victim, networks(crowd_of + 1) as others:
+async def test_newcomers_get_in_although_the_house_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(network_module, "_SPARE_CONNECTIONS", 2)
+    settings = replace(LOOPBACK, max_connections=6)
+    async with open_network(settings, identity(99)) as victim, networks(9) as others:
         friend, *crowd = others
         victim.favours = lambda peer: peer == friend.peer
         await friend.connect(victim.addresses[0])
         for each in crowd:
             await each.connect(victim.addresses[0])
             await until(lambda each=each: each.peer in victim.connected())
-            await until(lambda: len(victim.connected()) <= most - spare)
+            await until(lambda: len(victim.connected()) <= 4)
         assert friend.peer in victim.connected()
         assert crowd[-1].peer in victim.connected()
-        assert victim.traffic.rejected["crowded_out"] == crowd_of + 1 - (most - spare)
-
-
-async def test_newcomers_get_in_although_the_house_is_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(network_module, "_SPARE_CONNECTIONS", 2)
-    await fill(6, crowd_of=8, spare=2)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-async def test_the_house_is_full_with_as_many_as_a_node_takes() -> None:
-    most = LOOPBACK.max_connections
-    await fill(most, crowd_of=most, spare=network_module._SPARE_CONNECTIONS)
+        assert victim.traffic.rejected["crowded_out"] == 5
 
 
 async def test_who_uses_up_its_turns_waits(autojump_clock: trio.testing.MockClock) -> None:
