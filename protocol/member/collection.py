@@ -172,6 +172,6 @@ class Holdings:
         self.held -= missed
 
     def applied(self, round: int, updates: set[ContentId]) -> None:
-        """These, of this round, are in the parameters. One that comes up in a later round, too, stays."""
+        """These, of this round, are in the parameters. One that comes up later as well stays."""
         self._asked = {(round_, update) for round_, update in self._asked if round_ > round}
         self.held -= updates - {update for _, update in self._asked}

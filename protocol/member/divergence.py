@@ -21,6 +21,11 @@ _SYNC_BEHIND_SECONDS = 0.5
 _TIP_SECONDS = 10.0
 # Comparing chains takes several requests to everybody, and a liar can make us do it.
 _COMPARE_SECONDS = 10.0
+# Where nothing is decided for so long, chains are compared without a sign as well: members of the other
+# one may be behind, and then they say heartbeats only, which name no record. While updates are waited
+# for, after so many times what is usual.
+_STALLED_SECONDS = 60.0
+_STALLED_PATIENCE = 16
 
 
 class Divergence:
@@ -29,7 +34,7 @@ class Divergence:
     def __init__(self, now: float) -> None:
         self._behind = False
         self._parted = False
-        self._last_sync = now
+        self._last_sync = self._began = now
         self._last_comparison = float("-inf")
 
     def behind(self) -> None:
@@ -82,7 +87,10 @@ class Divergence:
         if asked >= anyway or min(asked, now - last) >= wait:
             self._last_sync, self._behind = now, False
             effects.append(AskSync(len(ledger)))
-        if self._parted and now - self._last_comparison >= _COMPARE_SECONDS:
+        compared = self._last_comparison
+        still = now - max(last, compared, self._began)
+        stalled = still >= max(_STALLED_SECONDS, _STALLED_PATIENCE * patience)
+        if stalled or (self._parted and now - compared >= _COMPARE_SECONDS):
             self._last_comparison, self._parted = now, False
             effects.append(Fork(max(0, len(ledger) - 1)))
         return effects

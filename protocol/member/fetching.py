@@ -69,12 +69,14 @@ class Fetching:
     ) -> list[PeerId]:
         """Whom to ask, of those who are `connected`, in random order. Who made it certainly has it; the
         other members come in when it is slow or gone; and last who has been a member, as one that left
-        may be the only one who has it. Nobody else has any use for an update."""
+        may be the only one who has it. Nobody else has any use for an update, but for newcomers: where
+        none of the others is there, they are asked."""
         connected = list(connected)
         members = ledger.membership(len(ledger))
         others = [p for p in connected if p != wanted.peer and ledger.has_been_member(p)]
         others.sort(key=lambda peer: peer not in members)
-        return [wanted.peer, *others] if wanted.peer in connected else others
+        known = [wanted.peer, *others] if wanted.peer in connected else others
+        return known or connected
 
     def is_needed(self, round: int, ledger: Ledger, applied_round: int) -> bool:
         """Whether nothing but the updates of `round` takes the parameters past it."""

@@ -91,11 +91,32 @@ def test_held_is_kept_until_it_is_applied_or_missed() -> None:
     entries = chain.grow().record.updates
     holdings = Holdings()
     counted = {entry.update for entry in entries}
+    peer = chain.membership.peers[0]
+    holdings.fetch(2, peer, V, 10)
+    # However it was heard of: an announcement, or a record that was proposed.
     holdings.held |= counted | {U, V}
-    holdings.decided(counted | {U}, chain.ledger, applied_round=0)
+    holdings.decided(chain.ledger, applied_round=0)
     assert holdings.held == counted | {V}
-    holdings.applied(counted)
+    holdings.applied(1, counted)
     assert holdings.held == {V}
+
+
+def test_what_came_up_again_is_held_until_then() -> None:
+    """An update that counts in round 1 and is announced for round 2 as well."""
+    chain = Chain(3)
+    peer = chain.membership.peers[0]
+    counted = {entry.update for entry in chain.grow().record.updates}
+    again = min(counted)
+    holdings = Holdings()
+    assert holdings.fetch(2, peer, again, 10)
+    holdings.held |= counted
+    holdings.applied(1, counted)
+    assert holdings.held == {again}
+    # Once round 2 is over without it, the disk throws it away.
+    chain.grow(updates=[])
+    holdings.decided(chain.ledger, applied_round=1)
+    assert holdings.held == set()
+    assert holdings.fetch(3, peer, again, 10)
 
 
 def test_an_update_announced_again_is_not_lost() -> None:
@@ -106,7 +127,7 @@ def test_an_update_announced_again_is_not_lost() -> None:
     holdings = Holdings()
     holdings.held |= counted
     chain.grow(updates=[])
-    holdings.decided(counted, chain.ledger, applied_round=0)
+    holdings.decided(chain.ledger, applied_round=0)
     assert holdings.held == counted
-    holdings.decided(counted, chain.ledger, applied_round=1)
+    holdings.decided(chain.ledger, applied_round=1)
     assert holdings.held == set()

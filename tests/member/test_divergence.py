@@ -54,13 +54,36 @@ def test_a_heartbeat_of_one_who_is_counted_out_tells_of_another_chain() -> None:
         divergence = Divergence(0.0)
         divergence.stray(sender, Heartbeat(round_, 1), chain.ledger)
         effects = divergence.questions(
-            chain.ledger, last=0.0, patience=0.0, follows=False, now=100.0
+            chain.ledger, last=60.0, patience=0.0, follows=False, now=100.0
         )
         return any(isinstance(effect, Fork) for effect in effects)
 
     assert compares(out, 2)
     assert not compares(stays, 2)
     assert not compares(identity(60).peer, 2)
+
+
+@pytest.mark.parametrize(("patience", "after"), [(0.0, 60.0), (5.0, 80.0)])
+def test_where_nothing_is_decided_chains_are_compared_without_a_sign(
+    patience: float, after: float
+) -> None:
+    """Members of the chain to follow may be behind, and say nothing that names a record: two sides of a
+    cut once stayed apart for ever."""
+    chain = Chain(4)
+    divergence = Divergence(0.0)
+
+    def compares(now: float, last: float) -> bool:
+        effects = divergence.questions(
+            chain.ledger, last=last, patience=patience, follows=False, now=now
+        )
+        return any(isinstance(effect, Fork) for effect in effects)
+
+    assert not compares(after - 0.1, float("-inf"))
+    assert compares(after, float("-inf"))
+    assert not compares(2 * after - 0.1, 0.0)
+    # News puts it off.
+    assert not compares(2 * after, 1.5 * after)
+    assert compares(2.5 * after, 1.5 * after)
 
 
 class Remote(Node):

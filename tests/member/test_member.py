@@ -755,7 +755,7 @@ def test_words_of_another_chain_make_us_compare() -> None:
     for _ in range(4):
         chain.grow()
     seat.member = chain.member(seat.me)
-    seat.now = 100.0
+    seat.now = 50.0
     stray = other.ballot(NO_BLOCK)
     assert seat.refuses(gone, "skip", stray) == "other_round"
     assert Fork(chain.round - 1) not in asks(seat.member.handle(Tick(), seat.now))

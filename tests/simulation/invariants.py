@@ -191,13 +191,16 @@ class Watch:
 
     def outnumbered(self) -> bool:
         """Whether what is promised of members is promised no more: somewhere liars can stop a chain that
-        somebody honest follows, or two quorums of a finality set need not share an honest member."""
+        somebody honest follows, or could when the record was decided whose updates are lacking there, or
+        two quorums of a finality set need not share an honest member."""
         nodes = [node for node in self._swarm.alive if node.index not in self.liars]
         model = self._swarm.manifest.fault_model
         for node in nodes:
-            members = node.member.ledger.membership(len(node.member.ledger)).peers
-            if len(members) - self._lying(members) < least_quorum(model, len(members)):
-                return True
+            ledger = node.member.ledger
+            for round_ in (node.member.applied_round + 1, len(ledger)):
+                members = ledger.membership(round_).peers
+                if len(members) - self._lying(members) < least_quorum(model, len(members)):
+                    return True
         return not self._premise
 
     def _lying(self, peers: Iterable[PeerId]) -> int:

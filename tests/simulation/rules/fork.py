@@ -114,6 +114,21 @@ def _a_newcomer_believes_the_many() -> bool:
     )
 
 
+def _a_newcomer_counts_who_went_on() -> bool:
+    """Whoever goes on alone has all contributors from before as well: the hash would decide."""
+    true = _five().fork().grow_until(FORK + 4)
+    assert true.ledger.final_round >= FORK
+    for lone in _five().membership.peers:
+        solo = carried_on(_five(), [lone], 5)
+        contributors = {
+            chain.ledger.contributors(chain.ledger.final_round + 1) for chain in (true, solo)
+        }
+        assert len(contributors) == 1
+        if _changes(true, solo, binding=False) or not _changes(solo, true, binding=False):
+            return False
+    return True
+
+
 def _what_is_final_wins() -> bool:
     """Over what is justified, as those who went on with that have come over since, all but one."""
     peers = _five().membership.peers
@@ -282,7 +297,7 @@ def _prefers(*changes: tuple[str, str]) -> Callable[[], list[Patch]]:
     return edited(fork, "prefers", *changes)
 
 
-_SETS = "(other.truncated(fork).finality_set, ours.membership(fork).peers)"
+_SETS = "(other.truncated(fork).finality_set, members)"
 
 RULES = (
     Rule("what is justified binds", _justified_binds, _nothing_is_justified),
@@ -308,6 +323,11 @@ RULES = (
         _prefers(("not ours.binding and", "False and")),
     ),
     Rule(
+        "a newcomer counts who went on",
+        _a_newcomer_counts_who_went_on,
+        _prefers(("fork, (members,))", "fork, ())")),
+    ),
+    Rule(
         "what is final wins", _what_is_final_wins, _prefers(("other.final_round >= fork", "False"))
     ),
     Rule(
@@ -323,7 +343,7 @@ RULES = (
     Rule(
         "the finality set counts first",
         _the_finality_set_counts_first,
-        _prefers((_SETS, "(ours.membership(fork).peers,)")),
+        _prefers((_SETS, "(members,)")),
     ),
     Rule(
         "then all members count",
@@ -352,7 +372,7 @@ RULES = (
     Rule(
         "so many rounds are compared",
         _so_many_rounds_are_compared,
-        _prefers(("end = fork + COMPARED_ROUNDS", "end = None")),
+        edited(fork, "_more_went_on", ("end = fork + COMPARED_ROUNDS", "end = None")),
     ),
     Rule(
         "a newcomer hears all of a chain",

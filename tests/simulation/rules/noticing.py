@@ -90,6 +90,21 @@ def _who_hears_nothing_asks() -> bool:
     return 3 <= count <= 5
 
 
+def _compares_without_a_sign(now: float, patience: float) -> bool:
+    effects = Divergence(0.0).questions(
+        _chain().ledger, last=0.0, patience=patience, follows=False, now=now
+    )
+    return any(isinstance(effect, Fork) for effect in effects)
+
+
+def _who_stands_still_compares() -> bool:
+    return _compares_without_a_sign(60.0, 0.0)
+
+
+def _who_waits_for_updates_compares_later() -> bool:
+    return not _compares_without_a_sign(100.0, 10.0) and _compares_without_a_sign(160.0, 10.0)
+
+
 def _chains_are_compared_now_and_then() -> bool:
     return _asked(Fork, 100) <= 10
 
@@ -196,6 +211,16 @@ RULES = (
         "chains are compared now and then",
         _chains_are_compared_now_and_then,
         put(divergence, "_COMPARE_SECONDS", 0.0),
+    ),
+    Rule(
+        "who stands still compares",
+        _who_stands_still_compares,
+        put(divergence, "_STALLED_SECONDS", 1e9),
+    ),
+    Rule(
+        "who waits for updates compares later",
+        _who_waits_for_updates_compares_later,
+        put(divergence, "_STALLED_PATIENCE", 0),
     ),
     Rule(
         "admission is asked for now and then",
