@@ -8,6 +8,7 @@ reaches neither the others nor its disk.
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,11 @@ class Machine:
     def balanced(self) -> bool:
         trainer = self.workshop.trainer
         return trainer is None or trainer.balanced
+
+    @property
+    def sent(self) -> Mapping[int, int]:
+        trainer = self.workshop.trainer
+        return {} if trainer is None else trainer.sent
 
     @property
     def swarm_folder(self) -> Path:

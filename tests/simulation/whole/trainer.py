@@ -124,12 +124,12 @@ class Toy:
         # Gradients as numbers: their sum so far, what is still at home, what is under way by round, and
         # what has counted.
         self._computed = self._momentum = self._counted = 0
-        self._sent: dict[int, int] = {}
+        self.sent: dict[int, int] = {}
 
     @property
     def balanced(self) -> bool:
         """Whether every gradient is in the momentum, under way, or counted."""
-        return self._computed == self._momentum + sum(self._sent.values()) + self._counted
+        return self._computed == self._momentum + sum(self.sent.values()) + self._counted
 
     async def load(self, chunks: Sequence[ContentId]) -> int:
         await self._take(0.05)
@@ -139,8 +139,8 @@ class Toy:
             raise TrainerFailed("bad_snapshot", "the snapshot does not fit")
         self._parameters = np.frombuffer(data, "<f4").copy()
         # What is under way can no longer be refunded.
-        self._computed -= sum(self._sent.values())
-        self._sent = {}
+        self._computed -= sum(self.sent.values())
+        self.sent = {}
         return fingerprint_of(data)
 
     async def train(self, round: int, samples: Sequence[int]) -> Trained:
@@ -163,8 +163,8 @@ class Toy:
             self._workshop.rubbish.add(content_id(body))
         gradient = name[8] + 1
         self._computed += gradient
-        self._momentum += gradient + self._sent.pop(round, 0)
-        self._sent[round], self._momentum = self._momentum, 0
+        self._momentum += gradient + self.sent.pop(round, 0)
+        self.sent[round], self._momentum = self._momentum, 0
         self._workshop.made.add(content_id(body))
         tokens = 100 * len(samples)
         return Trained(
@@ -185,8 +185,8 @@ class Toy:
                 np.add.at(sign_sums, (start + offsets + places).ravel(), signs.ravel())
                 start += tensor.blocks * tensor.elements
         self._parameters -= np.float32(learning_rate) * np.sign(sign_sums).astype(np.float32)
-        for old in [number for number in self._sent if number <= round]:
-            amount = self._sent.pop(old)
+        for old in [number for number in self.sent if number <= round]:
+            amount = self.sent.pop(old)
             if own_counted and old == round:
                 self._counted += amount
             else:
@@ -206,7 +206,7 @@ class Toy:
     async def save_momentum(self, path: Path) -> None:
         await self._take(0.02)
         path.parent.mkdir(parents=True, exist_ok=True)
-        state = [self._momentum, self._count, [*map(list, self._sent.items())]]
+        state = [self._momentum, self._count, [*map(list, self.sent.items())]]
         try:
             write_atomically(path, json.dumps(state).encode())
         except OSError as error:
@@ -221,7 +221,7 @@ class Toy:
             return False
         # What was under way when it was saved may have counted since; a real trainer says so, too.
         self._momentum, self._count = momentum + sum(amount for _, amount in sent), count
-        self._computed = self._momentum + self._counted + sum(self._sent.values())
+        self._computed = self._momentum + self._counted + sum(self.sent.values())
         return True
 
     async def memory(self) -> dict[str, int]:
