@@ -200,7 +200,12 @@ class Synchronizer:
             abandoned=abandoned,
         )
         self._news += self._apart.seen(comparison.named)
-        return comparison.better_than(ours)
+        while True:
+            # It reads up to a thousand records of each; ours may grow once more meanwhile.
+            known = ours.truncated(len(ours))
+            better = await trio.to_thread.run_sync(comparison.better_than, known)
+            if len(ours) == len(known):
+                return better
 
     def apart(self) -> frozenset[PeerId]:
         """Connected peers, members once or still, whose chain parts from ours before what is final."""

@@ -101,13 +101,13 @@ class Comparison:
         return self.better is not None or not (self._waiting or self._walks)
 
     def better_than(self, ours: Ledger) -> Ledger | None:
-        """The chain to follow instead of `ours`, which may have grown since: records that have become
-        final or justified meanwhile are not given up."""
-        better, fork = self.better, self._fork
-        if better is None or fork < ours.floor:
-            return None
-        bound = ours.binding and ours.justified_round >= fork > better.final_round
-        return None if bound else better
+        """The chain to follow instead of `ours`, which may have grown since: what was decided meanwhile
+        counts as well. Takes as long as reading what was compared of both."""
+        better = self.better
+        if better is None or ours.head == self._ours.head:
+            return better
+        still = prefers(ours, better, self._fork, me=self._me, abandoned=self._abandoned)
+        return better if still else None
 
     def deadline(self, now: float) -> float:
         """When to call `questions` again at the latest."""

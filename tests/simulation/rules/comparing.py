@@ -349,6 +349,9 @@ def _follow(*changes: tuple[str, str]) -> Callable[[], list[Patch]]:
     return edited(comparing._Walk, "_follow", *changes)
 
 
+_STILL = "still = prefers(ours, better, self._fork, me=self._me, abandoned=self._abandoned)"
+
+
 def _better_than(*changes: tuple[str, str]) -> Callable[[], list[Patch]]:
     return edited(Comparison, "better_than", *changes)
 
@@ -437,15 +440,17 @@ RULES = (
     Rule(
         "what became final meanwhile stays",
         _what_became_final_meanwhile_stays,
-        _better_than((" or fork < ours.floor", "")),
+        _better_than((_STILL, "still = True")),
     ),
     Rule(
         "what became justified meanwhile stays",
         _what_became_justified_meanwhile_stays,
-        _better_than(("ours.justified_round >= fork > better.final_round", "False")),
+        _better_than((_STILL, "still = True")),
     ),
     Rule(
-        "but for what is final", _but_for_what_is_final, _better_than((" > better.final_round", ""))
+        "but for what is final",
+        _but_for_what_is_final,
+        _better_than(("better if still else None", "None")),
     ),
     Rule(
         "portions are small",
