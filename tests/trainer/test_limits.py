@@ -23,7 +23,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from trainer.support import TINY_LLAMA
 
-# Private here: `_data_bytes`: whether the system tells what the process has.
+# Private here: `_data_bytes`, `_charged_seconds`: what the system tells of the process.
 
 _STUCK = """
 from distro_node.node.trainer import limits
@@ -54,6 +54,17 @@ def test_code_that_does_not_return_is_ended_with_its_process() -> None:
     """The whole loop runs in C, without a look at signals."""
     ended = subprocess.run([sys.executable, "-c", _STUCK], check=False, timeout=100)
     assert ended.returncode == -signal.SIGXCPU
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel counts as we do")
+def test_the_bound_begins_at_what_the_kernel_has_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: a process that had computed for minutes was ended at once by a bound of seconds."""
+    charged = limits._charged_seconds()
+    # So far apart were the two after twenty minutes on a machine where others computed as well.
+    monkeypatch.setattr(time, "process_time", lambda: charged - 80.0)
+    with limited("bad_data", "this", seconds=60.0):
+        soft, _ = resource.getrlimit(resource.RLIMIT_CPU)
+        assert soft >= charged + 60.0
 
 
 @pytest.mark.skipif(limits._data_bytes() is None, reason="the system does not say what is used")
