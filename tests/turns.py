@@ -1,9 +1,9 @@
 """Who runs which test file where several workers run side by side.
 
-A file stays together: its fixtures, a swarm of real processes among them, are made once. The first worker
-takes files from the front, where those with real processes stand, and the others take them from the end,
-where tests compute. So swarms take turns as long as there is anything else to do, what waits is beside what
-computes, and nobody is idle before all files are taken.
+A file stays together: its fixtures, a swarm of real processes among them, are made once. The first
+worker takes files from the front, where those with real processes stand, and the others take them from
+the end, where tests compute. So swarms take turns as long as there is anything else to do, what waits
+is beside what computes, and nobody is idle before all files are taken.
 """
 
 from __future__ import annotations
