@@ -11,6 +11,8 @@ from __future__ import annotations
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+# Private here: `_assign_work_unit`: of what is next, the library lets nobody choose otherwise.
+
 
 class FromBothEnds(LoadFileScheduling):
     """Files in the order of collection for the first worker, in the opposite order for the rest."""
