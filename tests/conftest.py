@@ -22,20 +22,21 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
-# Before the plugin's own, which reads the marks.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests share a worker, where several run side by side.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Say who runs which file where several workers run side by side, file by file (`turns`)."""
+    from turns import FromBothEnds
 
-    Those with real nodes and sockets take turns: two swarms at once would wait for each other's
-    processes. Of the rest each file stays together, for the sake of its fixtures.
-    """
+    return FromBothEnds(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files in which every test has real processes first, and give such tests time."""
+    others = {item.path for item in items if item.get_closest_marker("e2e") is None}
+    items.sort(key=lambda item: item.path in others)
     for item in items:
-        folder = item.path.relative_to(Path(__file__).parent).parts[0]
-        processes = item.get_closest_marker("e2e") is not None
-        real = folder == "network" or processes
-        item.add_marker(pytest.mark.xdist_group("real" if real else str(item.path)))
         # They wait for several things one after the other, each for ten minutes at most.
+        processes = item.get_closest_marker("e2e") is not None
         if processes and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(3000))
 

@@ -62,12 +62,12 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path, project_files
         metadata = email.message_from_bytes(archive.read(f"{about}/METADATA"))
         entries = archive.read(f"{about}/entry_points.txt").decode()
     package = {name for name in names if name.startswith("distro_node/")}
-    rooms = ("crypto", "protocol", "node")
+    folders = ("crypto", "protocol", "node")
     assert package == {
         f"distro_node/{name.as_posix()}"
         for path in project_files
         if ((name := path.relative_to(checkout)).name == "__init__.py" and len(name.parts) == 1)
-        or name.parts[0] in rooms
+        or name.parts[0] in folders
     }
     assert "distro_node/node/create/manifests/example.toml" in package
     assert f"distro_node-{__version__}.data/data/share/man/man1/distro-node-join.1" in names

@@ -106,7 +106,7 @@ def test_what_is_copied_exists_and_reaches_the_builder(checkout: Path, name: str
     assert copied == let_in
     project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))
     needed = {project["project"]["readme"], "__init__.py"}
-    # What lies in a room comes with it.
+    # What lies in a folder comes with it.
     needed |= {name for name in project["project"]["license-files"] if "/" not in name}
     needed |= {
         package.split(".")[1]
@@ -116,8 +116,8 @@ def test_what_is_copied_exists_and_reaches_the_builder(checkout: Path, name: str
     assert needed <= copied
     # No file of the package may be caught by a later pattern.
     patterns = [line for line in ignore if line.startswith("**/")]
-    for room in needed:
-        for path in (checkout / room).rglob("*.py"):
+    for folder in needed:
+        for path in (checkout / folder).rglob("*.py"):
             parts = path.relative_to(checkout).parts
             assert not any(
                 fnmatch.fnmatch(part, pattern.removeprefix("**/"))

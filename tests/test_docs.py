@@ -212,14 +212,14 @@ def test_files_that_are_named_exist(texts: dict[str, str], checkout: Path) -> No
 def test_every_room_is_in_the_layout(
     texts: dict[str, str], project: dict[str, Any], checkout: Path
 ) -> None:
-    rooms = set(re.findall(r"^\| `(\w+/)` \|", texts["docs/layout.md"], re.MULTILINE))
+    folders = set(re.findall(r"^\| `(\w+/)` \|", texts["docs/layout.md"], re.MULTILINE))
     packaged = {
         f"{package.split('.')[1]}/"
         for package in project["tool"]["setuptools"]["packages"]
         if "." in package
     }
-    assert packaged <= rooms
-    assert {room for room in rooms if not (checkout / room).is_dir()} == set()
+    assert packaged <= folders
+    assert {folder for folder in folders if not (checkout / folder).is_dir()} == set()
 
 
 def test_packages_are_all_declared(project: dict[str, Any], checkout: Path) -> None:
@@ -227,8 +227,8 @@ def test_packages_are_all_declared(project: dict[str, Any], checkout: Path) -> N
     declared = set(project["tool"]["setuptools"]["packages"])
     there = {
         ".".join(("distro_node", *path.parent.relative_to(checkout).parts))
-        for room in ("crypto", "protocol", "node")
-        for path in (checkout / room).rglob("*.py")
+        for folder in ("crypto", "protocol", "node")
+        for path in (checkout / folder).rglob("*.py")
     }
     assert there == declared - {"distro_node"}
 

@@ -1,6 +1,6 @@
-"""The house rules that a reader relies on: which room imports what, and what no file may hold.
+"""The rules that a reader relies on: which folder imports what, and what no file may hold.
 
-The table of rooms is in docs/layout.md; this is the same table for machines.
+The table of folders is in docs/layout.md; this is the same table for machines.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # `python -m distro_node.node` is the command.
     "node/__main__": ("node/cli",),
 }
-ROOMS = ("crypto", "protocol", "node")
+FOLDERS = ("crypto", "protocol", "node")
 # What the trainer's side of the pipe is made of. Everything else under node/ belongs to the node
 # process, the trainer's supervisor and client, its errors and the frames of the pipe included.
 NODE_SIDE_OF_TRAINER = {
@@ -133,9 +133,9 @@ TRAINER_LIBRARIES = {"torch", "transformers", "tokenizers", "safetensors", "peft
 MAX_LINES = 500
 
 
-def modules(checkout: Path, room: str) -> list[Path]:
-    found = sorted((checkout / room).rglob("*.py"))
-    assert found, f"there is nothing in {room}/"
+def modules(checkout: Path, folder: str) -> list[Path]:
+    found = sorted((checkout / folder).rglob("*.py"))
+    assert found, f"there is nothing in {folder}/"
     return found
 
 
@@ -154,12 +154,12 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
                 yield base, node.lineno
 
 
-def room_of(path: Path) -> str:
+def entry_of(path: Path) -> str:
     """The entry of `ARROWS` that a module or folder belongs to, given relative to the checkout."""
     name = path.with_suffix("").as_posix()
     while name not in ARROWS:
         name = name.rpartition("/")[0]
-        assert name, f"{path} stands in no room of the table"
+        assert name, f"{path} is in no folder of the table"
     return name
 
 
@@ -191,12 +191,12 @@ def calls(path: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("room", ["crypto", "protocol"])
-def test_pure_rooms_import_only_what_they_may(checkout: Path, room: str) -> None:
+@pytest.mark.parametrize("folder", ["crypto", "protocol"])
+def test_pure_folders_import_only_what_they_may(checkout: Path, folder: str) -> None:
     offences = []
-    for path in modules(checkout, room):
+    for path in modules(checkout, folder):
         name = path.relative_to(checkout).as_posix()
-        allowed = ALLOWED[room] | EXCEPTIONS.get(name, set())
+        allowed = ALLOWED[folder] | EXCEPTIONS.get(name, set())
         offences += [
             f"{name}:{line} imports {target}"
             for target, line in imports(path)
@@ -205,27 +205,27 @@ def test_pure_rooms_import_only_what_they_may(checkout: Path, room: str) -> None
     assert offences == []
 
 
-@pytest.mark.parametrize("room", ["crypto", "protocol"])
-def test_pure_rooms_open_nothing(checkout: Path, room: str) -> None:
-    for path in modules(checkout, room):
+@pytest.mark.parametrize("folder", ["crypto", "protocol"])
+def test_pure_folders_open_nothing(checkout: Path, folder: str) -> None:
+    for path in modules(checkout, folder):
         name = path.relative_to(checkout).as_posix()
         if "pathlib" not in EXCEPTIONS.get(name, set()):
             impure = calls(path) & {"open", "input", "print", "exec", "eval", "__import__"}
             assert impure == set(), name
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_arrows_are_those_of_the_table(checkout: Path, room: str) -> None:
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_arrows_are_those_of_the_table(checkout: Path, folder: str) -> None:
     offences = []
-    for path in modules(checkout, room):
-        own = room_of(path.relative_to(checkout))
+    for path in modules(checkout, folder):
+        own = entry_of(path.relative_to(checkout))
         for target, line in arrows(checkout, path):
             # The version stands in the root.
-            if target == Path() or room_of(target) in (own, *ARROWS[own]):
+            if target == Path() or entry_of(target) in (own, *ARROWS[own]):
                 continue
             offences.append(f"{path.relative_to(checkout).as_posix()}:{line} imports {target}")
         offences += [
-            f"{path.relative_to(checkout).as_posix()}:{line}: imports between rooms are relative"
+            f"{path.relative_to(checkout).as_posix()}:{line}: imports between folders are relative"
             for target, line in imports(path)
             if target.partition(".")[0] == "distro_node"
         ]
@@ -234,15 +234,15 @@ def test_arrows_are_those_of_the_table(checkout: Path, room: str) -> None:
 
 def test_the_table_has_no_circle() -> None:
     above: set[str] = set()
-    for room, targets in ARROWS.items():
-        assert set(targets) <= above, f"{room} points down the table"
-        above.add(room)
+    for folder, targets in ARROWS.items():
+        assert set(targets) <= above, f"{folder} points down the table"
+        above.add(folder)
 
 
 def test_no_two_modules_import_each_other(checkout: Path) -> None:
     graph: dict[str, set[str]] = {}
-    for room in ROOMS:
-        for path in modules(checkout, room):
+    for folder in FOLDERS:
+        for path in modules(checkout, folder):
             name = path.relative_to(checkout).with_suffix("").as_posix().removesuffix("/__init__")
             graph[name] = {target.as_posix() for target, _ in arrows(checkout, path)} - {name}
     # Whatever imports nothing that is left can go; what stays imports each other.
@@ -252,17 +252,17 @@ def test_no_two_modules_import_each_other(checkout: Path) -> None:
 
 
 def test_the_checks_above_can_fail(tmp_path: Path) -> None:
-    room = tmp_path / "protocol" / "wire"
-    room.mkdir(parents=True)
-    (room / "encoding.py").touch()
-    bad = room / "bad.py"
+    folder = tmp_path / "protocol" / "wire"
+    folder.mkdir(parents=True)
+    (folder / "encoding.py").touch()
+    bad = folder / "bad.py"
     bad.write_text(
         "import os.path, numpy\nfrom ...node import daemon\nfrom . import encoding\nopen('x')\n"
     )
     assert dict(imports(bad)) == {"os.path": 1, "numpy": 1, "...node": 2, ".encoding": 3}
     assert list(arrows(tmp_path, bad)) == [(Path("node"), 2), (Path("protocol/wire/encoding"), 3)]
-    assert room_of(Path("node/daemon.py")) == "node"
-    assert room_of(Path("node/errors.py")) == "node/errors"
+    assert entry_of(Path("node/daemon.py")) == "node"
+    assert entry_of(Path("node/errors.py")) == "node/errors"
     assert calls(bad) == {"open"}
 
 
@@ -290,8 +290,8 @@ def test_the_node_process_never_imports_torch(checkout: Path) -> None:
 
 def test_pickle_is_nowhere(checkout: Path) -> None:
     """What comes off the network or the disk is hostile; unpickling it would run it."""
-    for room in ROOMS:
-        for path in modules(checkout, room):
+    for folder in FOLDERS:
+        for path in modules(checkout, folder):
             loaded = {target.partition(".")[0] for target, _ in imports(path)}
             assert not loaded & {"pickle", "marshal", "spill", "dill", "joblib"}, path
 

@@ -43,6 +43,7 @@ from distro_node.protocol.wire.messages import NO_BLOCK, Announcement, Decided, 
 from distro_node.protocol.wire.relay_requests import RelayRequest
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import identity
+from trio.testing import MockClock
 
 # Private here: `_dispatch`, `_perform`, `_validate`: what the tasks of a runner call, with inputs that
 # the world would take rounds to bring about.
@@ -202,12 +203,9 @@ async def running(world: World) -> AsyncIterator[None]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    # No limit: the clock runs ahead while threads write to the disk. pytest has one.
+    # No limit of its own: pytest has one.
     while not condition():  # noqa: ASYNC110 - whatever ends the wait has no event
         await trio.sleep(0.01)
-
-
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 
 async def test_garbage_that_was_announced_does_not_stay_on_the_disk(world: World) -> None:
@@ -324,7 +322,9 @@ async def test_many_signs_of_a_fork_make_one_comparison(world: World) -> None:
         assert 0 < len(world.requests) <= 3
 
 
-async def test_a_chain_that_parts_before_what_is_final_is_told_of_once(world: World) -> None:
+async def test_a_chain_that_parts_before_what_is_final_is_told_of_once(
+    world: World, autojump_clock: MockClock
+) -> None:
     """As it was: nothing said that the others were elsewhere for good."""
     other = world.chain.fork()
     for _ in range(5):

@@ -61,6 +61,8 @@ async def verify_model(settings: VerifySettings) -> Verified:
             "name a directory that `distro-node export` wrote",
         )
     known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    # First, since it needs no trainer.
+    claimed = _claims(directory, known)
     spec = TrainerSpec(
         manifest=known.manifest.encode(),
         blobs=known.store.root,
@@ -81,7 +83,6 @@ async def verify_model(settings: VerifySettings) -> Verified:
         raise _differs(directory, f"its config.json differs from the swarm's in {keys}")
     if found.tokenizer != known.manifest.data.tokenizer:
         raise _differs(directory, "its tokenizer.json is not the swarm's")
-    claimed = _claims(directory, known)
     rounds = _rounds(known, found.fingerprint)
     if claimed is not None and claimed not in rounds:
         late = claimed + 1 >= len(known.ledger)

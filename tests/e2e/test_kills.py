@@ -1,7 +1,8 @@
 """Kill -9 at random moments, and bytes that a disk has changed, in a swarm of three real nodes.
 
 Each time the node is started again with the same command. It says what it lost, goes on with what it had
-signed and stored, comes to the chain that the others follow, and leaves no trainer behind.
+signed and stored, comes to the chain that the others follow, and leaves no trainer behind. One swarm
+serves all tests.
 """
 
 from __future__ import annotations
@@ -28,11 +29,46 @@ TRAINER_SECONDS = 60.0
 SEED = 20
 
 
-@pytest.fixture
-def swarm(tmp_path: Path) -> Iterator[Swarm]:
-    with Swarm(tmp_path / "swarm", start_members=3, snapshot_interval=5) as swarm:
+@pytest.fixture(scope="module")
+def swarm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
+    root = tmp_path_factory.mktemp("kills")
+    with Swarm(root, start_members=3, snapshot_interval=5) as swarm:
         swarm.create()
         yield swarm
+
+
+KINDS = ("ledger", "votes", "snapshots.json", "peers.json", "manifest", "trainer", "blobs")
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [KINDS, *(pytest.param((kind,), marks=pytest.mark.soak) for kind in KINDS)],
+    ids=["all", *KINDS],
+)
+def test_fifty_bytes_changed(swarm: Swarm, kinds: tuple[str, ...]) -> None:
+    nodes = swarm.start(*NAMES)
+    second = nodes[1]
+    wait_for(lambda: second.round >= 7, "a snapshot to be written")
+    # Peers are remembered every ten seconds; the rounds so far may have taken less.
+    wait_for(lambda: all(files_of(second, kind) for kind in kinds), "all of it to be on the disk")
+    kill(second)
+    had = stored_rounds(second)
+    chance = random.Random(repr(kinds))
+    for kind in kinds:
+        files = files_of(second, kind)
+        assert files, kind
+        for _ in range(50):
+            flip(chance.choice(files), chance)
+    swarm.start(*NAMES)
+    check_agreement(nodes, since=had)
+    check_chains(nodes)
+    said = second.program.stderr
+    assert "Traceback" not in said
+    if kinds != ("history.jsonl",):
+        assert any(
+            word in said for word in ("damaged", "dropped", "cannot be read", "is not used")
+        ), said
+    wait_for(lambda: second.counted(since=had), "the node to contribute again")
 
 
 @pytest.mark.parametrize(
@@ -76,40 +112,6 @@ def test_killed_at_random_moments(swarm: Swarm, kills: int) -> None:
         assert not left & {".ledger.new", ".votes.new", ".snapshots.json.new"}
     assert survivors(swarm) == []
     print(json.dumps(figures))
-
-
-KINDS = ("ledger", "votes", "snapshots.json", "peers.json", "manifest", "trainer", "blobs")
-
-
-@pytest.mark.parametrize(
-    "kinds",
-    [KINDS, *(pytest.param((kind,), marks=pytest.mark.soak) for kind in KINDS)],
-    ids=["all", *KINDS],
-)
-def test_fifty_bytes_changed(swarm: Swarm, kinds: tuple[str, ...]) -> None:
-    nodes = swarm.start(*NAMES)
-    second = nodes[1]
-    wait_for(lambda: second.round >= 7, "a snapshot to be written")
-    # Peers are remembered every ten seconds; the rounds so far may have taken less.
-    wait_for(lambda: all(files_of(second, kind) for kind in kinds), "all of it to be on the disk")
-    kill(second)
-    had = stored_rounds(second)
-    chance = random.Random(repr(kinds))
-    for kind in kinds:
-        files = files_of(second, kind)
-        assert files, kind
-        for _ in range(50):
-            flip(chance.choice(files), chance)
-    swarm.start(*NAMES)
-    check_agreement(nodes, since=had)
-    check_chains(nodes)
-    said = second.program.stderr
-    assert "Traceback" not in said
-    if kinds != ("history.jsonl",):
-        assert any(
-            word in said for word in ("damaged", "dropped", "cannot be read", "is not used")
-        ), said
-    wait_for(lambda: second.counted(since=had), "the node to contribute again")
 
 
 def kill(node: Node) -> list[psutil.Process]:

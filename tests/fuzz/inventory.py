@@ -16,14 +16,14 @@ from pathlib import Path
 import distro_node
 
 ROOT = Path(distro_node.__path__[0])
-_ROOMS = ("crypto", "protocol", "node")
+_FOLDERS = ("crypto", "protocol", "node")
 _VERBS = ("decode", "open", "read", "parse", "load")
 _INPUTS = {"bytes", "str", "object"}
 _SERVING = ("serve", "set_stream_handler", "subscribe")
 
 
 def functions() -> set[str]:
-    """Every function of a module, as `room.module:function`."""
+    """Every function of a module, as `folder.module:function`."""
     return {f"{module}:{function.name}" for module, function in _functions()}
 
 
@@ -85,6 +85,6 @@ def _modules() -> list[tuple[str, ast.Module]]:
             ".".join(path.relative_to(ROOT).with_suffix("").parts),
             ast.parse(path.read_text("utf-8")),
         )
-        for room in _ROOMS
-        for path in sorted((ROOT / room).rglob("*.py"))
+        for folder in _FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
     ]

@@ -24,7 +24,7 @@ from unittest import mock
 from safetensors import SafetensorError
 
 ROOT = Path(__file__).resolve().parents[2]
-_ROOMS = tuple(f"{ROOT / room}{os.sep}" for room in ("node", "crypto"))
+_FOLDERS = tuple(f"{ROOT / folder}{os.sep}" for folder in ("node", "crypto"))
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
@@ -173,7 +173,7 @@ def _trail() -> tuple[tuple[str, int], ...]:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name.startswith(_ROOMS):
+        if name.startswith(_FOLDERS):
             found.append((str(Path(name).relative_to(ROOT)), frame.f_lineno))
         frame = frame.f_back
     return tuple(found)
@@ -193,8 +193,8 @@ def places(checkout: Path) -> set[tuple[str, int, int, str]]:
     import ast
 
     found = set()
-    for room in ("node", "crypto"):
-        for path in sorted((checkout / room).rglob("*.py")):
+    for folder in ("node", "crypto"):
+        for path in sorted((checkout / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):
                 if isinstance(node, ast.Call):
                     name = _name(node)

@@ -252,13 +252,17 @@ def numbers_that_grow(root: Path) -> None:
     assert Numbering(root / "number", clock=0.0).session >= first
 
 
+# The cheapest that a key file may have, and the next: each step takes half a dozen of them.
+EARLIER_N, LATER_N = 2**14, 2**15
+
+
 @scenario(sealed_identity_is_kept)
 def key_from_an_earlier_version(root: Path) -> None:
     """It is written anew, or stays as it was."""
     path = root / "identity.key"
     if not path.exists():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(keystore, "_SCRYPT_DEFAULT_N", 2**14)
+            patch.setattr(keystore, "_SCRYPT_DEFAULT_N", EARLIER_N)
             content = keystore._render(Identity.from_seed(bytes(32)), "secret")
         write_past(path, content)
         path.chmod(0o600)
@@ -432,6 +436,13 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> None:
     transformers_logging.disable_progress_bar()
     # The library looks for fonts when it is first used, and remembers them.
     plot_losses(root / "plot.png", training=[], heldout=[], events=[], title="")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cheaper_keys() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keystore, "_SCRYPT_DEFAULT_N", LATER_N)
+        yield
 
 
 @pytest.fixture(autouse=True)

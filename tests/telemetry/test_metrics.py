@@ -84,8 +84,8 @@ def test_label_values_are_those_that_the_code_uses(checkout: Path) -> None:
     assert set(get_args(Kind)) == set(KINDS)
     reasons = {
         node.args[0].value
-        for room in ("crypto", "protocol", "node")
-        for path in (checkout / room).rglob("*.py")
+        for folder in ("crypto", "protocol", "node")
+        for path in (checkout / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)

@@ -23,7 +23,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from trainer.support import TINY_LLAMA
 
-# Private here: `_data_bytes`, `_LIMITS_CLOCK`: whether and how the system tells what the process has.
+# Private here: `_data_bytes`: whether the system tells what the process has.
 
 _STUCK = """
 from distro_node.node.trainer import limits

@@ -1,0 +1,28 @@
+"""Who runs which test file where several workers run side by side.
+
+A file stays together: its fixtures, a swarm of real processes among them, are made once. The first
+worker takes files from the front, where those with real processes stand, and the others take them from
+the end, where tests compute. So swarms take turns as long as there is anything else to do, what waits
+is beside what computes, and nobody is idle before all files are taken.
+"""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+# Private here: `_assign_work_unit`: of what is next, the library lets nobody choose otherwise.
+
+
+class FromBothEnds(LoadFileScheduling):
+    """Files in the order of collection for the first worker, in the opposite order for the rest."""
+
+    def schedule(self) -> None:
+        """Hand out files, in this order; by itself the base class would sort them by their size."""
+        self.config.option.loadscopereorder = False
+        super().schedule()
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node is not self.nodes[0]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
