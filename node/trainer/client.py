@@ -282,6 +282,14 @@ class TrainerClient:
         """The text of the next token (or nothing yet, in the middle of a character); None at the end."""
         return await self._call("next_text")
 
+    async def begin_images(self, count: int, *, seed: int, steps: int) -> None:
+        """Begin to draw so many images in so many steps; `next_image` gives them."""
+        await self._call("begin_images", count=count, seed=seed, steps=steps)
+
+    async def next_image(self) -> bytes | None:
+        """The next image, size × size × channels bytes; None behind the last one."""
+        return await self._call("next_image")
+
     async def examine(self, directory: Path) -> Examined:
         """What parameters an exported model has, by the manifest's table."""
         return Examined(**await self._call("examine", directory=str(directory)))

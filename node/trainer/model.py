@@ -20,7 +20,13 @@ from transformers import (
 
 from ...protocol.wire.manifest import ParameterSpec
 from ...protocol.wire.structure import StructureError
-from .architectures import check_configuration, longest_sequence, sees_both_ways
+from .architectures import (
+    check_configuration,
+    longest_sequence,
+    makes_images,
+    sees_both_ways,
+)
+from .denoisers import Denoiser, DenoiserConfig, load_library
 from .errors import TrainerFailed
 from .limits import limited
 
@@ -34,7 +40,7 @@ _BUILD_BYTES = 2 << 30
 
 
 def model_config(config: dict[str, Any]) -> PretrainedConfig:
-    """The transformers configuration for a manifest's `model`.
+    """The configuration for a manifest's `model`: the library's own, or a `DenoiserConfig`.
 
     Raises `TrainerFailed` with the kind `bad_model`.
     """
@@ -43,6 +49,8 @@ def model_config(config: dict[str, Any]) -> PretrainedConfig:
     except StructureError as error:
         raise _bad(str(error)) from None
     model_type = known.pop("model_type")
+    if makes_images(model_type):
+        return DenoiserConfig(known)
     try:
         return AutoConfig.for_model(model_type, **known)
     # Architectures check their keys in ways of their own.
@@ -55,9 +63,12 @@ def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel
 
     Raises `TrainerFailed` with the kind `bad_model`, or what running out of memory raises.
     """
+    images = isinstance(config, DenoiserConfig)
+    if images:
+        load_library()
     try:
         with device:
-            model = auto_class(config).from_config(config)
+            model = Denoiser(config) if images else auto_class(config).from_config(config)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -85,6 +96,9 @@ def build_model(
     if any(type(count) is int and count > len(table) for count in layers):
         raise _bad("it has more layers than parameter tensors")
     what = "the manifest's model cannot be used: to lay it out"
+    if makes_images(str(config.get("model_type"))):
+        # That takes longer than laying a model out.
+        load_library()
     with limited("bad_model", what, seconds=_BUILD_SECONDS, memory=_BUILD_BYTES):
         built = model_config(config)
         skeleton = new_model(built, torch.device("meta"))
@@ -123,7 +137,10 @@ def parameter_table(model: PreTrainedModel) -> tuple[ParameterSpec, ...]:
 
 
 def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) -> None:
-    """Raise `TrainerFailed` (`bad_model`) if the model cannot take the manifest's sequences."""
+    """Raise `TrainerFailed` (`bad_model`) if the model cannot take the manifest's sequences. Images
+    are the task's own matter."""
+    if isinstance(model, Denoiser):
+        return
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, torch.nn.Embedding):
         raise _bad("its input is no table of token embeddings")
