@@ -181,8 +181,13 @@ def _scaled(pillow: Any, image: Any, settings: ImageSettings) -> bytes:
     if image.mode.startswith(_SIXTEEN_BITS):
         image = pillow.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     clear = image.mode in _FOUR_CHANNELS or "transparency" in image.info
-    side, filter_ = (settings.size, settings.size), pillow.Image.Resampling.LANCZOS
-    image = pillow.ImageOps.fit(image.convert("RGBA" if clear else mode), side, filter_)
+    # Cut out before it is scaled: what lies outside would shine in at the edges.
+    shorter = min(image.size)
+    left, top = ((length - shorter) // 2 for length in image.size)
+    image = image.crop((left, top, left + shorter, top + shorter))
+    side = (settings.size, settings.size)
+    image = image.convert("RGBA" if clear else mode)
+    image = image.resize(side, pillow.Image.Resampling.LANCZOS)
     if clear:
         paper = pillow.Image.new("RGBA", side, _PAPER)
         image = pillow.Image.alpha_composite(paper, image).convert(mode)

@@ -107,7 +107,7 @@ class Examined:
     differing: tuple[str, ...]
     """The keys of its configuration that are not as the manifest says."""
     tokenizer: bytes
-    """The content id of its `tokenizer.json`; of no bytes if there is none."""
+    """The content id of its `tokenizer.json`; of `NO_TOKENIZER` if there is none."""
 
 
 @dataclass(frozen=True)

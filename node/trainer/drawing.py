@@ -10,12 +10,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from .denoisers import noise_schedule
 from .draws import normal
 from .errors import TrainerFailed
 from .image_tasks import Diffusion
 from .session import TrainingSession
+from .task_names import ImageSettings
 
 
 def draw_images(session: TrainingSession, count: int, seed: int, steps: int) -> Iterator[bytes]:
@@ -35,29 +37,37 @@ def _draw(
 ) -> Iterator[bytes]:
     for start in range(0, count, session.micro_batch):
         numbers = range(start, min(count, start + session.micro_batch))
-        yield from _together(session, task, numbers, seed, steps)
+        yield from draw_together(
+            session.model, task.settings, numbers, seed=seed, steps=steps, device=session.device
+        )
 
 
 @torch.no_grad()
-def _together(
-    session: TrainingSession, task: Diffusion, numbers: range, seed: int, steps: int
+def draw_together(
+    model: PreTrainedModel,
+    settings: ImageSettings,
+    numbers: range,
+    *,
+    seed: int,
+    steps: int,
+    device: torch.device,
 ) -> list[bytes]:
+    """The images of these numbers, as `draw_images` has them, in one batch."""
     from diffusers import DDIMScheduler
 
-    session.model.eval()
-    settings = task.settings
+    model.eval()
     schedule = DDIMScheduler.from_config(noise_schedule(settings).config)
     schedule.set_timesteps(min(steps, settings.steps))
     shape = (len(numbers), settings.channels, settings.size, settings.size)
     noise = np.stack([normal("diffusion image 1", (seed, i), settings.values) for i in numbers])
-    images = torch.from_numpy(noise).reshape(shape).to(session.device)
+    images = torch.from_numpy(noise).reshape(shape).to(device)
     labels = None
     if settings.classes:
         classes = [number % len(settings.classes) for number in numbers]
-        labels = torch.tensor(classes, device=session.device)
+        labels = torch.tensor(classes, device=device)
     for step in schedule.timesteps:
-        times = torch.full((len(numbers),), int(step), device=session.device)
-        said = session.model(images, times, labels).float()
+        times = torch.full((len(numbers),), int(step), device=device)
+        said = model(images, times, labels).float()
         images = schedule.step(said, step, images).prev_sample
     # What has come apart is black rather than no picture at all.
     values = torch.nan_to_num(images.cpu(), nan=-1.0).clamp(-1, 1)
