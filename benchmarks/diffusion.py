@@ -1,13 +1,14 @@
 """A diffusion model trained with our updates at 500 times fewer bytes and less, beside dense AdamW.
 
     python benchmarks/diffusion.py [--work DIR] [--json FILE] [--plot FILE.png] [--hidden 64]
-        [--layers 1] [--steps 1500] [--workers 4] [--sequences 16] [--seeds 1 2 3] [--variants …] [--known]
+        [--layers 1] [--steps 1500] [--workers 4] [--sequences 16] [--seeds 1 2 3] [--variants …]
+        [--known]
 
 A small U-Net with classes learns scikit-learn's digits, 1,797 images of 8 × 8 pixels that come with it
 (pip install -e '.[diffusion,benchmark]'); every tenth is held out. Dense AdamW is the peer. Our updates
 have as many coefficients of each block as fit, so that an update is so many times smaller than the
-gradient of the whole model in float32. All see the same images in the same order, with the same noise: the
-program's own task draws it. `loss` is the squared error of the noise in a value of a pixel, over all
+gradient of the whole model in float32. All see the same images in the same order, with the same noise:
+the program's own task draws it. `loss` is the squared error of the noise in a value of a pixel, over all
 held-out images with four draws each.
 
 Rates are found alike for every variant, with a seed of its own (0): from a usual one by factors of two,
@@ -15,10 +16,10 @@ up and down, until the loss rises on both sides. The best one is taken for the s
 How members are simulated stands in training.py.
 
 --plot writes real digits and those that each variant draws (of the first seed, out of the same noise)
-side by side, and the losses on the way. --work keeps each run as soon as it is finished: the same command
-goes on where it was broken off, and with more seeds adds their runs. --known trains nothing: it reports
-what is there, of the seeds that every variant has, or of seed 0 alone, where none is, with which the
-rates were chosen as well (`chosen_with_reported` in the JSON).
+side by side, and the losses on the way. --work keeps each run as soon as it is finished: the same
+command goes on where it was broken off, and with more seeds adds their runs. --known trains nothing: it
+reports what is there, of the seeds that every variant has, or of seed 0 alone, where none is, with which
+the rates were chosen as well (`chosen_with_reported` in the JSON).
 """
 
 from __future__ import annotations

@@ -394,7 +394,7 @@ def _tokenise(
 def _report_bad_rows(seen: Tally, data: DataDir) -> None:
     if seen.bad_rows:
         named = [
-            {"file": file, "line": line, "problem": problem}
+            {"file": file, "line": line or None, "problem": problem}
             for file, line, problem in seen.bad_rows
         ]
         report = json.dumps({"bad_rows": named}, indent=1)

@@ -79,7 +79,7 @@ class DataSummary:
                     "empty": source.read.empty,
                     "bad": source.read.bad,
                     "bad_rows": [
-                        {"file": file, "line": line, "problem": problem}
+                        {"file": file, "line": line or None, "problem": problem}
                         for file, line, problem in source.read.bad_rows
                     ],
                     "learned_tokens": source.read.learned,

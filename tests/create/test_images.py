@@ -234,7 +234,7 @@ def test_bad_images_are_counted_and_named(tmp_path: Path) -> None:
     error = founder.refused("100.png: the image is a damaged image")
     assert "exclude" in error.remedy
     report = json.loads((founder.data.logs / "create.json").read_bytes())
-    assert [row["file"] for row in report["bad_rows"]] == ["100.png"]
+    assert [(row["file"], row["line"]) for row in report["bad_rows"]] == [("100.png", None)]
     founder.refused("; 2 images are bad, and max_bad is 1", max_bad=1)
     corpus = founder.read(max_bad=2)
     assert corpus.summary.bad == 2

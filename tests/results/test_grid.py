@@ -28,6 +28,7 @@ from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.task_names import ImageSettings
 from distro_node.protocol.wire.blobs import decode_any_blob_list
 from distro_node.protocol.wire.manifest import Manifest
+from distro_node.protocol.wire.swarm_id import swarm_text
 from PIL import Image
 from results.support import Made, make_swarm
 
@@ -81,6 +82,13 @@ def swarm(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return make_swarm(root / "node", made=(manifest, decode_any_blob_list(initial).chunks))
 
 
+def exit_code(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
 def settings(swarm: Made, to: Path, **options: int) -> GridSettings:
     return GridSettings(swarm=swarm.manifest.swarm, data_dir=swarm.data.root, to=to, **options)
 
@@ -89,9 +97,8 @@ def test_a_sheet_of_images_is_drawn(swarm: Made, tmp_path: Path, capsys) -> None
     file = tmp_path / "images.png"
     named = ["--swarm", swarm_text(swarm.manifest.swarm)]
     arguments = ["generate", *named, "--grid", str(file), "--images", "6", "--steps", "3"]
-    code = main([*arguments, "--data-dir", str(swarm.data.root)])
+    assert exit_code(*arguments, "--data-dir", str(swarm.data.root)) == 0
     said = capsys.readouterr().out
-    assert code == 0
     assert f"Wrote images of the model after round 5 to {file}" in said
     assert "from left to right: bar, beam" in said
     with Image.open(file) as sheet:
@@ -161,8 +168,8 @@ def test_it_writes_no_text_and_is_not_measured_by_it(swarm: Made, capsys) -> Non
         trio.run(
             evaluate_swarm, EvaluateSettings(swarm=swarm_id, data_dir=root, tasks=("gpt4all",))
         )
-    code = main(["generate", "Once", "--grid", "a.png", "--data-dir", str(root)])
-    assert code == ExitCode.USAGE
+    arguments = ("generate", "Once", "--grid", "a.png", "--data-dir", str(root))
+    assert exit_code(*arguments) == ExitCode.USAGE
     assert "--grid takes no PROMPT" in capsys.readouterr().err
 
 
