@@ -23,10 +23,12 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
 from distro_node.node.network.errors import RequestError
+from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
 from distro_node.node.network.nat.dial_back import encode_ports
 from distro_node.node.network.network import open_network
 from distro_node.protocol.chain.sync import (
+    MAX_ENTRIES,
     MAX_SYNC_RESPONSE_BYTES,
     SYNC_PROTOCOL,
     SyncRequest,
@@ -59,7 +61,7 @@ from libp2p.stream_muxer.yamux.yamux import (
 )
 from network.hostile import Hostile, hostile
 from network.support import ECHO, LOOPBACK
-from network.victim import PAST, Target
+from network.victim import PAST, Target, past
 from simulation.keys import identity
 
 # Private here: `_host`, `_write_frame`: an attacker signs whatever it likes with its own keys, and
@@ -248,12 +250,24 @@ async def introductions(me: Attacker, peer: Hostile) -> None:
     await _ask_without_end(me, peer, INTRODUCE, request.encode())
 
 
+async def histories(me: Attacker, peer: Hostile) -> None:
+    """Asking for the chain from its beginning, for ever."""
+    request = SyncRequest(SwarmId(ContentId(me.target.swarm)), 0, (), MAX_ENTRIES)
+    await _ask_without_end(me, peer, SYNC_PROTOCOL, encode(request))
+
+
+async def states(me: Attacker, peer: Hostile) -> None:
+    """Asking for the largest blob that the swarm began with, for ever."""
+    largest = max(past()[1], key=len)
+    await _ask_without_end(me, peer, BLOBS, bytes(content_id(largest)))
+
+
 async def _ask_without_end(me: Attacker, peer: Hostile, protocol: str, request: bytes) -> None:
     await me.begin()
     while me.at_it and _node(peer) in peer.network.connected():
         with suppress(RequestError):
             await peer.network.request(
-                _node(peer), protocol, request, max_response=1 << 20, timeout=5
+                _node(peer), protocol, request, max_response=MAX_SYNC_RESPONSE_BYTES, timeout=5
             )
         await trio.lowlevel.checkpoint()
 
@@ -323,6 +337,20 @@ async def ihaves(me: Attacker, peer: Hostile) -> None:
         rpc = rpc_pb2.RPC()
         ids = [(number * 1000 + n).to_bytes(46, "big") for n in range(1000)]
         rpc.control.ihave.add(topicID=me.target.topic, messageIDs=ids)
+        return rpc
+
+    await _say_over_and_over(me, peer, make)
+
+
+async def grafts(me: Attacker, peer: Hostile) -> None:
+    """GRAFT and PRUNE by turns in our topic, as many as go through."""
+
+    def make(number: int) -> rpc_pb2.RPC:
+        rpc = rpc_pb2.RPC()
+        if number % 2:
+            rpc.control.prune.add(topicID=me.target.topic, backoff=1)
+        else:
+            rpc.control.graft.add(topicID=me.target.topic)
         return rpc
 
     await _say_over_and_over(me, peer, make)
@@ -461,12 +489,15 @@ TALKING: tuple[Attack, ...] = (
     places,
     calls_back,
     introductions,
+    histories,
+    states,
     unread,
     slow_readers,
     pings,
     prunes,
     subscriptions,
     ihaves,
+    grafts,
     forgeries,
     forged_answers,
     announcements,

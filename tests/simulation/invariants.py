@@ -436,7 +436,9 @@ class Watch:
                 for peer, silent in votes.items()
                 if self._swarm.number(peer) not in self.liars
             ]
-            present = len(membership) - max(honest, default=0)
+            # Where they are no smaller a part than a quorum, liars may decide among themselves, and
+            # then nobody else need hold anything.
+            present = len(membership) - max(honest or votes.values(), default=0)
             needed = min(needed, least_quorum(self._swarm.manifest.fault_model, present))
         for entry in decided.record.updates:
             holders = self._held.get(entry.update, set()) - self.liars

@@ -23,7 +23,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from trainer.support import TINY_LLAMA
 
-# Private here: `_data_bytes`: whether the system tells what the process has.
+# Private here: `_data_bytes`, `_LIMITS_CLOCK`: whether and how the system tells what the process has.
 
 _STUCK = """
 from distro_node.node.trainer import limits
@@ -54,6 +54,21 @@ def test_code_that_does_not_return_is_ended_with_its_process() -> None:
     """The whole loop runs in C, without a look at signals."""
     ended = subprocess.run([sys.executable, "-c", _STUCK], check=False, timeout=100)
     assert ended.returncode == -signal.SIGXCPU
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux counts by two clocks")
+def test_seconds_are_counted_from_what_the_kernel_has_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its ticks may be far ahead of the exact time: a process was once ended before it had begun."""
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)
+    ticks = time.clock_gettime(limits._LIMITS_CLOCK)
+    exact = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    # The same process's time, and no other clock.
+    assert ticks == pytest.approx(exact, rel=0.3, abs=1.0)
+    with limited("bad_data", "this", seconds=60.0, memory=1 << 30):
+        soft, _ = resource.getrlimit(resource.RLIMIT_CPU)
+    assert soft >= ticks + 60.0
 
 
 @pytest.mark.skipif(limits._data_bytes() is None, reason="the system does not say what is used")

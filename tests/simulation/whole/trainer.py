@@ -38,6 +38,8 @@ from ..keys import identity
 from ..toy import toy_manifest
 
 SHAPE = (64, 64)
+USUAL_SECONDS = 1.0
+"""Of a gradient, where no fault makes it slower."""
 _TOKENS = 100
 
 
@@ -82,7 +84,7 @@ class Workshop:
 
     def __init__(self, peer: PeerId, seed: int) -> None:
         self.peer = peer
-        self.seconds = 1.0
+        self.seconds = USUAL_SECONDS
         """Of a gradient."""
         self.made: set[ContentId] = set()
         """All updates ever made here."""
