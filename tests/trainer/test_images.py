@@ -24,7 +24,7 @@ from distro_node.node.trainer.initial import initialise
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.trainer.task_batches import Sample
 from distro_node.node.trainer.task_names import NO_TOKENIZER, ImageSettings
-from distro_node.protocol.wire.manifest import Manifest
+from distro_node.protocol.wire.manifest import AdapterSpec, Manifest
 from distro_node.protocol.wire.structure import to_plain
 from trainer.support import CPU, make_manifest, store_shard
 
@@ -253,6 +253,13 @@ def test_manifests_that_contradict_themselves_are_refused(
     manifest = made[0]
     text, _ = make_manifest(place)
     plain = manifest.task_settings or {}
+    adapter = AdapterSpec(
+        rank=1,
+        alpha=1.0,
+        targets=("to_q",),
+        base=manifest.initial,
+        base_parameters=manifest.parameters,
+    )
     for changes, words in (
         ({"task_settings": None}, "'size' is missing"),
         ({"task_settings": plain | {"size": 8}}, "sample_size is 4, the images' 8"),
@@ -270,6 +277,7 @@ def test_manifests_that_contradict_themselves_are_refused(
         ({"model": manifest.model | {"block_out_channels": "x"}}, "expected a list"),
         ({"model": manifest.model | {"block_out_channels": [8, 32]}}, "has the shape"),
         ({"model": {"model_type": "unet2d"}}, "'sample_size' is missing"),
+        ({"adapter": adapter}, "only those of language have some here"),
     ):
         with pytest.raises(TrainerFailed, match=words) as caught:
             TrainingSession(replace(manifest, **changes), BlobStore(place), CPU)
