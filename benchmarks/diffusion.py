@@ -1,6 +1,6 @@
 """A diffusion model trained with our updates at 500 times fewer bytes and less, beside dense AdamW.
 
-    python benchmarks/diffusion.py [--work DIR] [--json FILE] [--plot FILE.png] [--hidden 64]
+    python benchmarks/diffusion.py [--work DIR] [--json FILE] [--plot FILE.png] [--hidden 32]
         [--layers 1] [--steps 1500] [--workers 4] [--sequences 16] [--seeds 1 2 3] [--variants …]
         [--known]
 
@@ -423,7 +423,7 @@ def main() -> None:
     """Train what is not there yet, and report."""
     parser = argparse.ArgumentParser(description="Diffusion with few bytes beside dense AdamW.")
     Setting.add_arguments(parser, steps=1500, sequences=16)
-    parser.set_defaults(workers=4, hidden=64, layers=1)
+    parser.set_defaults(workers=4, hidden=32, layers=1)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--variants", nargs="+", choices=[way.name for way in WAYS])
     parser.add_argument("--known", action="store_true", help="train nothing, report what is there")
