@@ -28,10 +28,10 @@ WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 # Of each residual block and each attention: what it keeps for the backward pass, in images of its width.
 _KEPT_BY_BLOCK = 10
 _BYTES = 4
-# As the first models of the kind had it (Ho et al., arXiv 2006.11239), and the library since.
-_LINEAR = ("linear", 1e-4, 0.02)
-# Nichol and Dhariwal, arXiv 2102.09672; the ends do not matter there.
-_COSINE = ("squaredcos_cap_v2", 1e-4, 0.02)
+# What the linear schedule begins and ends with where it has so many steps (Ho et al., arXiv 2006.11239);
+# with fewer each adds more, so that nothing but noise is left at the end all the same. The cosine one
+# (Nichol and Dhariwal, arXiv 2102.09672) needs no such numbers.
+_LINEAR_STEPS, _FIRST, _LAST = 1000, 1e-4, 0.02
 
 
 class DenoiserConfig(PretrainedConfig):
@@ -79,12 +79,12 @@ def noise_schedule(settings: ImageSettings) -> Any:
     """The library's schedule: how much of an image is left at each step, and how it is got back."""
     from diffusers import DDPMScheduler
 
-    kind, first, last = _COSINE if settings.schedule == "cosine" else _LINEAR
+    scale = _LINEAR_STEPS / settings.steps
     return DDPMScheduler(
         num_train_timesteps=settings.steps,
-        beta_schedule=kind,
-        beta_start=first,
-        beta_end=last,
+        beta_schedule="squaredcos_cap_v2" if settings.schedule == "cosine" else "linear",
+        beta_start=_FIRST * scale,
+        beta_end=_LAST * scale,
         prediction_type="epsilon",
         clip_sample=True,
     )

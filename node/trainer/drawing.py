@@ -56,7 +56,10 @@ def draw_together(
     from diffusers import DDIMScheduler
 
     model.eval()
-    schedule = DDIMScheduler.from_config(noise_schedule(settings).config)
+    # Counted from the last step on, where there is nothing but noise, however many there are.
+    schedule = DDIMScheduler.from_config(
+        noise_schedule(settings).config, timestep_spacing="trailing"
+    )
     schedule.set_timesteps(min(steps, settings.steps))
     shape = (len(numbers), settings.channels, settings.size, settings.size)
     noise = np.stack([normal("diffusion image 1", (seed, i), settings.values) for i in numbers])

@@ -59,7 +59,7 @@ class ImageSettings:
     """What the images are of, if the model is told. The number of a class is its place in here."""
     schedule: Literal["cosine", "linear"] = "cosine"
     """How noise grows from step to step."""
-    steps: Annotated[int, Range(10, 10_000)] = 1000
+    steps: Annotated[int, Range(50, 10_000)] = 1000
     """From an image to nothing but noise."""
 
     def __post_init__(self) -> None:

@@ -136,6 +136,16 @@ def test_a_batch_is_images_with_noise_by_the_schedule(
     assert torch.allclose(clean[:2], expected, atol=1e-2 / float(left.sqrt().min()))
 
 
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+@pytest.mark.parametrize("steps", [50, 1000, 10_000])
+def test_every_schedule_leads_to_nothing_but_noise(schedule: Any, steps: int) -> None:
+    left = noise_schedule(replace(GREY, schedule=schedule, steps=steps)).alphas_cumprod
+    assert len(left) == steps
+    assert float(left[0]) > 0.99
+    assert (left[1:] < left[:-1]).all()
+    assert 0 < float(left[-1]) < 1e-3
+
+
 def test_noise_depends_on_seed_round_and_sample_alone(
     made: tuple[Manifest, Sequence[Any]], place: Path
 ) -> None:
