@@ -6,6 +6,7 @@ bounds that are written there. It cannot name code to download, kernels, or a qu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -118,7 +119,7 @@ def ordered_parameters(
     """
     found = dict(model.named_parameters())
     for spec in table:
-        shape = tuple(found[spec.name].shape) if spec.name in found else None
+        shape = _table_shape(model, found[spec.name]) if spec.name in found else None
         if shape != spec.shape:
             there = "is not in the model" if shape is None else f"has the shape {shape} there"
             raise _bad(f"the manifest's parameter {spec.name} {spec.shape} {there}")
@@ -131,9 +132,19 @@ def ordered_parameters(
 def parameter_table(model: PreTrainedModel) -> tuple[ParameterSpec, ...]:
     """The table of a new model, in the order in which torch lists its parameters."""
     return tuple(
-        ParameterSpec(name=name, shape=tuple(parameter.shape))
+        ParameterSpec(name=name, shape=_table_shape(model, parameter))
         for name, parameter in model.named_parameters()
     )
+
+
+def _table_shape(model: PreTrainedModel, parameter: torch.nn.Parameter) -> tuple[int, ...]:
+    """How a table says a parameter's shape. A kernel of a convolution (outputs, inputs, height, width) is
+    a matrix with a row for each output: as such it has large blocks for the transform, and as it stands
+    blocks as narrow as a kernel. In memory both are the same."""
+    shape = tuple(parameter.shape)
+    if isinstance(model, Denoiser) and len(shape) > 2:
+        return (shape[0], math.prod(shape[1:]))
+    return shape
 
 
 def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) -> None:

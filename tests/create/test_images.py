@@ -139,6 +139,25 @@ def test_a_folder_of_images_becomes_whole_samples(tmp_path: Path) -> None:
     assert "1 of no known ending (what.xyz)" in lines
 
 
+def test_a_dry_run_takes_whole_images(tmp_path: Path) -> None:
+    founder = Founder(tmp_path)
+    founder.draw(6)
+    store = BlobStore(founder.data.blobs)
+    # More than there are, so that some come again.
+    shard = founder.read().first(10 * 16 + 1, store)
+    assert shard.tokens == 10 * 16 + 1
+    spec = DataSpec(
+        sequence_length=16,
+        token_bytes=1,
+        vocabulary=256,
+        shards=(shard,),
+        heldout=shard,
+        tokenizer=store.put(ImageTokenizer.definition),
+    )
+    known = {picture(number).tobytes() for number in range(6)}
+    assert {each[:-1] for each in StoredCorpus(spec, store).training(range(10))} <= known
+
+
 def test_the_same_images_make_the_same_shards(tmp_path: Path) -> None:
     made = []
     for name in "ab":

@@ -122,6 +122,40 @@ def test_what_is_drawn_follows_from_its_key_alone() -> None:
 DRAWN = [1660021074, 978439664]
 
 
+def test_kernels_are_matrices_in_the_table(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    session = opened(made, place)
+    table = {spec.name: spec.shape for spec in made[0].parameters}
+    assert table["unet.conv_in.weight"] == (8, 9)
+    assert table["unet.down_blocks.1.resnets.0.conv1.weight"] == (16, 8 * 9)
+    assert max(map(len, table.values())) == 2
+    blocks = {tensor.name: tensor.elements for tensor in session.layout.tensors}
+    assert blocks["unet.down_blocks.1.resnets.0.conv1.weight"] == 16 * 36
+
+
+def test_gradients_in_any_order_of_memory_make_one_update(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    bodies = []
+    for last in (False, True):
+        session = opened(made, place)
+        session._gradient(1, [0, 1, 2, 3])
+        gradients = [parameter.grad for parameter in session.parameters]
+        if last:
+            gradients = [
+                each.contiguous(memory_format=torch.channels_last)
+                if each is not None and each.dim() == 4
+                else each
+                for each in gradients
+            ]
+            assert not all(each is None or each.is_contiguous() for each in gradients)
+        session.optimizer.accumulate(gradients)
+        bodies.append(session.optimizer.take(1).positions)
+    for one, other in zip(*bodies, strict=True):
+        assert np.array_equal(one, other)
+
+
 def test_a_batch_is_images_with_noise_by_the_schedule(
     made: tuple[Manifest, Sequence[Any]], place: Path
 ) -> None:
