@@ -138,9 +138,12 @@ def parameter_table(model: PreTrainedModel) -> tuple[ParameterSpec, ...]:
 
 
 def _table_shape(model: PreTrainedModel, parameter: torch.nn.Parameter) -> tuple[int, ...]:
-    """How a table says a parameter's shape. A kernel of a convolution (outputs, inputs, height, width)
-    is a matrix with a row for each output: as such it has large blocks for the transform, and as it stands
-    blocks as narrow as a kernel. In memory both are the same."""
+    """How a table says a parameter's shape.
+
+    A kernel of a convolution (outputs, inputs, height, width) is a matrix with a row for each output: as
+    such it has large blocks for the transform, and as it stands blocks as narrow as a kernel. In memory
+    both are the same.
+    """
     shape = tuple(parameter.shape)
     if isinstance(model, Denoiser) and len(shape) > 2:
         return (shape[0], math.prod(shape[1:]))
