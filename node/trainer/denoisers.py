@@ -52,7 +52,7 @@ class Denoiser(PreTrainedModel):
 
     def __init__(self, config: DenoiserConfig) -> None:
         super().__init__(config)
-        from diffusers import UNet2DModel
+        from diffusers.models.unets.unet_2d import UNet2DModel
 
         self.unet = UNet2DModel(**config.network)
 
@@ -68,7 +68,7 @@ def load_library() -> None:
     """Load it now, outside whatever has bounds of time and memory. Raises `TrainerFailed`
     (`no_task`)."""
     try:
-        import diffusers  # noqa: F401
+        import diffusers.models.unets.unet_2d  # noqa: F401
     except ImportError as error:
         raise TrainerFailed(
             "no_task", f"the package diffusers, which models of images need, is not here: {error}"
@@ -77,7 +77,7 @@ def load_library() -> None:
 
 def noise_schedule(settings: ImageSettings) -> Any:
     """The library's schedule: how much of an image is left at each step, and how it is got back."""
-    from diffusers import DDPMScheduler
+    from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 
     scale = _LINEAR_STEPS / settings.steps
     return DDPMScheduler(

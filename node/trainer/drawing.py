@@ -7,6 +7,7 @@ afterwards (Song et al., arXiv 2010.02502, with η = 0): the same seed gives the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,11 +54,11 @@ def draw_together(
     device: torch.device,
 ) -> list[bytes]:
     """The images of these numbers, as `draw_images` has them, in one batch."""
-    from diffusers import DDIMScheduler
+    from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 
     model.eval()
     # Counted from the last step on, where there is nothing but noise, however many there are.
-    schedule = DDIMScheduler.from_config(
+    schedule: Any = DDIMScheduler.from_config(
         noise_schedule(settings).config, timestep_spacing="trailing"
     )
     schedule.set_timesteps(min(steps, settings.steps))

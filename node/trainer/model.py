@@ -69,7 +69,7 @@ def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel
         load_library()
     try:
         with device:
-            model = Denoiser(config) if images else auto_class(config).from_config(config)
+            model: Any = Denoiser(config) if images else auto_class(config).from_config(config)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:

@@ -10,6 +10,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def exit_code(*arguments: str) -> int:
     return ended.value.code
 
 
-def settings(swarm: Made, to: Path, **options: int) -> GridSettings:
+def settings(swarm: Made, to: Path, **options: Any) -> GridSettings:
     return GridSettings(swarm=swarm.manifest.swarm, data_dir=swarm.data.root, to=to, **options)
 
 

@@ -257,7 +257,8 @@ def test_images_are_drawn_again_from_the_same_seed(
 
 
 def test_an_export_opens_in_the_library(tmp_path: Path) -> None:
-    from diffusers import DDPMPipeline, UNet2DModel
+    from diffusers.models.unets.unet_2d import UNet2DModel
+    from diffusers.pipelines.ddpm.pipeline_ddpm import DDPMPipeline
 
     manifest, chunks = image_manifest(tmp_path / "blobs", GREY)
     session = opened((manifest, chunks), tmp_path / "blobs")
