@@ -1,8 +1,8 @@
-"""The daemon: one node in one swarm, from the start of the process to its polite end.
+"""The daemon: what lasts as long as the program, around one stay in the swarm after another.
 
-`run_daemon` holds what lasts as long as the program; a `Stay` is what lies between two pauses. It opens
-the network, finds the swarm, brings what is missing to the disk (`joining`) and runs the member. All
-that a user can mend ends in a `UserError`; everything stored stays good, and the same command resumes.
+It opens the network and serves the owner; a stay is what lies between two pauses (`stay`, or for whoever
+only looks on `observer`). All that a user can mend ends in a `UserError`; everything stored stays good,
+and the same command resumes.
 """
 
 from __future__ import annotations
@@ -10,87 +10,75 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import functools
-import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
 import trio
 
 from .. import __version__
-from ..crypto.envelope import sign
-from ..crypto.hashing import ContentId
-from ..crypto.identity import Identity, PeerId, peer_text
-from ..protocol.member.member import Member
-from ..protocol.wire.bounded import Bounded
+from ..crypto.identity import Identity, peer_text
 from ..protocol.wire.manifest import Manifest
-from ..protocol.wire.messages import TICKET_KIND
 from ..protocol.wire.swarm_id import swarm_text
-from .content.prefetch import Prefetch, upcoming_samples
-from .content.snapshots import HELD, Snapshots
 from .control.limits import Limits
 from .control.shifts import Shifts
+from .control.supervisor import Stay as Supervised
 from .control.supervisor import Supervisor
 from .dashboard.address import link_of, open_address
 from .dashboard.serving import serve_dashboard
 from .errors import ExitCode, UserError
-from .joining import (
-    Means,
-    check_standing,
-    fetch_base,
-    fetch_data,
-    fetch_ledger,
-    find_manifest,
-)
 from .network.addresses import parse_dial
 from .network.circuit_relay import MEMBER_CIRCUITS
-from .network.discovery.introductions import Introducer
-from .network.discovery.mdns import LocalDiscovery
 from .network.errors import BadAddress, PortInUse
-from .network.exchange.blobs import BlobFetcher, serve_blobs
-from .network.exchange.chunks import serve_chunks
-from .network.exchange.relays import Relays
-from .network.exchange.update_relay import UpdateRelay
 from .network.explain import explain_network
-from .network.nat.reach import Reach
 from .network.network import Network, NetworkSettings, open_network
-from .network.scopes import open_scope
-from .runner import Runner
 from .settings import DaemonSettings
-from .storage.blob_store import BlobStore
+from .stay import Stay
 from .storage.data_dir import DataDir, open_identity
-from .storage.numbering import Numbering
-from .storage.swarm_store import SwarmStore
-from .telemetry.metrics import Follower, Metrics
+from .telemetry.metrics import Metrics
 from .telemetry.stalls import StallMeter
-from .telemetry.status import (
-    Awaited,
-    Connection,
-    LineStatus,
-    MemberStatus,
-    NodeStatus,
-    ReachStatus,
-    StayStatus,
-    SwarmStatus,
-)
+from .telemetry.status import NodeStatus
 from .telemetry.telemetry import Telemetry
-from .trainer.client import TrainerSpec, open_trainer
-from .trainer.trainer_supervisor import OpenTrainer, TrainerSupervisor
-from .updates import RECENT_UPDATES
 
-# What it waits for members in its own network if nobody else answers.
-_LOCAL_SECONDS = 10.0
-# What a polite leave waits for the others to take note.
-_LEAVE_SECONDS = 5.0
-_EVALUATE_ROUNDS = 10
 _TICKET_BYTES = 64
-_METRICS_SECONDS = 1.0
+
+
+class InSwarm(Supervised, Protocol):
+    """What lies between two pauses: taking part, or looking on (`observer`)."""
+
+    async def run(self, ticket: bytes) -> None:
+        """From the first connection to the end. Raises `UserError`."""
+        ...
+
+    @property
+    def told_to_leave(self) -> bool:
+        """Whether somebody wanted it to end; else it came to its own end."""
+        ...
+
+    @property
+    def run_is_over(self) -> bool:
+        """Whether the swarm's run has ended, and what came out is on this disk."""
+        ...
 
 
 async def run_daemon(settings: DaemonSettings) -> bool:
     """Take part in a swarm until told to leave, or until the run is over; returns whether it is.
     Raises `UserError`."""
+    return await serve_owner(settings, Stay)
+
+
+async def serve_owner(
+    settings: DaemonSettings,
+    begin: Callable[..., InSwarm],
+    *,
+    observer: bool = False,
+    invite: Callable[[Manifest], str | None] = lambda _: None,
+) -> bool:
+    """What lasts as long as the program, around one stay after another; returns whether the run is
+    over.
+
+    A stay is what `begin(settings, data, identity, network, telemetry)` gives. `invite` makes the link
+    that the page shows everybody. Raises `UserError`.
+    """
     finished = False
     ticket = _decode_ticket(settings.ticket)
     data = DataDir(settings.data_dir)
@@ -123,15 +111,16 @@ async def run_daemon(settings: DaemonSettings) -> bool:
                 metrics=page.url if page is not None else None,
                 dashboard=address.url if address is not None else None,
                 until_round=settings.until_round,
+                observer=observer,
             ),
             screen=settings.screen,
         )
         files = data.swarm(settings.swarm)
-        served = serve_dashboard(address, supervisor, files, settings.swarm, identity.peer)
+        served = serve_dashboard(address, supervisor, files, settings.swarm, identity.peer, invite)
         async with supervisor.open(), served:
             while await supervisor.next_stay():
                 async with _network(settings, limits, identity) as network:
-                    stay = Stay(settings, data, identity, network, telemetry)
+                    stay = begin(settings, data, identity, network, telemetry)
                     with supervisor.serving(stay):
                         await stay.run(ticket)
                 finished = stay.run_is_over
@@ -159,323 +148,6 @@ async def _network(
             yield network
     except (BadAddress, PortInUse) as error:
         raise explain_network(error) from None
-
-
-class Stay:
-    """One stay in the swarm: from the first connection to the goodbye.
-
-    Told to leave, it says goodbye if it takes part already; else there is nobody to say it to.
-    """
-
-    def __init__(
-        self,
-        settings: DaemonSettings,
-        data: DataDir,
-        identity: Identity,
-        network: Network,
-        telemetry: Telemetry,
-        start_trainer: OpenTrainer = open_trainer,
-    ) -> None:
-        directory = data.swarm(settings.swarm)
-        directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # On loopback there is no local network to look around in.
-        self._looks_around = settings.mdns and bool(network.listening_ports)
-        self._settings = settings
-        self._data = data
-        self._identity = identity
-        self._network = network
-        self._telemetry = telemetry
-        self._start_trainer = start_trainer
-        self._relays = Relays(network)
-        self._numbering = Numbering(data.starts, clock=time.time())
-        self._introducer = Introducer(
-            network,
-            identity,
-            settings.swarm,
-            settings.bootstrap,
-            known_path=directory.root / "peers.json",
-            patience=_LOCAL_SECONDS if self._looks_around else 0.0,
-            numbering=self._numbering,
-        )
-        self._reach = Reach(network, self._introducer, upnp=settings.upnp)
-        store = BlobStore(data.blobs)
-        self._means = Means(
-            settings=settings,
-            me=identity.peer,
-            network=network,
-            introducer=self._introducer,
-            store=store,
-            fetcher=BlobFetcher(network, store, self._relays),
-            directory=directory,
-            telemetry=telemetry,
-        )
-        self._told_to_leave = False
-        self._joining = open_scope()
-        # What is known of the swarm, as the stay goes on; the status is asked for at any time.
-        self._manifest: Manifest | None = None
-        self._work: _Work | None = None
-
-    async def run(self, ticket: bytes) -> None:
-        """Join, take part, leave. Raises `UserError`."""
-        async with trio.open_nursery() as nursery:
-            self._keep_in_touch(nursery)
-            with self._joining:
-                work = await self._join(ticket)
-                # From here on there is somebody to say goodbye to.
-                self._work = work
-                self._network.favours = lambda peer: peer in work.runner.member.members
-            if self._work is not None and not self._told_to_leave:
-                await self._take_part(self._work)
-            nursery.cancel_scope.cancel()
-
-    @property
-    def told_to_leave(self) -> bool:
-        """Whether somebody wanted this stay to end; else it came to its own end."""
-        return self._told_to_leave
-
-    @property
-    def run_is_over(self) -> bool:
-        """Whether the swarm's run has ended, and what came out is on this disk."""
-        return self._work is not None and self._work.runner.member.is_finished
-
-    def leave(self) -> None:
-        """Say goodbye and end."""
-        self._told_to_leave = True
-        if self._work is None:
-            self._joining.cancel()
-        else:
-            self._work.runner.leave(_LEAVE_SECONDS)
-
-    def keep_to(self, limits: Limits) -> None:
-        """Take no more of the line than that from now on."""
-        traffic = self._network.traffic
-        traffic.upload.limit, traffic.download.limit = limits.upload, limits.download
-
-    def status(self) -> StayStatus:
-        """The parts of the status that hold for this stay."""
-        network = self._network
-        sent, received = network.wire_bytes()
-        return StayStatus(
-            swarm=self._swarm_status(),
-            line=LineStatus(
-                sent_bytes=sent,
-                received_bytes=received,
-                peers=len(network.connected()),
-                bootstrap=self._introducer.bootstrap_connected(),
-                addresses=tuple(network.addresses),
-                max_upload=network.traffic.upload.limit,
-                max_download=network.traffic.download.limit,
-            ),
-            reach=_reach_status(self._reach, network),
-        )
-
-    # The phases
-
-    def _keep_in_touch(self, nursery: trio.Nursery) -> None:
-        """Be found and find others, for as long as the nursery is open."""
-        network = self._network
-        nursery.start_soon(self._update_metrics)
-        nursery.start_soon(self._relays.run)
-        if self._settings.relay is not None:
-            UpdateRelay(network, self._settings.relay)
-        if self._looks_around:
-            suggest = self._introducer.suggest
-            nursery.start_soon(LocalDiscovery(network, self._settings.swarm, suggest).run)
-        nursery.start_soon(self._introducer.run)
-        nursery.start_soon(self._reach.run)
-
-    async def _join(self, ticket: bytes) -> _Work:
-        """Find the swarm, fetch what is missing, and put the member together."""
-        means, telemetry = self._means, self._telemetry
-        telemetry.enter("connecting")
-        manifest = self._manifest = await find_manifest(means)
-        swarm_store = SwarmStore(means.directory, manifest)
-        await trio.to_thread.run_sync(telemetry.keep_history, swarm_store.history)
-        update_ids: Bounded[ContentId, None] = Bounded(RECENT_UPDATES)
-        # Others may fetch from here what has arrived already.
-        serve_blobs(
-            self._network,
-            means.store,
-            kind_of=lambda cid: "update" if cid in update_ids else "blob",
-            asked=self._note_request,
-            relays=self._relays,
-        )
-        serve_chunks(self._network, means.store)
-        telemetry.enter("syncing")
-        if manifest.admission.issuer == means.me:
-            # Who issues the tickets needs none from anybody.
-            ticket = sign(self._identity, TICKET_KIND, manifest.swarm, means.me).signature
-        ledger = await fetch_ledger(means, manifest, swarm_store, ticket)
-        telemetry.arrive(len(ledger))
-        prefetch = await fetch_data(means, manifest)
-        runner = Runner(
-            manifest=manifest,
-            identity=self._identity,
-            network=self._network,
-            store=means.store,
-            fetcher=means.fetcher,
-            relays=self._relays,
-            swarm_store=swarm_store,
-            ledger=ledger,
-            telemetry=telemetry,
-            session=self._numbering.session,
-            ticket=ticket,
-            update_ids=update_ids,
-        )
-        snapshots = Snapshots(
-            manifest=manifest,
-            store=means.store,
-            swarm_store=swarm_store,
-            downloads=means.downloads(means.fetcher),
-            ledger=runner.ledger,
-            # A node that counts bytes has none for others' snapshots.
-            held=HELD if self._settings.max_disk is None else 0,
-        )
-        return _Work(runner, snapshots, prefetch, self._trainer(manifest, snapshots, prefetch))
-
-    def _trainer(
-        self, manifest: Manifest, snapshots: Snapshots, prefetch: Prefetch
-    ) -> TrainerSupervisor:
-        settings, means = self._settings, self._means
-        spec = TrainerSpec(
-            manifest=manifest.encode(),
-            blobs=self._data.blobs,
-            device=settings.device,
-            threads=settings.threads,
-            micro_batch=settings.micro_batch,
-            writable=(means.directory.momentum.parent,),
-            confined=settings.sandbox,
-        )
-        return TrainerSupervisor(
-            manifest=manifest,
-            spec=spec,
-            store=means.store,
-            snapshots=snapshots,
-            momentum=means.directory.momentum,
-            telemetry=self._telemetry,
-            evaluate_every=settings.evaluate_every or _EVALUATE_ROUNDS,
-            last_round=_earlier(settings.until_round, manifest.last_round),
-            data_ready=prefetch.ready,
-            base_ready=functools.partial(fetch_base, means, manifest),
-            start=self._start_trainer,
-        )
-
-    async def _take_part(self, work: _Work) -> None:
-        """Train until the goodbye. Raises `UserError` for one that the swarm expelled."""
-        runner, me = work.runner, self._identity.peer
-
-        def upcoming(rounds: int) -> Callable[[], list[int]]:
-            # Computed while the chain grows.
-            known = runner.ledger().truncated(len(runner.ledger()))
-            return partial(upcoming_samples, known, me, rounds)
-
-        self._network.spawn(work.prefetch.run, upcoming, lambda: runner.ledger().head)
-        settings = self._settings
-        await runner.run(work.trainer, until_round=settings.until_round, stay=settings.stay)
-        check_standing(runner.ledger(), me)
-
-    # While it lasts
-
-    def _note_request(self, peer: PeerId, blob: ContentId) -> None:
-        if self._work is not None:
-            self._work.snapshots.asked(peer, blob)
-
-    def _swarm_status(self) -> SwarmStatus | None:
-        if self._manifest is None:
-            return None
-        member = None if self._work is None else self._work.runner.member
-        return SwarmStatus(
-            name=self._manifest.name,
-            parameters=self._manifest.elements,
-            last_round=self._manifest.last_round,
-            round=None if member is None else member.round,
-            final_round=None if member is None else _final_round(member),
-            members=None if member is None else _members(member, self._network.connected()),
-            awaited=() if member is None else _awaited(member),
-            apart=() if self._work is None else _texts(self._work.runner.apart()),
-        )
-
-    async def _update_metrics(self) -> None:
-        metrics, network = self._telemetry.metrics, self._network
-        sent, received = Follower(metrics.sent), Follower(metrics.received)
-        rejected = Follower(metrics.rejected)
-        while True:
-            sent.update(network.traffic.sent)
-            received.update(network.traffic.received)
-            rejected.update(network.traffic.rejected)
-            if (
-                self._work is not None
-                and (final := _final_round(self._work.runner.member)) is not None
-            ):
-                metrics.final_round.set(final)
-            metrics.peers_connected.set(len(network.connected()))
-            metrics.peers_relayed.set(len(network.relayed()))
-            if self._reach.dialable is not None:
-                metrics.reachable.set(self._reach.dialable)
-            await trio.sleep(_METRICS_SECONDS)
-
-
-@dataclass(frozen=True)
-class _Work:
-    """A member put together, and what works for it."""
-
-    runner: Runner
-    snapshots: Snapshots
-    prefetch: Prefetch
-    trainer: TrainerSupervisor
-
-
-def _earlier(wanted: int | None, last: int | None) -> int | None:
-    rounds = [each for each in (wanted, last) if each is not None]
-    return min(rounds, default=None)
-
-
-def _final_round(member: Member) -> int | None:
-    bound = member.ledger.bound
-    return None if bound is None else bound.round
-
-
-def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus, ...]:
-    now = trio.current_time()
-    rows = []
-    for peer in member.members:
-        heard, me = member.last_heard(peer), peer == member.me
-        rows.append(
-            MemberStatus(
-                peer=peer_text(peer),
-                me=me,
-                connected=me or peer in connected,
-                heard_seconds=None if me or heard is None else max(0.0, now - heard),
-            )
-        )
-    return tuple(rows)
-
-
-def _texts(peers: Iterable[PeerId]) -> tuple[str, ...]:
-    return tuple(sorted(map(peer_text, peers)))
-
-
-def _awaited(member: Member) -> tuple[Awaited, ...]:
-    """Members whose update is to come, and that were silent for longer than is usual."""
-    return tuple(
-        Awaited(peer=peer_text(peer), silent_seconds=silent, lease_seconds=member.lease)
-        for peer, silent in member.overdue(trio.current_time())
-    )
-
-
-def _reach_status(reach: Reach, network: Network) -> ReachStatus:
-    relayed = network.relayed()
-    return ReachStatus(
-        verdict=reach.verdict,
-        observed=reach.observed,
-        port=reach.port,
-        mapped=reach.mapped,
-        relays=tuple(peer_text(relay) for relay in reach.relays),
-        connections=tuple(
-            Connection(peer=peer_text(peer), way="relayed" if peer in relayed else "direct")
-            for peer in network.connected()
-        ),
-    )
 
 
 def _decode_ticket(text: str | None) -> bytes:

@@ -6,6 +6,7 @@ Everything that arrived stays on the disk, so a join that was broken off goes on
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -73,8 +74,9 @@ class Means:
         return Downloads(self.store, fetcher, chunks, self.connected, self.telemetry.report)
 
 
-async def find_manifest(means: Means) -> Manifest:
-    """The manifest from disk, or from whoever has it. Raises `UserError`."""
+async def find_manifest(means: Means, *, takes_part: bool = True) -> Manifest:
+    """The manifest from disk, or from whoever has it. Raises `UserError`, also for one whose task a node
+    that takes part does not have."""
     swarm = means.settings.swarm
     data = await trio.to_thread.run_sync(_manifest_at_hand, means.store, means.directory, swarm)
     if data is None:
@@ -84,7 +86,8 @@ async def find_manifest(means: Means) -> Manifest:
     # One of 20,000 tensors takes a third of a second.
     manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
     await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
-    require_task(manifest.task)
+    if takes_part:
+        require_task(manifest.task)
     return manifest
 
 
@@ -105,15 +108,12 @@ def _manifest_at_hand(store: BlobStore, directory: SwarmDir, swarm: SwarmId) -> 
     return data
 
 
-async def fetch_ledger(
-    means: Means, manifest: Manifest, swarm_store: SwarmStore, ticket: bytes
-) -> Ledger:
+async def fetch_ledger(means: Means, manifest: Manifest, swarm_store: SwarmStore) -> Ledger:
     """The ledger from disk, brought up to what the others have, as far as anybody answers.
 
     Without anybody there, a node with nothing but the manifest waits, unless it is the founder, who
-    starts the swarm; one that took part before goes on from its own disk. Raises `UserError` for a node
-    that the swarm would never admit (`EXPELLED`, `NO_TICKET`), or whose link names another chain than
-    the one that it knows (`FINAL`).
+    starts the swarm; one that took part before goes on from its own disk. Raises `UserError` (`FINAL`)
+    where the link names another chain than the one that the disk knows.
 
     A record that the link names, or that this node knew to be final before, has to be on the ledger:
     without it the node waits, even if it is the founder.
@@ -126,24 +126,35 @@ async def fetch_ledger(
     begun = has_begun(ledger, means.me)
     if not begun or await _has_company(means):
         while True:
-            found = await catch_up(
-                means.network,
-                manifest,
-                ledger,
-                keep=swarm_store.keep,
-                keep_instead=swarm_store.keep_instead,
-                written=swarm_store.written,
-                report=partial(means.telemetry.report, "fetching the ledger"),
-            )
+            report = partial(means.telemetry.report, "fetching the ledger")
+            found = await follow_ledger(means.network, manifest, ledger, swarm_store, report)
             if may_start(ledger, begun=begun, found=found):
                 break
             means.telemetry.report(_waiting_for(ledger.checkpoint), 0, 0)
             await trio.sleep(AGAIN_SECONDS)
     for point in (linked, known):
         _check_point(ledger, point)
-    check_standing(ledger, means.me)
-    check_invitation(manifest, ledger, means.me, ticket)
     return ledger
+
+
+async def follow_ledger(
+    network: Network,
+    manifest: Manifest,
+    ledger: Ledger,
+    swarm_store: SwarmStore,
+    report: Callable[[int, int], None],
+) -> bool:
+    """Bring a ledger, and the one on the disk, up to what the others have; whether anybody was there
+    whose chain has the ledger's checkpoint. `report` hears how many entries there are of how many."""
+    return await catch_up(
+        network,
+        manifest,
+        ledger,
+        keep=swarm_store.keep,
+        keep_instead=swarm_store.keep_instead,
+        written=swarm_store.written,
+        report=report,
+    )
 
 
 def _load_ledger(

@@ -57,6 +57,8 @@ class DashboardSettings:
     """The certificate's, without a passphrase."""
     plain: bool = False
     """Allow an address that others reach without TLS."""
+    public: bool = False
+    """Whoever reaches it may read it; else, away from loopback, the owner alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

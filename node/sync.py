@@ -150,6 +150,18 @@ async def catch_up(
     return catching_up.found
 
 
+async def better_chain(
+    network: Network, manifest: Manifest, ours: Ledger, rests: Rests, *, me: PeerId, abandoned: bool
+) -> Comparison:
+    """Look at the chains of others; `better_than` of what comes back says which one to follow."""
+    connected = list(network.connected())
+    random.shuffle(connected)
+    # It is looked at in a thread, and ours grows meanwhile.
+    comparison = Comparison(ours.truncated(len(ours)), connected, rests, me=me, abandoned=abandoned)
+    await _carry_out(network, manifest, comparison, trio.lowlevel.checkpoint)
+    return comparison
+
+
 class Synchronizer:
     """A member's questions to the others."""
 
@@ -179,17 +191,14 @@ class Synchronizer:
 
         `abandoned` says that no member of our chain is left on it.
         """
-        connected = list(self._network.connected())
-        random.shuffle(connected)
-        comparison = Comparison(
-            # It is looked at in a thread, and ours grows meanwhile.
-            ours.truncated(len(ours)),
-            connected,
+        comparison = await better_chain(
+            self._network,
+            self._manifest,
+            ours,
             self._rests,
             me=self._member.me,
             abandoned=abandoned,
         )
-        await _carry_out(self._network, self._manifest, comparison, trio.lowlevel.checkpoint)
         self._news += self._apart.seen(comparison.named)
         return comparison.better_than(ours)
 

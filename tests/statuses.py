@@ -43,6 +43,7 @@ SWARM = SwarmStatus(
     final_round=14,
     members=MEMBERS,
     awaited=(),
+    decided_seconds=41.0,
     apart=(),
 )
 SCORES = Scores(
@@ -76,6 +77,7 @@ TRAINING = Status(
         metrics="http://127.0.0.1:9464/metrics",
         dashboard="http://127.0.0.1:9465/",
         until_round=None,
+        observer=False,
     ),
     state="training",
     progress=None,
@@ -153,4 +155,12 @@ EARLY = Status(
     line=NO_LINE,
     reach=None,
     events=(),
+)
+OBSERVING = replace(
+    TRAINING,
+    node=replace(TRAINING.node, observer=True),
+    state="observing",
+    swarm=replace(SWARM, members=tuple(replace(each, me=False) for each in MEMBERS)),
+    training=replace(TRAINING.training, own=EARLY.training.own, trainer=EARLY.training.trainer),
+    reach=None,
 )

@@ -364,6 +364,7 @@ def test_nothing_is_echoed_past_it(checkout: Path) -> None:
     }
     tests_only = {
         "node/cli/join.py",
+        "node/cli/observe.py",
         "node/cli/options.py",
     }  # They ask whether there is a terminal.
     assert writing - tests_only - known.keys() == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +22,9 @@ from ..telemetry.logs import LogFormat, LogLevel, configure_logging
 from .options import (
     Announce,
     Bootstrap,
+    DashboardCertificate,
+    DashboardKey,
+    DashboardPlain,
     DataDirectory,
     Listen,
     LogFormatOption,
@@ -30,10 +32,12 @@ from .options import (
     MaxDisk,
     MaxDownload,
     MaxUpload,
+    Mdns,
     Mirror,
     PassphraseFile,
     RelayMemory,
     RelayUpdates,
+    Wait,
     bootstrap_addresses,
     data_directory,
     find_passphrase,
@@ -109,13 +113,7 @@ def join(
     ] = None,
     listen: Listen = None,
     announce: Announce = None,
-    wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait/--no-wait",
-            help="Go on looking, rather than end, while nobody who knows the swarm can be reached.",
-        ),
-    ] = False,
+    wait: Wait = False,
     upnp: Annotated[
         bool,
         typer.Option(
@@ -123,13 +121,7 @@ def join(
             help="Ask the router to open a port if others cannot reach this node.",
         ),
     ] = True,
-    mdns: Annotated[
-        bool,
-        typer.Option(
-            "--mdns/--no-mdns",
-            help="Look for members in the local network, and be found by them.",
-        ),
-    ] = True,
+    mdns: Mdns = True,
     metrics_addr: Annotated[
         str,
         typer.Option(
@@ -146,32 +138,9 @@ def join(
             help="Where this node's page is served, for your browser; off for nowhere.",
         ),
     ] = "127.0.0.1:9465",
-    dashboard_cert: Annotated[
-        Path | None,
-        typer.Option(
-            "--dashboard-cert",
-            metavar="FILE",
-            readable=False,
-            help="A certificate (PEM), to serve the page over TLS: needed at an address that others "
-            "reach.",
-        ),
-    ] = None,
-    dashboard_key: Annotated[
-        Path | None,
-        typer.Option(
-            "--dashboard-key",
-            metavar="FILE",
-            readable=False,
-            help="The certificate's key (PEM).",
-        ),
-    ] = None,
-    dashboard_plain: Annotated[
-        bool,
-        typer.Option(
-            "--dashboard-plain/--no-dashboard-plain",
-            help="Serve the page without TLS at an address that others reach, all the same.",
-        ),
-    ] = False,
+    dashboard_cert: DashboardCertificate = None,
+    dashboard_key: DashboardKey = None,
+    dashboard_plain: DashboardPlain = False,
     until_round: Annotated[
         int | None,
         typer.Option(

@@ -28,12 +28,14 @@ from .failures import explain
 from .identity import id_command
 from .invite import invite
 from .join import join
+from .observe import observe
 from .service import service
 from .status import leave, pause, resume, status
 from .try_out import evaluate, generate
 
 COMMANDS = {
     "join": join,
+    "observe": observe,
     "create": create,
     "invite": invite,
     "status": status,

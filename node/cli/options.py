@@ -158,6 +158,46 @@ LogFormatOption = Annotated[
 LogLevelOption = Annotated[
     LogLevel, typer.Option("--log-level", help="From which level on lines are logged.")
 ]
+Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait/--no-wait",
+        help="Go on looking, rather than end, while nobody who knows the swarm can be reached.",
+    ),
+]
+Mdns = Annotated[
+    bool,
+    typer.Option(
+        "--mdns/--no-mdns",
+        help="Look for members in the local network, and be found by them.",
+    ),
+]
+DashboardCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--dashboard-cert",
+        metavar="FILE",
+        readable=False,
+        help="A certificate (PEM), to serve the page over TLS: needed at an address that others "
+        "reach.",
+    ),
+]
+DashboardKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--dashboard-key",
+        metavar="FILE",
+        readable=False,
+        help="The certificate's key (PEM).",
+    ),
+]
+DashboardPlain = Annotated[
+    bool,
+    typer.Option(
+        "--dashboard-plain/--no-dashboard-plain",
+        help="Serve the page without TLS at an address that others reach, all the same.",
+    ),
+]
 
 
 def data_directory(given: Path | None) -> DataDir:

@@ -58,6 +58,9 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         yield Row("connections", _count(status.line.peers), "to whomever it is")
         yield from _line(status.line)
         return
+    if status.node.observer:
+        yield from _observed(status)
+        return
     training, swarm = status.training, status.swarm
     name = UNKNOWN if swarm is None else swarm.name
     yield Row("swarm", f"{name}  {status.node.swarm}")
@@ -113,6 +116,30 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         yield Row("connections", ways, "to whomever it is")
     if status.node.dashboard is not None:
         yield Row("page", status.node.dashboard, "`distro-node dashboard` opens it")
+    if status.node.metrics is not None:
+        yield Row("metrics", status.node.metrics, "for Prometheus")
+
+
+def _observed(status: Status) -> Iterator[Row]:
+    """What whoever looks on has to tell: all of it is about the swarm."""
+    training, swarm = status.training, status.swarm
+    name = UNKNOWN if swarm is None else swarm.name
+    yield Row("swarm", f"{name}  {status.node.swarm}")
+    yield Row("peer", status.node.peer, "an observer: it takes no part")
+    yield Row("state", _state(status), _meaning(status))
+    final = None if swarm is None else swarm.final_round
+    said = "each a step of the shared model" if final is None else f"final up to {final:,}"
+    yield Row("round", _round(status), said)
+    members = None if swarm is None or swarm.members is None else len(swarm.members)
+    yield Row("members", _count(members), "who trains")
+    yield Row("loss", _loss(training.losses.training), "on training text, mean of all")
+    yield Row("tokens", _count(training.tokens), "by the swarm, since this program looks on")
+    if training.received_bytes_per_round is not None:
+        yield Row("updates", size_text(training.received_bytes_per_round), "of all, a round")
+    yield from _line(status.line)
+    yield Row("connections", _count(status.line.peers), "to whomever it is")
+    if status.node.dashboard is not None:
+        yield Row("page", status.node.dashboard, "the page of the swarm")
     if status.node.metrics is not None:
         yield Row("metrics", status.node.metrics, "for Prometheus")
 

@@ -86,7 +86,7 @@ def open_address(settings: DashboardSettings) -> Address:
             host=host,
             token=secrets.token_urlsafe(32),
             secure=tls is not None,
-            free_reading=local,
+            free_reading=local or settings.public,
         ),
         listeners=[trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in found],
         tls=tls,

@@ -9,9 +9,12 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import segno
+import trio
 
 from ..control.command_socket import Handler
 from .feed import Feed
@@ -57,8 +60,16 @@ _REFUSED = "open the link that `distro-node dashboard` prints: it lets you do th
 class Pages:
     """Answers requests."""
 
-    def __init__(self, guard: Guard, feed: Feed, acts: Mapping[str, Handler]) -> None:
-        """`acts` must not block."""
+    def __init__(
+        self,
+        guard: Guard,
+        feed: Feed,
+        acts: Mapping[str, Handler],
+        invitation: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`acts` must not block. `invitation` gives the link for everybody who looks, None if there is
+        none; it is called in a thread."""
+        self._invitation = invitation
         self._guard = guard
         self._feed = feed
         self._acts = acts
@@ -100,6 +111,12 @@ class Pages:
                     return text_response(503, "too many are looking; try again in a while")
                 headers = {"Content-Type": "text/event-stream"}
                 return Response(headers=headers, stream=self._feed.stream)
+            case "/api/invitation":
+                link = await trio.to_thread.run_sync(self._invitation)
+                return _json(json.dumps({"link": link}).encode())
+            case "/api/invitation.svg":
+                link = await trio.to_thread.run_sync(self._invitation)
+                return text_response(404, "there is no link") if link is None else _code(link)
             case "/api/token":
                 return _json(json.dumps({"acts": self._guard.may_act(request)}).encode())
             case "/api/contributions.json":
@@ -141,6 +158,14 @@ def read_words(body: bytes) -> dict[str, Any] | None:
 
 def _json(body: bytes) -> Response:
     return Response(headers={"Content-Type": _JSON}, body=body)
+
+
+def _code(link: str) -> Response:
+    """A link as a QR code."""
+    image = io.BytesIO()
+    # On white in the dark as well: cameras look for dark on light.
+    segno.make_qr(link, error="L").save(image, kind="svg", scale=4, border=4, light="white")
+    return Response(headers={"Content-Type": "image/svg+xml"}, body=image.getvalue())
 
 
 def _csv(rows: list[dict[str, Any]]) -> Response:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
 import trio
 
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.wire.errors import ProtocolError
-from ...protocol.wire.manifest import SwarmId, decode_manifest
+from ...protocol.wire.manifest import Manifest, SwarmId, decode_manifest
 from ..control.command_socket import Handler
 from ..storage.data_dir import SwarmDir
 from ..telemetry.status import Status
@@ -39,22 +40,37 @@ class Node(Protocol):
 
 @contextlib.asynccontextmanager
 async def serve_dashboard(
-    address: Address | None, node: Node, files: SwarmDir, swarm: SwarmId, me: PeerId
+    address: Address | None,
+    node: Node,
+    files: SwarmDir,
+    swarm: SwarmId,
+    me: PeerId,
+    invite: Callable[[Manifest], str | None],
 ) -> AsyncIterator[None]:
-    """Serve the page of a node while the context lasts, if it has an address."""
+    """Serve the page of a node while the context lasts, if it has an address. `invite` makes the link
+    that everybody who looks is shown."""
     if address is None:
         yield
         return
 
+    @functools.cache
+    def read_manifest() -> Manifest:
+        return decode_manifest(files.manifest.read_bytes(), swarm)
+
+    # Before the description of the swarm is here, nothing is known of it.
     def chronicle() -> Chronicle | None:
-        # Before the description of the swarm is here, nothing is known of it.
         with contextlib.suppress(OSError, ProtocolError):
-            manifest = decode_manifest(files.manifest.read_bytes(), swarm)
-            return Chronicle(manifest.founder, peer_text(me), files.ledger, files.history)
+            founder = read_manifest().founder
+            return Chronicle(founder, peer_text(me), files.ledger, files.history)
+        return None
+
+    def invitation() -> str | None:
+        with contextlib.suppress(OSError, ProtocolError):
+            return invite(read_manifest())
         return None
 
     feed = Feed(node.status, chronicle)
-    pages = Pages(address.guard, feed, node.acts)
+    pages = Pages(address.guard, feed, node.acts, invitation)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run)
         server = HttpServer(pages.answer, tls=address.tls)

@@ -24,6 +24,7 @@ State = Literal[
     "joining",
     "waiting",
     "training",
+    "observing",
     "finished",
     "paused",
     "leaving",
@@ -51,6 +52,8 @@ class NodeStatus:
     """The URL of its page."""
     until_round: int | None
     """The node leaves after this round."""
+    observer: bool
+    """It follows the swarm and takes no part in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +192,8 @@ class SwarmStatus:
     """None while this node does not take part."""
     awaited: tuple[Awaited, ...]
     """Members whose update is still to come, and that may have gone."""
+    decided_seconds: float | None
+    """Since this node learned of the last round's record; None: it knows of none."""
     apart: tuple[str, ...]
     """Peer ids of those in reach, members here once or still, whose chain parts from this one before
     `final_round`. Neither side follows the other by itself."""

@@ -111,6 +111,7 @@ class Telemetry:
         # The first round of this node's time in the swarm, since the program started.
         self._since: int | None = None
         self._last_applied: float | None = None
+        self._learned: float | None = None
         # When recent rounds were applied, and what the trainer had waited for by then.
         self._waits: deque[tuple[float, float]] = deque(maxlen=_ROUNDS_AVERAGED)
 
@@ -216,17 +217,14 @@ class Telemetry:
         node's time is told and not counted.
         """
         round_ = record.round
-        self.round, self.fingerprint = round_, fingerprint
+        self.round, self.fingerprint, self._learned = round_, fingerprint, now
         if self._told.get(round_) == fingerprint:
             self.times.pop(round_, None)
             return
         self._told[round_] = fingerprint
         counted = any(entry.peer == self.me for entry in record.updates)
         tokens = sum(entry.tokens for entry in record.updates)
-        losses = [(entry.loss, entry.tokens) for entry in record.updates if entry.tokens]
-        if losses:
-            self.loss = sum(loss * n for loss, n in losses) / sum(n for _, n in losses)
-            self.metrics.training_loss.set(self.loss)
+        loss_now = self._note_loss(record)
         own = self.own.pop(round_, None)
         received = self._received.pop(round_, 0)
         if own is not None and not counted:
@@ -235,7 +233,7 @@ class Telemetry:
         waited = self._totals.idle - (self._waits[-1][1] if self._waits else 0.0)
         self._waits.append((now, self._totals.idle))
         if self._since is None or round_ >= self._since:
-            loss = f"loss {self.loss:.4f}, " if losses else ""
+            loss = "" if loss_now is None else f"loss {loss_now:.4f}, "
             number, said = len(record.updates), "yours among them" if counted else "yours not"
             _log.info("round %d: %s%d of %d updates, %s", round_, loss, number, members, said)
             self._count(round_, counted, own, tokens, received, len(record.updates))
@@ -251,7 +249,7 @@ class Telemetry:
                 "time": time.time(),
                 "members": members,
                 "counted": [peer_text(entry.peer) for entry in record.updates],
-                "loss": self.loss if losses else None,
+                "loss": loss_now,
                 "update_bytes": own.size if own else None,
                 "bits_per_coefficient": 8 * own.size / own.coefficients if own else None,
                 "received_bytes": received,
@@ -265,7 +263,45 @@ class Telemetry:
             for old in [r for r in table if r < round_]:
                 del table[old]
 
+    def watched(self, record: Record, members: int, now: float) -> None:
+        """This node, which takes no part, has learned of a record. Writes a line of the history.
+
+        Its fingerprint is that of the parameters on which the round's updates were computed.
+        """
+        self.round, self.fingerprint, self._learned = record.round, record.fingerprint, now
+        loss = self._note_loss(record)
+        if self._since is None or record.round < self._since:
+            # It was decided long ago, nobody here knows when.
+            return
+        tokens = sum(entry.tokens for entry in record.updates)
+        size = sum(entry.size for entry in record.updates)
+        number = len(record.updates)
+        said = "" if loss is None else f", loss {loss:.4f}"
+        _log.info("round %d: %d of %d updates%s", record.round, number, members, said)
+        self._waits.append((now, 0.0))
+        self._count(record.round, False, None, tokens, size, number)
+        self._count_metrics(False, None, tokens, now)
+        self.metrics.round.set(record.round)
+        self.metrics.members.set(members)
+        self._write(
+            {
+                "round": record.round,
+                "time": time.time(),
+                "members": members,
+                "counted": [peer_text(entry.peer) for entry in record.updates],
+                "loss": loss,
+                "received_bytes": size,
+                "fingerprint": f"{record.fingerprint:016x}",
+                "seconds": {},
+                "tokens": tokens,
+            }
+        )
+
     # What people ask
+
+    def learned_seconds(self, now: float) -> float | None:
+        """Since this node learned of the last record, by the event loop's clock; None: of none yet."""
+        return None if self._learned is None else max(0.0, now - self._learned)
 
     @property
     def events(self) -> tuple[EventStatus, ...]:
@@ -302,6 +338,16 @@ class Telemetry:
         )
 
     # Private
+
+    def _note_loss(self, record: Record) -> float | None:
+        """The mean over a record's tokens in nats a token, which is the swarm's from now on; None: there
+        were none."""
+        tokens = sum(entry.tokens for entry in record.updates)
+        if not tokens:
+            return None
+        self.loss = sum(entry.loss * entry.tokens for entry in record.updates) / tokens
+        self.metrics.training_loss.set(self.loss)
+        return self.loss
 
     def _phase(self) -> Phase:
         times = None if self.round is None else self.times.get(self.round + 1)

@@ -21,12 +21,16 @@ _TONES: dict[State, Tone] = {
     "joining": "busy",
     "waiting": "busy",
     "training": "good",
+    "observing": "good",
     "finished": "good",
     "paused": "rest",
     "leaving": "rest",
 }
 # So many rounds without a counted update are no bad luck any more.
 _ROUNDS_MISSED = 5
+# A swarm in which nothing is decided for so many rounds' time, and so long, stands still.
+_ROUNDS_OF_SILENCE = 10
+_LONG_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Verdict:
 def verdict(status: Status) -> Verdict:
     """How a node is doing."""
     words, sentence = STATES[status.state], state_sentence(status)
+    if status.state == "observing":
+        return _observed(status)
     if status.state != "training":
         return Verdict(_TONES[status.state], sentence, words.remedy)
     swarm, training, own = status.swarm, status.training, status.training.own
@@ -76,3 +82,27 @@ def verdict(status: Status) -> Verdict:
         reach = reach_words(status.reach)
         return Verdict("warn", f"{sentence}; you are {reach.meaning}", reach.remedy)
     return Verdict("good", sentence)
+
+
+def _observed(status: Status) -> Verdict:
+    """How the swarm is doing, as whoever looks on sees it."""
+    sentence, swarm, training = state_sentence(status), status.swarm, status.training
+    if not status.line.peers:
+        return Verdict(
+            "bad",
+            "there is no connection to anybody: what stands here is what was heard last",
+            "check this computer's network, and that the bootstrap peers are up",
+        )
+    if swarm is None or swarm.decided_seconds is None or _is_over(status):
+        return Verdict("good", sentence)
+    patience = max(_LONG_SECONDS, _ROUNDS_OF_SILENCE * (training.round_seconds or 0.0))
+    if swarm.decided_seconds > patience:
+        return Verdict(
+            "warn", sentence, "the swarm waits for members: more of them have to be there"
+        )
+    return Verdict("good", sentence)
+
+
+def _is_over(status: Status) -> bool:
+    last = None if status.swarm is None else status.swarm.last_round
+    return last is not None and (status.training.round or 0) >= last

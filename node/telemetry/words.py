@@ -39,6 +39,7 @@ STATES: dict[State, Words] = {
     ),
     "waiting": Words("the swarm starts once enough members are there", "tell your friends"),
     "training": Words("the swarm trains, and you with it"),
+    "observing": Words("following what the swarm decides, without a part in it"),
     "finished": Words(
         "the run is over, and what came out is on this disk",
         "`distro-node export` writes the model",
@@ -80,6 +81,8 @@ _EVENTS = {
 
 def state_sentence(status: Status) -> str:
     """What the node does now, and for whom or what it waits."""
+    if status.state == "observing":
+        return _observed_sentence(status)
     if status.state != "training":
         return STATES[status.state].meaning
     if status.swarm is not None and status.swarm.awaited:
@@ -93,6 +96,16 @@ def state_sentence(status: Status) -> str:
     if last is not None and round_ > last:
         return "the last round is done; the members sign for what came out"
     return _PHASES[training.phase].format(device=device, round=round_)
+
+
+def _observed_sentence(status: Status) -> str:
+    swarm, round_ = status.swarm, status.training.round
+    if swarm is None or round_ is None or swarm.decided_seconds is None:
+        return STATES["observing"].meaning
+    if swarm.last_round is not None and round_ >= swarm.last_round:
+        return "the swarm's run is over"
+    since = duration_words(swarm.decided_seconds)
+    return f"round {round_:,} is the last that was decided, heard of {since} ago"
 
 
 def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:

@@ -116,6 +116,7 @@ async def served(
     *,
     bounds: Bounds | None = None,
     settings: DashboardSettings | None = None,
+    invitation: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[Served]:
     address = open_address(settings or DashboardSettings(address=("127.0.0.1", 0)))
     port = address.listeners[0].socket.getsockname()[1]
@@ -130,7 +131,8 @@ async def served(
         return handler
 
     acts = {name: note(name) for name in ("pause", "resume", "leave", "hours", "limits")}
-    server = HttpServer(Pages(address.guard, feed, acts).answer, bounds=bounds, tls=address.tls)
+    pages = Pages(address.guard, feed, acts, invitation)
+    server = HttpServer(pages.answer, bounds=bounds, tls=address.tls)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed.run)
         await nursery.start(server.run, address.listeners)

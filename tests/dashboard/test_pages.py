@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import tomllib
@@ -10,18 +11,20 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import segno
 from dashboard.support import served
 from distro_node.node.dashboard.pages import read_words
-from distro_node.node.telemetry.status import decode_status, encode_status
+from distro_node.node.settings import DashboardSettings
+from distro_node.node.telemetry.status import NO_LINE, decode_status, encode_status
 from distro_node.node.telemetry.verdict import verdict
-from statuses import AWAITING, EARLY, MEMBERS, SWARM, TRAINING, UNREACHABLE
+from statuses import AWAITING, EARLY, MEMBERS, OBSERVING, SWARM, TRAINING, UNREACHABLE
 
 STATIC = Path(__file__).parents[2] / "node" / "dashboard" / "static"
 
 
 async def test_the_page_is_told_what_status_says() -> None:
     async with served() as page:
-        for status in (TRAINING, AWAITING, EARLY):
+        for status in (TRAINING, AWAITING, OBSERVING, EARLY):
             page.status = status
             told = (await page.ask("/api/status")).json
             assert decode_status(told["status"]) == status
@@ -129,3 +132,41 @@ def test_the_files_are_in_the_package(checkout: Path) -> None:
         assert any(fnmatch(name, pattern) for pattern in patterns), name
     licences = project["project"]["license-files"]
     assert any(fnmatch("node/dashboard/static/uplot.LICENSE", each) for each in licences)
+
+
+async def test_the_link_for_everybody_is_a_text_and_a_code() -> None:
+    link = "distro:swarm-abc?bootstrap=/ip4/192.0.2.1/tcp/4001/p2p/12D3KooWaaaaaaBBBBBB"
+    async with served(invitation=lambda: link) as page:
+        assert (await page.ask("/api/invitation")).json == {"link": link}
+        code = await page.ask("/api/invitation.svg")
+        assert code.headers["content-type"] == "image/svg+xml"
+        expected = io.BytesIO()
+        segno.make_qr(link, error="L").save(expected, kind="svg", scale=4, border=4, light="white")
+        assert code.body == expected.getvalue()
+        assert b"<script" not in code.body
+    async with served() as page:
+        assert (await page.ask("/api/invitation")).json == {"link": None}
+        assert (await page.ask("/api/invitation.svg")).status == 404
+
+
+async def test_what_an_observer_shows_may_be_read_from_elsewhere_and_acted_on_by_none() -> None:
+    settings = DashboardSettings(address=("0.0.0.0", 0), plain=True, public=True)
+    async with served(settings=settings) as page:
+        assert (await page.ask("/api/status")).status == 200
+        refused = await page.act("leave", X_Distro_Token="wrong")
+        assert refused.status == 403
+        assert page.done == []
+
+
+def test_an_observer_says_how_the_swarm_is() -> None:
+    assert verdict(OBSERVING).tone == "good"
+    assert verdict(OBSERVING).sentence == "round 17 is the last that was decided, heard of 41 s ago"
+    assert OBSERVING.swarm is not None
+    # A round takes 72 s: ten minutes without one are none too many, a quarter of an hour is.
+    for seconds, tone in ((600.0, "good"), (900.0, "warn")):
+        late = replace(OBSERVING, swarm=replace(OBSERVING.swarm, decided_seconds=seconds))
+        assert verdict(late).tone == tone
+        # A run that is over stands still as it should.
+        over = replace(late, swarm=replace(OBSERVING.swarm, last_round=17, decided_seconds=seconds))
+        assert verdict(over).tone == "good"
+    assert verdict(replace(OBSERVING, line=NO_LINE)).tone == "bad"

@@ -132,6 +132,19 @@ class Node:
         )
         return self._program
 
+    def observe(self, *options: str | Path) -> Program:
+        """Start `observe`."""
+        assert not self.running
+        self._program = self.swarm.run(
+            self.name,
+            "observe",
+            self.swarm.link,
+            *("--data-dir", self.data.root, "--no-screen", "--dashboard", "127.0.0.1:0"),
+            *("--listen", self.swarm.place(self.name).listen, "--log-level", "info"),
+            *options,
+        )
+        return self._program
+
     def status(self) -> Status | None:
         """What it says of itself, None while it does not answer. Raises `Ended`."""
         if not self.running:

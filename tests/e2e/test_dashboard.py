@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import time
@@ -245,3 +246,38 @@ def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_
         f"{TONE} === 'bad' && document.body.hasAttribute('data-stale')", "the page to notice"
     )
     assert second.running
+
+
+def test_the_page_of_a_swarm(chromium: Any, axe: str | None, tmp_path: Path) -> None:
+    with Swarm(tmp_path / "swarm") as swarm:
+        swarm.create()
+        founder, second = swarm.start("founder", "second")
+        observer = swarm.node("observer")
+        program = observer.observe()
+        wait_for(lambda: observer.state == "observing", "the observer to follow")
+        visit = Visit(chromium, link_of(observer)["url"], viewport={"width": 1280, "height": 900})
+        visit.wait(f"{TONE} === 'good'", "the swarm to be followed")
+        visit.wait("document.querySelectorAll('#members tbody tr').length === 2", "two members")
+        visit.wait(f"{visit.row(second)} === 'good'", "the second to contribute")
+        visit.wait("document.querySelector('#crowd canvas')", "the members over time")
+        seen = visit.rounds
+        visit.wait(f"Number(document.querySelector('#replay').max) >= {seen + 3}", "three rounds")
+        # It says what is the swarm's, and nothing of a part that it has not.
+        assert visit.page.locator("#own").is_hidden()
+        assert visit.page.locator("#computer").is_hidden()
+        assert swarm.link.partition("?")[0] in visit.text("#joining-command")
+        visit.wait("document.querySelector('#joining-code').naturalWidth > 0", "the QR code")
+        assert "2 members" in (visit.page.locator("#crowd").get_attribute("aria-label") or "")
+        picture(visit, "dashboard-swarm", tmp_path)
+        assert serious(visit, axe) == []
+
+        # Where nothing is decided any more, it says so; and goes on when somebody comes back.
+        for node in (founder, second):
+            node.program.kill()
+        visit.wait(f"['warn', 'bad'].includes({TONE})", "the standstill to be told")
+        assert visit.faults == []
+        # Nobody took it for one of theirs.
+        ledger = founder.ledger()
+        assert len(ledger.membership(len(ledger))) == 2
+        observer.program.signal(signal.SIGINT)
+        assert program.wait() == 0

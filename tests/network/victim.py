@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from distro_node.node.daemon import Stay
 from distro_node.node.network.circuit_relay import CircuitLimits
 from distro_node.node.network.network import NetworkSettings, open_network
 from distro_node.node.settings import DaemonSettings
+from distro_node.node.stay import Stay
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.swarm_store import SwarmStore

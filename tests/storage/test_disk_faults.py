@@ -30,12 +30,12 @@ from distro_node.node.cli.failures import explain
 from distro_node.node.content.manifest_search import read_manifest
 from distro_node.node.control.command_socket import serve_control
 from distro_node.node.create import new_swarm
-from distro_node.node.daemon import Stay
 from distro_node.node.demo.folder import claim
 from distro_node.node.demo.plan import collect_text
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.joining import Means, find_manifest
 from distro_node.node.network.discovery.peers_file import PeersFile
+from distro_node.node.stay import Stay
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, open_identity
 from distro_node.node.storage.numbering import Numbering

@@ -28,12 +28,12 @@ from distro_node.node.telemetry.words import (
     reach_words,
     state_sentence,
 )
-from statuses import AWAITING, EARLY, TRAINING, UNREACHABLE, B, C
+from statuses import AWAITING, EARLY, OBSERVING, TRAINING, UNREACHABLE, B, C
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "status.json"
 
 
-@pytest.mark.parametrize("status", [TRAINING, AWAITING, EARLY])
+@pytest.mark.parametrize("status", [TRAINING, AWAITING, EARLY, OBSERVING])
 def test_what_was_written_is_read_back(status: Status) -> None:
     assert decode_status(json.loads(json.dumps(encode_status(status)))) == status
 

@@ -1,6 +1,6 @@
 // The page of a node: listens to its news and shows them. It talks to the node that it came from alone.
 
-import { LossChart, rowOf } from "./charts.js";
+import { crowdChart, lossChart, rowOf } from "./charts.js";
 import { UNKNOWN, bytes, clock, count, element, fact, fill, loss, percent, rate, scaled, seconds, short, shown, tile } from "./words.js";
 
 const TOKEN = "distro-token";
@@ -10,6 +10,7 @@ const SILENT_MS = 20000;
 const PHASES = [["compute", "compute"], ["encode", "encode"], ["transfer", "transfer"], ["agree", "agree"], ["apply", "apply"]];
 const ROUNDS_SHOWN = 24;
 const CHIPS_SHOWN = 256;
+const SPEED_ROWS = 16;
 const TONES = { good: "Yes", busy: "Soon", rest: "At rest", warn: "Not quite", bad: "No", unknown: "Not known" };
 
 const $ = (id) => document.getElementById(id);
@@ -20,7 +21,10 @@ let mayAct = false;
 let lastLine = null;
 let lineRates = null;
 let heard = 0;
-const chart = new LossChart($("chart"));
+const chart = lossChart($("chart"));
+const crowd = crowdChart($("crowd"));
+// What an observer shows is about the swarm: it has no part of its own.
+const observes = () => told?.status.node.observer ?? false;
 
 // The token comes behind the # of the link that `distro-node dashboard` prints: no server is sent it. It
 // is kept for this tab, and taken out of the address, which others may see over a shoulder.
@@ -65,8 +69,28 @@ function showVerdict() {
     }
   }
   $("name").textContent = told.name ?? "distro-node";
-  $("who").textContent = `you are ${short(status.node.peer)}, version ${status.node.version}, ${status.state}`;
+  document.body.toggleAttribute("data-observer", observes());
+  $("who").textContent = `${observes() ? "seen by observer" : "you are"} ${short(status.node.peer)}, version ${status.node.version}, ${status.state}`;
   document.title = `${TONES[verdict.tone]}: ${told.name ?? "distro-node"}`;
+}
+
+// The link for everybody who looks does not change while a program runs.
+let invited = false;
+async function showJoining() {
+  if (invited || !observes() || !told.status.swarm) return;
+  invited = true;
+  const { link } = await ask("api/invitation").catch(() => ({ link: undefined }));
+  if (link === undefined) {
+    invited = false;
+    return;
+  }
+  $("joining").hidden = false;
+  $("joining-code").hidden = link === null;
+  if (link === null) $("joining-command").textContent = "This swarm takes guests alone: ask whoever founded it for a link.";
+  else {
+    $("joining-command").textContent = `distro-node join '${link}'`;
+    $("joining-code").src = "api/invitation.svg";
+  }
 }
 
 function say(tone, sentence, remedy) {
@@ -116,11 +140,22 @@ function showLearned() {
   fill($("learned"), [
     tile("Round", shown(training.round, count), last === null ? "the run has no end" : `of ${count(last)}${left ? `, about ${seconds(left)} left` : ""}`),
     tile("Loss", shown(training.losses.training, loss), first >= 0 ? `${loss(book.rows.loss[first])} in round ${count(book.rows.round[first])}` : "nats a token"),
-    tile("Held-out loss", shown(training.losses.heldout, loss), training.losses.heldout_round === null ? "on text that nobody trains on" : `after round ${count(training.losses.heldout_round)}`),
+    // Whoever has no model measures nothing.
+    ...(observes() ? [] : [tile("Held-out loss", shown(training.losses.heldout, loss), training.losses.heldout_round === null ? "on text that nobody trains on" : `after round ${count(training.losses.heldout_round)}`)]),
     tile("Tokens", shown(book?.rows.tokens.at(-1), scaled), "by all, since the founding"),
     tile("A round takes", shown(training.round_seconds, seconds), "of late"),
+    tile("Speed", shown(speed(training.round_seconds), (each) => `${scaled(each)} tokens/s`), "of all, of late"),
     tile("Final", shown(final, (round) => `round ${count(round)}`), "nobody goes back behind it"),
   ]);
+}
+
+// Tokens a second in the last rounds.
+function speed(roundSeconds) {
+  const rows = book?.rows;
+  const first = Math.max(0, (rows?.tokens.length ?? 0) - 1 - SPEED_ROWS);
+  const last = (rows?.tokens.length ?? 0) - 1;
+  if (!roundSeconds || last <= first) return null;
+  return (rows.tokens[last] - rows.tokens[first]) / ((rows.round[last] - rows.round[first]) * roundSeconds);
 }
 
 function wayOf(peer) {
@@ -152,7 +187,8 @@ function showMembers() {
   const relays = reach?.relays ?? [];
   const through = reach?.connections.filter((each) => each.way === "relayed") ?? [];
   const sentences = [];
-  if (!reach) sentences.push("Who relays for whom is not known while this node is not connected.");
+  if (observes()) sentences.push("Whether members are there is seen by their updates.");
+  else if (!reach) sentences.push("Who relays for whom is not known while this node is not connected.");
   else {
     sentences.push(relays.length ? `${relays.map(short).join(", ")} ${relays.length > 1 ? "carry" : "carries"} connections to this node.` : "Nobody carries connections to this node.");
     if (through.length) sentences.push(`${through.map((each) => short(each.peer)).join(", ")} ${through.length > 1 ? "are" : "is"} reached through a relay.`);
@@ -170,6 +206,11 @@ function stateOf(member, account, awaited, status) {
     return ["unknown", UNKNOWN];
   }
   if (member.me) return ["good", "you"];
+  if (observes()) {
+    // Who counts now and then is there; an observer need not be connected to it.
+    if (!account?.recent_of) return ["busy", "new"];
+    return account.recent ? ["good", "contributes"] : ["warn", "no update of late"];
+  }
   if (awaited) return ["bad", `silent for ${seconds(awaited.silent_seconds)}, gone after ${seconds(awaited.lease_seconds)}`];
   if (!member.connected) return ["bad", member.heard_seconds === null ? "not connected" : `not connected, heard ${seconds(member.heard_seconds)} ago`];
   return ["good", "connected"];
@@ -311,7 +352,7 @@ function showReplay() {
     const word = { counted: "counted", present: "a member, not counted", absent: "no member" }[is];
     return element("li", { "data-is": is, title: `${peer}: ${word}` }, short(peer), element("span", { class: "hidden" }, `: ${word}`));
   }));
-  chart.mark(following ? null : at);
+  for (const each of [chart, crowd]) each.mark(following ? null : at);
 }
 
 function play(on) {
@@ -355,6 +396,7 @@ function takeStatus(news) {
 function showAll() {
   if (!told) return;
   showVerdict();
+  showJoining();
   showActs();
   showOwn();
   showLearned();
@@ -370,6 +412,7 @@ function showAll() {
 function showBook() {
   if (!book) return;
   chart.show(book);
+  crowd.show(book, chart.axis);
   const merged = book.rows.rounds.some((each) => each > 1);
   const untimed = book.rows.time.filter((each) => each === null).length;
   const notes = [];
@@ -505,9 +548,9 @@ $("axis").addEventListener("change", (event) => {
   if (book) chart.show(book, event.target.value);
   showBook();
 });
-$("zoom-in").addEventListener("click", () => chart.zoom(0.5));
-$("zoom-out").addEventListener("click", () => chart.zoom(2));
-$("zoom-all").addEventListener("click", () => chart.zoom(Infinity));
+for (const [id, factor] of [["zoom-in", 0.5], ["zoom-out", 2], ["zoom-all", Infinity]]) {
+  $(id).addEventListener("click", () => { for (const each of [chart, crowd]) each.zoom(factor); });
+}
 $("replay").addEventListener("input", () => {
   following = Number($("replay").value) >= Number($("replay").max);
   play(false);

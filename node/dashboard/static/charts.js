@@ -1,4 +1,4 @@
-// The chart of the losses: thousands of points, drawn by uPlot on a canvas.
+// The charts: thousands of points, drawn by uPlot on a canvas.
 
 import { bytes, clock, count, loss, scaled } from "./words.js";
 
@@ -30,7 +30,14 @@ export function rowOf(rounds, round) {
   return low;
 }
 
-function points(book, axis) {
+// How many bits of a number in hex are set.
+function ones(hex) {
+  let found = 0;
+  for (const digit of hex) found += [0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4][parseInt(digit, 16)];
+  return found;
+}
+
+function lossPoints(book, axis) {
   const rows = book.rows;
   const heldout = new Array(rows.round.length).fill(null);
   for (const [round, value] of book.heldout) {
@@ -51,9 +58,67 @@ function points(book, axis) {
   return data;
 }
 
-export class LossChart {
-  constructor(place) {
+function crowdPoints(book, axis) {
+  const rows = book.rows;
+  const data = [[], [], []];
+  let before = -Infinity;
+  for (let at = 0; at < rows.round.length; at++) {
+    const x = rows[axis][at];
+    if (x === null || x < before) continue;
+    before = x;
+    data[0].push(x);
+    data[1].push(ones(rows.present[at]));
+    data[2].push(ones(rows.counted[at]));
+  }
+  return data;
+}
+
+function lossWords(book) {
+  const rows = book.rows;
+  const first = rows.loss.findIndex((value) => value !== null);
+  let last = rows.loss.length - 1;
+  while (last > first && rows.loss[last] === null) last--;
+  if (first < 0) return "The loss: nothing is known yet";
+  let said = `The loss was ${loss(rows.loss[first])} in round ${count(rows.round[first])} and is ${loss(rows.loss[last])} in round ${count(rows.round[last])}`;
+  const heldout = book.heldout.at(-1);
+  if (heldout) said += `; on held-out text ${loss(heldout[1])} after round ${count(heldout[0])}`;
+  return said;
+}
+
+function crowdWords(book) {
+  const members = book.rows.present.map(ones);
+  if (!members.length) return "Members over time: nothing is known yet";
+  return `There are ${count(members.at(-1))} members, and the updates of ${count(ones(book.rows.counted.at(-1)))} counted in the last round; at most there were ${count(Math.max(...members))}`;
+}
+
+const number = (value) => (value === null ? "–" : count(value));
+const LOSSES = {
+  points: lossPoints,
+  words: lossWords,
+  height: (width) => Math.max(240, Math.min(380, width * 0.5)),
+  series: () => [
+    { label: "loss", stroke: colour("--loss"), width: 1.5, value: (_, value) => (value === null ? "–" : loss(value)), points: { show: false } },
+    { label: "held-out loss", stroke: colour("--heldout"), width: 2, spanGaps: true, value: (_, value) => (value === null ? "–" : loss(value)), points: { show: true, size: 5 } },
+  ],
+};
+const CROWD = {
+  points: crowdPoints,
+  words: crowdWords,
+  height: () => 160,
+  // From none on: a swarm that loses one of thirty is no landslide.
+  range: (_, low, high) => [0, Math.max(1, high)],
+  series: () => [
+    { label: "members", stroke: colour("--loss"), width: 1.5, value: (_, value) => number(value), points: { show: false } },
+    { label: "updates that counted", stroke: colour("--heldout"), width: 1.5, value: (_, value) => number(value), points: { show: false } },
+  ],
+};
+export const lossChart = (place) => new Chart(place, LOSSES);
+export const crowdChart = (place) => new Chart(place, CROWD);
+
+class Chart {
+  constructor(place, kind) {
     this.place = place;
+    this.kind = kind;
     this.axis = "round";
     this.book = null;
     this.plot = null;
@@ -73,7 +138,7 @@ export class LossChart {
       const kept = this.plot.scales.x;
       const [min, max] = [kept.min, kept.max];
       this.plot.batch(() => {
-        this.plot.setData(points(book, axis), !this.zoomed);
+        this.plot.setData(this.kind.points(book, axis), !this.zoomed);
         if (this.zoomed) this.plot.setScale("x", { min, max });
       });
     }
@@ -92,17 +157,15 @@ export class LossChart {
     const axis = AXES[this.axis];
     const lines = { stroke: colour("--quiet"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 } };
     const options = {
-      width: Math.max(200, this.place.clientWidth),
-      height: Math.max(240, Math.min(380, this.place.clientWidth * 0.5)),
-      scales: { x: { time: this.axis === "time" } },
+      ...this.size(),
+      scales: { x: { time: this.axis === "time" }, y: this.kind.range ? { range: this.kind.range } : {} },
       axes: [
         { ...lines, values: (_, splits) => (this.axis === "time" ? moments(splits) : splits.map(axis.write)), space: 70 },
         { ...lines, size: 56, values: (_, splits) => splits.map((value) => +value.toPrecision(4)) },
       ],
       series: [
         { label: axis.name, value: (_, value) => (value === null ? "–" : axis.write(value)) },
-        { label: "loss", stroke: colour("--loss"), width: 1.5, value: (_, value) => (value === null ? "–" : loss(value)), points: { show: false } },
-        { label: "held-out loss", stroke: colour("--heldout"), width: 2, spanGaps: true, value: (_, value) => (value === null ? "–" : loss(value)), points: { show: true, size: 5 } },
+        ...this.kind.series(),
       ],
       cursor: { drag: { x: true, y: false } },
       hooks: {
@@ -110,7 +173,7 @@ export class LossChart {
         draw: [(plot) => this.drawMark(plot)],
       },
     };
-    this.plot = new uPlot(options, points(this.book, this.axis), this.place);
+    this.plot = new uPlot(options, this.kind.points(this.book, this.axis), this.place);
     this.plot.over.addEventListener("dblclick", () => { this.zoomed = false; });
   }
 
@@ -141,23 +204,16 @@ export class LossChart {
     this.plot.setScale("x", this.zoomed ? { min: start, max: end } : { min: first, max: last });
   }
 
+  size() {
+    const width = this.place.clientWidth;
+    return { width: Math.max(200, width), height: this.kind.height(width) };
+  }
+
   resize() {
-    if (this.plot && this.place.clientWidth) {
-      this.plot.setSize({ width: Math.max(200, this.place.clientWidth), height: Math.max(240, Math.min(380, this.place.clientWidth * 0.5)) });
-    }
+    if (this.plot && this.place.clientWidth) this.plot.setSize(this.size());
   }
 
   describe() {
-    const rows = this.book.rows;
-    const first = rows.loss.findIndex((value) => value !== null);
-    let last = rows.loss.length - 1;
-    while (last > first && rows.loss[last] === null) last--;
-    let said = "The loss: nothing is known yet";
-    if (first >= 0) {
-      said = `The loss was ${loss(rows.loss[first])} in round ${count(rows.round[first])} and is ${loss(rows.loss[last])} in round ${count(rows.round[last])}`;
-      const heldout = this.book.heldout.at(-1);
-      if (heldout) said += `; on held-out text ${loss(heldout[1])} after round ${count(heldout[0])}`;
-    }
-    this.place.setAttribute("aria-label", said);
+    this.place.setAttribute("aria-label", this.kind.words(this.book));
   }
 }

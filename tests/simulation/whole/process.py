@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import trio
 from distro_node.crypto.hashing import ContentId, content_text
 from distro_node.node.cli.failures import leaves
-from distro_node.node.daemon import Stay
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.scopes import open_scope
 from distro_node.node.settings import DaemonSettings
+from distro_node.node.stay import Stay
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry

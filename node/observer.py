@@ -1,0 +1,237 @@
+"""An observer: it follows what a swarm decides, and has no part in it.
+
+It asks for the swarm's records as a newcomer does, again and again, and checks them as a member would.
+It is no member: nobody waits for it, and it has no say. Of two chains it follows the one that a newcomer
+would, with more contributors, and takes none for its own for good. What it learns goes to the page of
+the swarm. It needs neither torch nor the model: the records are enough, some kilobytes a round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from ..crypto.identity import Identity, PeerId, peer_text
+from ..protocol.chain.comparing import Rests
+from ..protocol.chain.ledger import Ledger
+from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.messages import RecordId
+from ..protocol.wire.swarm_id import Invite, invite_text
+from .control.limits import Limits
+from .daemon import serve_owner
+from .joining import Means, fetch_ledger, find_manifest, follow_ledger
+from .network.discovery.introductions import Introducer
+from .network.discovery.mdns import LocalDiscovery
+from .network.exchange.blobs import BlobFetcher
+from .network.network import Network
+from .network.scopes import open_scope
+from .settings import DaemonSettings
+from .storage.blob_store import BlobStore
+from .storage.data_dir import DataDir
+from .storage.numbering import Numbering
+from .storage.swarm_store import SwarmStore
+from .sync import better_chain
+from .telemetry.status import LineStatus, MemberStatus, StayStatus, SwarmStatus
+from .telemetry.telemetry import Telemetry
+
+# A question of some hundred bytes to each of a few peers; a page that is three seconds behind is live.
+_AGAIN_SECONDS = 3.0
+# Each so many times the chains of others are compared with ours: it may be the one that is left.
+_COMPARED_LOOKS = 10
+# What it waits for members in its own network if nobody else answers.
+_LOCAL_SECONDS = 10.0
+
+
+async def run_observer(settings: DaemonSettings) -> None:
+    """Follow a swarm until told to leave. Raises `UserError`."""
+    invite = partial(link_for_everybody, settings)
+    await serve_owner(settings, Observation, observer=True, invite=invite)
+
+
+def link_for_everybody(settings: DaemonSettings, manifest: Manifest) -> str | None:
+    """The link with which anybody joins the swarm; None where it takes guests alone."""
+    # A ticket is one guest's own: whoever wants one asks the founder.
+    if manifest.admission.issuer is not None:
+        return None
+    return invite_text(Invite(swarm=manifest.swarm, bootstrap=settings.bootstrap, at=settings.at))
+
+
+class Observation:
+    """One time of looking on, from the first connection to the end."""
+
+    run_is_over = False
+
+    def __init__(
+        self,
+        settings: DaemonSettings,
+        data: DataDir,
+        identity: Identity,
+        network: Network,
+        telemetry: Telemetry,
+    ) -> None:
+        directory = data.swarm(settings.swarm)
+        directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._looks_around = settings.mdns and bool(network.listening_ports)
+        self._network = network
+        self._telemetry = telemetry
+        self._introducer = Introducer(
+            network,
+            identity,
+            settings.swarm,
+            settings.bootstrap,
+            known_path=directory.root / "peers.json",
+            patience=_LOCAL_SECONDS if self._looks_around else 0.0,
+            numbering=Numbering(data.starts, clock=time.time()),
+        )
+        store = BlobStore(data.blobs)
+        self._means = Means(
+            settings=settings,
+            me=identity.peer,
+            network=network,
+            introducer=self._introducer,
+            store=store,
+            fetcher=BlobFetcher(network, store),
+            directory=directory,
+            telemetry=telemetry,
+        )
+        self.told_to_leave = False
+        self._looking = open_scope()
+        self._manifest: Manifest | None = None
+        self._seen: _Seen | None = None
+        self._looked = trio.current_time()
+
+    async def run(self, ticket: bytes) -> None:
+        """Find the swarm and follow it until told to leave. Raises `UserError`."""
+        del ticket  # nobody is asked to be admitted
+        async with trio.open_nursery() as nursery:
+            if self._looks_around:
+                swarm, suggest = self._means.settings.swarm, self._introducer.suggest
+                nursery.start_soon(LocalDiscovery(self._network, swarm, suggest).run)
+            nursery.start_soon(self._introducer.run)
+            with self._looking:
+                await self._follow()
+            nursery.cancel_scope.cancel()
+
+    def leave(self) -> None:
+        """End. There is nobody to say goodbye to."""
+        self.told_to_leave = True
+        self._looking.cancel()
+
+    def keep_to(self, limits: Limits) -> None:
+        """Take no more of the line than that from now on."""
+        traffic = self._network.traffic
+        traffic.upload.limit, traffic.download.limit = limits.upload, limits.download
+
+    def status(self) -> StayStatus:
+        """The parts of the status that hold while this lasts."""
+        network = self._network
+        sent, received = network.wire_bytes()
+        return StayStatus(
+            swarm=self._swarm_status(),
+            line=LineStatus(
+                sent_bytes=sent,
+                received_bytes=received,
+                peers=len(network.connected()),
+                bootstrap=self._introducer.bootstrap_connected(),
+                addresses=tuple(network.addresses),
+                max_upload=network.traffic.upload.limit,
+                max_download=network.traffic.download.limit,
+            ),
+            reach=None,
+        )
+
+    async def _follow(self) -> None:
+        means, telemetry = self._means, self._telemetry
+        telemetry.enter("connecting")
+        manifest = self._manifest = await find_manifest(means, takes_part=False)
+        store = SwarmStore(means.directory, manifest)
+        await trio.to_thread.run_sync(telemetry.keep_history, store.history)
+        telemetry.enter("syncing")
+        ledger = await fetch_ledger(means, manifest, store)
+        telemetry.arrive(len(ledger))
+        telemetry.progress = None
+        telemetry.enter("observing")
+        self._tell(ledger, len(ledger) - 1)
+        looks, rests = 0, Rests()
+        while True:
+            await trio.sleep(_AGAIN_SECONDS)
+            length, head = len(ledger), ledger.head
+            await follow_ledger(self._network, manifest, ledger, store, _unseen)
+            first = follows_anew(ledger, length, head)
+            looks += 1
+            if looks % _COMPARED_LOOKS == 0:
+                ours, me = ledger, means.me
+                looked = await better_chain(
+                    self._network, manifest, ours, rests, me=me, abandoned=True
+                )
+                better = looked.better_than(ours)
+                if better is not None:
+                    store.keep_instead(better)
+                    await store.written()
+                    telemetry.event("forked", len(better) - 1)
+                    ledger, first = better, 0
+            self._tell(ledger, first)
+
+    def _tell(self, ledger: Ledger, first: int) -> None:
+        """Tell of the rounds from this one on, and show what holds now."""
+        rounds, now = range(max(0, first), len(ledger)), trio.current_time()
+        # Several came with one look: they were decided one after the other since the one before.
+        since, self._looked = self._looked, now
+        for number, round_ in enumerate(rounds, 1):
+            record, members = ledger[round_].record, ledger.membership(round_)
+            at = since + (now - since) * number / len(rounds)
+            self._telemetry.watched(record, len(members), at)
+        # A thread adds to the ledger while the status is asked for.
+        self._seen = _Seen(len(ledger), ledger.final_round, ledger.membership(len(ledger)).peers)
+
+    def _swarm_status(self) -> SwarmStatus | None:
+        if self._manifest is None:
+            return None
+        seen, connected = self._seen, self._network.connected()
+        return SwarmStatus(
+            name=self._manifest.name,
+            parameters=self._manifest.elements,
+            last_round=self._manifest.last_round,
+            round=None if seen is None else seen.round,
+            final_round=None if seen is None or seen.final < 0 else seen.final,
+            members=None if seen is None else _members(seen.members, connected),
+            awaited=(),
+            decided_seconds=self._telemetry.learned_seconds(trio.current_time()),
+            apart=(),
+        )
+
+
+def follows_anew(ledger: Ledger, length: int, head: RecordId) -> int:
+    """From which round on a ledger is new to somebody who knew so many rounds of it, up to `head`: from
+    the first, if it was begun anew."""
+    grew = len(ledger) >= length and ledger.parent(length) == head
+    return length if grew else 0
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the chain says of the swarm now."""
+
+    round: int
+    """The one to be decided next."""
+    final: int
+    """The last final round; -1 if there is none."""
+    members: Sequence[PeerId]
+    """Of the round to be decided next."""
+
+
+def _members(peers: Sequence[PeerId], connected: Container[PeerId]) -> tuple[MemberStatus, ...]:
+    return tuple(
+        MemberStatus(
+            peer=peer_text(peer), me=False, connected=peer in connected, heard_seconds=None
+        )
+        for peer in peers
+    )
+
+
+def _unseen(done: int, total: int) -> None:
+    """The few rounds of three seconds are no progress that somebody would wait for."""

@@ -1,0 +1,163 @@
+"""An observer learns what a swarm decides, shows it, and has no part in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from distro_node.crypto.identity import Identity, peer_text
+from distro_node.node.dashboard.chronicle import Chronicle
+from distro_node.node.network.network import Network, open_network
+from distro_node.node.observer import Observation, follows_anew, link_for_everybody
+from distro_node.node.settings import DaemonSettings
+from distro_node.node.stay import Stay
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.protocol.wire.manifest import Manifest
+from distro_node.protocol.wire.swarm_id import parse_invite
+from network.support import LOOPBACK, until
+from simulation.chain import Chain, by_invitation
+from simulation.keys import identity
+from simulation.whole.trainer import Workshop, toy_swarm
+
+
+@dataclass
+class Founder:
+    """A node that trains alone, with a toy for a trainer."""
+
+    manifest: Manifest
+    network: Network
+    telemetry: Telemetry
+    stay: Stay
+
+    @property
+    def members(self) -> int:
+        swarm = self.stay.status().swarm
+        return 0 if swarm is None else len(swarm.members or ())
+
+
+@asynccontextmanager
+async def founding(root: Path) -> AsyncIterator[Founder]:
+    manifest, blobs, _ = toy_swarm(min_seconds=0.2)
+    data = DataDir(root)
+    data.create()
+    for blob in blobs:
+        BlobStore(data.blobs).put(blob)
+    me, telemetry = identity(0), Telemetry(identity(0).peer, Metrics(version="test"))
+    workshop = Workshop(me.peer, 0)
+    workshop.seconds = 0.1
+    settings = settings_of(manifest, root)
+    async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
+        stay = Stay(settings, data, me, network, telemetry, workshop.start)
+        nursery.start_soon(stay.run, b"")
+        await until(lambda: (telemetry.round or 0) >= 2)
+        yield Founder(manifest, network, telemetry, stay)
+        nursery.cancel_scope.cancel()
+
+
+def settings_of(manifest: Manifest, root: Path, **more: Any) -> DaemonSettings:
+    return DaemonSettings(
+        swarm=manifest.swarm,
+        data_dir=root,
+        wait=True,
+        upnp=False,
+        mdns=False,
+        metrics_address=None,
+        dashboard=None,
+        screen=False,
+        **more,
+    )
+
+
+@asynccontextmanager
+async def observing(
+    founder: Founder, root: Path, me: Identity
+) -> AsyncIterator[tuple[Observation, Telemetry]]:
+    data, telemetry = DataDir(root), Telemetry(me.peer, Metrics(version="test"))
+    data.create()
+    settings = settings_of(founder.manifest, root, bootstrap=(founder.network.addresses[0],))
+    async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
+        observation = Observation(settings, data, me, network, telemetry)
+        nursery.start_soon(observation.run, b"")
+        await until(lambda: telemetry.state == "observing")
+        yield observation, telemetry
+        observation.leave()
+
+
+async def test_it_follows_shows_and_takes_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distro_node.node.observer._AGAIN_SECONDS", 0.2)
+    me = Identity.generate()
+    async with founding(tmp_path / "founder") as founder:
+        async with observing(founder, tmp_path / "observer", me) as (observation, telemetry):
+            began = telemetry.round or 0
+            await until(lambda: (telemetry.round or 0) >= began + 3)
+            swarm = observation.status().swarm
+            assert swarm is not None
+            assert [each.peer for each in swarm.members or ()] == [peer_text(identity(0).peer)]
+            assert swarm.decided_seconds is not None
+            assert telemetry.loss is not None
+            assert founder.members == 1
+        # It was told to end, and ended by itself; the founder goes on.
+        assert observation.told_to_leave
+        round_ = founder.telemetry.round or 0
+        await until(lambda: (founder.telemetry.round or 0) > round_)
+    files = DataDir(tmp_path / "observer").swarm(founder.manifest.swarm)
+    chronicle = Chronicle(founder.manifest.founder, peer_text(me.peer), files.ledger, files.history)
+    while chronicle.refresh():
+        pass
+    rows = chronicle.whole()["rows"]
+    assert rows["round"][-1] >= began + 3
+    # Nobody here knows when rounds were decided before it came; of those since then it does.
+    assert rows["time"][began] is None
+    assert rows["time"][began + 3] is not None
+    assert not any("checkpoint" in path.name for path in files.root.iterdir())
+    lines = [json.loads(line) for line in files.history.read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(began + 1, began + 1 + len(lines)))
+
+
+async def test_what_it_knows_outlives_it(tmp_path: Path) -> None:
+    me = Identity.generate()
+    async with founding(tmp_path / "founder") as founder:
+        async with observing(founder, tmp_path / "observer", me) as (_, telemetry):
+            known = telemetry.round or 0
+        async with observing(founder, tmp_path / "observer", me) as (_, telemetry):
+            assert (telemetry.round or 0) >= known
+
+
+def test_it_tells_from_where_on_its_chain_is_another() -> None:
+    chain = Chain(3)
+    for _ in range(4):
+        chain.grow(updates=[])
+    ledger = chain.ledger
+    before = ledger.truncated(3)
+    assert follows_anew(ledger, len(before), before.head) == 3
+    other = Chain(3)
+    other.grow(updates=[], fingerprint=99)
+    assert follows_anew(other.ledger, len(before), before.head) == 0
+    for _ in range(4):
+        other.grow(updates=[])
+    assert follows_anew(other.ledger, len(before), before.head) == 0
+
+
+def test_the_link_for_everybody_holds_no_ticket() -> None:
+    chain = Chain(0)
+    address = "/ip4/127.0.0.1/tcp/4001/p2p/" + peer_text(identity(0).peer)
+    settings = DaemonSettings(
+        swarm=chain.manifest.swarm, data_dir=Path(), bootstrap=(address,), ticket="t" * 86
+    )
+    link = link_for_everybody(settings, chain.manifest)
+    assert link is not None
+    invite = parse_invite(link)
+    assert (invite.swarm, invite.bootstrap, invite.ticket) == (settings.swarm, (address,), None)
+    _, policy = by_invitation()
+    assert link_for_everybody(settings, Chain(0, admission=policy).manifest) is None
