@@ -529,7 +529,7 @@ ELSEWHERE = {
     ("node/trainer/export.py", "write_text"): "likewise",
     ("node/trainer/export.py", "mkdir"): "likewise",
     ("node/trainer/denoisers.py", "write_text"): "likewise",
-    ("node/results/grid.py", "write_atomically"): "tests/results/test_grid.py: a full disk",
+    ("node/trainer/denoisers.py", "save_pretrained"): "likewise",
     ("node/trainer/export.py", "save_file"): "tests/results/test_adapters.py: a full disk",
     **{("node/cli/man_pages.py", n): "`make docs`" for n in ("mkdir", "unlink", "write_text")},
     # A unit is written whole or not at all: tests/service, a place that takes nothing.
