@@ -10,7 +10,7 @@ alone. docs/protocol.md has the rules under "Fork choice", and the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from ...crypto.identity import PeerId
 from .ledger import Ledger
@@ -29,21 +29,20 @@ def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bo
         return False
     if not ours.anchored or not other.anchored:
         return other.anchored
+    members = ours.membership(fork).peers
     if not ours.binding and fork <= max(ours.final_round, other.final_round):
-        return _has_more_contributors(ours, other, fork)
+        here, there = (chain.contributors(chain.final_round + 1) for chain in (ours, other))
+        if here != there:
+            return there > here
+        # Liars that go on alone have all contributors from before, too.
+        return _more_went_on(ours, other, fork, (members,))
     if other.final_round >= fork:
         return True
     if ours.justified_round >= fork:
         return False
     if abandoned and me in other.membership(len(other)):
         return _lower(ours, other, fork)
-    end = fork + COMPARED_ROUNDS
-    sides = ours.followers(fork, end), other.followers(fork, end)
-    for among in (other.truncated(fork).finality_set, ours.membership(fork).peers):
-        here, there = _count(sides[0], sides[1], among), _count(sides[1], sides[0], among)
-        if here != there:
-            return there > here
-    return _lower(ours, other, fork)
+    return _more_went_on(ours, other, fork, (other.truncated(fork).finality_set, members))
 
 
 def decided_early(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bool) -> bool:
@@ -54,6 +53,20 @@ def decided_early(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandon
     """
     lasting = ours.binding and ours.anchored and not abandoned
     return lasting and prefers(ours, other, fork, me=me, abandoned=False)
+
+
+def _more_went_on(
+    ours: Ledger, other: Ledger, fork: int, sets: Iterable[Collection[PeerId]]
+) -> bool:
+    """Whether more of the first of these sets in which they differ went on with `other`; of as many the
+    lower hash."""
+    end = fork + COMPARED_ROUNDS
+    sides = ours.followers(fork, end), other.followers(fork, end)
+    for among in sets:
+        here, there = _count(sides[0], sides[1], among), _count(sides[1], sides[0], among)
+        if here != there:
+            return there > here
+    return _lower(ours, other, fork)
 
 
 def _count(
@@ -67,8 +80,3 @@ def _count(
 
 def _lower(ours: Ledger, other: Ledger, fork: int) -> bool:
     return other[fork].record.id < ours[fork].record.id
-
-
-def _has_more_contributors(ours: Ledger, other: Ledger, fork: int) -> bool:
-    here, there = (chain.contributors(chain.final_round + 1) for chain in (ours, other))
-    return there > here or (there == here and _lower(ours, other, fork))

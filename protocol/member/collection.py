@@ -150,16 +150,13 @@ class Holdings:
             needed |= {entry.update for entry in ledger[round_].record.updates}
         self.held &= needed
 
-    def decided(self, announced: set[ContentId], ledger: Ledger, applied_round: int) -> None:
-        """A round was decided in which these were announced: drop what nobody will need.
+    def decided(self, ledger: Ledger, applied_round: int) -> None:
+        """A round was decided: drop what did not count in it, however it was heard of, since the disk
+        throws it away (`chain/keeping.py`). If it comes up again it is asked for again.
 
         Those that count stay until they are applied, and so do those of earlier rounds that still
         are to be applied: somebody may have announced such a one again.
         """
-        missed = self.held & announced
-        for round_ in range(applied_round + 1, len(ledger)) if missed else ():
-            missed -= {entry.update for entry in ledger[round_].record.updates}
-        self.held -= missed
         over = len(ledger) - 1
         counted = {entry.update for entry in ledger[over].record.updates}
         self._asked = {
@@ -167,7 +164,14 @@ class Holdings:
             for round_, update in self._asked
             if round_ > applied_round and (round_ != over or update in counted)
         }
+        missed = self.held - {update for _, update in self._asked}
+        for round_ in range(over, applied_round, -1):
+            if not missed:
+                break
+            missed -= {entry.update for entry in ledger[round_].record.updates}
+        self.held -= missed
 
-    def applied(self, updates: set[ContentId]) -> None:
-        """These are in the parameters."""
-        self.held -= updates
+    def applied(self, round: int, updates: set[ContentId]) -> None:
+        """These, of this round, are in the parameters. One that comes up in a later round, too, stays."""
+        self._asked = {(round_, update) for round_, update in self._asked if round_ > round}
+        self.held -= updates - {update for _, update in self._asked}

@@ -272,7 +272,7 @@ class Member(MemberView):
             return []
         self._replica.applied(what.round, what.fingerprint, what.snapshot)
         record = self._ledger[what.round].record
-        self._holdings.applied({entry.update for entry in record.updates})
+        self._holdings.applied(what.round, {entry.update for entry in record.updates})
         if self.at_tip:
             self._current.start = now
         return self._step(now)
@@ -467,7 +467,7 @@ class Member(MemberView):
         for evidence in record.evidence:
             effects.append(Note("expelled", record.round, evidence.peer))
         self._last_ready = self._current.ready_since
-        self._holdings.decided(self._current.collection.updates, self._ledger, self.applied_round)
+        self._holdings.decided(self._ledger, self.applied_round)
         self._enter_round(now)
         self._last_decision = now
         for envelope in self._inbox.enter(self.round):

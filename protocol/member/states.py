@@ -119,6 +119,9 @@ TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
     ("finished", "left"): "says goodbye, was no member",
     ("leaving", "left"): "a record says so",
     ("left", "leaving"): "an earlier request to be admitted was granted",
+    ("expelled", "loading"): "another chain, which has no such record",
+    ("expelled", "leaving"): "likewise, after its goodbye",
+    ("expelled", "left"): "likewise, and it is no member there",
     **{
         (old, "expelled"): "a record proves a contradiction"
         for old in get_args(MemberState)

@@ -141,6 +141,11 @@ class Stage:
         if self.who != STRANGER:
             self.changes_chains(evidence=(self.other.evidence(self.who),))
 
+    def comes_to_one_that_does_not(self) -> None:
+        self.expels()
+        self.steps.append(self.member.state)
+        self.changes_chains()
+
 
 EVENTS: list[Callable[[Stage], None]] = [
     Stage.is_loaded,
@@ -153,6 +158,7 @@ EVENTS: list[Callable[[Stage], None]] = [
     Stage.decides,
     Stage.counts_out,
     Stage.expels,
+    Stage.comes_to_one_that_does_not,
     Stage.leaves,
     Stage.changes_chains,
 ]

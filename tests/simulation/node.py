@@ -543,7 +543,8 @@ class Node:
         disk.snapshots = {entry.round: entry for entry in kept}
         if len(kept) >= KEPT_SNAPSHOTS:
             last = last_dispensable(ledger, kept, len(ledger))
-            disk.blobs.difference_update(dispensable_updates(ledger, self._swept, last))
+            dispensable = dispensable_updates(ledger, self._swept, last)
+            disk.blobs.difference_update(set(dispensable) - self._arrivals.awaited())
             self._swept = last
 
     def _sweep(self, round_: int) -> None:
