@@ -262,8 +262,9 @@ def _adapter(manifest: Manifest) -> dict[str, Any] | None:
 
 
 def provenance_bytes(facts: dict[str, Any]) -> bytes:
-    """The file for programs."""
-    return (json.dumps(facts, indent=2, ensure_ascii=False) + "\n").encode()
+    """The file for programs. All of it is ASCII: it holds a stranger's words, and people show it in a
+    terminal."""
+    return (json.dumps(facts, indent=2) + "\n").encode("ascii")
 
 
 def _snapshot(ledger: Ledger, round_: int) -> str | None:

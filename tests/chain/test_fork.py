@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.storage.swarm_store import SwarmStore
 from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import Answer, Question
@@ -419,6 +422,33 @@ def test_a_heavier_chain_is_found_however_much_shorter_it_is(ahead: int) -> None
     assert better.head == heavy.ledger.head
     assert len(questions) <= 4
     assert not follows(heavy, alone)
+
+
+@pytest.mark.parametrize("ahead", [8, 100])
+def test_it_is_found_after_a_restart_too(ahead: int, tmp_path: Path) -> None:
+    """As it was: with its own chain from the disk it asked nobody below it, start after start. A chain
+    that was read from the disk binds as before, and what is final in it is known again."""
+    chain = Chain(4, schedule=ScheduleSpec(at_end="continue"))
+    chain.grow()
+    lone, *three = chain.membership.peers
+    heavy, alone = split(chain, three, 10), split(chain, [lone], 10 + ahead)
+    store = SwarmStore(DataDir(tmp_path).swarm(chain.manifest.swarm), chain.manifest)
+    for number in range(len(alone.ledger)):
+        store.keep(alone.ledger.raw(number))
+    store.write()
+    again = SwarmStore(DataDir(tmp_path).swarm(chain.manifest.swarm), chain.manifest)
+    ledger = again.load_ledger(checkpoint=again.final())
+    assert ledger.head == alone.ledger.head
+    better = compared(ledger, heavy.ledger)
+    assert better is not None
+    assert better.head == heavy.ledger.head
+    again.keep_instead(better)
+    again.write()
+    # And it stays so after one more, when what it left is offered to it.
+    once_more = SwarmStore(DataDir(tmp_path).swarm(chain.manifest.swarm), chain.manifest)
+    ledger = once_more.load_ledger(checkpoint=once_more.final())
+    assert ledger.head == heavy.ledger.head
+    assert compared(ledger, alone.ledger) is None
 
 
 def test_to_learn_that_a_chain_is_ours_moves_no_entry(chain: Chain) -> None:

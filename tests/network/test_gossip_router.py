@@ -79,6 +79,53 @@ async def test_topics_that_are_not_ours_leave_nothing_behind() -> None:
         assert not any("x" * 100 in repr(table) for table in tables)
 
 
+async def test_ihaves_and_grafts_in_our_topic_cost_little_and_keep_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """IHAVE of 1,000 invented messages at a time, and GRAFT and PRUNE by turns, while a friend speaks:
+    within one second we ask back for ten of them, and nothing that we keep grows with their number."""
+    floods, ids = 120, 1000
+    # It stands still, so all of it is said in one second of the library's.
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    async with star(2) as (victim, friend), hostile(victim) as peer:
+        heard = [await node.subscribe(TOPIC, accept) for node in (victim, friend)]
+        await peer.subscribe(TOPIC)
+        router = victim.gossip.router
+        await until(lambda: all(n.gossip.router.mesh.get(TOPIC) for n in (victim, friend)))
+        said: list[rpc_pb2.RPC] = []
+        sends = router.send_rpc
+
+        def send(to: ID, rpc: rpc_pb2.RPC, **options: Any) -> Any:
+            if to == peer.id:
+                said.append(rpc)
+            return sends(to, rpc, **options)
+
+        monkeypatch.setattr(router, "send_rpc", send)
+        for number in range(floods):
+            rpc = rpc_pb2.RPC()
+            invented_ids = [(number * ids + n).to_bytes(46, "big") for n in range(ids)]
+            rpc.control.ihave.add(topicID=TOPIC, messageIDs=invented_ids)
+            if number % 2:
+                rpc.control.prune.add(topicID=TOPIC, backoff=1)
+            else:
+                rpc.control.graft.add(topicID=TOPIC)
+            await peer.say(rpc)
+            if number % 40 == 0:
+                await _goes_through(friend, heard[0])
+        await peer.heard()
+        await _goes_through(friend, heard[0])
+        await _goes_through(victim, heard[1])
+        asked = [len(i.messageIDs) for rpc in said for i in rpc.control.iwant]
+        assert asked == [ids] * int(router.max_ihave_messages_per_second)
+        # One PRUNE of ours for each GRAFT, and no more.
+        assert sum(len(rpc.control.prune) for rpc in said) <= floods // 2
+        kept = (router.ihave_message_limits, router.graft_flood_tracking, router.back_off)
+        assert max(len(repr(table)) for table in kept) < 2000
+        assert peer.id not in router.mesh[TOPIC]
+        assert victim.connected() == {friend.peer, peer.network.peer}
+
+
 async def test_a_prune_holds_for_an_hour_at_most_and_is_forgotten_then() -> None:
     async with networks(1) as (victim,), hostile(victim) as peer:
         await victim.subscribe(TOPIC, accept)

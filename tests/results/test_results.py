@@ -15,7 +15,7 @@ import distro_node.node.results.export as export_module
 import pytest
 from distro_node.node.cli.main import main
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.results.card import card, contributions
+from distro_node.node.results.card import card, contributions, provenance_bytes
 from distro_node.node.results.export import (
     ExportSettings,
     check_target,
@@ -354,6 +354,11 @@ def test_a_name_stays_text_on_the_card(exported: Path) -> None:
     assert "\x1b" not in page
     assert "\n## \\[click" not in page
     assert "<script>" not in page.replace("\\<script\\>", "")
+    # Where it stands for programs nothing but ASCII is, and it comes back as it was.
+    facts["name"] = "x\x9b31m\u202e\u2066\x1b[31m\n"
+    data = provenance_bytes(facts)
+    assert all(byte in b"\n" or 32 <= byte < 127 for byte in data)
+    assert json.loads(data) == facts
 
 
 def test_the_hub_out_of_reach_is_one_line(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 from distro_node.node.storage.atomic_write import write_atomically
+from distro_node.node.storage.numbering import Numbering
 from distro_node.node.storage.swarm_store import EntryFile, SwarmStore
 from distro_node.node.updates import Updates
 from distro_node.protocol.chain import comparing, fork
@@ -109,6 +110,34 @@ def test_what_is_broken_is_found(
     failure = run(Scenario(1, "none", 2, 6, "crash", (), NOTHING)).failure
     assert failure is not None
     assert failure.invariant == found
+
+
+def test_a_clock_that_was_ahead_and_is_right_again_locks_nobody_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node's numbers go on from where they were, over a power cut too: as it was, others refused what
+    it said of itself until the time had come that its clock had shown."""
+    begun: list[int] = []
+    begins = Numbering.__init__
+
+    def noted(self: Numbering, path: Path | None = None, *, clock: float = 0.0) -> None:
+        begins(self, path, clock=clock)
+        if path is not None:
+            begun.append(self.session)
+
+    monkeypatch.setattr(Numbering, "__init__", noted)
+    ahead = 30 * 86_400.0
+    actions = (
+        Action(0.0, "clock", 1, 0.0, ahead),
+        Action(13.0, "clock", 1, 0.0, 0.0),
+        Action(13.0, "crash", 1, 2.0, 1.0),
+    )
+    schedule = Schedule(actions, cut_off=True)
+    outcome = run(Scenario(1, "crash", 3, 6, "byzantine", (), schedule))
+    assert outcome.failure is None
+    usual, wrong, _, again = begun
+    assert wrong > usual + ahead / 2
+    assert again > wrong
 
 
 def _prefers_the_other(*chains: object, **options: object) -> bool:

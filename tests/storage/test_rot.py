@@ -23,6 +23,7 @@ from distro_node.node.network.discovery.peers_file import PeersFile
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, SwarmDir
 from distro_node.node.storage.final_file import read_final, write_final
+from distro_node.node.storage.numbering import Numbering
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -255,6 +256,26 @@ def test_the_key(tmp_path: Path) -> None:
             load_identity(path, None)
         assert "backup" in refused.value.remedy or "version" in refused.value.remedy
     assert identity.peer
+
+
+def test_the_number_of_starts(tmp_path: Path, said: Said) -> None:
+    """A digit that became another leaves a number like any other. The clock is the lower bound, others
+    say what they have heard, and what is written is whole again."""
+    path, now = tmp_path / "starts", 1_800_000_000.0
+    first = Numbering(path, clock=now)
+    heard = first.next()
+    for _, changed in flips(path, "starts"):
+        again = Numbering(path, clock=now + 60)
+        text = changed.decode("latin-1").strip()
+        if changed.isascii() and text.isdecimal():
+            assert again.session > int(text)
+        else:
+            assert said()
+        assert again.next() > heard
+        assert path.read_bytes() == b"%d\n" % again.session
+        known = heard + (1 << 40)
+        again.beyond(known)
+        assert again.next() > known
 
 
 def test_the_lock_file(tmp_path: Path) -> None:

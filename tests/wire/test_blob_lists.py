@@ -22,6 +22,7 @@ from distro_node.protocol.wire.blobs import (
     MAX_BLOB_BYTES,
     MAX_BLOB_LIST_BYTES,
     BlobList,
+    decode_any_blob_list,
     decode_blob_list,
 )
 from distro_node.protocol.wire.encoding import encode
@@ -56,6 +57,14 @@ def test_the_longest_list_is_a_blob_that_can_be_read() -> None:
     data = longest.encode()
     assert len(data) <= MAX_BLOB_LIST_BYTES <= MAX_BLOB_BYTES
     assert decode_blob_list(data, "snapshot", longest.size) == longest
+
+
+def test_a_longer_list_is_refused() -> None:
+    data = BlobList("snapshot", (CHUNK_BYTES << 17) + 1, (CHUNK,) * ((1 << 17) + 1)).encode()
+    assert len(data) <= MAX_BLOB_LIST_BYTES
+    with pytest.raises(ProtocolError) as caught:
+        decode_any_blob_list(data)
+    assert caught.value.reason == "invalid"
 
 
 def test_requests_fit_their_limit() -> None:

@@ -99,6 +99,31 @@ def test_what_does_not_go_together(make: Any, words: str) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    "mirror",
+    [
+        "file:///etc/passwd",
+        "file://example.org/share",
+        "http://example.org/blobs",
+        "http://192.168.1.1/blobs",
+        "ftp://example.org/blobs",
+        "//example.org/blobs",
+        "HTTPS://example.org/blobs",
+        "https://example.org/\x1b[31m",
+        "https://example.org/\u202e",
+    ],
+)
+def test_a_mirror_is_on_the_open_web_and_encrypted(mirror: str) -> None:
+    """Addresses of it that are private are refused where a name is resolved
+    (`tests/content/test_mirrors.py`)."""
+    reason, text = refused(PLAIN | {"data": PLAIN["data"] | {"mirrors": [mirror]}})
+    assert reason == "invalid"
+    assert "https://" in text or "mirrors" in text
+    sound = PLAIN["data"] | {"mirrors": ["https://example.org/blobs"]}
+    data = bytes(msgpack.Packer().pack(PLAIN | {"data": sound}))
+    assert decode_manifest(data, SwarmId(content_id(data))).data.mirrors == tuple(sound["mirrors"])
+
+
 def test_members_are_as_many_as_a_proposal_can_name() -> None:
     too_many = PLAIN["admission"] | {"max_members": MAX_MEMBERS + 1}
     assert refused(PLAIN | {"admission": too_many})[0] == "invalid"

@@ -1,0 +1,128 @@
+"""Chains that several rules need, made before any rule is taken away; and peers that answer at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.catching_up import CatchingUp
+from distro_node.protocol.chain.comparing import Blame, Comparison, Rests
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.sync import Question
+from distro_node.protocol.wire.checkpoint import Checkpoint
+
+from ..chain import Answering, Chain, identity
+from .rule import Patch
+
+
+@cache
+def true_chain(rounds: int = 12, members: int = 4) -> Chain:
+    """Quiet rounds of some members."""
+    return Chain(members).grow_until(rounds)
+
+
+@cache
+def forged_chain() -> Chain:
+    """What the founder made of the same swarm alone."""
+    return true_chain().forged(40)
+
+
+@cache
+def solo_chain(rounds: int = 400) -> Chain:
+    """The true chain, and rounds that a member signed alone after it, everybody else called silent."""
+    chain = true_chain().fork()
+    split(chain, 3)
+    while chain.round < rounds:
+        chain.grow()
+    return chain
+
+
+def split(chain: Chain, *stay: int, **parts: Any) -> None:
+    """These go on alone: the others are called silent."""
+    here = [identity(who).peer for who in stay]
+    lost = [peer for peer in chain.membership.peers if peer not in here]
+    chain.grow(signers=here, silent=lost, departed=[chain.silence(peer) for peer in lost], **parts)
+
+
+def sides(*stay: int, rounds: int = 3) -> Chain:
+    """The true chain, and what these made of it alone."""
+    side = true_chain().fork()
+    split(side, *stay)
+    for _ in range(rounds):
+        side.grow()
+    return side
+
+
+def carried_on(chain: Chain, here: Sequence[PeerId], rounds: int = 2, *, variant: int = 0) -> Chain:
+    """`chain` as the members `here` carry it on, hearing nobody else; each variant has other ids."""
+    side = chain.fork()
+    for _ in range(rounds):
+        gone = [peer for peer in side.membership.peers if peer not in here]
+        updates = [side.update(peer, tokens=500 + variant) for peer in here]
+        departed = [side.silence(peer) for peer in gone]
+        side.grow(silent=gone, signers=list(here), updates=updates, departed=departed)
+    return side
+
+
+def lower(other: Chain, fork: int, make: Callable[[int], Chain]) -> Chain:
+    """The first of the chains, made with different numbers, that the hash prefers to `other`."""
+    made = map(make, range(1000))
+    return next(c for c in made if c.ledger[fork].record.id < other.ledger[fork].record.id)
+
+
+def caught_up(
+    chain: Ledger, peers: list[Answering], most: int = 60, *, blamed: list[Blame] | None = None
+) -> tuple[int, int]:
+    """Let it catch up; how many questions were asked, and how many rounds it has then."""
+    machine = CatchingUp(chain)
+    answering = {identity(100 + place).peer: one for place, one in enumerate(peers)}
+    asked, now = 0, 0.0
+    while not machine.done:
+        questions = machine.questions(list(answering), now)
+        for question in questions:
+            asked += 1
+            assert asked <= most
+            answer = answering[question.peer](question)
+            if answer is not None:
+                blame = machine.answered(question.peer, answer, now)
+                if blame is not None and blamed is not None:
+                    blamed.append(blame)
+        if not questions:
+            now += 1.0
+            assert now < 1000.0
+    return asked, len(chain)
+
+
+def compared_with(
+    ours: Ledger, peers: dict[PeerId, Answering], rests: Rests | None = None, now: float = 0.0
+) -> tuple[list[Question], Ledger | None]:
+    """Let it compare; what was asked, and what is better."""
+    ours.binding = True
+    machine = Comparison(
+        ours, peers, Rests() if rests is None else rests, me=identity(0).peer, abandoned=False
+    )
+    asked: list[Question] = []
+    while not machine.done:
+        questions = machine.questions(now)
+        asked += questions
+        assert len(asked) < 1000
+        for question in questions:
+            answer = peers[question.peer](question)
+            if answer is not None:
+                machine.answered(question.peer, answer, now)
+        if not questions:
+            now += 1.0
+            assert now < 1000.0
+    return asked, machine.better
+
+
+def checkpoint() -> Checkpoint:
+    """A final record of the true chain."""
+    return Checkpoint(8, true_chain().ledger.parent(9))
+
+
+def checkpoint_is_nobodys_business() -> list[Patch]:
+    """Nobody looks whether a chain has the record of the checkpoint."""
+    return [(Ledger, "anchored", property(lambda self: True))]

@@ -1,0 +1,401 @@
+"""Rules of fork choice: which of two chains is followed, and what binds a node to its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain import comparing, fork, ledger
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.member.inputs import Rebased
+from distro_node.protocol.member.member import Member
+
+from ..chain import Chain, compared, identity
+from .chains import (
+    carried_on,
+    checkpoint,
+    forged_chain,
+    lower,
+    sides,
+    solo_chain,
+    split,
+    true_chain,
+)
+from .rule import Patch, Rule, edited
+
+
+def _justified_binds() -> bool:
+    """Three of four make a record justified here; there, as many went on, and the hash is lower."""
+    ours, forked = sides(0, 1, 2, rounds=1).ledger, len(true_chain().ledger)
+    ours.binding = True
+    assert ours.final_round < forked <= ours.justified_round
+    theirs = true_chain().fork()
+    for number in range(1000):
+        theirs = true_chain().fork()
+        split(theirs, 1, 2, 3, fingerprint=number, updates=[])
+        if theirs.ledger[forked].record.id < ours[forked].record.id:
+            break
+    theirs.grow()
+    return not fork.prefers(ours, theirs.ledger, forked, me=identity(0).peer, abandoned=False)
+
+
+def _nothing_is_justified() -> list[Patch]:
+    return [(ledger.Ledger, "justified_round", property(lambda self: -1))]
+
+
+def _rounds_weigh_nothing() -> bool:
+    """One member's 30 rounds against three members' three."""
+    return compared(solo_chain(40).ledger, sides(0, 1, 2).ledger, who=3) is not None
+
+
+def _rounds_weigh() -> list[Patch]:
+    def prefers(ours: Ledger, other: Ledger, fork: int, **_: Any) -> bool:
+        return len(other) > len(ours)
+
+    return [(module, "prefers", prefers) for module in (fork, comparing)]
+
+
+@cache
+def _five() -> Chain:
+    return Chain(5).grow_until(3)
+
+
+FORK = 3
+"""Where chains that come of `_five` part."""
+
+
+def _changes(
+    ours: Chain, theirs: Chain, *, me: PeerId | None = None, at: int = FORK, **options: Any
+) -> bool:
+    """Whether a node on `ours`, which has worked on it unless `binding` says no, changes."""
+    ours.ledger.binding = options.pop("binding", True)
+    options.setdefault("abandoned", False)
+    return fork.prefers(ours.ledger, theirs.ledger, at, me=me or ours.manifest.founder, **options)
+
+
+def _nobody_goes_back_behind_the_floor() -> bool:
+    """Though the others all have."""
+    chain = _five().fork().grow_until(FORK + 4)
+    assert chain.ledger.final_round >= FORK
+    other = carried_on(_five(), _five().membership.peers[1:], 5)
+    return not _changes(chain, other)
+
+
+def _a_chain_that_goes_on_is_no_fork() -> bool:
+    return not _changes(_five(), _five().fork().grow_until(FORK + 1))
+
+
+def _known(chain: Chain, rounds: int) -> Chain:
+    """A part of a chain, as who has a checkpoint of the true one takes it in."""
+    part = chain.fork()
+    part.ledger = Ledger(chain.manifest, checkpoint=checkpoint())
+    for round_ in range(rounds):
+        part.ledger.append(chain.ledger[round_])
+    return part
+
+
+def _a_checkpoint_decides() -> bool:
+    """Before it nothing does: here, the greater number of contributors would."""
+    forged, true = _known(forged_chain(), 6), _known(true_chain(), 12)
+    early = _known(true_chain(), 6)
+    return _changes(forged, true, at=0, binding=False) and not _changes(
+        forged, early, at=0, binding=False
+    )
+
+
+def _a_newcomer_believes_the_many() -> bool:
+    """In whatever order it hears of two chains, with final records both."""
+    true, forged = true_chain(), forged_chain()
+    return _changes(forged, true, at=0, binding=False) and not _changes(
+        true, forged, at=0, binding=False
+    )
+
+
+def _what_is_final_wins() -> bool:
+    """Over what is justified, as those who went on with that have come over since, all but one."""
+    peers = _five().membership.peers
+    most, lone = carried_on(_five(), peers[:4]), carried_on(_five(), peers[4:], 1)
+    for who in range(5):
+        if identity(who).peer not in lone.membership:
+            lone.grow(admitted=[lone.admission(who)], updates=[lone.update(peers[4])])
+    early = _changes(most, lone)
+    lone.grow_until(lone.round + 3)
+    assert most.ledger.final_round < FORK == most.ledger.justified_round
+    return not early and _changes(most, lone)
+
+
+@cache
+def _large_and_small() -> tuple[Chain, Chain]:
+    """Three and two of five, of whom the two have the lower hash."""
+    peers = _five().membership.peers
+    large = carried_on(_five(), peers[:3])
+    small = lower(large, FORK, lambda n: carried_on(_five(), peers[3:], variant=n))
+    return large, small
+
+
+def _the_stranded_go_by_the_hash() -> bool:
+    """Of both sides, so that they meet: one that all others have left counts for nothing."""
+    large, small = _large_and_small()
+    here, there = (side.membership.peers[0] for side in (large, small))
+    return _changes(large, small, me=there, abandoned=True) and not _changes(
+        small, large, me=here, abandoned=True
+    )
+
+
+def _the_stranded_go_where_they_are_known() -> bool:
+    """Where nobody knows them, they would have nobody left on either side."""
+    large, small = _large_and_small()
+    return not _changes(large, small, me=identity(40).peer, abandoned=True)
+
+
+def _the_finality_set_counts_first() -> bool:
+    """Three of its five, and two with six that nobody but the last record knows."""
+    chain, peers = _five().fork(), _five().membership.peers
+    chain.grow(admitted=[chain.admission(who) for who in range(20, 26)])
+    crowd = carried_on(chain, [*peers[3:], *(identity(who).peer for who in range(20, 26))])
+    three = carried_on(chain, peers[:3])
+    return _changes(crowd, three, at=FORK + 1) and not _changes(three, crowd, at=FORK + 1)
+
+
+def _then_all_members_count() -> bool:
+    """As many of the finality set went with either; the hash prefers the fewer."""
+    chain = true_chain().fork()
+    chain.grow(admitted=[chain.admission(who) for who in range(20, 23)])
+    peers, fork_ = true_chain().membership.peers, chain.round
+    many = carried_on(chain, [*peers[2:], *(identity(who).peer for who in range(20, 23))])
+    few = lower(many, fork_, lambda n: carried_on(chain, peers[:2], variant=n))
+    return _changes(few, many, at=fork_) and not _changes(many, few, at=fork_)
+
+
+def _who_changed_sides_counts_once() -> bool:
+    """One of five signed on both, and was admitted to the second."""
+    peers = _five().membership.peers
+    mover = next(who for who in range(5) if identity(who).peer == peers[4])
+    right = carried_on(_five(), peers[2:4])
+    left = lower(right, FORK, lambda n: carried_on(_five(), [*peers[:2], peers[4]], variant=n))
+    right.grow(admitted=[right.admission(mover)])
+    right.grow_until(right.round + 2)
+    return _changes(left, right) and not _changes(right, left)
+
+
+def _who_signs_goes_on_with_a_chain() -> bool:
+    """Three have decided one record, and have no update in a later one yet."""
+    peers = _five().membership.peers
+    three = carried_on(_five(), peers[2:], 1)
+    two = lower(three, FORK, lambda n: carried_on(_five(), peers[:2], 1, variant=n))
+    return _changes(two, three) and not _changes(three, two)
+
+
+def _updates_of_before_prove_nothing() -> bool:
+    """A liar alone makes a record of what all had announced before it split off."""
+    liar, *others = _five().membership.peers
+    alone = _five().fork()
+    alone.grow(silent=others, signers=[liar])
+    return not _changes(carried_on(_five(), others[:3]), alone)
+
+
+def _so_many_rounds_are_compared() -> bool:
+    """Who comes over after them is not seen."""
+    peers = _five().membership.peers
+    late = [who for who in range(5) if identity(who).peer in peers[2:]]
+    ours, other = carried_on(_five(), peers[2:]), carried_on(_five(), peers[:2], 3)
+    other.grow(admitted=[other.admission(who) for who in late])
+    other.grow()
+    assert other.ledger.final_round < FORK
+    with patch.object(fork, "COMPARED_ROUNDS", 4):
+        return not _changes(ours, other)
+
+
+def _early(ours: Chain, theirs: Chain, at: int, **options: Any) -> bool:
+    binding, abandoned = options.get("binding", True), options.get("abandoned", False)
+    ours.ledger.binding = binding
+    me = theirs.membership.peers[0]
+    return fork.decided_early(ours.ledger, theirs.ledger, at, me=me, abandoned=abandoned)
+
+
+def _a_newcomer_hears_all_of_it() -> bool:
+    large, small = _large_and_small()
+    early = _early(forged_chain(), true_chain(), 0, binding=False)
+    return not early and _early(small, large, FORK)
+
+
+def _the_stranded_hear_all_of_it() -> bool:
+    """More went with the other chain; the hash, which counts for them, prefers ours."""
+    large, small = _large_and_small()
+    return not _early(small, large, FORK, abandoned=True)
+
+
+# What binds
+
+
+def _what_was_final_on_a_left_chain_binds() -> bool:
+    """By a lease, say: the records of the chain that is followed now do not show it."""
+    ours = true_chain().fork()
+    ours.ledger.held = checkpoint()
+    return not _changes(ours, forged_chain(), at=0, binding=False) and ours.ledger.floor == 9
+
+
+def _a_change_of_chain_keeps_what_is_final() -> bool:
+    """The other chain has the final record, and nothing that shows it to be final."""
+    member = true_chain().member(0)
+    before = member.ledger.bound
+    assert before is not None
+    other = true_chain().fork()
+    other.ledger = true_chain().ledger.truncated(before.round + 1)
+    other.grow(updates=[])
+    assert other.ledger.final_round < before.round
+    member.handle(Rebased(other.ledger), 1.0)
+    return member.ledger.bound == before
+
+
+def _a_part_keeps_what_binds() -> bool:
+    ours = true_chain().fork().ledger
+    ours.held = checkpoint()
+    return ours.truncated(10).floor == 9
+
+
+def _a_part_without_the_record_is_not_bound_by_it() -> bool:
+    """Its floor would be beyond its end."""
+    ours = true_chain().fork().ledger
+    ours.held = checkpoint()
+    return ours.truncated(5).floor == 0
+
+
+def _a_newcomer_is_not_bound() -> bool:
+    """It may learn that it has followed the wrong chain."""
+    ours = true_chain().fork().ledger
+    ours.binding = False
+    free = ours.floor
+    ours.binding = True
+    return free == 0 < ours.floor
+
+
+def _a_checkpoint_binds_once_it_is_there() -> bool:
+    floors = [_known(true_chain(), rounds).ledger.floor for rounds in (6, 9)]
+    return floors == [0, 9]
+
+
+def _prefers(*changes: tuple[str, str]) -> Callable[[], list[Patch]]:
+    return edited(fork, "prefers", *changes)
+
+
+_SETS = "(other.truncated(fork).finality_set, ours.membership(fork).peers)"
+
+RULES = (
+    Rule("what is justified binds", _justified_binds, _nothing_is_justified),
+    Rule("members count, and no rounds", _rounds_weigh_nothing, _rounds_weigh),
+    Rule(
+        "nobody goes back behind the floor",
+        _nobody_goes_back_behind_the_floor,
+        _prefers(("fork < ours.floor or ", "")),
+    ),
+    Rule(
+        "a chain that goes on is no fork",
+        _a_chain_that_goes_on_is_no_fork,
+        _prefers((" or fork >= min(len(ours), len(other))", "")),
+    ),
+    Rule(
+        "a checkpoint decides",
+        _a_checkpoint_decides,
+        _prefers(("not ours.anchored or not other.anchored", "False")),
+    ),
+    Rule(
+        "a newcomer believes the many",
+        _a_newcomer_believes_the_many,
+        _prefers(("not ours.binding and", "False and")),
+    ),
+    Rule(
+        "what is final wins", _what_is_final_wins, _prefers(("other.final_round >= fork", "False"))
+    ),
+    Rule(
+        "the stranded go by the hash",
+        _the_stranded_go_by_the_hash,
+        _prefers(("if abandoned and", "if False and")),
+    ),
+    Rule(
+        "the stranded go where they are known",
+        _the_stranded_go_where_they_are_known,
+        _prefers((" and me in other.membership(len(other))", "")),
+    ),
+    Rule(
+        "the finality set counts first",
+        _the_finality_set_counts_first,
+        _prefers((_SETS, "(ours.membership(fork).peers,)")),
+    ),
+    Rule(
+        "then all members count",
+        _then_all_members_count,
+        _prefers((_SETS, "(other.truncated(fork).finality_set,)")),
+    ),
+    Rule(
+        "who changed sides counts once",
+        _who_changed_sides_counts_once,
+        edited(fork, "_count", (" and others.get(peer, -1) <= admitted", "")),
+    ),
+    Rule(
+        "who signs goes on with a chain",
+        _who_signs_goes_on_with_a_chain,
+        edited(
+            Ledger,
+            "followers",
+            ("followers |= {signed.peer for signed in decided.certificate.ballots}", ""),
+        ),
+    ),
+    Rule(
+        "updates of before prove nothing",
+        _updates_of_before_prove_nothing,
+        edited(Ledger, "followers", ("record.round > fork", "record.round >= fork")),
+    ),
+    Rule(
+        "so many rounds are compared",
+        _so_many_rounds_are_compared,
+        _prefers(("end = fork + COMPARED_ROUNDS", "end = None")),
+    ),
+    Rule(
+        "a newcomer hears all of a chain",
+        _a_newcomer_hears_all_of_it,
+        edited(fork, "decided_early", ("ours.binding and ", "")),
+    ),
+    Rule(
+        "the stranded hear all of a chain",
+        _the_stranded_hear_all_of_it,
+        edited(fork, "decided_early", (" and not abandoned", "")),
+    ),
+    Rule(
+        "what was final on a left chain binds",
+        _what_was_final_on_a_left_chain_binds,
+        edited(Ledger, "bound", ("self.held, ", "")),
+    ),
+    Rule(
+        "a change of chain keeps what is final",
+        _a_change_of_chain_keeps_what_is_final,
+        edited(
+            Member,
+            "_rebase",
+            ("ledger.held, self._ledger = self._ledger.bound, ledger", "self._ledger = ledger"),
+        ),
+    ),
+    Rule(
+        "a part keeps what binds",
+        _a_part_keeps_what_binds,
+        edited(Ledger, "truncated", ("self.held.round < length", "False")),
+    ),
+    Rule(
+        "a part without the record is not bound by it",
+        _a_part_without_the_record_is_not_bound_by_it,
+        edited(Ledger, "truncated", ("self.held.round < length", "True")),
+    ),
+    Rule(
+        "a newcomer is not bound",
+        _a_newcomer_is_not_bound,
+        edited(Ledger, "bound", (" if self.binding else None", "")),
+    ),
+    Rule(
+        "a checkpoint binds once it is there",
+        _a_checkpoint_binds_once_it_is_there,
+        edited(Ledger, "bound", ("not self.anchored", "False")),
+    ),
+)

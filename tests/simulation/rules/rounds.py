@@ -1,0 +1,192 @@
+"""Rules of a round's patience: with a leader that is gone, with updates that do not come, and with what
+liars alone may have decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.member import round as rounds
+from distro_node.protocol.member import view
+from distro_node.protocol.member.effects import Effect, Publish
+from distro_node.protocol.member.inputs import Disconnected, Heard, Tick, Trained, UpdateHeld
+from distro_node.protocol.wire.manifest import ScheduleSpec
+from distro_node.protocol.wire.messages import Heartbeat, Message, Proposal
+
+from ..chain import Chain, update_of
+from .rule import Rule, put
+
+# Private here: `_current`: what a member takes for decided decides what it does, and is told to nobody.
+
+
+class _Seat:
+    """A member whose own update and all others' are there; everybody else is a puppet."""
+
+    def __init__(self, *, leads: int = -1, restarted: bool = False) -> None:
+        """It leads this slot, counted from 0; if it was `restarted`, its own update is lost."""
+        self.chain = Chain(4, slot_min_seconds=8.0, collect_max_seconds=9.0).grow_until(2)
+        leaders = self.chain.leaders
+        self.leader, self.me = leaders[0], leaders[leads]
+        own = self.chain.envelope(self.me, "announcement", self.chain.announcement(self.me))
+        self.member = self.chain.member(self.me, said=[own] if restarted else [])
+        if not restarted:
+            update = update_of(self.me, self.chain.round)
+            self.member.handle(Trained(self.chain.round, update, 1000, 500, 2.5), 0.0)
+        for peer in self.others:
+            said = self.chain.announcement(peer)
+            self.member.handle(Heard(self.chain.envelope(peer, "announcement", said)), 0.0)
+            self.member.handle(UpdateHeld(said.update), 0.0)
+
+    @property
+    def others(self) -> list[PeerId]:
+        return [peer for peer in self.chain.membership.peers if peer != self.me]
+
+    def hears(self, who: PeerId, kind: str, message: Message, now: float) -> list[str]:
+        """What kinds of messages it says to that."""
+        return _said(self.member.handle(Heard(self.chain.envelope(who, kind, message)), now))
+
+    def waits(self, seconds: float) -> list[str]:
+        """What kinds of messages it says in this time."""
+        kinds: list[str] = []
+        for step in range(1, int(10 * seconds) + 1):
+            kinds += _said(self.member.handle(Tick(), step / 10))
+        return kinds
+
+
+def _said(effects: Iterable[Effect]) -> list[str]:
+    return [effect.envelope.kind for effect in effects if isinstance(effect, Publish)]
+
+
+def _a_leader_that_is_cut_off_is_waited_for_less() -> bool:
+    """Of a slot of eight seconds a quarter, once the connection does not come back."""
+    seat = _Seat()
+    seat.member.handle(Disconnected(seat.leader), 0.0)
+    return "skip" in seat.waits(3.0)
+
+
+def _what_was_lost_in_a_restart_is_not_waited_for() -> bool:
+    """It lies on the own disk, or nowhere."""
+    return "proposal" in _Seat(leads=0, restarted=True).waits(3.0)
+
+
+def _repeats(seconds: float) -> bool:
+    """Whether the second leader says again by then what is certified in the first slot."""
+    seat = _Seat(leads=1)
+    record = seat.chain.record()
+    seat.hears(seat.leader, "proposal", Proposal(1, record), 0.0)
+    kinds: list[str] = []
+    for peer in seat.others:
+        kinds += seat.hears(peer, "vote", seat.chain.ballot(record.id), 0.0)
+    assert "finalize" in kinds
+    return "proposal" in kinds + seat.waits(seconds)
+
+
+def _a_decision_is_waited_for() -> bool:
+    """In the good case it is under way already."""
+    return not _repeats(1.5)
+
+
+def _what_is_certified_is_repeated() -> bool:
+    """For those who missed it, before the slot is over."""
+    return _repeats(3.0)
+
+
+def _heartbeats(seat: _Seat, seconds: int, round_: int) -> None:
+    for now in range(1, seconds + 1, 2):
+        for peer in seat.others:
+            seat.hears(peer, "heartbeat", Heartbeat(round_, now), float(now))
+        seat.member.handle(Tick(), float(now))
+
+
+def _binds(seconds: int) -> bool:
+    """Whether a member, with a quorum around it, follows what one has decided alone."""
+    seat = _Seat()
+    liar, *others = seat.others
+    lone = seat.chain.certificate(seat.chain.record().id, signers=[liar], silent=others)
+    _heartbeats(seat, seconds, seat.chain.round)
+    # A decision that calls this member silent as well is another matter.
+    return seat.member._current.binds(lone, leaving=False, now=float(seconds))
+
+
+def _what_one_has_decided_is_doubted() -> bool:
+    return not _binds(33)
+
+
+def _doubts_end() -> bool:
+    """The quorum decides something by then, unless some of it lie."""
+    return _binds(39)
+
+
+def _who_is_alone_for_a_moment_is_not_stranded() -> bool:
+    return not _Seat().member._current.is_abandoned(11.0)
+
+
+def _who_is_alone_for_long_is_stranded() -> bool:
+    """A lease is six seconds."""
+    return _Seat().member._current.is_abandoned(13.0)
+
+
+@cache
+def _ended() -> Chain:
+    """A run of two rounds, and those that follow it."""
+    chain = Chain(2, schedule=ScheduleSpec(warmup_rounds=1, total_rounds=2)).grow_until(3)
+    while not chain.ledger.finished:
+        chain.grow(updates=[])
+    return chain
+
+
+def _who_lacks_the_end_is_not_waited_for_for_ever() -> bool:
+    """It is alive, and says again and again that it stands one record before it."""
+    chain = _ended()
+    me, other = chain.membership.peers
+    member, ends = chain.member(me), {}
+    for now in range(1, 20):
+        beat = chain.envelope(other, "heartbeat", Heartbeat(chain.round - 1, now))
+        member.handle(Heard(beat), float(now))
+        member.handle(Tick(), float(now))
+        ends[now] = member.may_end(float(now))
+    return not ends[17] and ends[19]
+
+
+RULES = (
+    Rule(
+        "a leader that is cut off is waited for less",
+        _a_leader_that_is_cut_off_is_waited_for_less,
+        put(rounds, "_MISSING_PATIENCE", 1.0),
+    ),
+    Rule(
+        "what was lost in a restart is not waited for",
+        _what_was_lost_in_a_restart_is_not_waited_for,
+        put(rounds, "_OWN_SECONDS", 1e9),
+    ),
+    Rule(
+        "a decision is waited for", _a_decision_is_waited_for, put(rounds, "_REPEAT_PATIENCE", 0.0)
+    ),
+    Rule(
+        "what is certified is repeated",
+        _what_is_certified_is_repeated,
+        put(rounds, "_REPEAT_PATIENCE", 1e9),
+    ),
+    Rule(
+        "what one has decided is doubted",
+        _what_one_has_decided_is_doubted,
+        put(rounds, "_DOUBTED_LEASES", 0),
+    ),
+    Rule("doubts end", _doubts_end, put(rounds, "_DOUBTED_LEASES", 1e9)),
+    Rule(
+        "who is alone for a moment is not stranded",
+        _who_is_alone_for_a_moment_is_not_stranded,
+        put(rounds, "_ABANDONED_LEASES", 0),
+    ),
+    Rule(
+        "who is alone for long is stranded",
+        _who_is_alone_for_long_is_stranded,
+        put(rounds, "_ABANDONED_LEASES", 1e9),
+    ),
+    Rule(
+        "who lacks the end is not waited for for ever",
+        _who_lacks_the_end_is_not_waited_for_for_ever,
+        put(view, "_END_LEASES", 1e9),
+    ),
+)

@@ -1,0 +1,301 @@
+"""Budgets of words: what is read of whom, what is kept of it, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain import entries
+from distro_node.protocol.chain.entries import Entries
+from distro_node.protocol.member import (
+    divergence,
+    inbox,
+    mailbox,
+    own_words,
+    proposing,
+)
+from distro_node.protocol.member.divergence import Divergence
+from distro_node.protocol.member.effects import Effect, FetchUpdate
+from distro_node.protocol.member.inbox import Inbox
+from distro_node.protocol.member.inputs import Heard
+from distro_node.protocol.member.mailbox import Mailbox
+from distro_node.protocol.member.own_words import OwnWords
+from distro_node.protocol.member.presence import Presence
+from distro_node.protocol.member.proposing import Accusations, JoinRequests
+from distro_node.protocol.member.round import Round
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import JoinRequest
+
+from ..chain import Chain, identity
+from .rule import Rule, edited, put
+
+# Private here: `_latest`: that it is bounded shows nowhere else.
+
+ME, MEMBER, STRANGER = identity(0).peer, identity(1).peer, identity(40).peer
+
+
+@cache
+def _chain() -> Chain:
+    return Chain(4).grow_until(2)
+
+
+def _letter(number: int, size: int, sender: PeerId = MEMBER) -> Envelope:
+    body = number.to_bytes(8, "big").ljust(size, b"\0")
+    return Envelope(kind="vote", swarm=bytes(32), sender=sender, body=body, signature=bytes(64))
+
+
+def _inbox() -> Inbox:
+    watch = Presence(ME, 0.0)
+    watch.set_members(_chain().membership.peers, 0.0)
+    joins, accusations = JoinRequests(), Accusations()
+    return Inbox(_chain().manifest, watch, Divergence(0.0), joins, accusations)
+
+
+def _refused(envelope: Envelope) -> str:
+    """Why it is not let in."""
+    try:
+        _inbox().screen(envelope, _chain().ledger, 0.0)
+    except ProtocolError as error:
+        return error.reason
+    return ""
+
+
+def _long_words_of_strangers_are_not_read() -> bool:
+    """It would be no message, but who knows after how long."""
+    return _refused(_letter(1, 5000, STRANGER)) == "not_member"
+
+
+def _long_words_of_members_are_read() -> bool:
+    return _refused(_letter(1, 5000)) == "malformed"
+
+
+def _rounds_far_ahead_are_not_let_in() -> bool:
+    ahead = [_chain().announcement(1, round=_chain().round + by) for by in (8, 9)]
+    said = [_chain().envelope(1, "announcement", announcement) for announcement in ahead]
+    return [_refused(envelope) for envelope in said] == ["", "other_round"]
+
+
+def _strangers_have_no_say() -> bool:
+    said = _chain().envelope(40, "announcement", _chain().announcement(40))
+    return _refused(said) == "not_member"
+
+
+def _strangers_accuse_nobody() -> bool:
+    """To check a proof takes two signatures."""
+    return _refused(_chain().envelope(40, "evidence", _chain().evidence(1))) == "not_member"
+
+
+def _one_update_of_a_round_counts() -> bool:
+    member, effects, refused = _chain().member(0), list[Effect](), 0
+    for number in range(20):
+        said = _chain().announcement(1, update=content_id(b"%d" % number))
+        try:
+            effects += member.handle(Heard(_chain().envelope(1, "announcement", said)), 0.0)
+        except ProtocolError:
+            refused += 1
+    return refused == 19 and sum(isinstance(one, FetchUpdate) for one in effects) == 1
+
+
+def _kept(envelopes: Iterable[Envelope], *, member: bool) -> int:
+    kept = _inbox()
+    for envelope in envelopes:
+        kept.keep(envelope, 9, member=member)
+    return sum(len(envelope.body) for envelope in kept.enter(9))
+
+
+def _little_is_kept_of_newcomers() -> bool:
+    return 0 < _kept((_letter(n, 500, STRANGER) for n in range(100)), member=False) <= 4 << 10
+
+
+def _a_bounded_part_is_kept_of_members() -> bool:
+    return 0 < _kept((_letter(n, 100_000) for n in range(20)), member=True) <= 1 << 20
+
+
+def _short_words_count_for_what_they_cost() -> bool:
+    return _kept((_letter(n, 8) for n in range(3000)), member=True) <= 8 << 10
+
+
+def _what_is_over_is_forgotten() -> bool:
+    """And makes room for what comes."""
+    box = Mailbox()
+    for number in range(20):
+        box.put(number, _letter(number, 60_000), 1 << 20)
+    box.forget_before(19)
+    box.put(19, _letter(50, 60_000), 1 << 20)
+    return len(box.of_round(19)) == 1 and not box.of_round(5)
+
+
+def _own_words_of_some_rounds_are_kept() -> bool:
+    """Oneself can say any number, and goes back to a chain that was left."""
+    kept = _inbox()
+    for number in range(600):
+        kept.stand_by(_letter(number, 8, ME), ME)
+    return len(kept.start_over()) == 512
+
+
+def _so_many_wait_for_admission() -> bool:
+    joins, request = JoinRequests(), JoinRequest(5, b"")
+    crowd = [PeerId(number.to_bytes(32, "big")) for number in range(1100)]
+    for peer in crowd:
+        joins.put(peer, request, bytes(64), 0.0)
+    return sum(map(joins.has, crowd)) == 1024
+
+
+def _who_stops_asking_is_forgotten() -> bool:
+    joins, request = JoinRequests(), JoinRequest(5, b"")
+    joins.put(STRANGER, request, bytes(64), 0.0)
+    joins.put(MEMBER, request, bytes(64), 16.0)
+    return joins.has(MEMBER) and not joins.has(STRANGER)
+
+
+def _an_old_request_replaces_no_newer_one() -> bool:
+    """Whoever repeats it would keep a peer from being admitted."""
+    joins = JoinRequests()
+    new = _chain().admission(40, _chain().round)
+    for entry in (new, _chain().admission(40, 0)):
+        joins.put(entry.peer, entry.request, entry.signature, 0.0)
+    return joins.admissible(_chain().manifest, _chain().ledger, 0.0) == [new]
+
+
+def _so_many_accusations_wait() -> bool:
+    accusations, proof = Accusations(), _chain().evidence(1)
+    for number in range(100):
+        accused = Accused(PeerId(number.to_bytes(32, "big")))
+        accusations.put(accused, _letter(number, 8))  # type: ignore[arg-type]  # whose is all it asks
+    return len(accusations.envelopes()) == 64 and not accusations.wants(proof.peer)
+
+
+class Accused:
+    """A proof against somebody."""
+
+    def __init__(self, peer: PeerId) -> None:
+        self.peer = peer
+
+
+def _many_own_words_go_sooner() -> bool:
+    said: OwnWords[str] = OwnWords(1000)
+    said.note(6, "a long proposal", 1 << 20)
+    said.note(7, "a vote", 100)
+    return said.forget(7) == ["a long proposal"]
+
+
+def _entries_go_to_the_disk() -> bool:
+    class Drawer:
+        def put(self, entry: bytes) -> int:
+            return 0
+
+        def get(self, offset: int) -> bytes:
+            return b""
+
+    kept, entry = Entries(Drawer()), _chain().ledger[0]
+    for _ in range(600):
+        kept.append(entry)
+    return len(kept._latest) < 256
+
+
+def _own_words_go_now_and_then() -> bool:
+    """However short they are; each time the rest is written anew."""
+    said: OwnWords[str] = OwnWords()
+    said.note(3, "a vote", 100)
+    return [said.forget(round_) for round_ in (63, 64)] == [[], ["a vote"]]
+
+
+RULES = (
+    Rule(
+        "long words of strangers are not read",
+        _long_words_of_strangers_are_not_read,
+        put(inbox, "_STRANGER_BYTES", 1 << 20),
+    ),
+    Rule(
+        "long words of members are read",
+        _long_words_of_members_are_read,
+        put(Inbox, "_may_say_much", lambda self, sender, chain: False),
+    ),
+    Rule(
+        "rounds far ahead are not let in",
+        _rounds_far_ahead_are_not_let_in,
+        put(divergence, "FUTURE_ROUNDS", 1 << 40),
+    ),
+    Rule(
+        "strangers have no say",
+        _strangers_have_no_say,
+        edited(Divergence, "screen", ("sender not in ledger.membership(ours)", "False")),
+    ),
+    Rule(
+        "strangers accuse nobody",
+        _strangers_accuse_nobody,
+        edited(
+            Inbox,
+            "_screen_evidence",
+            ("sender not in ledger.membership(max(0, len(ledger) - 1))", "False"),
+        ),
+    ),
+    Rule(
+        "one update of a round counts",
+        _one_update_of_a_round_counts,
+        edited(
+            Round,
+            "take",
+            ('raise ProtocolError("equivocation", "a second update for one round")', "pass"),
+        ),
+    ),
+    Rule(
+        "little is kept of newcomers",
+        _little_is_kept_of_newcomers,
+        put(inbox, "NEWCOMER_BYTES", 1 << 20),
+    ),
+    Rule(
+        "a bounded part is kept of members",
+        _a_bounded_part_is_kept_of_members,
+        put(inbox, "MEMBER_BYTES", 1 << 40),
+    ),
+    Rule(
+        "short words count for what they cost",
+        _short_words_count_for_what_they_cost,
+        put(mailbox, "_OVERHEAD_BYTES", 0),
+    ),
+    Rule(
+        "what is over is forgotten",
+        _what_is_over_is_forgotten,
+        put(Mailbox, "forget_before", lambda self, round: None),
+    ),
+    Rule(
+        "own words of some rounds are kept",
+        _own_words_of_some_rounds_are_kept,
+        put(inbox, "_OWN_WORDS", 1 << 20),
+    ),
+    Rule(
+        "so many wait for admission",
+        _so_many_wait_for_admission,
+        put(proposing, "_MAX_WAITING", 1 << 20),
+    ),
+    Rule(
+        "who stops asking is forgotten",
+        _who_stops_asking_is_forgotten,
+        put(proposing, "_REQUEST_SECONDS", 1e9),
+    ),
+    Rule(
+        "an old request replaces no newer one",
+        _an_old_request_replaces_no_newer_one,
+        edited(JoinRequests, "put", ("request.round >= known[0].round", "True")),
+    ),
+    Rule(
+        "so many accusations wait",
+        _so_many_accusations_wait,
+        put(proposing, "_MAX_ACCUSED", 1 << 20),
+    ),
+    Rule(
+        "many own words go sooner",
+        _many_own_words_go_sooner,
+        put(own_words, "FORGET_BYTES", 1 << 40),
+    ),
+    Rule("entries go to the disk", _entries_go_to_the_disk, put(entries, "AT_HAND", 1 << 40)),
+    Rule(
+        "own words go now and then",
+        _own_words_go_now_and_then,
+        put(OwnWords.__init__, "__defaults__", (1 << 40,)),
+    ),
+)
