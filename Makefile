@@ -96,7 +96,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 # releases; then without what only this machine needs: local build tags and CUDA packages.
 constraints: ## take the newest releases of all dependencies into constraints.txt
 	$(PYTHON) -m venv --clear $(FRESH)
-	$(FRESH)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[train,create,browser,dev]'
+	$(FRESH)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[train,create,diffusion,browser,benchmark,dev]'
 	{ sed '/^[^#]/,$$d' constraints.txt; \
 		$(FRESH)/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel \
 		| sed -e 's/+.*//' | grep -v -E '^(nvidia|cuda|triton)'; } > $(FRESH)/constraints.txt

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from json import dumps
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from ...protocol.wire.structure import to_plain
 from ..errors import ExitCode, UserError
-from ..harmless import harmless_piece
+from ..harmless import harmless, harmless_piece
 from ..settings import parse_device
 from .options import (
     BestState,
@@ -40,6 +41,28 @@ def generate(
         str | None,
         typer.Argument(metavar="PROMPT", help="The beginning of a text; without it you are asked."),
     ] = None,
+    grid: Annotated[
+        Path | None,
+        typer.Option(
+            "--grid",
+            metavar="FILE.png",
+            readable=False,
+            help="Of a swarm that learns from images: draw some, and write them to this file.",
+        ),
+    ] = None,
+    images: Annotated[
+        int, typer.Option("--images", metavar="N", min=1, max=1024, help="How many, with --grid.")
+    ] = 16,
+    steps: Annotated[
+        int,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            min=1,
+            max=10_000,
+            help="In how many steps each is drawn, with --grid: more take longer and look better.",
+        ),
+    ] = 50,
     swarm: SwarmOption = None,
     round: RoundState = None,
     best: BestState = False,
@@ -66,15 +89,32 @@ def generate(
 ) -> None:
     """Let the model write on from a beginning, or answer.
 
-    A model that learned from conversations answers PROMPT; one that fills gaps fills those in it.
+    A model that learned from conversations answers PROMPT; one that fills gaps fills those in it; one
+    that learned from images draws them with --grid, those of one class below each other.
 
     Takes the newest state that this node has, or another that it keeps, in a process of its own: a node
     that trains goes on undisturbed. Without a beginning it asks for one after the other. For example:
 
     \b
         distro-node generate "Once upon"
+        distro-node generate --grid images.png
     """
     data = data_directory(data_dir)
+    if grid is not None:
+        if prompt is not None:
+            raise UserError(ExitCode.USAGE, "--grid takes no PROMPT", "leave one of the two out")
+        _draw(
+            grid,
+            swarm=only_swarm(swarm, data),
+            data_dir=data.root,
+            which=which(round, best),
+            count=images,
+            steps=steps,
+            seed=seed,
+            threads=threads,
+            device=parse_device(device),
+        )
+        return
     from ..results.generate import GenerateSettings, Writer, open_writer
 
     settings = GenerateSettings(
@@ -208,6 +248,17 @@ def evaluate(
         error = "" if score.error is None else f" ± {score.error:.4f}"
         asked = "" if score.samples is None else f"  of {score.samples:,}"
         typer.echo(f"  {score.task:<{width}}  {score.metric:<12} {score.value:.4f}{error}{asked}")
+
+
+def _draw(file: Path, **settings: Any) -> None:
+    import trio
+
+    from ..results.grid import GridSettings, draw_grid
+
+    drawn = trio.run(draw_grid, GridSettings(to=file.absolute(), **settings))
+    typer.echo(f"Wrote images of the model after round {drawn.round:,} to {file}")
+    if drawn.classes:
+        typer.echo(f"  from left to right: {', '.join(map(harmless, drawn.classes))}")
 
 
 def _show(text: str) -> None:

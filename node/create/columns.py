@@ -34,6 +34,8 @@ class Columns:
     )
     nested = False
     """Whether they may hold lists of tables instead of text."""
+    images = False
+    """Whether they hold images."""
 
     def __init__(self, column: str | None, template: str | None) -> None:
         if column is not None and template is not None:
@@ -54,7 +56,7 @@ class Columns:
         if not self.names:
             raise ValueError("template: names no column, as in {title}")
 
-    def text(self, row: Mapping[str, Any]) -> str | BadRow:
+    def text(self, row: Mapping[str, Any]) -> str | bytes | BadRow:
         """The text of a row; that of the one column, where there is no template, must be text."""
         absent = self.absent(row)
         if absent is not None:
@@ -78,6 +80,19 @@ class Columns:
             if name not in row:
                 return BadRow(missing(name, list(row)))
         return None
+
+    def accepts(self, arrow: Any, name: str, kind: Any) -> bool:
+        """Whether a column may be of this type of Arrow's."""
+        types = arrow.types
+        if types.is_dictionary(kind):
+            kind = kind.value_type
+        texts = (types.is_string, types.is_large_string, types.is_string_view)
+        if any(is_text(kind) for is_text in texts):
+            return True
+        tables = types.is_list(kind) or types.is_large_list(kind)
+        if self.nested and tables and types.is_struct(kind.value_type):
+            return True
+        return bool(self.parts) and (types.is_integer(kind) or types.is_floating(kind))
 
     @property
     def facts(self) -> tuple[Any, ...]:
@@ -217,16 +232,7 @@ def _numbered(batches: Iterator[Any], names: list[str]) -> Rows:
 def _check_types(arrow: Any, schema: Any, columns: Columns) -> None:
     for name in columns.names:
         kind = schema.field(name).type
-        if arrow.types.is_dictionary(kind):
-            kind = kind.value_type
-        texts = (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)
-        if any(is_text(kind) for is_text in texts):
-            continue
-        tables = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
-        if columns.nested and tables and arrow.types.is_struct(kind.value_type):
-            continue
-        numbers = arrow.types.is_integer(kind) or arrow.types.is_floating(kind)
-        if not (numbers and columns.parts):
+        if not columns.accepts(arrow, name, kind):
             raise BadFile(
                 f"the column {name!r} holds no {columns.content} but {str(kind)[:60]}",
                 columns.remedy,

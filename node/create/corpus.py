@@ -20,6 +20,7 @@ from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
 from ..trainer.chat import ChatTemplate
+from ..trainer.task_names import ImageSettings
 from .columns import Columns
 from .conversations import ConversationColumns, ConversationTokenizer
 from .dealing import (
@@ -34,6 +35,7 @@ from .dealing import (
 )
 from .files import HUB, File, Skipped, Source, find_files, matches
 from .filling import rows
+from .images import ImageColumns, ImageTokenizer
 from .manifest_file import DataTable, ManifestFile, SourceTable, bad_manifest
 from .parts import Parts, Tally, remove_others
 from .shards import SHARD_BYTES, ShardWriter
@@ -72,9 +74,10 @@ def find_sources(
     path: Path,
     given: Sequence[Path | str],
     chat: ChatTemplate | None = None,
+    images: ImageSettings | None = None,
 ) -> list[Found]:
     """The sources of a manifest file, with their files. What is `given` takes the place of its paths;
-    with a template for a `chat` they hold conversations.
+    with a template for a `chat` they hold conversations, with settings of `images` those.
 
     Raises `UserError`: `MANIFEST`, and `DATA_MISSING` where there is nothing to read.
     """
@@ -88,34 +91,47 @@ def find_sources(
             for where in given or each.paths
         )
         name = getattr(each, "name", None) or (places and Path(str(places[0])).name) or str(number)
-        sources.append(_source(each, path, str(name), places, chat))
+        columns = _columns(each, path, chat, images)
+        sources.append(_source(each, str(name), places, columns))
     return [Found(source, *find_files(source)) for source in sources]
 
 
-def _source(
-    table: SourceTable,
-    path: Path,
-    name: str,
-    places: tuple[Path | str, ...],
-    chat: ChatTemplate | None,
-) -> Source:
+def _columns(
+    table: SourceTable, path: Path, chat: ChatTemplate | None, images: ImageSettings | None
+) -> Columns:
     try:
+        if images is not None:
+            if table.text or table.template or table.holds_conversations:
+                raise ValueError(
+                    "`text`, `template`, `messages`, `prompt` and `completion` are for text; name the "
+                    "column of images with `image`, and that of their classes with `label`"
+                )
+            return ImageColumns(table.image, table.label, images)
+        if table.holds_images:
+            raise ValueError(
+                "`image`, `label` and format = \"image\" belong to the task 'diffusion', which learns "
+                "from images"
+            )
         if chat is None:
             if table.holds_conversations:
                 raise ValueError(
                     "`messages`, `prompt` and `completion` belong to a task that learns from "
                     "conversations, such as 'sft'"
                 )
-            columns = Columns(table.text, table.template)
-        else:
-            if table.text or table.template:
-                raise ValueError(
-                    "`text` and `template` are for plain text; name the column of a conversation with "
-                    "`messages`, or two with `prompt` and `completion`"
-                )
-            columns = ConversationColumns(table.messages, table.prompt, table.completion, chat)
+            return Columns(table.text, table.template)
+        if table.text or table.template:
+            raise ValueError(
+                "`text` and `template` are for plain text; name the column of a conversation with "
+                "`messages`, or two with `prompt` and `completion`"
+            )
+        return ConversationColumns(table.messages, table.prompt, table.completion, chat)
     except ValueError as error:
         raise bad_manifest(path, f"data: {error}") from None
+
+
+def _source(
+    table: SourceTable, name: str, places: tuple[Path | str, ...], columns: Columns
+) -> Source:
     return Source(
         name=name,
         places=places,
@@ -166,6 +182,8 @@ class Corpus:
     conversations: ConversationTokenizer | None = None
     filler: int = 0
     """The token behind conversations that do not fill a sample."""
+    images: bool = False
+    """Whether each document is a sample."""
 
     def store(self, store: BlobStore, progress: Progress) -> tuple[list[ShardSpec], ShardSpec]:
         """Put the shards into the store: those to train on, and the one that is held out."""
@@ -176,7 +194,7 @@ class Corpus:
             done += count
             progress("mixing the training data", min(done, total), total)
 
-        if self.conversations is not None:
+        if self.in_rows:
             training = self._store_rows(self.training, store, advance)
             return training, self._store_rows(self.heldout, store, advance)[0]
         made = []
@@ -211,9 +229,16 @@ class Corpus:
         return writer.finish()[0]
 
     @property
+    def in_rows(self) -> bool:
+        """Whether samples are made of whole documents, and shards of whole samples."""
+        return self.conversations is not None or self.images
+
+    @property
     def samples(self) -> int:
         """How many training samples the shards will hold."""
         length = self.summary.sequence_length
+        if self.images:
+            return sum(share.dealt // length for share in self.shares)
         if self.conversations is not None:
             return sum(1 for _ in self._pieces(self.training, lambda _: None))
         per_shard = SHARD_BYTES // self.summary.token_bytes
@@ -223,6 +248,10 @@ class Corpus:
     def _pieces(self, side: Side, advance: Callable[[int], None]) -> Iterator[np.ndarray]:
         """What is stored, in its order; of conversations a row of a sample's length at a time."""
         shares = self.shares if side is self.training else self.heldout_shares
+        if self.images:
+            length = self.summary.sequence_length
+            pieces = side.dealt(shares, (), False, advance, row=length)
+            return (row for piece in pieces for row in piece.reshape(-1, length))
         if self.conversations is None:
             return side.dealt(shares, self.end, self.closed, advance)
         begins, length = self.conversations.begins, self.summary.sequence_length
@@ -233,10 +262,10 @@ class Corpus:
         self, side: Side, store: BlobStore, advance: Callable[[int], None]
     ) -> list[ShardSpec]:
         """Shards of whole rows, each with the one number more that its last sample ends with."""
-        assert self.conversations is not None
         width, length = self.summary.token_bytes, self.summary.sequence_length
         writer, count = ShardWriter(store, width), 0
-        last = np.array([self.filler | self.conversations.begins], np.uint32)
+        begins = 0 if self.conversations is None else self.conversations.begins
+        last = np.array([self.filler | begins], np.uint32)
         # A row that is longer than a shard should be makes one.
         most = max(1, (SHARD_BYTES // width - 1) // length)
         for row in self._pieces(side, advance):
@@ -288,7 +317,7 @@ def read_corpus(
     for source, tokens in zip(sources, training.tokens, strict=True):
         if tokens == 0 and len(sources) > 1:
             raise _missing(
-                f"the source {source.name!r} has no text to train on",
+                f"the source {source.name!r} has nothing to train on",
                 "give it more, or leave it out of [[data.source]]",
             )
     wanted = file.schedule.total_rounds * file.rounds.sequences * table.sequence_length
@@ -313,9 +342,13 @@ def read_corpus(
         heldout_tokens=sum(share.dealt for share in heldout_shares),
         sequence_length=table.sequence_length,
         token_bytes=tokenizer.token_bytes,
+        images=how.images,
     )
     for part, count in (("training", total), ("held-out", summary.heldout_tokens)):
-        if how.conversations is not None:
+        if how.images:
+            if count == 0:
+                raise _no_images(part)
+        elif how.conversations is not None:
             if count == 0:
                 raise _no_conversations(part, table.sequence_length, parts)
         elif count <= table.sequence_length:
@@ -331,6 +364,7 @@ def read_corpus(
         closed,
         how.conversations,
         filler,
+        how.images,
     )
 
 
@@ -360,7 +394,7 @@ def _tokenise(
 def _report_bad_rows(seen: Tally, data: DataDir) -> None:
     if seen.bad_rows:
         named = [
-            {"file": file, "line": line, "problem": problem}
+            {"file": file, "line": line or None, "problem": problem}
             for file, line, problem in seen.bad_rows
         ]
         report = json.dumps({"bad_rows": named}, indent=1)
@@ -395,7 +429,7 @@ def _hold_out(
     line_ends = None
     for index, source in enumerate(sources):
         if not fraction / 2 <= held_share(source) <= fraction * 2:
-            if isinstance(tokenizer, ConversationTokenizer):
+            if isinstance(tokenizer, (ConversationTokenizer, ImageTokenizer)):
                 source.heldout = hold_out_whole(source) or source.heldout
                 continue
             line_ends = tokenizer.line_ends() if line_ends is None else line_ends
@@ -431,6 +465,12 @@ def _too_short(part: str, length: int) -> UserError:
     return _missing(
         f"the {part} text is shorter than one sequence ({length + 1} tokens)",
         "give more text with --data, or a smaller sequence_length in [data]",
+    )
+
+
+def _no_images(part: str) -> UserError:
+    return _missing(
+        f"there is no {part} image", "give two different ones at least with --data: one is held out"
     )
 
 

@@ -260,11 +260,13 @@ class Side:
         closed: bool,
         advance: Callable[[int], None],
         begins: int = 0,
+        row: int = 1,
     ) -> Iterator[np.ndarray]:
         """The corpus in pieces, in its order; `advance` hears how many tokens each has.
 
         With `closed` no piece is without the tokens of `end` behind it. Where numbers are marked,
-        `begins` is the bit with which a document begins, and none is cut.
+        `begins` is the bit with which a document begins, and none is cut; nor is one where each has
+        `row` tokens.
         """
         owner, piece, most = self._order(shares)
         last = np.array(end, self._sources[0].parts.dtype)
@@ -276,7 +278,7 @@ class Side:
             if cut and begins:
                 starts = np.append(np.flatnonzero(tokens & begins), len(tokens))
                 limit = int(starts[starts <= limit][-1])
-            tokens = tokens[:limit]
+            tokens = tokens[: limit - limit % row]
             if len(last) and (cut or closed) and not np.array_equal(tokens[-len(last) :], last):
                 # In the place of others where the share is exact.
                 tokens = np.concatenate([tokens[: len(tokens) - cut * len(last)], last])

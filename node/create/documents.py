@@ -16,12 +16,15 @@ from ..errors import ExitCode, UserError
 from ..trainer.chat import BadTemplate
 from .columns import ArrowFile, ParquetFile, hub_rows
 from .files import File, Source
-from .formats import BadFile, Stream, looks_like_text, open_stream
+from .formats import BadFile, Stream, looks_like_text, open_stream, reading
+from .images import ImageColumns
 from .rows import BadRow, Rows, json_lines, json_values, separated_values
 from .token_arrays import token_documents
 
 # A file of text is one document up to this length; of a longer one each such part counts as one.
 _LONGEST_DOCUMENT = 16 << 20
+WHOLE_FILE = 0
+"""In the place of a line where a file has none."""
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -88,6 +91,8 @@ def _items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item
     if isinstance(file.path, str):
         rows = hub_rows(file.path, source.split, source.columns)
         yield from _of_rows(rows, source, lambda: 0)
+    elif isinstance(source.columns, ImageColumns) and file.format == "image":
+        yield _image(file.path, file, source.columns)
     elif file.format == "tokens":
         arrays = token_documents(file.path, source.token_width, how.vocabulary, how.end)
         for number, (tokens, ends, position) in enumerate(arrays, 1):
@@ -113,6 +118,14 @@ def _items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item
             yield from _of_rows(rows, source, stream.position)
 
 
+def _image(path: Path, file: File, columns: ImageColumns) -> tuple[int, Item, int]:
+    """The one sample of an image's file, which has no lines."""
+    with reading():
+        sample = columns.file(path, file.name)
+    item = sample if isinstance(sample, BadRow) else Document(sample)
+    return WHOLE_FILE, item, file.size
+
+
 def _of_parquet(path: Path, source: Source) -> Iterator[tuple[int, Item, int]]:
     parquet = ParquetFile(path, source.columns)
     size = path.stat().st_size
@@ -133,6 +146,8 @@ def _of_rows(
             item: Item = text
         elif not text:
             item = Empty()
+        elif isinstance(text, bytes):
+            item = Document(text)
         else:
             try:
                 item = Document(text.encode("utf-8"))

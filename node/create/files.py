@@ -14,12 +14,13 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from ..errors import ExitCode, UserError
 from .columns import Columns
-from .formats import BadFile, Format, bare, format_of
+from .formats import BadFile, Format, bare, format_of, is_image
 
 HUB = "hf://"
 USUAL_SPLIT = "train"
 
-_WITHOUT_ROWS: tuple[Format, ...] = ("text", "tokens")
+_WITHOUT_ROWS: tuple[Format, ...] = ("text", "tokens", "image")
+_WITH_IMAGES: tuple[Format, ...] = ("image", "parquet", "arrow")
 # As many as help to see what is meant.
 _EXAMPLES = 3
 _MAX_STATE_BYTES = 4 << 20
@@ -110,12 +111,22 @@ def matches(name: PurePath, patterns: Sequence[str]) -> bool:
 
 
 def _files_at(place: Path | str, source: Source, skipped: Skipped) -> Iterator[File]:
+    if isinstance(place, str) and source.columns.images:
+        raise BadFile(
+            "cannot be taken from the hub as images",
+            "save it with `datasets` (save_to_disk) or as Parquet, and give that",
+        ).at(place)
     if isinstance(place, str):
         yield File(place, PurePath(place), "parquet", True)
     elif place.is_dir():
         yield from _walk(place, source, skipped)
     elif place.is_file():
-        kind = source.format or format_of(place) or "text"
+        kind = source.format or _format(place, source) or _usual(source)
+        if source.columns.images and kind not in _WITH_IMAGES:
+            raise BadFile(
+                "holds no images, which this task learns from",
+                "give folders of images, or Parquet or Arrow files with a column of them",
+            ).at(place)
         if source.columns.nested and kind in _WITHOUT_ROWS:
             raise BadFile(
                 "holds no conversations, which this task learns from",
@@ -157,7 +168,7 @@ def _walk(root: Path, source: Source, skipped: Skipped) -> Iterator[File]:
             if reason is not None:
                 skipped.add(reason, str(relative))
             else:
-                kind = source.format or format_of(relative) or "text"
+                kind = source.format or _format(relative, source) or _usual(source)
                 yield File(path, relative, kind, False)
 
 
@@ -178,8 +189,10 @@ def _why_not(name: PurePath, source: Source) -> str | None:
         return "left out by `exclude`"
     if source.include is not None and not matches(name, source.include):
         return "not in `include`"
-    by_name = format_of(name)
-    kind = source.format or by_name or ("text" if source.include is not None else None)
+    by_name = _format(name, source)
+    kind = source.format or by_name or (_usual(source) if source.include is not None else None)
+    if source.columns.images and kind is not None and kind not in _WITH_IMAGES:
+        return "without images"
     if source.columns.nested and kind in _WITHOUT_ROWS:
         return "without conversations"
     if source.include is not None:
@@ -191,6 +204,18 @@ def _why_not(name: PurePath, source: Source) -> str | None:
     if by_name == "tokens" and bare(name).suffix.lower() != ".ds":
         return 'possibly arrays of tokens, which count with format = "tokens"'
     return None
+
+
+def _format(name: PurePath, source: Source) -> Format | None:
+    """What a file is by its name: an image only where images are learned from."""
+    if source.columns.images and is_image(name):
+        return "image"
+    return format_of(name)
+
+
+def _usual(source: Source) -> Format:
+    """What a file is that was named and whose own name says nothing."""
+    return "image" if source.columns.images else "text"
 
 
 def _saved_dataset(
@@ -232,18 +257,20 @@ def _listed(path: Path, key: str) -> list:
 
 def _nothing(source: Source, skipped: Skipped) -> UserError:
     where = ", ".join(str(place) for place in source.places)
+    wanted = "training images" if source.columns.images else "training text"
+    there_is = "there are no" if source.columns.images else "there is no"
     if not where:
         return UserError(
             ExitCode.DATA_MISSING,
-            "there is no training text (no path was given)",
+            f"{there_is} {wanted} (no path was given)",
             "give files or directories with --data, or `paths` in [data]",
         )
     there = "; ".join(skipped.words()) or "nothing at all"
     return UserError(
         ExitCode.DATA_MISSING,
-        f"there is no training text in {where}, only files that do not count: {there}"
+        f"{there_is} {wanted} in {where}, only files that do not count: {there}"
         if skipped.count
-        else f"there is no training text in {where}: there is {there}",
+        else f"{there_is} {wanted} in {where}: there is {there}",
         "name other files with --data, widen `include` in [data], or say the `format` of files whose "
         "names do not",
     )

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal
 
 from ..errors import ExitCode, UserError
 
-Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "tokens"]
+Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "tokens", "image"]
 
 _TEXT_ENDINGS = """
     txt text md markdown rst adoc org tex html htm xml srt log
@@ -40,6 +40,7 @@ _ENDINGS: dict[str, Format] = {
 }
 for _ending in _TEXT_ENDINGS.split():
     _ENDINGS[f".{_ending}"] = "text"
+_IMAGE_ENDINGS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
 _MAGIC = {
     ".gz": b"\x1f\x8b",
     ".zst": b"\x28\xb5\x2f\xfd",
@@ -71,6 +72,11 @@ class BadFile(Exception):
 def format_of(name: PurePath) -> Format | None:
     """The format that a file's name speaks of, in letters of either case."""
     return _ENDINGS.get(bare(name).suffix.lower())
+
+
+def is_image(name: PurePath) -> bool:
+    """Whether a file's name speaks of an image: one of no known ending, where text is learned from."""
+    return name.suffix.lower() in _IMAGE_ENDINGS
 
 
 def bare(name: PurePath) -> PurePath:

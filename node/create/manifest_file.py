@@ -22,7 +22,7 @@ from ...protocol.wire.manifest import (
 )
 from ...protocol.wire.structure import Length, Range, StructureError, from_plain
 from ..errors import ExitCode, UserError
-from ..trainer.task_names import CAUSAL_LM
+from ..trainer.task_names import CAUSAL_LM, DIFFUSION
 from .formats import Format
 
 # A long comment on every key makes ten kilobytes.
@@ -63,6 +63,11 @@ class SourceTable:
     """Two columns instead: what the assistant is asked, …"""
     completion: _Column | None = None
     """… and what it answers."""
+    image: _Column | None = None
+    """The column that holds images, for a task that learns from some; without it the one called
+    image."""
+    label: _Column | None = None
+    """The column that says of which class an image is; without it the one called label."""
     split: _Column | None = None
     """Which split of a data set; without it `train`."""
     token_width: Literal[1, 2, 4] | None = None
@@ -72,6 +77,11 @@ class SourceTable:
     def holds_conversations(self) -> bool:
         """Whether it says where conversations are."""
         return not (self.messages is None and self.prompt is None and self.completion is None)
+
+    @property
+    def holds_images(self) -> bool:
+        """Whether it says where images are."""
+        return self.format == "image" or not (self.image is None and self.label is None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +98,8 @@ class WeightedTable(SourceTable):
 class DataTable(SourceTable):
     """Which text, and how it becomes tokens."""
 
-    sequence_length: Annotated[int, Range(2, 1 << 20)]
-    """Tokens in one training sequence."""
+    sequence_length: Annotated[int, Range(2, 1 << 20)] = 0
+    """Tokens in one training sequence. It must be said, but for images, whose size says it."""
     source: Annotated[tuple[WeightedTable, ...], Length(0, 1000)] = ()
     """Several sources instead of the keys above."""
     tokenizer: _FilePath | None = None
@@ -194,9 +204,16 @@ def read_manifest_file(path: Path) -> ManifestFile:
     except RecursionError:
         raise bad_manifest(path, "is nested too deeply") from None
     try:
-        return from_plain(ManifestFile, content, named=True)
+        file = from_plain(ManifestFile, content, named=True)
     except StructureError as error:
         raise bad_manifest(path, str(error)) from None
+    if file.task == DIFFUSION and file.data.sequence_length:
+        raise bad_manifest(
+            path, "data.sequence_length: follows from the size of images: leave it out"
+        )
+    if file.task != DIFFUSION and not file.data.sequence_length:
+        raise bad_manifest(path, "data: the key 'sequence_length' is missing")
+    return file
 
 
 def bad_manifest(path: Path, problem: str) -> UserError:

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ...protocol.wire.structure import StructureError
-from ..trainer.architectures import check_configuration, reserved_positions
+from ..trainer.architectures import (
+    DENOISERS,
+    check_configuration,
+    makes_images,
+    reserved_positions,
+)
+from ..trainer.task_names import ImageSettings
 
 # The largest published configurations have a few hundred kilobytes (label maps).
 _MAX_CONFIG_BYTES = 1 << 20
@@ -27,6 +33,10 @@ def complete_model(
     may be smaller. Raises `StructureError`.
     """
     config = check_configuration(config)
+    if makes_images(config["model_type"]):
+        raise StructureError(
+            "model.model_type", f'{config["model_type"]!r} takes images: say task = "diffusion"'
+        )
     positions = "n_positions" if config["model_type"] == "gpt2" else "max_position_embeddings"
     reserved = reserved_positions(config)
     complete = {"vocab_size": vocabulary, positions: sequence_length + reserved} | config
@@ -42,6 +52,42 @@ def complete_model(
             f"{complete[positions]} is less than data.sequence_length ({sequence_length}){more}",
         )
     _check_heads(complete)
+    return complete
+
+
+def complete_denoiser(config: dict[str, Any], settings: ImageSettings) -> dict[str, Any]:
+    """Check the configuration of a model of images and add what follows from them, and what fits.
+
+    Without `down_block_types` and `up_block_types` the narrowest level alone has attention. Raises
+    `StructureError`.
+    """
+    model_type, widths = config.get("model_type"), config.get("block_out_channels")
+    if isinstance(model_type, str) and not makes_images(model_type):
+        raise StructureError(
+            "model.model_type",
+            f"{model_type[:60]!r} takes no images; these do: {', '.join(DENOISERS)}",
+        )
+    levels = len(widths) if isinstance(widths, list) else 0
+    plain = max(0, levels - 1)
+    follows = {
+        "sample_size": settings.size,
+        "in_channels": settings.channels,
+        "out_channels": settings.channels,
+        **({"num_class_embeds": len(settings.classes)} if settings.classes else {}),
+    }
+    usual = {
+        "down_block_types": ["DownBlock2D"] * plain + ["AttnDownBlock2D"],
+        "up_block_types": ["AttnUpBlock2D"] + ["UpBlock2D"] * plain,
+        "layers_per_block": 2,
+        "norm_num_groups": 8,
+        "attention_head_dim": 8,
+    }
+    complete = check_configuration(usual | follows | config)
+    for key in (*follows, "num_class_embeds"):
+        if complete.get(key) != follows.get(key):
+            raise StructureError(
+                f"model.{key}", "follows from [task_settings]: leave it out, or say the same there"
+            )
     return complete
 
 

@@ -24,16 +24,18 @@ from ...protocol.wire.manifest import (
     ShardSpec,
     decode_manifest,
 )
-from ...protocol.wire.structure import StructureError, from_plain
+from ...protocol.wire.structure import StructureError, from_plain, to_plain
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir, open_identity
 from ..trainer.client import InitialModel, TrainerSpec, initialise_model, open_trainer
 from ..trainer.errors import TrainerDied, TrainerFailed
 from ..trainer.explain import explain_trainer
+from ..trainer.task_names import DIFFUSION
 from ..trainer.tokenizer_settings import TokenizerSettings
 from .checkpoint import check_fit, settings_for, tokenizer_file
 from .corpus import Corpus, Found, Progress, end_tokens, find_sources, read_corpus
+from .images import ImageTokenizer
 from .manifest_file import (
     BYTES_TOKENIZER,
     LoraTable,
@@ -41,10 +43,10 @@ from .manifest_file import (
     bad_manifest,
     read_manifest_file,
 )
-from .model_config import complete_model, read_checkpoint_config
+from .model_config import complete_denoiser, complete_model, read_checkpoint_config
 from .rates import rate_warning
 from .summary import DataSummary, Forecast, forecast
-from .task import TaskPlan, plan_task
+from .task import TaskPlan, plan_images, plan_task
 from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
 
 # The initial parameters are drawn on the CPU wherever the founder trains: the same seed gives the
@@ -180,6 +182,11 @@ class _Draft:
     special: TokenizerSettings
     task: TaskPlan
 
+    @property
+    def images(self) -> bool:
+        """Whether images are learned from."""
+        return self.file.task == DIFFUSION
+
     def corpus(self, data: DataDir, progress: Progress) -> Corpus:
         """Read all text."""
         # What ends a conversation is within it.
@@ -237,6 +244,8 @@ class _Draft:
 def _read(settings: CreateSettings) -> _Draft:
     """Read the file and what it names, but no text. Raises `UserError` (`MANIFEST`, `DATA_MISSING`)."""
     file = read_manifest_file(settings.manifest)
+    if file.task == DIFFUSION:
+        return _read_images(file, settings)
     source = tokenizer_file(file, settings.manifest)
     named = BYTES_TOKENIZER if source is None else str(source)
     file = replace(file, data=replace(file.data, tokenizer=named))
@@ -248,6 +257,25 @@ def _read(settings: CreateSettings) -> _Draft:
     task = plan_task(file, settings.manifest, tokenizer, special, model, end)
     found = find_sources(file, settings.manifest, settings.data, task.chat)
     return _Draft(file, task.tokenizer, model, checkpoint, lora, found, end, special, task)
+
+
+def _read_images(file: ManifestFile, settings: CreateSettings) -> _Draft:
+    images = plan_images(file, settings.manifest)
+    try:
+        for key in ("checkpoint", "lora"):
+            if key in file.model:
+                raise StructureError(
+                    f"model.{key}", "models of images begin anew here: give a configuration"
+                )
+        model = complete_denoiser(dict(file.model), images)
+    except StructureError as error:
+        raise bad_manifest(settings.manifest, str(error)) from None
+    found = find_sources(file, settings.manifest, settings.data, images=images)
+    # To all that follows an image is a sequence of bytes.
+    file = replace(file, data=replace(file.data, sequence_length=images.sample_bytes))
+    task = TaskPlan(ImageTokenizer(), None, to_plain(images, named=True))
+    special = TokenizerSettings()
+    return _Draft(file, task.tokenizer, model, None, None, found, (), special, task)
 
 
 async def _initial(draft: _Draft, path: Path, blobs: Path, progress: Progress) -> InitialModel:
@@ -289,8 +317,8 @@ def _made(draft: _Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Ma
         file.rounds,
         frozen=manifest.frozen_elements,
     )
-    # What was found is of whole models.
-    whole = manifest.adapter is None
+    # What was found is of whole models, and of language.
+    whole = manifest.adapter is None and not draft.images
     warning = rate_warning(file.schedule, manifest.elements) if whole else None
     return Made(
         manifest=manifest,

@@ -48,6 +48,8 @@ class DataSummary:
     heldout_tokens: int
     sequence_length: int
     token_bytes: int
+    images: bool = False
+    """Whether documents are images, and tokens their bytes."""
 
     @property
     def documents(self) -> int:
@@ -77,7 +79,7 @@ class DataSummary:
                     "empty": source.read.empty,
                     "bad": source.read.bad,
                     "bad_rows": [
-                        {"file": file, "line": line, "problem": problem}
+                        {"file": file, "line": line or None, "problem": problem}
                         for file, line, problem in source.read.bad_rows
                     ],
                     "learned_tokens": source.read.learned,
@@ -100,22 +102,27 @@ class DataSummary:
         several = len(self.sources) > 1
         for source in self.sources:
             head = f"{source.name}: " if several else ""
+            what, row = ("image", "image") if self.images else ("document", "row")
+            trained = f"{source.tokens:,} tokens"
+            if self.images:
+                trained = f"{source.tokens // self.sequence_length:,} of them"
             yield (
                 f"{head}{_count(source.files, 'file')} read, "
-                f"{_count(source.read.documents, 'document')}, {source.tokens:,} tokens to train on"
+                f"{_count(source.read.documents, what)}, {trained} to train on"
             )
             if several:
                 times = f"comes {source.times:.2f} times in an epoch"
                 if 0.995 < source.times < 1.005:
                     times = "comes once in an epoch"
-                yield f"  {100 * source.share:.1f} % of an epoch's tokens; {times}"
+                of = "images" if self.images else "tokens"
+                yield f"  {100 * source.share:.1f} % of an epoch's {of}; {times}"
             if source.read.learned:
                 share = 100 * source.read.learned / source.read.tokens
                 yield f"  of the tokens {share:.1f} % are the assistant's, which are learned"
             for words in source.skipped.words():
                 yield f"  not read: {words}"
             if source.duplicates:
-                yield f"  left out: {_count(source.duplicates, 'document')} equal to an earlier one"
+                yield f"  left out: {_count(source.duplicates, what)} equal to an earlier one"
             if source.read.empty:
                 empty = _count(source.read.empty, "row or file", "rows or files")
                 yield f"  left out: {empty} without text"
@@ -130,9 +137,11 @@ class DataSummary:
                     yield f"    {file}, line {line}: {problem}"
             if source.read.bad:
                 few = source.read.bad <= _NAMED_ON_SCREEN
-                yield f"  left out: {_count(source.read.bad, 'bad row')}{':' if few else ', such as'}"
+                bad = _count(source.read.bad, f"bad {row}")
+                yield f"  left out: {bad}{':' if few else ', such as'}"
                 for file, line, problem in source.read.bad_rows[:_NAMED_ON_SCREEN]:
-                    yield f"    {file}, line {line}: {problem}"
+                    place = f", line {line}" if line else ""
+                    yield f"    {file}{place}: {problem}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +169,8 @@ class Forecast:
     """Seconds to compute one sequence on this machine, if it was measured."""
     update_seconds: float | None = None
     """Seconds for the rest of a round: making an update of the gradient."""
+    images: bool = False
+    """Whether a sequence is an image, and a token a byte of it."""
 
     def received(self, members: int) -> int:
         """Bytes of updates that each member receives in a round; each sends as many, or its own alone
@@ -175,9 +186,10 @@ class Forecast:
 
     def lines(self) -> Iterator[str]:
         """The same for people."""
+        unit = "bytes of images" if self.images else "tokens"
         yield (
             f"an epoch: {self.rounds_an_epoch:,.1f} rounds; the run: {self.epochs:.2f} epochs, "
-            f"{self.tokens_a_parameter:.3g} tokens a parameter"
+            f"{self.tokens_a_parameter:.3g} {unit} a parameter"
         )
         base = ""
         if self.frozen:
@@ -231,6 +243,7 @@ def forecast(
         tokens_a_parameter=trained * data.sequence_length / elements,
         update_bytes=update_layout(table, optimizer.chunk, optimizer.top_k).body_bytes,
         model_bytes=4 * (elements + frozen),
+        images=data.images,
         # A block that begins anywhere touches one chunk more than its eight; a corpus of a chunk is
         # fetched whole.
         data_bytes_a_round={

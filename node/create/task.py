@@ -16,6 +16,7 @@ from ..trainer.task_names import (
     BUILT_IN,
     MASKED_LM,
     SFT,
+    ImageSettings,
     MaskedSettings,
     built_in_settings,
     require_task,
@@ -68,6 +69,29 @@ def plan_task(
     if file.data.chat_template is not None and file.task in BUILT_IN:
         raise bad_manifest(path, f"data.chat_template: the task {file.task!r} uses none")
     return TaskPlan(tokenizer, None, settings)
+
+
+def plan_images(file: ManifestFile, path: Path) -> ImageSettings:
+    """What the task about images says of them. Raises `UserError`: `NO_TASK` without the packages that
+    it needs, `MANIFEST` for keys that belong to other tasks."""
+    require_task(file.task)
+    try:
+        settings = built_in_settings(file.task, file.task_settings)
+    except StructureError as error:
+        raise bad_manifest(path, str(error)) from None
+    assert isinstance(settings, ImageSettings)
+    data = file.data
+    for key, given in (
+        ("tokenizer", data.tokenizer),
+        ("document_end", data.document_end),
+        ("attention", data.attention),
+        ("chat_template", data.chat_template),
+    ):
+        if given is not None:
+            raise bad_manifest(
+                path, f"data.{key}: belongs to text, and task {file.task!r} takes images"
+            )
+    return settings
 
 
 def _check_model(file: ManifestFile, path: Path, model: dict[str, Any]) -> None:

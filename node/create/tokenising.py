@@ -17,8 +17,9 @@ from blake3 import blake3
 from ...crypto.hashing import content_id
 from ..errors import ExitCode, UserError
 from .conversations import ConversationTokenizer, fitted
-from .documents import Document, Empty, NoText, Reading, TokenDocument, items
+from .documents import WHOLE_FILE, Document, Empty, NoText, Reading, TokenDocument, items
 from .files import File, Source
+from .images import ImageTokenizer
 from .parts import SECTION, Parts, Position, Tally
 from .rows import BadRow
 from .tokens import Tokenizer
@@ -37,6 +38,13 @@ _SECTION_SAMPLES = 8
 _BYTES_A_TOKEN = 4
 _CUT_WINDOW = 1 << 14
 _SHOW_SECONDS = 0.1
+_MEND_ROW = (
+    "mend the row, say with `text` or `template` in [data] where the text is, or leave some bad rows "
+    "out with `max_bad`"
+)
+_MEND_IMAGE = (
+    "mend or remove it, leave it out with `exclude` in [data], or leave some out with `max_bad`"
+)
 # A new number makes all parts anew, as another way to cut or hash does.
 _FORMAT = 2
 
@@ -55,6 +63,11 @@ class Tokenising:
     def conversations(self) -> ConversationTokenizer | None:
         """The tokenizer, if it is one of conversations."""
         return self.tokenizer if isinstance(self.tokenizer, ConversationTokenizer) else None
+
+    @property
+    def images(self) -> bool:
+        """Whether documents are images, each a sample."""
+        return isinstance(self.tokenizer, ImageTokenizer)
 
     @property
     def section_bytes(self) -> int:
@@ -160,9 +173,10 @@ def _add_item(
     if isinstance(item, Document):
         document, check = _hashes(item.text)
         sections = list(_sections(item.text, how.section_bytes))
-        if how.conversations is not None:
-            # Whole: what the assistant says is marked by places in all of it.
+        if how.conversations is not None or how.images:
+            # Whole: what the assistant says is marked by places in all of it, and an image is a sample.
             sections = [item.text]
+        if how.conversations is not None:
             batch.places.append((name, place))
         for index, text in enumerate(sections):
             last = index == len(sections) - 1
@@ -259,12 +273,12 @@ def _check_bad(seen: Tally, most: int) -> None:
     if seen.bad <= most:
         return
     file, place, problem = seen.bad_rows[-1]
+    many = f"; {seen.bad} {'rows' if place else 'images'} are bad, and max_bad is {most}"
+    where = f"{file}, line {place}: the row" if place != WHOLE_FILE else f"{file}: the image"
     raise UserError(
         ExitCode.DATA_MISSING,
-        f"{file}, line {place}: the row {problem}"
-        + (f"; {seen.bad} rows are bad, and max_bad is {most}" if most else ""),
-        "mend the row, say with `text` or `template` in [data] where the text is, or leave some bad "
-        "rows out with `max_bad`",
+        f"{where} {problem}{many if most else ''}",
+        _MEND_ROW if place != WHOLE_FILE else _MEND_IMAGE,
     )
 
 

@@ -13,25 +13,31 @@ from typing import Any
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.chain.ledger import Ledger
 from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.structure import to_plain
 from ...protocol.wire.swarm_id import swarm_text
-from ..trainer.task_names import MASKED_LM, SFT
-from .state import State
+from ..trainer.task_names import DIFFUSION, MASKED_LM, SFT
+from .state import State, image_settings
 
 PROVENANCE_NAME = "distro-node.json"
 # Some hundred members make a page; the ledger has them all.
 _MEMBERS_SHOWN = 100
+_CLASSES_SHOWN = 100
 # By task: the kind of model on Hugging Face's pages, what opens it, and what its loss is counted in.
 _OTHER = ("text-generation", "AutoModelForCausalLM", "nats a token")
 _KINDS = {
     SFT: (*_OTHER[:2], "nats a token of the assistant's"),
     MASKED_LM: ("fill-mask", "AutoModelForMaskedLM", "nats a hidden token"),
+    DIFFUSION: (
+        *("unconditional-image-generation", "UNet2DModel"),
+        "squared error of the noise in a value of a pixel",
+    ),
 }
 
 
 def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
     """What the card says, for programs; `heldout`: the loss that this node measured of this state."""
     manifest, ledger = state.known.manifest, state.known.ledger
-    data = manifest.data
+    data, images = manifest.data, image_settings(manifest)
     return {
         "swarm": swarm_text(manifest.swarm),
         "name": manifest.name,
@@ -44,6 +50,7 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
         "parameters": manifest.elements,
         "adapter": _adapter(manifest),
         "task": manifest.task,
+        **({} if images is None else {"images": to_plain(images, named=True)}),
         "heldout_loss": heldout,
         "data": {
             "sequence_length": data.sequence_length,
@@ -86,16 +93,18 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
     of = "" if last is None else f" of {last:,}"
     loss = facts["heldout_loss"]
     pipeline, opener, unit = _KINDS.get(facts["task"], _OTHER)
+    images = facts["task"] == DIFFUSION
+    library = "diffusers" if images else "transformers" if whole else "peft"
     lines = [
         "---",
-        f"library_name: {'transformers' if whole else 'peft'}",
+        f"library_name: {library}",
         f"pipeline_tag: {pipeline}",
         "tags: [distro-node]",
         "---",
         f"# {name}",
         "",
         *_what(facts, model["model_type"], of),
-        *_opened(opener, whole),
+        *(_opened_images(facts["images"]) if images else _opened(opener, whole)),
         "",
         "## Provenance",
         "",
@@ -127,19 +136,11 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         "",
         "## Data",
         "",
-        f"{data['tokens']:,} tokens of training text in {data['shards']:,} "
-        f"{'shard' if data['shards'] == 1 else 'shards'} and "
-        f"{data['heldout_tokens']:,} tokens held out, with a vocabulary of {data['vocabulary']:,}, in "
-        f"sequences of {data['sequence_length']:,}. "
-        + (
-            "The text as tokens, by content id: " + ", ".join(map(_plain, data["mirrors"])) + "."
-            if data["mirrors"]
-            else "The members have the text as tokens, by content id."
-        ),
+        _data_words(facts) + _where(data["mirrors"], images),
         "",
         "## Who trained it",
         "",
-        "| member | rounds | tokens |",
+        f"| member | rounds | {'values of pixels' if images else 'tokens'} |",
         "|---|---:|---:|",
     ]
     members = trained["members"]
@@ -152,6 +153,65 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         rounds, tokens = (sum(each[key] for each in rest) for key in ("rounds", "tokens"))
         lines.append(f"| {len(rest):,} more | {rounds:,} | {tokens:,} |")
     return "\n".join([*lines, ""])
+
+
+def _data_words(facts: dict[str, Any]) -> str:
+    data = facts["data"]
+    shards = f"{data['shards']:,} {'shard' if data['shards'] == 1 else 'shards'}"
+    if facts["task"] == DIFFUSION:
+        # Behind the last image of a shard stands one byte more.
+        trained, held = (
+            (data[key] - count) // data["sequence_length"]
+            for key, count in (("tokens", data["shards"]), ("heldout_tokens", 1))
+        )
+        images = facts["images"]
+        of = f" of {len(images['classes']):,} classes" if images["classes"] else ""
+        shades = "in colour" if images["channels"] == 3 else "in shades of grey"
+        return (
+            f"{trained:,} images{of} in {shards} and {held:,} held out, of {images['size']:,} × "
+            f"{images['size']:,} pixels {shades}. "
+        )
+    return (
+        f"{data['tokens']:,} tokens of training text in {shards} and "
+        f"{data['heldout_tokens']:,} tokens held out, with a vocabulary of {data['vocabulary']:,}, in "
+        f"sequences of {data['sequence_length']:,}. "
+    )
+
+
+def _where(mirrors: list[str], images: bool) -> str:
+    what = "The images as bytes" if images else "The text as tokens"
+    if mirrors:
+        return f"{what}, by content id: " + ", ".join(map(_plain, mirrors)) + "."
+    return f"The members have {what[0].lower()}{what[1:]}, by content id."
+
+
+def _opened_images(images: dict[str, Any]) -> list[str]:
+    """How a model of images is opened: as a pipeline, or its parts where it asks for a class."""
+    if not images["classes"]:
+        return [
+            "```python",
+            "from diffusers import DDPMPipeline",
+            "",
+            'pipeline = DDPMPipeline.from_pretrained(".")',
+            "image = pipeline().images[0]",
+            "```",
+        ]
+    shown = ", ".join(
+        f"{number}: {_plain(name)}"
+        for number, name in enumerate(images["classes"][:_CLASSES_SHOWN])
+    )
+    more = len(images["classes"]) > _CLASSES_SHOWN
+    return [
+        "```python",
+        "from diffusers import DDPMScheduler, UNet2DModel",
+        "",
+        'model = UNet2DModel.from_pretrained(".", subfolder="unet")',
+        'schedule = DDPMScheduler.from_pretrained(".", subfolder="scheduler")',
+        "noise = model(noisy_images, steps, class_labels=classes).sample",
+        "```",
+        "",
+        f"Its classes by number: {shown}{', …' if more else ''}.",
+    ]
 
 
 def _opened(opener: str, whole: bool) -> list[str]:
@@ -171,8 +231,9 @@ def _opened(opener: str, whole: bool) -> list[str]:
 
 
 def _what(facts: dict[str, Any], model_type: str, of: str) -> list[str]:
+    unit = "values of pixels" if facts["task"] == DIFFUSION else "tokens"
     trained = (
-        f"trained by the members of a swarm with distro-node: {facts['trained']['tokens']:,} tokens in "
+        f"trained by the members of a swarm with distro-node: {facts['trained']['tokens']:,} {unit} in "
         f"{facts['round']:,}{of} rounds."
     )
     adapter = facts["adapter"]

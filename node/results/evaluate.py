@@ -26,7 +26,7 @@ from ..errors import ExitCode, UserError
 from ..settings import NEWEST, Which
 from ..storage.data_dir import DataDir
 from ..telemetry.scores import Scores, read_scores
-from ..trainer.task_names import MASKED_LM
+from ..trainer.task_names import DIFFUSION, MASKED_LM
 from .export import write_model
 from .state import made_again, read_swarm
 
@@ -67,9 +67,10 @@ async def evaluate_swarm(settings: EvaluateSettings) -> Scores:
     tasks = chosen_tasks(settings.tasks)
     data = DataDir(settings.data_dir)
     known = await read_swarm(data, settings.swarm)
-    if known.manifest.task == MASKED_LM:
+    other = {MASKED_LM: "fills gaps", DIFFUSION: "draws images"}.get(known.manifest.task)
+    if other is not None:
         raise _unmeasured(
-            "lm-eval measures models that write on, and this swarm's fills gaps",
+            f"lm-eval measures models that write on, and this swarm's {other}",
             "see its held-out loss with `distro-node status`, or export it and measure it elsewhere",
         )
     preset = all(each in PRESETS for each in settings.tasks)

@@ -16,7 +16,7 @@ from ..errors import ExitCode, UserError
 from ..settings import NEWEST, Which
 from ..storage.data_dir import DataDir
 from ..trainer.client import TrainerFailed
-from ..trainer.task_names import MASKED_LM
+from ..trainer.task_names import DIFFUSION, MASKED_LM
 from .state import State, made_again, read_swarm
 
 
@@ -72,6 +72,12 @@ class Writer:
 async def open_writer(settings: GenerateSettings) -> AsyncIterator[Writer]:
     """Make the state again and keep it ready. Raises `UserError`."""
     known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    if known.manifest.task == DIFFUSION:
+        raise UserError(
+            ExitCode.USAGE,
+            "this swarm learns from images, and its model writes no text",
+            "let it draw some with --grid FILE.png",
+        )
     async with made_again(
         known, settings.which, threads=settings.threads, device=settings.device
     ) as state:

@@ -19,6 +19,7 @@ from ...protocol.codec.schedule import learning_rate
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId, decode_manifest
 from ...protocol.wire.messages import RecordId
+from ...protocol.wire.structure import StructureError
 from ..content.downloads import blob_list_at
 from ..errors import ExitCode, UserError
 from ..settings import Which
@@ -27,6 +28,7 @@ from ..storage.data_dir import DataDir, SwarmDir
 from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from ..trainer.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..trainer.explain import explain_trainer
+from ..trainer.task_names import DIFFUSION, ImageSettings, built_in_settings
 from ..versions import explain_version
 
 # Below what the owner's own work, and the node that trains, get.
@@ -243,6 +245,18 @@ async def _replay(
 def _check(agreed: int, found: int, round_: int) -> None:
     if agreed != found:
         raise nothing(f"the stored parameters before round {round_} are not the swarm's")
+
+
+def image_settings(manifest: Manifest) -> ImageSettings | None:
+    """What a swarm says of its images; None if it does not learn from any. Raises `UserError`
+    (`NOTHING_TO_EXPORT`) for what no member could use."""
+    if manifest.task != DIFFUSION:
+        return None
+    try:
+        settings = built_in_settings(manifest.task, manifest.task_settings)
+    except StructureError as error:
+        raise nothing(f"its manifest cannot be used: {error}") from None
+    return settings if isinstance(settings, ImageSettings) else None
 
 
 def nothing(

@@ -19,7 +19,7 @@ from ...protocol.wire.blobs import BlobList, decode_blob_list
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import AdapterSpec, Manifest, ParameterSpec
 from ..storage.blob_store import BlobStore
-from .architectures import sees_both_ways
+from .architectures import makes_images, sees_both_ways
 from .errors import TrainerFailed
 from .model import build_model, model_config, new_model, ordered_parameters
 from .snapshot import read_snapshot
@@ -46,6 +46,8 @@ def build_trained(
     if adapter is None:
         model = build_model(manifest.model, manifest.parameters, device)
         return model, ordered_parameters(model, manifest.parameters)
+    if makes_images(str(manifest.model.get("model_type"))):
+        raise _bad("only those of language have some here")
     model = build_model(manifest.model, adapter.base_parameters, device)
     # Before memory is taken for adapters: the table says how much that would be.
     check_table(model, adapter, manifest.parameters)

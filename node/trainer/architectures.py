@@ -62,6 +62,12 @@ def _off(value: Any) -> str | None:
     return None if value is False else f"expected false, got {_shown(value)}"
 
 
+def _none_at_all(value: Any) -> str | None:
+    return (
+        None if type(value) in (int, float) and value == 0 else f"expected 0, got {_shown(value)}"
+    )
+
+
 def _one_of(words: frozenset[str]) -> Check:
     def check(value: Any) -> str | None:
         known = isinstance(value, str) and value in words
@@ -247,6 +253,44 @@ ARCHITECTURES: Mapping[str, Mapping[str, Check]] = {
 }
 """By model type of Hugging Face transformers: every key that may stand in a configuration."""
 
+_BLOCKS_DOWN = ("DownBlock2D", "AttnDownBlock2D")
+_BLOCKS_UP = ("UpBlock2D", "AttnUpBlock2D")
+# Published ones have six levels of up to 896 channels, with two residual blocks each. So many can be
+# laid out in a moment.
+_MOST_LEVELS = 8
+_level_widths = _list_of(_whole(1, 4096), _MOST_LEVELS)
+_resampled = _one_of(frozenset({"conv", "resnet"}))
+
+DENOISERS: Mapping[str, Mapping[str, Check]] = {
+    "unet2d": {
+        "sample_size": _whole(4, 512),
+        "in_channels": _whole(1, 3),
+        "out_channels": _whole(1, 3),
+        "num_class_embeds": _whole(1, 4096),
+        "block_out_channels": _level_widths,
+        "down_block_types": _list_of(_one_of(frozenset(_BLOCKS_DOWN)), _MOST_LEVELS),
+        "up_block_types": _list_of(_one_of(frozenset(_BLOCKS_UP)), _MOST_LEVELS),
+        "layers_per_block": _whole(1, 8),
+        "attention_head_dim": _whole(1, 4096),
+        "norm_num_groups": _whole(1, 1024),
+        "norm_eps": _number,
+        "act_fn": _one_of(frozenset({"silu", "swish", "mish", "gelu", "relu"})),
+        "add_attention": _switch,
+        "resnet_time_scale_shift": _one_of(frozenset({"default", "scale_shift"})),
+        "downsample_type": _resampled,
+        "upsample_type": _resampled,
+        "downsample_padding": _whole(0, 1),
+        "mid_block_scale_factor": _number,
+        "time_embedding_type": _one_of(frozenset({"positional"})),
+        "flip_sin_to_cos": _switch,
+        "freq_shift": _whole(0, 1),
+        # What is drawn in training follows from seed, round and sample: nothing else may be.
+        "dropout": _none_at_all,
+        "center_input_sample": _off,
+    },
+}
+"""The same of models of `diffusers` that tell noise from images."""
+
 # They see what follows a token, too, and so learn to fill gaps and not to write on.
 _BOTH_WAYS = frozenset({"bert", "roberta"})
 
@@ -277,6 +321,11 @@ def sees_both_ways(model_type: str) -> bool:
     return model_type in _BOTH_WAYS
 
 
+def makes_images(model_type: str) -> bool:
+    """Whether a model takes noisy images instead of tokens."""
+    return model_type in DENOISERS
+
+
 def longest_sequence(config: Mapping[str, Any]) -> int | None:
     """How many tokens the positions of a configuration suffice for; None if it does not say."""
     key = "n_positions" if config.get("model_type") == "gpt2" else "max_position_embeddings"
@@ -302,12 +351,13 @@ def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
     model_type = config.get("model_type")
     if model_type is None:
         raise StructureError("model", "the key 'model_type' is missing (for example \"llama\")")
-    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+    known = {**ARCHITECTURES, **DENOISERS}
+    if not isinstance(model_type, str) or model_type not in known:
         raise StructureError(
             "model.model_type",
-            f"{_shown(model_type)} cannot be trained here; these can: {', '.join(ARCHITECTURES)}",
+            f"{_shown(model_type)} cannot be trained here; these can: {', '.join(known)}",
         )
-    checks = ARCHITECTURES[model_type]
+    checks = known[model_type]
     kept: dict[str, Any] = {"model_type": model_type}
     for key, value in config.items():
         if key == "model_type" or is_inert(key):
@@ -320,7 +370,46 @@ def check_configuration(config: Mapping[str, Any]) -> dict[str, Any]:
         if problem:
             raise StructureError(f"model.{key}", problem)
         kept[key] = value
+    if model_type in DENOISERS:
+        _check_levels(kept)
     return kept
+
+
+def _check_levels(config: Mapping[str, Any]) -> None:
+    """Raise `StructureError` unless the levels of a U-Net, which are all said, fit each other."""
+    needed = (
+        "sample_size",
+        "in_channels",
+        "out_channels",
+        "block_out_channels",
+        "layers_per_block",
+    )
+    needed += ("down_block_types", "up_block_types", "norm_num_groups", "attention_head_dim")
+    for key in needed:
+        if config.get(key) is None:
+            raise StructureError("model", f"the key {key!r} is missing")
+    widths = config["block_out_channels"]
+    levels, groups, head = len(widths), config["norm_num_groups"], config["attention_head_dim"]
+    for key in ("down_block_types", "up_block_types"):
+        if len(config[key]) != levels or not levels:
+            raise StructureError(
+                f"model.{key}", f"has {len(config[key])} items, and block_out_channels {levels}"
+            )
+    for width in widths:
+        for key, part in (("norm_num_groups", groups), ("attention_head_dim", head)):
+            if width % part:
+                raise StructureError(
+                    f"model.{key}", f"{part} does not divide the {width} of block_out_channels"
+                )
+    if widths[0] % 2:
+        raise StructureError("model.block_out_channels", "begins with an odd number")
+    halved = 1 << levels - 1
+    if config["sample_size"] % halved:
+        raise StructureError(
+            "model.block_out_channels",
+            f"has {levels} levels, which halve images {levels - 1} times, and "
+            f"{config['sample_size']} pixels are no multiple of {halved}",
+        )
 
 
 def _shown(value: Any) -> str:

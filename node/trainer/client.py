@@ -107,7 +107,7 @@ class Examined:
     differing: tuple[str, ...]
     """The keys of its configuration that are not as the manifest says."""
     tokenizer: bytes
-    """The content id of its `tokenizer.json`; of no bytes if there is none."""
+    """The content id of its `tokenizer.json`; of `NO_TOKENIZER` if there is none."""
 
 
 @dataclass(frozen=True)
@@ -281,6 +281,14 @@ class TrainerClient:
     async def next_text(self) -> str | None:
         """The text of the next token (or nothing yet, in the middle of a character); None at the end."""
         return await self._call("next_text")
+
+    async def begin_images(self, count: int, *, seed: int, steps: int) -> None:
+        """Begin to draw so many images in so many steps; `next_image` gives them."""
+        await self._call("begin_images", count=count, seed=seed, steps=steps)
+
+    async def next_image(self) -> bytes | None:
+        """The next image, size × size × channels bytes; None behind the last one."""
+        return await self._call("next_image")
 
     async def examine(self, directory: Path) -> Examined:
         """What parameters an exported model has, by the manifest's table."""

@@ -8,6 +8,8 @@ from typing import Any
 import psutil
 import torch
 
+from .architectures import makes_images
+from .denoisers import image_bytes
 from .errors import TrainerFailed
 
 # Parameters, gradients, momentum and second moment, each float32.
@@ -73,6 +75,8 @@ def allocated_bytes(device: torch.device) -> int:
 
 def sequence_bytes(config: dict[str, Any], sequence_length: int, vocabulary: int) -> int:
     """An estimate of what one sequence in a micro-batch needs beside the model."""
+    if makes_images(str(config.get("model_type"))):
+        return image_bytes(config)
     hidden = _whole(config, "hidden_size", "n_embd")
     layers = _whole(config, "num_hidden_layers", "n_layer")
     per_token = _BYTES_A_HIDDEN_UNIT * hidden * layers + _BYTES_A_LOGIT * vocabulary

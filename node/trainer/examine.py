@@ -17,6 +17,8 @@ from ...crypto.hashing import content_id
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.manifest import AdapterSpec, Manifest
 from .adapters import merged_model
+from .architectures import makes_images
+from .denoisers import UNET, Denoiser, named_keys, read_denoiser, written_config
 from .errors import TrainerFailed
 from .export import (
     ADAPTER_CONFIG_NAME,
@@ -27,9 +29,10 @@ from .export import (
 )
 from .fingerprint import fingerprint
 from .initial import read_checkpoint
-from .model import model_config, ordered_parameters
+from .model import model_config, new_model, ordered_parameters
 from .session import TrainingSession
 from .snapshot import snapshot_chunks
+from .task_names import NO_TOKENIZER
 
 # What follows the tokenizer, and what the library writes of itself.
 _FREE = frozenset(
@@ -48,7 +51,9 @@ _ROUNDING = 1e-6
 def examine(session: TrainingSession, directory: Path) -> dict[str, Any]:
     """What `client.Examined` holds. Raises `TrainerFailed` (`bad_model`)."""
     manifest = session.manifest
-    if manifest.adapter is None:
+    if makes_images(str(manifest.model.get("model_type"))):
+        parameters, differing = _denoiser(manifest, directory)
+    elif manifest.adapter is None:
         model = read_checkpoint(directory, model_config(manifest.model))
         parameters = [*map(_detached, ordered_parameters(model, manifest.parameters))]
         differing = _differing(manifest.model, _read(directory / "config.json"))
@@ -67,8 +72,20 @@ def examine(session: TrainingSession, directory: Path) -> dict[str, Any]:
         "fingerprint": fingerprint(parameters),
         "blob_list": blobs.encode(),
         "differing": differing,
-        "tokenizer": content_id(tokenizer.read_bytes() if tokenizer.is_file() else b""),
+        "tokenizer": content_id(tokenizer.read_bytes() if tokenizer.is_file() else NO_TOKENIZER),
     }
+
+
+def _denoiser(manifest: Manifest, directory: Path) -> tuple[list[torch.Tensor], tuple[str, ...]]:
+    """The parameters of a model of images, and the keys in which its configuration differs."""
+    model = new_model(model_config(manifest.model), torch.device("cpu"))
+    assert isinstance(model, Denoiser)
+    read_denoiser(directory, model)
+    found = named_keys(_parsed(_read(directory / UNET / "config.json"), "config.json"))
+    meant = written_config(model)
+    differing = [key for key in sorted({*found, *meant}) if found.get(key) != meant.get(key)]
+    parameters = [*map(_detached, ordered_parameters(model, manifest.parameters))]
+    return parameters, tuple(key[:64] for key in differing)
 
 
 def _detached(parameter: torch.Tensor) -> torch.Tensor:

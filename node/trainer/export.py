@@ -21,7 +21,9 @@ from ..errors import UserError
 from ..storage.blob_store import BlobStore
 from .adapters import merged_model, peft_config
 from .chat import BadConversation, BadTemplate, ChatTemplate
+from .denoisers import Denoiser, write_denoiser
 from .errors import TrainerFailed
+from .image_tasks import Diffusion
 from .limits import limited
 from .session import TrainingSession
 from .tokenizer_settings import ROLES, TokenizerSettings, decode_settings, with_usual_names
@@ -44,11 +46,15 @@ def export(
     """Write weights (safetensors), both configurations and the tokenizer's files into `directory`.
 
     Adapters are written as `peft` does it; with `merged` in a folder below, beside a checkpoint of the
-    base and them in one.
+    base and them in one. Models of images are written as `diffusers` does it.
 
     Raises `TrainerFailed` with the kind `bad_data` if the tokenizer's blobs are missing, and what a
     full disk raises.
     """
+    if isinstance(session.task, Diffusion):
+        assert isinstance(session.model, Denoiser)
+        write_denoiser(session.model, session.task.settings, directory)
+        return
     definition, tokenizer, settings = open_tokenizer(session.manifest, store)
     directory.mkdir(parents=True, exist_ok=True)
     ids: dict[str, Any] = special_ids(tokenizer, settings)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from blake3 import blake3
 from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
 
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.structure import StructureError
-from .architectures import sees_both_ways
+from .architectures import makes_images, sees_both_ways
 from .data import Tokens, read_tokens
+from .draws import drawn
 from .errors import TrainerFailed
 from .packing import begins_behind, check_attention, document_inputs
 from .task_batches import Batch, Loss, Sample
@@ -41,6 +41,8 @@ class CausalLM:
             self.settings = built_in_settings(manifest.task, manifest.task_settings)
         except StructureError as error:
             raise _bad(str(error)) from None
+        if makes_images(config.model_type):
+            raise _bad(f"{manifest.task!r} does not go with a {config.model_type!r}, for images")
         if sees_both_ways(config.model_type) != self.both_ways:
             what = "sees only" if self.both_ways else "does not see only"
             raise _bad(
@@ -163,25 +165,21 @@ class MaskedLM(CausalLM):
     def _hide(self, ids: np.ndarray, targets: np.ndarray, sample: Sample) -> None:
         """Make gaps in a sample's ids, and keep what was there."""
         data, settings = self.manifest.data, self.settings
-        drawn = _drawn(self.manifest.seed, sample, len(ids))
-        wanted = drawn[0] < int(settings.share * _WHOLE)
+        numbers = _drawn(self.manifest.seed, sample, len(ids))
+        wanted = numbers[0] < int(settings.share * _WHOLE)
         if data.end_token is not None:
             wanted &= ids != data.end_token
         targets[wanted] = ids[wanted]
-        ids[wanted & (drawn[1] < int(_HIDDEN * _WHOLE))] = settings.mask_token
-        others = wanted & (drawn[1] >= int(_HIDDEN * _WHOLE)) & (drawn[1] < int(_REPLACED * _WHOLE))
-        ids[others] = drawn[2][others] % data.vocabulary
+        ids[wanted & (numbers[1] < int(_HIDDEN * _WHOLE))] = settings.mask_token
+        seen = numbers[1] >= int(_HIDDEN * _WHOLE)
+        others = wanted & seen & (numbers[1] < int(_REPLACED * _WHOLE))
+        ids[others] = numbers[2][others] % data.vocabulary
 
 
 def _drawn(seed: int, sample: Sample, length: int) -> np.ndarray:
-    """Three numbers of 32 bits for each token: int64 (3, length). A hash draws them and no library's
-    generator, which a newer release may change."""
-    key = b"".join(
-        number.to_bytes(8, "little")
-        for number in (seed, sample.round, sample.number, int(sample.heldout))
-    )
-    stream = blake3(key, derive_key_context="distro-node masked_lm 1").digest(12 * length)
-    return np.frombuffer(stream, "<u4").astype(np.int64).reshape(3, length)
+    """Three numbers of 32 bits for each token: int64 (3, length)."""
+    key = (seed, sample.round, sample.number, int(sample.heldout))
+    return drawn("masked_lm 1", key, 3 * length).reshape(3, length)
 
 
 def _bad(problem: str) -> TrainerFailed:

@@ -6,6 +6,7 @@ bounds that are written there. It cannot name code to download, kernels, or a qu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,13 @@ from transformers import (
 
 from ...protocol.wire.manifest import ParameterSpec
 from ...protocol.wire.structure import StructureError
-from .architectures import check_configuration, longest_sequence, sees_both_ways
+from .architectures import (
+    check_configuration,
+    longest_sequence,
+    makes_images,
+    sees_both_ways,
+)
+from .denoisers import Denoiser, DenoiserConfig, load_library
 from .errors import TrainerFailed
 from .limits import limited
 
@@ -34,7 +41,7 @@ _BUILD_BYTES = 2 << 30
 
 
 def model_config(config: dict[str, Any]) -> PretrainedConfig:
-    """The transformers configuration for a manifest's `model`.
+    """The configuration for a manifest's `model`: the library's own, or a `DenoiserConfig`.
 
     Raises `TrainerFailed` with the kind `bad_model`.
     """
@@ -43,6 +50,8 @@ def model_config(config: dict[str, Any]) -> PretrainedConfig:
     except StructureError as error:
         raise _bad(str(error)) from None
     model_type = known.pop("model_type")
+    if makes_images(model_type):
+        return DenoiserConfig(known)
     try:
         return AutoConfig.for_model(model_type, **known)
     # Architectures check their keys in ways of their own.
@@ -55,9 +64,12 @@ def new_model(config: PretrainedConfig, device: torch.device) -> PreTrainedModel
 
     Raises `TrainerFailed` with the kind `bad_model`, or what running out of memory raises.
     """
+    images = isinstance(config, DenoiserConfig)
+    if images:
+        load_library()
     try:
         with device:
-            model = auto_class(config).from_config(config)
+            model: Any = Denoiser(config) if images else auto_class(config).from_config(config)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -85,6 +97,9 @@ def build_model(
     if any(type(count) is int and count > len(table) for count in layers):
         raise _bad("it has more layers than parameter tensors")
     what = "the manifest's model cannot be used: to lay it out"
+    if makes_images(str(config.get("model_type"))):
+        # That takes longer than laying a model out.
+        load_library()
     with limited("bad_model", what, seconds=_BUILD_SECONDS, memory=_BUILD_BYTES):
         built = model_config(config)
         skeleton = new_model(built, torch.device("meta"))
@@ -104,7 +119,7 @@ def ordered_parameters(
     """
     found = dict(model.named_parameters())
     for spec in table:
-        shape = tuple(found[spec.name].shape) if spec.name in found else None
+        shape = _table_shape(model, found[spec.name]) if spec.name in found else None
         if shape != spec.shape:
             there = "is not in the model" if shape is None else f"has the shape {shape} there"
             raise _bad(f"the manifest's parameter {spec.name} {spec.shape} {there}")
@@ -117,13 +132,29 @@ def ordered_parameters(
 def parameter_table(model: PreTrainedModel) -> tuple[ParameterSpec, ...]:
     """The table of a new model, in the order in which torch lists its parameters."""
     return tuple(
-        ParameterSpec(name=name, shape=tuple(parameter.shape))
+        ParameterSpec(name=name, shape=_table_shape(model, parameter))
         for name, parameter in model.named_parameters()
     )
 
 
+def _table_shape(model: PreTrainedModel, parameter: torch.nn.Parameter) -> tuple[int, ...]:
+    """How a table says a parameter's shape.
+
+    A kernel of a convolution (outputs, inputs, height, width) is a matrix with a row for each output: as
+    such it has large blocks for the transform, and as it stands blocks as narrow as a kernel. In memory
+    both are the same.
+    """
+    shape = tuple(parameter.shape)
+    if isinstance(model, Denoiser) and len(shape) > 2:
+        return (shape[0], math.prod(shape[1:]))
+    return shape
+
+
 def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) -> None:
-    """Raise `TrainerFailed` (`bad_model`) if the model cannot take the manifest's sequences."""
+    """Raise `TrainerFailed` (`bad_model`) if the model cannot take the manifest's sequences. Images
+    are the task's own matter."""
+    if isinstance(model, Denoiser):
+        return
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, torch.nn.Embedding):
         raise _bad("its input is no table of token embeddings")

@@ -86,6 +86,8 @@ class LocalOptimizer:
             self.momentum[index].mul_(self._spec.momentum)
             if gradient is None:
                 continue
+            # A convolution may leave its kernel's in another order.
+            gradient = gradient.contiguous()
             if self.second_moment:
                 beta = self._spec.second_moment
                 second = self.second_moment[index].mul_(beta)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any
+from importlib.util import find_spec
+from typing import Annotated, Any, Literal
 
-from ...protocol.wire.structure import Range, StructureError, from_plain
+from ...protocol.wire.manifest import Name
+from ...protocol.wire.structure import Length, Range, StructureError, from_plain
 from ..errors import ExitCode, UserError
 
 ENTRY_POINTS = "distro_node.tasks"
@@ -20,7 +22,10 @@ ENTRY_POINTS = "distro_node.tasks"
 CAUSAL_LM = "causal_lm"
 SFT = "sft"
 MASKED_LM = "masked_lm"
-BUILT_IN = (CAUSAL_LM, SFT, MASKED_LM)
+DIFFUSION = "diffusion"
+NO_TOKENIZER = b"{}"
+"""The blob in the place of a `tokenizer.json` where no text is learned from."""
+BUILT_IN = (CAUSAL_LM, SFT, MASKED_LM, DIFFUSION)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +43,52 @@ class MaskedSettings:
     """Of the tokens, how many are to be found."""
 
 
-def built_in_settings(task: str, settings: dict[str, Any] | None) -> NoSettings | MaskedSettings:
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings:
+    """Of `diffusion`.
+
+    A sample is the number of its class, if there are classes, in `label_bytes` bytes, the lowest first,
+    and then the values of its pixels: row by row, the channels of a pixel beside each other.
+    """
+
+    size: Annotated[int, Range(4, 512)]
+    """Pixels on each side of an image."""
+    channels: Literal[1, 3] = 3
+    """1: shades of grey, 3: red, green and blue."""
+    classes: Annotated[tuple[Name, ...], Length(0, 4096)] = ()
+    """What the images are of, if the model is told. The number of a class is its place in here."""
+    schedule: Literal["cosine", "linear"] = "cosine"
+    """How noise grows from step to step."""
+    steps: Annotated[int, Range(50, 10_000)] = 1000
+    """From an image to nothing but noise."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("classes: a name stands there twice")
+
+    @property
+    def values(self) -> int:
+        """Numbers of an image."""
+        return self.channels * self.size**2
+
+    @property
+    def label_bytes(self) -> int:
+        """Bytes in front of them."""
+        return 0 if not self.classes else 1 if len(self.classes) <= 1 << 8 else 2
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of a sample."""
+        return self.label_bytes + self.values
+
+
+Settings = NoSettings | MaskedSettings | ImageSettings
+
+
+def built_in_settings(task: str, settings: dict[str, Any] | None) -> Settings:
     """The settings of a built-in task. Raises `StructureError`."""
-    kind = MaskedSettings if task == MASKED_LM else NoSettings
+    kinds: dict[str, type[Settings]] = {MASKED_LM: MaskedSettings, DIFFUSION: ImageSettings}
+    kind = kinds.get(task, NoSettings)
     try:
         return from_plain(kind, settings or {}, named=True)
     except StructureError as error:
@@ -62,9 +110,21 @@ def entry_point(task: str) -> EntryPoint | None:
 
 
 def require_task(task: str) -> None:
-    """Raise `UserError` (`NO_TASK`) unless the task is built in or installed."""
+    """Raise `UserError` (`NO_TASK`) unless the task, and what it needs, is built in or installed."""
+    if task == DIFFUSION:
+        for package in ("diffusers", "PIL"):
+            if find_spec(package) is None:
+                raise _lacking(package)
     if task not in BUILT_IN and entry_point(task) is None:
         raise no_task(f"the swarm trains the task {task!r}, which is not installed here")
+
+
+def _lacking(package: str) -> UserError:
+    return UserError(
+        ExitCode.NO_TASK,
+        f"the task 'diffusion' needs the package {package}, which is not installed here",
+        "install it with: pip install 'distro-node[train,diffusion]'",
+    )
 
 
 def no_task(problem: str) -> UserError:

@@ -2,7 +2,8 @@
 
 A task turns the bytes of samples into a batch, and a batch into a loss. All else (which samples, how
 gradients become updates, evaluation over what is held out) is the same for every task. Built in are
-those of `language_tasks`; others come from packages that the owner has installed (`task_names`).
+those of `language_tasks` and `image_tasks`; others come from packages that the owner has installed
+(`task_names`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from transformers import PretrainedConfig, PreTrainedModel
 from ...protocol.wire.manifest import Manifest
 from ..errors import UserError
 from .errors import TrainerFailed
+from .image_tasks import Diffusion
 from .language_tasks import CausalLM, InstructionTuning, MaskedLM
 from .task_batches import Batch, Loss, Sample
-from .task_names import CAUSAL_LM, MASKED_LM, SFT, entry_point
+from .task_names import CAUSAL_LM, DIFFUSION, MASKED_LM, SFT, entry_point
 
 __all__ = ["Batch", "Loss", "Sample", "Task", "open_task"]
 
@@ -47,6 +49,7 @@ _BUILT_IN: dict[str, Callable[[Manifest, PretrainedConfig], Task]] = {
     CAUSAL_LM: CausalLM,
     SFT: InstructionTuning,
     MASKED_LM: MaskedLM,
+    DIFFUSION: Diffusion,
 }
 
 

@@ -23,6 +23,7 @@ from ...protocol.wire.structure import to_plain
 from ..storage.blob_store import BlobStore
 from ..storage.disk_faults import BROKEN, FULL, error_number
 from .device import allocated_bytes, choose_device, is_out_of_memory
+from .drawing import draw_images
 from .errors import FailureKind, TrainerFailed
 from .exact import check_exactness
 from .examine import examine
@@ -47,6 +48,7 @@ class Worker:
         self._staged: list[bytes] = []
         self._staged_for = -1
         self._writing: Iterator[str] = iter(())
+        self._drawing: Iterator[bytes] = iter(())
         self._methods: dict[str, Callable[..., Any]] = {
             "open": self._open,
             "initialise": self._initialise,
@@ -60,6 +62,8 @@ class Worker:
             "export": self._export,
             "begin_text": self._begin_text,
             "next_text": self._next_text,
+            "begin_images": self._begin_images,
+            "next_image": self._next_image,
             "examine": self._examine,
             "memory": self._memory,
         }
@@ -173,6 +177,12 @@ class Worker:
 
     def _next_text(self) -> str | None:
         return next(self._writing, None)
+
+    def _begin_images(self, count: int, seed: int, steps: int) -> None:
+        self._drawing = draw_images(self._opened, count, seed, steps)
+
+    def _next_image(self) -> bytes | None:
+        return next(self._drawing, None)
 
     def _examine(self, directory: str) -> dict[str, Any]:
         return examine(self._opened, Path(directory))

@@ -32,7 +32,7 @@ from distro_node.node.network.nat.dial_back import (
 )
 from distro_node.node.network.nat.port_mapping import Mapping
 from distro_node.node.network.nat.punching import decode_place, encode_place
-from distro_node.node.trainer.architectures import ARCHITECTURES, check_configuration
+from distro_node.node.trainer.architectures import ARCHITECTURES, DENOISERS, check_configuration
 from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
 from distro_node.protocol.chain.entries import decode_decided
 from distro_node.protocol.chain.sync import decode_request, decode_response, read_answer
@@ -61,6 +61,18 @@ from statuses import TRAINING
 SWARM = SwarmId(content_id(b"fuzz"))
 STRANGER = identity(40)
 LAYOUT = layout_of((16, 12), (7,), (), top_k=3)
+_UNET: dict[str, Any] = {
+    "model_type": "unet2d",
+    "sample_size": 8,
+    "in_channels": 1,
+    "out_channels": 1,
+    "block_out_channels": [8, 16],
+    "down_block_types": ["DownBlock2D", "AttnDownBlock2D"],
+    "up_block_types": ["AttnUpBlock2D", "UpBlock2D"],
+    "layers_per_block": 1,
+    "norm_num_groups": 8,
+    "attention_head_dim": 8,
+}
 _DIAL = f"/ip4/93.184.216.34/tcp/4001/p2p/{peer_text(STRANGER.peer)}"
 _CIRCUIT = (
     f"/ip4/93.184.216.34/tcp/1/p2p/{peer_text(PEERS[0])}/p2p-circuit/p2p/{peer_text(STRANGER.peer)}"
@@ -193,6 +205,8 @@ def targets() -> Iterator[Target]:
                 for kind in ("llama", "gpt2", "phi3")
                 for key in ARCHITECTURES[kind]
             ),
+            repacked(_UNET),
+            *(repacked(_UNET | {key: 4}) for key in DENOISERS["unet2d"]),
         ),
         ("the configuration of a model",),
         (StructureError, ProtocolError),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +46,26 @@ class Made:
         self.history.write_text("\n".join(lines) + "\n")
 
 
-def make_swarm(root: Path, rounds: int = LAST, **changes: Any) -> Made:
-    """A founder's data directory after so many rounds of `LAST`; after all of them the run is closed."""
+def make_swarm(
+    root: Path,
+    rounds: int = LAST,
+    made: tuple[Manifest, Sequence[ContentId]] | None = None,
+    **changes: Any,
+) -> Made:
+    """A founder's data directory after so many rounds of `LAST`; after all of them the run is closed. Of
+    a manifest that is `made` already, model and data are taken."""
     data = DataDir(root)
     data.create()
     schedule = ScheduleSpec(peak=4e-3, warmup_rounds=2, total_rounds=LAST)
-    manifest, chunks = make_manifest(
-        data.blobs,
-        founder=identity(0).peer,
-        schedule=schedule,
-        rounds=RoundSpec(sequences=4, snapshot_interval=INTERVAL),
-        **changes,
-    )
+    changes |= {
+        "founder": identity(0).peer,
+        "schedule": schedule,
+        "rounds": RoundSpec(sequences=4, snapshot_interval=INTERVAL),
+    }
+    if made is None:
+        manifest, chunks = make_manifest(data.blobs, **changes)
+    else:
+        manifest, chunks = replace(made[0], **changes), made[1]
     store = BlobStore(data.blobs)
     chain = Chain(0)
     chain.manifest, chain.ledger = manifest, Ledger(manifest)

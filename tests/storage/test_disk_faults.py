@@ -539,6 +539,8 @@ ELSEWHERE = {
     ("node/trainer/worker.py", "write_text"): "tests/results: full and read-only places",
     ("node/trainer/export.py", "write_text"): "likewise",
     ("node/trainer/export.py", "mkdir"): "likewise",
+    ("node/trainer/denoisers.py", "write_text"): "likewise",
+    ("node/trainer/denoisers.py", "save_pretrained"): "likewise",
     ("node/trainer/export.py", "save_file"): "tests/results/test_adapters.py: a full disk",
     **{("node/cli/man_pages.py", n): "`make docs`" for n in ("mkdir", "unlink", "write_text")},
     # A unit is written whole or not at all: tests/service, a place that takes nothing.

@@ -1,0 +1,220 @@
+"""Images as samples: files and cells become rows of bytes of one length, behind the number of a class.
+
+What is decoded is anybody's: the kind and the number of pixels are read from the head of a file and
+bounded before any pixel is. Whatever the library says of the rest is a `BadRow`.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+
+from ..trainer.task_names import NO_TOKENIZER, ImageSettings
+from .columns import Columns
+from .formats import needs
+from .rows import MAX_ROW_BYTES, BadRow
+from .tokens import TokenBytes
+
+USUAL_COLUMN = "image"
+USUAL_LABEL = "label"
+
+_KINDS = ("PNG", "JPEG", "WEBP", "BMP")
+# A large camera has 60 million. Decoded they take four bytes each at most, and some times that while
+# they are turned and scaled.
+MOST_PIXELS = 1 << 26
+_FOUR_CHANNELS = frozenset({"RGBA", "LA", "PA", "P"})
+_SIXTEEN_BITS = "I;16"
+_PAPER = (255, 255, 255, 255)
+# How a WebP file begins: RIFF, its length, WEBP; then with an extended one the size of the canvas.
+_WEBP_CANVAS = slice(24, 30)
+
+
+class ImageColumns(Columns):
+    """Which images there are in a source, and of which class each is.
+
+    A file is of the class that its folder is called by: the first one below the folder that was
+    given. Of Parquet and Arrow files one column holds images, as bytes or as `datasets` writes them (a
+    table with `bytes`), and another one the name or the number of the class.
+    """
+
+    content = "images"
+    remedy = (
+        "name the column with `image`, and the one with the class with `label`, or leave the file out "
+        "with `exclude`"
+    )
+    images = True
+
+    def __init__(self, image: str | None, label: str | None, settings: ImageSettings) -> None:
+        """Raises `ValueError` for columns that do not go together."""
+        if label is not None and not settings.classes:
+            raise ValueError("`label` is given, and [task_settings] has no `classes`")
+        self.parts = []
+        self.settings = settings
+        self._image = image or USUAL_COLUMN
+        self._label = (label or USUAL_LABEL) if settings.classes else None
+        self.names = tuple(filter(None, (self._image, self._label)))
+        self._numbers = {name: number for number, name in enumerate(settings.classes)}
+
+    @property
+    def facts(self) -> tuple[Any, ...]:
+        """As in `Columns`."""
+        settings = self.settings
+        return self.names, settings.size, settings.channels, settings.classes
+
+    def accepts(self, arrow: Any, name: str, kind: Any) -> bool:
+        """As in `Columns`."""
+        types = arrow.types
+        if types.is_dictionary(kind):
+            kind = kind.value_type
+        if name == self._label and name != self._image:
+            return types.is_string(kind) or types.is_large_string(kind) or types.is_integer(kind)
+        if types.is_struct(kind):
+            names = [kind.field(number).name for number in range(kind.num_fields)]
+            if "bytes" not in names:
+                return False
+            kind = kind.field(names.index("bytes")).type
+        return types.is_binary(kind) or types.is_large_binary(kind)
+
+    def text(self, row: Mapping[str, Any]) -> bytes | BadRow:
+        """The bytes of a row's sample."""
+        value = row[self._image]
+        if isinstance(value, dict):
+            value = value.get("bytes")
+        if not isinstance(value, bytes):
+            return BadRow(f"holds no image in the column {self._image!r}")
+        return self._sample(value, None if self._label is None else row[self._label])
+
+    def file(self, path: Path, name: PurePath) -> bytes | BadRow:
+        """The bytes of a file's sample. Raises `OSError` as files do."""
+        with path.open("rb") as file:
+            data = file.read(MAX_ROW_BYTES + 1)
+        label = name.parts[0] if len(name.parts) > 1 else None
+        if self._label is not None and label is None:
+            return BadRow("lies in no folder that is called as a class")
+        return self._sample(data, label)
+
+    def _sample(self, data: bytes, label: Any) -> bytes | BadRow:
+        number = 0
+        if self._label is not None:
+            found = self._number(label)
+            if isinstance(found, BadRow):
+                return found
+            number = found
+        image = decoded(data, self.settings)
+        if isinstance(image, BadRow):
+            return image
+        return number.to_bytes(self.settings.label_bytes, "little") + image
+
+    def _number(self, label: Any) -> int | BadRow:
+        if type(label) is int:
+            known = 0 <= label < len(self.settings.classes)
+        else:
+            known = isinstance(label, str) and label in self._numbers
+        if not known:
+            return BadRow(f"is of a class that `classes` has not: {str(label)[:40]!r}")
+        return label if isinstance(label, int) else self._numbers[label]
+
+
+class ImageTokenizer:
+    """What stands in the place of a tokenizer: every byte counts as a token."""
+
+    vocabulary = 256
+    token_bytes: TokenBytes = 1
+    needs_utf8 = False
+    definition = NO_TOKENIZER
+
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+        """The bytes themselves."""
+        return [np.frombuffer(text, np.uint8) for text in texts]
+
+    def line_ends(self) -> np.ndarray:
+        """None: there are no lines."""
+        return np.zeros(256, bool)
+
+    def end_token(self) -> None:
+        """None: an image ends where its bytes do."""
+
+
+def decoded(data: bytes, settings: ImageSettings) -> bytes | BadRow:
+    """An image's middle square, scaled: size × size × channels bytes.
+
+    It is turned as its camera says; what shines through it is white; of a moving one the first picture
+    counts. Raises `UserError` without Pillow.
+    """
+    if len(data) > MAX_ROW_BYTES:
+        return BadRow(f"has more than {MAX_ROW_BYTES >> 20} MB")
+    pillow = library()
+    canvas = _webp_canvas(data)
+    if canvas is not None and canvas > MOST_PIXELS:
+        return _too_large(canvas)
+    bomb = pillow.Image.DecompressionBombWarning
+    try:
+        with (
+            warnings.catch_warnings(action="error", category=bomb),
+            pillow.Image.open(io.BytesIO(data), formats=_KINDS) as image,
+        ):
+            pixels = image.width * image.height
+            if pixels > MOST_PIXELS:
+                return _too_large(pixels)
+            image.load()
+            return _scaled(pillow, image, settings)
+    except MemoryError:
+        raise
+    except (bomb, pillow.Image.DecompressionBombError):
+        return _too_large(None)
+    except pillow.UnidentifiedImageError:
+        return BadRow(f"is no image of a known kind ({', '.join(_KINDS)})")
+    # The library and those under it raise whatever they like of a file that is not as it should be.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        return BadRow(f"is a damaged image ({reason})")
+
+
+def _scaled(pillow: Any, image: Any, settings: ImageSettings) -> bytes:
+    mode = "L" if settings.channels == 1 else "RGB"
+    image = pillow.ImageOps.exif_transpose(image)
+    if image.mode.startswith(_SIXTEEN_BITS):
+        image = pillow.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    clear = image.mode in _FOUR_CHANNELS or "transparency" in image.info
+    # Cut out before it is scaled: what lies outside would shine in at the edges.
+    shorter = min(image.size)
+    left, top = ((length - shorter) // 2 for length in image.size)
+    image = image.crop((left, top, left + shorter, top + shorter))
+    side = (settings.size, settings.size)
+    image = image.convert("RGBA" if clear else mode)
+    image = image.resize(side, pillow.Image.Resampling.LANCZOS)
+    if clear:
+        paper = pillow.Image.new("RGBA", side, _PAPER)
+        image = pillow.Image.alpha_composite(paper, image).convert(mode)
+    return image.tobytes()
+
+
+def library() -> Any:
+    """Pillow, with the modules of it that are used here. Raises `UserError` without it."""
+    try:
+        import PIL
+        import PIL.Image
+        import PIL.ImageOps
+    except ImportError:
+        raise needs("Pillow", "an image", "diffusion") from None
+    return PIL
+
+
+def _webp_canvas(data: bytes) -> int | None:
+    """Pixels of the canvas of an extended WebP file: memory for it is taken as soon as one is opened."""
+    if data[:4] != b"RIFF" or data[8:16] != b"WEBPVP8X" or len(data) < _WEBP_CANVAS.stop:
+        return None
+    canvas = data[_WEBP_CANVAS]
+    width, height = (int.from_bytes(part, "little") + 1 for part in (canvas[:3], canvas[3:]))
+    return width * height
+
+
+def _too_large(pixels: int | None) -> BadRow:
+    return BadRow(
+        f"has {'too many' if pixels is None else f'{pixels:,}'} pixels: {MOST_PIXELS:,} are the most"
+    )

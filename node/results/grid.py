@@ -1,0 +1,137 @@
+"""A sheet of images from the model, as one PNG file.
+
+As with text, the state is made again in a process of its own, and a node that trains goes on
+undisturbed.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ...protocol.wire.manifest import SwarmId
+from ..errors import ExitCode, UserError
+from ..settings import NEWEST, Which
+from ..storage.atomic_write import write_atomically
+from ..storage.data_dir import DataDir
+from ..storage.disk_faults import FULL, disk_full
+from ..trainer.task_names import DIFFUSION, ImageSettings, require_task
+from .state import image_settings, made_again, read_swarm
+
+# Beside each other; more classes are not told by their columns any more.
+_MOST_COLUMNS = 16
+# Between two images, and around all.
+_GAP = 2
+_GAP_SHADE = 128
+# Small images are shown this large, each pixel as a square of some.
+_SHOWN_SIZE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridSettings:
+    """What is drawn, from which state, and where it is put."""
+
+    swarm: SwarmId
+    data_dir: Path
+    to: Path
+    which: Which = NEWEST
+    count: int = 16
+    steps: int = 50
+    seed: int = 0
+    threads: int = 1
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What came of it."""
+
+    round: int
+    columns: int
+    classes: tuple[str, ...]
+    """What is in each column; none where there are no classes, or more than columns."""
+
+
+async def draw_grid(settings: GridSettings) -> Drawn:
+    """Draw images and put them into a file.
+
+    Raises `UserError`: `USAGE` where the swarm does not learn from images, `NOT_WRITABLE` or `DISK_FULL`
+    for a place that takes nothing, and what `made_again` raises.
+    """
+    known = await read_swarm(DataDir(settings.data_dir), settings.swarm)
+    images = image_settings(known.manifest)
+    if images is None:
+        raise UserError(
+            ExitCode.USAGE,
+            f"this swarm trains the task {known.manifest.task!r}: there are no images to draw",
+            "leave --grid out",
+        )
+    require_task(DIFFUSION)
+    # Drawing takes minutes: what can be known of the place is found out before.
+    if settings.to.is_dir() or not settings.to.parent.is_dir():
+        problem = "is a directory" if settings.to.is_dir() else "lies in no directory that is there"
+        raise UserError(ExitCode.USAGE, f"{settings.to} {problem}", "name a file with --grid")
+    pixels = []
+    async with made_again(
+        known, settings.which, threads=settings.threads, device=settings.device
+    ) as state:
+        await state.trainer.begin_images(settings.count, seed=settings.seed, steps=settings.steps)
+        while (image := await state.trainer.next_image()) is not None:
+            pixels.append(image)
+        round_ = state.round
+    columns = columns_for(len(pixels), images)
+    sheet = png(pixels, images, columns)
+    try:
+        await trio.to_thread.run_sync(write_atomically, settings.to, sheet)
+    except OSError as error:
+        raise _cannot_write(settings.to, error) from None
+    told = images.classes if len(images.classes) == columns else ()
+    return Drawn(round=round_, columns=columns, classes=told)
+
+
+def columns_for(count: int, settings: ImageSettings) -> int:
+    """How many images stand beside each other: one for each class, if they are few; else a square."""
+    if 1 < len(settings.classes) <= _MOST_COLUMNS:
+        return len(settings.classes)
+    return min(_MOST_COLUMNS, math.ceil(math.sqrt(count)))
+
+
+def png(images: list[bytes], settings: ImageSettings, columns: int) -> bytes:
+    """Images of size × size × channels bytes on a sheet, row by row, as a PNG file."""
+    image: Any = _library()
+    mode = "L" if settings.channels == 1 else "RGB"
+    times = max(1, _SHOWN_SIZE // settings.size)
+    side = settings.size * times
+    rows = -(-len(images) // columns)
+    extent = (columns * (side + _GAP) + _GAP, rows * (side + _GAP) + _GAP)
+    sheet = image.new(mode, extent, (_GAP_SHADE,) * settings.channels)
+    for number, data in enumerate(images):
+        one = image.frombytes(mode, (settings.size, settings.size), data)
+        row, column = divmod(number, columns)
+        place = (_GAP + column * (side + _GAP), _GAP + row * (side + _GAP))
+        sheet.paste(one.resize((side, side), image.Resampling.NEAREST), place)
+    file = io.BytesIO()
+    sheet.save(file, "PNG")
+    return file.getvalue()
+
+
+def _cannot_write(file: Path, error: OSError) -> UserError:
+    if error.errno in FULL:
+        return disk_full(file)
+    return UserError(
+        ExitCode.NOT_WRITABLE,
+        f"nothing can be written to {file}: {error.strerror or error}",
+        "name a place that you may write to with --grid",
+    )
+
+
+def _library() -> Any:
+    require_task(DIFFUSION)
+    import PIL.Image
+
+    return PIL.Image

@@ -1,0 +1,358 @@
+"""The task about images in a trainer: what is drawn, what is refused, what members agree on, what comes
+out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from distro_node.node.create.model_config import complete_denoiser
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.denoisers import UNET, WEIGHTS_NAME, Denoiser, noise_schedule
+from distro_node.node.trainer.drawing import draw_images
+from distro_node.node.trainer.draws import drawn, normal
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.examine import examine
+from distro_node.node.trainer.export import export
+from distro_node.node.trainer.initial import initialise
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.task_batches import Sample
+from distro_node.node.trainer.task_names import NO_TOKENIZER, ImageSettings
+from distro_node.protocol.wire.manifest import AdapterSpec, Manifest
+from distro_node.protocol.wire.structure import to_plain
+from trainer.support import CPU, make_manifest, store_shard
+
+# Private here: `_gradient`: what is computed on the way to an update.
+
+GREY = ImageSettings(size=4, channels=1)
+SIGNS = ImageSettings(size=4, channels=1, classes=("bar", "beam"))
+SMALL: dict[str, Any] = {
+    "model_type": "unet2d",
+    "block_out_channels": [8, 16],
+    "layers_per_block": 1,
+}
+
+
+def signs(samples: int, settings: ImageSettings = SIGNS) -> np.ndarray:
+    """Upright bars and level beams at any place: before each the byte of its class, at the end one
+    more."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for number in range(samples):
+        image = np.zeros((4, 4), np.uint8)
+        place = generator.integers(0, 4)
+        if number % 2:
+            image[place] = 255
+        else:
+            image[:, place] = 255
+        label = [number % 2] if settings.classes else []
+        rows.append([*label, *image.ravel().tolist()])
+    return np.array([*np.concatenate(rows).tolist(), 0], np.uint8)
+
+
+def image_manifest(
+    root: Path, settings: ImageSettings = SIGNS, **changes: Any
+) -> tuple[Manifest, Sequence[Any]]:
+    config = complete_denoiser(dict(SMALL), settings)
+    store = BlobStore(root)
+    made = initialise(config, 0, None, store, CPU)
+    manifest, _ = make_manifest(root)
+    data = replace(
+        manifest.data,
+        sequence_length=settings.sample_bytes,
+        shards=(store_shard(store, signs(32, settings)), store_shard(store, signs(16, settings))),
+        heldout=store_shard(store, signs(8, settings)),
+        tokenizer=store.put(NO_TOKENIZER),
+    )
+    manifest = replace(
+        manifest,
+        task="diffusion",
+        task_settings=to_plain(settings, named=True),
+        model=config,
+        parameters=made.table,
+        initial=store.put(made.blobs.encode()),
+        data=data,
+    )
+    return replace(manifest, **changes), made.blobs.chunks
+
+
+def opened(made: tuple[Manifest, Sequence[Any]], root: Path, **options: Any) -> TrainingSession:
+    session = TrainingSession(made[0], BlobStore(root), CPU, **options)
+    session.load(made[1])
+    return session
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("images")
+
+
+@pytest.fixture(scope="module")
+def made(place: Path) -> tuple[Manifest, Sequence[Any]]:
+    return image_manifest(place)
+
+
+def samples(manifest: Manifest, root: Path, numbers: Sequence[int], round: int) -> list[Sample]:
+    from distro_node.node.trainer.data import Corpus
+
+    stored = Corpus(manifest.data, BlobStore(root)).training(numbers)
+    return [Sample(data, number, round) for data, number in zip(stored, numbers, strict=True)]
+
+
+def test_what_is_drawn_follows_from_its_key_alone() -> None:
+    assert drawn("a", (1, 2), 3).tolist() == drawn("a", (1, 2), 5).tolist()[:3]
+    assert drawn("a", (1, 2), 3).tolist() != drawn("b", (1, 2), 3).tolist()
+    assert drawn("a", (1, 2), 3).tolist() != drawn("a", (1, 3), 3).tolist()
+    # These numbers are those that every member of a swarm draws: they may not change.
+    assert drawn("test", (0,), 2).tolist() == DRAWN
+    values = normal("test", (0,), 100_001)
+    assert values.dtype == np.float32
+    assert abs(float(values.mean())) < 0.02
+    assert abs(float(values.std()) - 1) < 0.02
+    assert np.abs(values).max() < 6.7
+    assert np.isfinite(values).all()
+
+
+DRAWN = [1660021074, 978439664]
+
+
+def test_kernels_are_matrices_in_the_table(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    session = opened(made, place)
+    table = {spec.name: spec.shape for spec in made[0].parameters}
+    assert table["unet.conv_in.weight"] == (8, 9)
+    assert table["unet.down_blocks.1.resnets.0.conv1.weight"] == (16, 8 * 9)
+    assert max(map(len, table.values())) == 2
+    blocks = {tensor.name: tensor.elements for tensor in session.layout.tensors}
+    assert blocks["unet.down_blocks.1.resnets.0.conv1.weight"] == 16 * 36
+
+
+def test_gradients_in_any_order_of_memory_make_one_update(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    bodies = []
+    for last in (False, True):
+        session = opened(made, place)
+        session._gradient(1, [0, 1, 2, 3])
+        gradients = [parameter.grad for parameter in session.parameters]
+        if last:
+            gradients = [
+                each.contiguous(memory_format=torch.channels_last)
+                if each is not None and each.dim() == 4
+                else each
+                for each in gradients
+            ]
+            assert not all(each is None or each.is_contiguous() for each in gradients)
+        session.optimizer.accumulate(gradients)
+        bodies.append(session.optimizer.take(1).positions)
+    for one, other in zip(*bodies, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_a_batch_is_images_with_noise_by_the_schedule(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    session = opened(made, place)
+    batch = session.task.batch(samples(made[0], place, [0, 1, 33], 7))
+    assert batch["labels"].tolist() == [0, 1, 1]
+    assert batch["noisy"].shape == batch["noise"].shape == (3, 1, 4, 4)
+    left = noise_schedule(SIGNS).alphas_cumprod[batch["times"]].view(-1, 1, 1, 1)
+    clean = (batch["noisy"] - (1 - left).sqrt() * batch["noise"]) / left.sqrt()
+    rows = signs(32)[:-1].reshape(32, 17)[:, 1:].reshape(32, 1, 4, 4)
+    expected = torch.from_numpy(rows[[0, 1]].astype(np.float32)) / 127.5 - 1
+    assert torch.allclose(clean[:2], expected, atol=1e-2 / float(left.sqrt().min()))
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+@pytest.mark.parametrize("steps", [50, 1000, 10_000])
+def test_every_schedule_leads_to_nothing_but_noise(schedule: Any, steps: int) -> None:
+    left = noise_schedule(replace(GREY, schedule=schedule, steps=steps)).alphas_cumprod
+    assert len(left) == steps
+    assert float(left[0]) > 0.99
+    assert (left[1:] < left[:-1]).all()
+    assert 0 < float(left[-1]) < 1e-3
+
+
+def test_noise_depends_on_seed_round_and_sample_alone(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    session = opened(made, place)
+    several = session.task.batch(samples(made[0], place, [3, 5], 7))
+    torch.manual_seed(1)
+    alone = session.task.batch(samples(made[0], place, [5], 7))
+    assert torch.equal(several["noisy"][1:], alone["noisy"])
+    assert torch.equal(several["times"][1:], alone["times"])
+    later = session.task.batch(samples(made[0], place, [5], 8))
+    assert not torch.equal(alone["noise"], later["noise"])
+    other = opened((replace(made[0], seed=9), made[1]), place)
+    assert not torch.equal(
+        alone["noise"], other.task.batch(samples(made[0], place, [5], 7))["noise"]
+    )
+
+
+def test_another_member_computes_the_same_gradient(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    gradients = []
+    for micro_batch in (4, 4, 1):
+        session = opened(made, place, micro_batch=micro_batch)
+        loss, counted = session._gradient(3, [0, 7, 40, 2])
+        assert counted == 4 * 16
+        gradients.append([loss, *(p.grad for p in session.parameters)])
+    for one, other, alone in zip(*gradients, strict=True):
+        assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))
+        assert torch.allclose(torch.as_tensor(one), torch.as_tensor(alone), atol=1e-5)
+
+
+def test_the_loss_is_the_mean_squared_error(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    session = opened(made, place)
+    batch = session.task.batch(samples(made[0], place, [0, 1], 1))
+    with torch.no_grad():
+        said = session.model(batch["noisy"], batch["times"], batch["labels"])
+    expected = torch.nn.functional.mse_loss(said, batch["noise"])
+    assert session.train(1, [0, 1]).loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_two_replicas_stay_equal_and_learn(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    members = [opened(made, place) for _ in range(2)]
+    before = members[0].evaluate(8)
+    assert members[0].evaluate(8) == before
+    for round_ in range(1, 25):
+        shares = [[(round_ * 8 + i) % 48 for i in range(start, start + 4)] for start in (0, 4)]
+        trained = [m.train(round_, share) for m, share in zip(members, shares, strict=True)]
+        prints = {m.apply(round_, [t.body for t in trained], 4e-3, True) for m in members}
+        assert len(prints) == 1
+    for one, other in zip(*(m.parameters for m in members), strict=True):
+        assert torch.equal(one, other)
+    assert members[0].evaluate(8) < 0.9 * before
+
+
+def test_images_are_drawn_again_from_the_same_seed(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    session = opened(made, place, micro_batch=2)
+    first = [*draw_images(session, 3, 1, 4)]
+    assert [len(image) for image in first] == [16] * 3
+    whole = opened(made, place, micro_batch=8)
+    again = [*draw_images(whole, 3, 1, 4)]
+    differences = [
+        np.abs(np.frombuffer(a, np.uint8).astype(int) - np.frombuffer(b, np.uint8)).max()
+        for a, b in zip(first, again, strict=True)
+    ]
+    # How many are computed together changes the last bits.
+    assert max(differences) <= 1
+    assert [*draw_images(session, 3, 1, 4)] == first
+    assert [*draw_images(session, 3, 2, 4)] != first
+
+
+def test_an_export_opens_in_the_library(tmp_path: Path) -> None:
+    from diffusers.models.unets.unet_2d import UNet2DModel
+    from diffusers.pipelines.ddpm.pipeline_ddpm import DDPMPipeline
+
+    manifest, chunks = image_manifest(tmp_path / "blobs", GREY)
+    session = opened((manifest, chunks), tmp_path / "blobs")
+    directory = tmp_path / "model"
+    directory.mkdir()
+    export(session, BlobStore(tmp_path / "blobs"), directory)
+    noisy, times = torch.ones(2, 1, 4, 4), torch.tensor([1, 2])
+    with torch.no_grad():
+        ours = session.model(noisy, times, None)
+        model: Any = UNet2DModel.from_pretrained(directory / UNET)
+        for one, other in zip(model.parameters(), session.parameters, strict=True):
+            assert torch.equal(one, other)
+        # Where tensors lie in memory may change the last bits.
+        assert torch.allclose(model(noisy, times).sample, ours, atol=1e-5)
+    pipeline: Any = DDPMPipeline.from_pretrained(directory)
+    pipeline.set_progress_bar_config(disable=True)
+    assert len(pipeline(num_inference_steps=2).images) == 1
+
+    found = examine(session, directory)
+    assert found["differing"] == ()
+    assert found["tokenizer"] == manifest.data.tokenizer
+    assert found["fingerprint"] == session.load(chunks)
+    config = directory / UNET / "config.json"
+    said = json.loads(config.read_text())
+    config.write_text(json.dumps(said | {"norm_eps": 0.5}))
+    assert examine(session, directory)["differing"] == ("norm_eps",)
+    weights = directory / UNET / WEIGHTS_NAME
+    weights.write_bytes(weights.read_bytes()[:100])
+    with pytest.raises(TrainerFailed, match="cannot be read") as caught:
+        examine(session, directory)
+    assert caught.value.kind == "bad_model"
+
+
+def test_manifests_that_contradict_themselves_are_refused(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    manifest = made[0]
+    text, _ = make_manifest(place)
+    plain = manifest.task_settings or {}
+    adapter = AdapterSpec(
+        rank=1,
+        alpha=1.0,
+        targets=("to_q",),
+        base=manifest.initial,
+        base_parameters=manifest.parameters,
+    )
+    for changes, words in (
+        ({"task_settings": None}, "'size' is missing"),
+        ({"task_settings": plain | {"size": 8}}, "sample_size is 4, the images' 8"),
+        ({"task_settings": plain | {"classes": []}}, "num_class_embeds is 2, the images' None"),
+        ({"task_settings": plain | {"steps": 10**9}}, "task_settings.steps"),
+        ({"data": replace(manifest.data, sequence_length=16)}, "is no image, which has 17"),
+        ({"data": replace(manifest.data, end_token=0)}, "without documents and marks"),
+        ({"data": replace(manifest.data, vocabulary=255)}, "its data are bytes"),
+        ({"task": "causal_lm", "task_settings": None}, "does not go with a 'unet2d'"),
+        (
+            {"model": text.model, "parameters": text.parameters},
+            "does not go with a 'llama', which takes no images",
+        ),
+        ({"model": manifest.model | {"dropout": 0.5}}, "expected 0"),
+        ({"model": manifest.model | {"block_out_channels": "x"}}, "expected a list"),
+        ({"model": manifest.model | {"block_out_channels": [8, 32]}}, "has the shape"),
+        ({"model": {"model_type": "unet2d"}}, "'sample_size' is missing"),
+        ({"adapter": adapter}, "only those of language have some here"),
+    ):
+        with pytest.raises(TrainerFailed, match=words) as caught:
+            TrainingSession(replace(manifest, **changes), BlobStore(place), CPU)
+        assert caught.value.kind == "bad_model"
+        assert "\n" not in str(caught.value)
+
+
+def test_a_class_that_is_not_there_is_bad_data(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    row = signs(8)
+    row[17 * 3] = 2
+    heldout = store_shard(BlobStore(place), row)
+    manifest = replace(made[0], data=replace(made[0].data, heldout=heldout))
+    session = opened((manifest, made[1]), place)
+    with pytest.raises(TrainerFailed, match="class 2 of 2") as caught:
+        session.evaluate(8)
+    assert caught.value.kind == "bad_data"
+
+
+def test_text_draws_no_images(place: Path) -> None:
+    session = opened(make_manifest(place), place)
+    with pytest.raises(TrainerFailed, match="does not learn from images"):
+        draw_images(session, 1, 0, 10)
+
+
+def test_it_is_one_of_the_models_that_torch_lays_out(
+    made: tuple[Manifest, Sequence[Any]], place: Path
+) -> None:
+    session = opened(made, place)
+    assert isinstance(session.model, Denoiser)
+    assert session.manifest.elements == sum(p.numel() for p in session.model.parameters())
+    assert not [*session.model.buffers()]
