@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -277,16 +278,16 @@ async def _mux(data: bytes) -> object:
     muxer = Yamux(session, id_of(_PEER), is_initiator=False)
     heard = 0
 
-    async def accept() -> None:
+    # As the library does it: a stream that fails, or on which nothing comes, is its own affair.
+    async def listen(stream: Any) -> None:
         nonlocal heard
-        while True:
-            try:
-                stream = await muxer.accept_stream()
-                heard += len(await stream.read(1 << 16))
-            except Exception:
-                # As the library does it: a stream that fails is its own affair.
-                if muxer.event_shutting_down.is_set():
-                    return
+        with suppress(Exception):
+            heard += len(await stream.read(1 << 16))
+
+    async def accept() -> None:
+        while not muxer.event_shutting_down.is_set():
+            with suppress(Exception):
+                nursery.start_soon(listen, await muxer.accept_stream())
 
     with trio.move_on_after(600) as patience:
         async with trio.open_nursery() as nursery:
