@@ -24,7 +24,7 @@ import trio
 from distro_node.crypto.envelope import Envelope, sign
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import Identity, PeerId
-from distro_node.node import cli, daemon
+from distro_node.node import cli, stay
 from distro_node.node.network.addresses import peer_of
 from distro_node.node.runner import Runner
 from distro_node.protocol.chain.ledger import Ledger, snapshot_round
@@ -395,7 +395,7 @@ def solo_chain(
 
 def main(arguments: Sequence[str]) -> None:
     """Be a node with a lying runner."""
-    daemon.Runner = LyingRunner
+    stay.Runner = LyingRunner
     LyingRunner.contradicts_after = float(arguments[0])
     sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
     cli.main()
