@@ -194,14 +194,17 @@ class Watch:
         somebody honest follows, or could when the record was decided whose updates are lacking there, or
         two quorums of a finality set need not share an honest member."""
         nodes = [node for node in self._swarm.alive if node.index not in self.liars]
-        model = self._swarm.manifest.fault_model
         for node in nodes:
             ledger = node.member.ledger
             for round_ in (node.member.applied_round + 1, len(ledger)):
-                members = ledger.membership(round_).peers
-                if len(members) - self._lying(members) < least_quorum(model, len(members)):
+                if self._can_stop(ledger.membership(round_).peers):
                     return True
         return not self._premise
+
+    def _can_stop(self, members: Collection[PeerId]) -> bool:
+        """Whether the others of these are no quorum."""
+        needed = least_quorum(self._swarm.manifest.fault_model, len(members))
+        return len(members) - self._lying(members) < needed
 
     def _lying(self, peers: Iterable[PeerId]) -> int:
         untrue = self.liars | self.forgetful
@@ -369,13 +372,14 @@ class Watch:
         if judgement.problem:
             raise Violation("certificate", f"{where}: {judgement.problem}", record.id)
         known = self._parameters.get(record.parent)
-        # Whoever hears nobody else believes in the end what liars alone have signed; it finds out when
-        # it applies it.
+        # Whoever a cut lets hear nobody else believes in the end what liars alone have signed; it finds
+        # out when it applies it.
         honest = any(
             self._swarm.number(signed.peer) not in self.liars
             for signed in decided.certificate.ballots
         )
-        if known is not None and known != record.fingerprint and honest:
+        believed = honest or not self.cut
+        if known is not None and known != record.fingerprint and believed:
             raise Violation("parameters", f"{where} names others than there are", record.id)
         self._check_final(record, where)
         wrong = self.samples.check(record, self.chains)
@@ -445,9 +449,11 @@ class Watch:
                 for peer, silent in votes.items()
                 if self._swarm.number(peer) not in self.liars
             ]
-            # Where they are no smaller a part than a quorum, liars may decide among themselves, and
-            # then nobody else need hold anything.
-            present = len(membership) - max(honest or votes.values(), default=0)
+            # Where a cut has left so many of them, liars may decide among themselves, and then nobody
+            # else need hold anything.
+            if not honest and self._can_stop(membership.peers):
+                honest = [*votes.values()]
+            present = len(membership) - max(honest, default=0)
             needed = min(needed, least_quorum(self._swarm.manifest.fault_model, present))
         for entry in decided.record.updates:
             holders = self._held.get(entry.update, set()) - self.liars
