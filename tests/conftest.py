@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from distro_node.node.telemetry import logs
 from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 
@@ -39,6 +41,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         processes = item.get_closest_marker("e2e") is not None
         if processes and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(3000))
+
+
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    """Whoever configures logging does it for the whole process, which here is pytest's."""
+    root = logging.getLogger()
+    handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
+    levels = {name: logging.getLogger(name).level for name in logs._QUIET_BELOW}
+    yield
+    for name, quiet in levels.items():
+        logging.getLogger(name).setLevel(quiet)
+    for handler in set(root.handlers) - set(handlers):
+        root.removeHandler(handler)
+        handler.close()
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(level)
+    logging.raiseExceptions = raising
 
 
 @pytest.fixture

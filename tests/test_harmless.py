@@ -53,6 +53,9 @@ EVIL = (
     + "\U000e0001[link=x][/b]\ud800\x7f"
 )
 
+# Commands configure logging.
+pytestmark = pytest.mark.usefixtures("logging_as_it_was")
+
 
 def is_harmless(text: str) -> bool:
     """Whether a terminal shows it as one line of visible characters, each in its turn."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from distro_node.node.cli import main
-from distro_node.node.telemetry import logs
 
 
 @dataclass(frozen=True)
@@ -49,21 +47,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def logging_as_it_was() -> Iterator[None]:
-    """Commands configure logging for the whole process, which here is pytest's."""
-    root = logging.getLogger()
-    handlers, level, raising = root.handlers[:], root.level, logging.raiseExceptions
-    levels = {name: logging.getLogger(name).level for name in logs._QUIET_BELOW}
-    yield
-    for name, quiet in levels.items():
-        logging.getLogger(name).setLevel(quiet)
-    for handler in set(root.handlers) - set(handlers):
-        root.removeHandler(handler)
-        handler.close()
-    for handler in handlers:
-        root.addHandler(handler)
-    root.setLevel(level)
-    logging.raiseExceptions = raising
+def logging_is_put_back(logging_as_it_was: None) -> None:
+    """Each command configures logging for the whole process."""
 
 
 @pytest.fixture

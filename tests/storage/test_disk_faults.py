@@ -602,6 +602,7 @@ def test_a_bug_that_cannot_be_written_down_is_told_all_the_same(tmp_path: Path, 
         assert len(said.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("logging_as_it_was")
 def test_a_log_that_cannot_be_written_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
