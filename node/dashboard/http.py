@@ -203,6 +203,11 @@ class HttpServer:
                     else:
                         return None
                     event = connection.next_event()
+            except h11.RemoteProtocolError:
+                if head is not None and head.method == b"HEAD":
+                    # Its answer has no body, so there is nothing to say why with.
+                    return None
+                raise
             finally:
                 self._idle.pop(waiting, None)
         # Too late, or somebody else has its place.

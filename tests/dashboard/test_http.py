@@ -172,3 +172,19 @@ async def test_a_bug_in_an_answer_costs_the_connection_and_not_the_node(
                 assert await read_all(stream) == b""
         assert "ZeroDivisionError" in caplog.text
         assert (await page.ask("/api/status")).status == 200
+
+
+async def test_what_breaks_off_in_the_middle_of_asking_for_a_head_is_hung_up_on() -> None:
+    """The answer to HEAD has no body, and a refusal's words are one."""
+    async with served() as page:
+        for method, words in ((b"HEAD", b""), (b"POST", b"this is no request")):
+            stream = await page.connect()
+            async with stream:
+                host = b"Host: 127.0.0.1:%d\r\n" % page.port
+                await stream.send_all(
+                    method + b" / HTTP/1.1\r\n" + host + b"Content-Length: 9\r\n\r\nhalf"
+                )
+                await stream.send_eof()
+                received = await read_all(stream)
+            assert words in received
+            assert bool(received) == bool(words)

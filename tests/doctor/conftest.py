@@ -1,5 +1,5 @@
 """The fixtures of the command line's own tests."""
 
-from cli.conftest import command, home, logging_as_it_was
+from cli.conftest import command, home, logging_is_put_back
 
-__all__ = ["command", "home", "logging_as_it_was"]
+__all__ = ["command", "home", "logging_is_put_back"]
