@@ -26,8 +26,9 @@ from .network.nat.dial_back import DialBack
 from .network.network import Network, NetworkSettings, open_network
 from .settings import RelayLimits
 from .telemetry.bootstrap_metrics import BootstrapMetrics
+from .telemetry.line import line_status
 from .telemetry.metrics import serve_page
-from .telemetry.status import BootstrapStatus, LineStatus, encode_status
+from .telemetry.status import BootstrapStatus, encode_status
 
 # Members stay connected, so this is also how many nodes one bootstrap peer looks after; each costs
 # some 200 KB.
@@ -112,17 +113,10 @@ def _leave(leaving: trio.Event) -> dict[str, Any]:
 
 
 def _status(network: Network, registry: Registry, started: float) -> BootstrapStatus:
-    sent, received = network.wire_bytes()
-    line = LineStatus(
-        sent_bytes=sent,
-        received_bytes=received,
-        peers=len(network.connected()),
-        bootstrap=False,
-        addresses=tuple(network.addresses),
-        max_upload=network.traffic.upload.limit,
-        max_download=network.traffic.download.limit,
-    )
-    peer = peer_text(network.peer)
     return BootstrapStatus(
-        version=__version__, peer=peer, started=started, swarms=registry.swarms(), line=line
+        version=__version__,
+        peer=peer_text(network.peer),
+        started=started,
+        swarms=registry.swarms(),
+        line=line_status(network, bootstrap=False),
     )

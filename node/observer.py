@@ -8,7 +8,6 @@ the swarm. It needs neither torch nor the model: the records are enough, some ki
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,29 +20,23 @@ from ..protocol.chain.ledger import Ledger
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.messages import RecordId
 from ..protocol.wire.swarm_id import Invite, invite_text
+from .contact import Contact
 from .control.limits import Limits
 from .daemon import serve_owner
-from .joining import Means, fetch_ledger, find_manifest, follow_ledger
-from .network.discovery.introductions import Introducer
-from .network.discovery.mdns import LocalDiscovery
-from .network.exchange.blobs import BlobFetcher
+from .joining import fetch_ledger, find_manifest, follow_ledger
 from .network.network import Network
 from .network.scopes import open_scope
 from .settings import DaemonSettings
-from .storage.blob_store import BlobStore
 from .storage.data_dir import DataDir
-from .storage.numbering import Numbering
 from .storage.swarm_store import SwarmStore
-from .sync import better_chain
-from .telemetry.status import LineStatus, MemberStatus, StayStatus, SwarmStatus
+from .sync import compare_chains
+from .telemetry.status import MemberStatus, StayStatus, SwarmStatus
 from .telemetry.telemetry import Telemetry
 
 # A question of some hundred bytes to each of a few peers; a page that is three seconds behind is live.
 _AGAIN_SECONDS = 3.0
 # Each so many times the chains of others are compared with ours: it may be the one that is left.
 _COMPARED_LOOKS = 10
-# What it waits for members in its own network if nobody else answers.
-_LOCAL_SECONDS = 10.0
 
 
 async def run_observer(settings: DaemonSettings) -> None:
@@ -73,31 +66,9 @@ class Observation:
         network: Network,
         telemetry: Telemetry,
     ) -> None:
-        directory = data.swarm(settings.swarm)
-        directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._looks_around = settings.mdns and bool(network.listening_ports)
         self._network = network
         self._telemetry = telemetry
-        self._introducer = Introducer(
-            network,
-            identity,
-            settings.swarm,
-            settings.bootstrap,
-            known_path=directory.root / "peers.json",
-            patience=_LOCAL_SECONDS if self._looks_around else 0.0,
-            numbering=Numbering(data.starts, clock=time.time()),
-        )
-        store = BlobStore(data.blobs)
-        self._means = Means(
-            settings=settings,
-            me=identity.peer,
-            network=network,
-            introducer=self._introducer,
-            store=store,
-            fetcher=BlobFetcher(network, store),
-            directory=directory,
-            telemetry=telemetry,
-        )
+        self._contact = Contact(settings, data, identity, network, telemetry)
         self.told_to_leave = False
         self._looking = open_scope()
         self._manifest: Manifest | None = None
@@ -108,10 +79,7 @@ class Observation:
         """Find the swarm and follow it until told to leave. Raises `UserError`."""
         del ticket  # nobody is asked to be admitted
         async with trio.open_nursery() as nursery:
-            if self._looks_around:
-                swarm, suggest = self._means.settings.swarm, self._introducer.suggest
-                nursery.start_soon(LocalDiscovery(self._network, swarm, suggest).run)
-            nursery.start_soon(self._introducer.run)
+            self._contact.keep(nursery)
             with self._looking:
                 await self._follow()
             nursery.cancel_scope.cancel()
@@ -123,29 +91,14 @@ class Observation:
 
     def keep_to(self, limits: Limits) -> None:
         """Take no more of the line than that from now on."""
-        traffic = self._network.traffic
-        traffic.upload.limit, traffic.download.limit = limits.upload, limits.download
+        self._contact.keep_to(limits)
 
     def status(self) -> StayStatus:
         """The parts of the status that hold while this lasts."""
-        network = self._network
-        sent, received = network.wire_bytes()
-        return StayStatus(
-            swarm=self._swarm_status(),
-            line=LineStatus(
-                sent_bytes=sent,
-                received_bytes=received,
-                peers=len(network.connected()),
-                bootstrap=self._introducer.bootstrap_connected(),
-                addresses=tuple(network.addresses),
-                max_upload=network.traffic.upload.limit,
-                max_download=network.traffic.download.limit,
-            ),
-            reach=None,
-        )
+        return StayStatus(swarm=self._swarm_status(), line=self._contact.line(), reach=None)
 
     async def _follow(self) -> None:
-        means, telemetry = self._means, self._telemetry
+        means, telemetry = self._contact.means, self._telemetry
         telemetry.enter("connecting")
         manifest = self._manifest = await find_manifest(means, takes_part=False)
         store = SwarmStore(means.directory, manifest)
@@ -164,11 +117,9 @@ class Observation:
             first = follows_anew(ledger, length, head)
             looks += 1
             if looks % _COMPARED_LOOKS == 0:
-                ours, me = ledger, means.me
-                looked = await better_chain(
-                    self._network, manifest, ours, rests, me=me, abandoned=True
+                _, better = await compare_chains(
+                    self._network, manifest, ledger, rests, me=means.me, abandoned=False
                 )
-                better = looked.better_than(ours)
                 if better is not None:
                     store.keep_instead(better)
                     await store.written()

@@ -7,7 +7,6 @@ time how it stands.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +20,11 @@ from ..protocol.member.member import Member
 from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.messages import TICKET_KIND
+from .contact import Contact
 from .content.prefetch import Prefetch, upcoming_samples
 from .content.snapshots import HELD, Snapshots
 from .control.limits import Limits
 from .joining import (
-    Means,
     check_invitation,
     check_standing,
     fetch_base,
@@ -33,9 +32,7 @@ from .joining import (
     fetch_ledger,
     find_manifest,
 )
-from .network.discovery.introductions import Introducer
-from .network.discovery.mdns import LocalDiscovery
-from .network.exchange.blobs import BlobFetcher, serve_blobs
+from .network.exchange.blobs import serve_blobs
 from .network.exchange.chunks import serve_chunks
 from .network.exchange.relays import Relays
 from .network.exchange.update_relay import UpdateRelay
@@ -44,15 +41,12 @@ from .network.network import Network
 from .network.scopes import open_scope
 from .runner import Runner
 from .settings import DaemonSettings
-from .storage.blob_store import BlobStore
 from .storage.data_dir import DataDir
-from .storage.numbering import Numbering
 from .storage.swarm_store import SwarmStore
 from .telemetry.metrics import Follower
 from .telemetry.status import (
     Awaited,
     Connection,
-    LineStatus,
     MemberStatus,
     ReachStatus,
     StayStatus,
@@ -63,8 +57,6 @@ from .trainer.client import TrainerSpec, open_trainer
 from .trainer.trainer_supervisor import OpenTrainer, TrainerSupervisor
 from .updates import RECENT_UPDATES
 
-# What it waits for members in its own network if nobody else answers.
-_LOCAL_SECONDS = 10.0
 # What a polite leave waits for the others to take note.
 _LEAVE_SECONDS = 5.0
 _EVALUATE_ROUNDS = 10
@@ -86,10 +78,6 @@ class Stay:
         telemetry: Telemetry,
         start_trainer: OpenTrainer = open_trainer,
     ) -> None:
-        directory = data.swarm(settings.swarm)
-        directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # On loopback there is no local network to look around in.
-        self._looks_around = settings.mdns and bool(network.listening_ports)
         self._settings = settings
         self._data = data
         self._identity = identity
@@ -97,28 +85,9 @@ class Stay:
         self._telemetry = telemetry
         self._start_trainer = start_trainer
         self._relays = Relays(network)
-        self._numbering = Numbering(data.starts, clock=time.time())
-        self._introducer = Introducer(
-            network,
-            identity,
-            settings.swarm,
-            settings.bootstrap,
-            known_path=directory.root / "peers.json",
-            patience=_LOCAL_SECONDS if self._looks_around else 0.0,
-            numbering=self._numbering,
-        )
-        self._reach = Reach(network, self._introducer, upnp=settings.upnp)
-        store = BlobStore(data.blobs)
-        self._means = Means(
-            settings=settings,
-            me=identity.peer,
-            network=network,
-            introducer=self._introducer,
-            store=store,
-            fetcher=BlobFetcher(network, store, self._relays),
-            directory=directory,
-            telemetry=telemetry,
-        )
+        self._contact = Contact(settings, data, identity, network, telemetry, self._relays)
+        self._means = self._contact.means
+        self._reach = Reach(network, self._contact.introducer, upnp=settings.upnp)
         self._told_to_leave = False
         self._joining = open_scope()
         # What is known of the swarm, as the stay goes on; the status is asked for at any time.
@@ -158,40 +127,25 @@ class Stay:
 
     def keep_to(self, limits: Limits) -> None:
         """Take no more of the line than that from now on."""
-        traffic = self._network.traffic
-        traffic.upload.limit, traffic.download.limit = limits.upload, limits.download
+        self._contact.keep_to(limits)
 
     def status(self) -> StayStatus:
         """The parts of the status that hold for this stay."""
-        network = self._network
-        sent, received = network.wire_bytes()
         return StayStatus(
             swarm=self._swarm_status(),
-            line=LineStatus(
-                sent_bytes=sent,
-                received_bytes=received,
-                peers=len(network.connected()),
-                bootstrap=self._introducer.bootstrap_connected(),
-                addresses=tuple(network.addresses),
-                max_upload=network.traffic.upload.limit,
-                max_download=network.traffic.download.limit,
-            ),
-            reach=_reach_status(self._reach, network),
+            line=self._contact.line(),
+            reach=_reach_status(self._reach, self._network),
         )
 
     # The phases
 
     def _keep_in_touch(self, nursery: trio.Nursery) -> None:
         """Be found and find others, for as long as the nursery is open."""
-        network = self._network
         nursery.start_soon(self._update_metrics)
         nursery.start_soon(self._relays.run)
         if self._settings.relay is not None:
-            UpdateRelay(network, self._settings.relay)
-        if self._looks_around:
-            suggest = self._introducer.suggest
-            nursery.start_soon(LocalDiscovery(network, self._settings.swarm, suggest).run)
-        nursery.start_soon(self._introducer.run)
+            UpdateRelay(self._network, self._settings.relay)
+        self._contact.keep(nursery)
         nursery.start_soon(self._reach.run)
 
     async def _join(self, ticket: bytes) -> _Work:
@@ -230,7 +184,7 @@ class Stay:
             swarm_store=swarm_store,
             ledger=ledger,
             telemetry=telemetry,
-            session=self._numbering.session,
+            session=self._contact.numbering.session,
             ticket=ticket,
             update_ids=update_ids,
         )

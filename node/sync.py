@@ -150,16 +150,22 @@ async def catch_up(
     return catching_up.found
 
 
-async def better_chain(
+async def compare_chains(
     network: Network, manifest: Manifest, ours: Ledger, rests: Rests, *, me: PeerId, abandoned: bool
-) -> Comparison:
-    """Look at the chains of others; `better_than` of what comes back says which one to follow."""
+) -> tuple[Comparison, Ledger | None]:
+    """Look at the chains of connected peers, and find one, checked, that is to be followed instead of
+    ours. `abandoned` says that no member of our chain is left on it."""
     connected = list(network.connected())
     random.shuffle(connected)
     # It is looked at in a thread, and ours grows meanwhile.
     comparison = Comparison(ours.truncated(len(ours)), connected, rests, me=me, abandoned=abandoned)
     await _carry_out(network, manifest, comparison, trio.lowlevel.checkpoint)
-    return comparison
+    while True:
+        # It reads up to a thousand records of each; ours may grow once more meanwhile.
+        known = ours.truncated(len(ours))
+        better = await trio.to_thread.run_sync(comparison.better_than, known)
+        if len(ours) == len(known):
+            return comparison, better
 
 
 class Synchronizer:
@@ -191,7 +197,7 @@ class Synchronizer:
 
         `abandoned` says that no member of our chain is left on it.
         """
-        comparison = await better_chain(
+        comparison, better = await compare_chains(
             self._network,
             self._manifest,
             ours,
@@ -200,12 +206,7 @@ class Synchronizer:
             abandoned=abandoned,
         )
         self._news += self._apart.seen(comparison.named)
-        while True:
-            # It reads up to a thousand records of each; ours may grow once more meanwhile.
-            known = ours.truncated(len(ours))
-            better = await trio.to_thread.run_sync(comparison.better_than, known)
-            if len(ours) == len(known):
-                return better
+        return better
 
     def apart(self) -> frozenset[PeerId]:
         """Connected peers, members once or still, whose chain parts from ours before what is final."""

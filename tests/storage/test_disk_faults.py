@@ -515,7 +515,6 @@ ELSEWHERE = {
     ("node/cli/failures.py", "mkstemp"): "below: a bug that cannot be written down",
     ("node/cli/failures.py", "open"): "below",
     ("node/cli/main.py", "open"): "/dev/null",
-    ("node/observer.py", "mkdir"): "the folder of a swarm, as node/stay.py makes it",
     ("node/network/addresses.py", "bind"): "a port, not a file",
     ("node/dashboard/address.py", "bind"): "likewise",
     ("node/telemetry/logs.py", "RotatingFileHandler"): "below: the log",

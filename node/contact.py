@@ -1,0 +1,87 @@
+"""A node's contact with the peers of one swarm: how it finds them and is found, and what it asks with.
+
+Whoever takes part has one, and whoever only looks on.
+"""
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+from ..crypto.identity import Identity
+from .control.limits import Limits
+from .joining import Means
+from .network.discovery.introductions import Introducer
+from .network.discovery.mdns import LocalDiscovery
+from .network.exchange.blobs import BlobFetcher
+from .network.exchange.relays import Relays
+from .network.network import Network
+from .settings import DaemonSettings
+from .storage.blob_store import BlobStore
+from .storage.data_dir import DataDir
+from .storage.numbering import Numbering
+from .telemetry.line import line_status
+from .telemetry.status import LineStatus
+from .telemetry.telemetry import Telemetry
+
+# What it waits for members in its own network if nobody else answers.
+_LOCAL_SECONDS = 10.0
+
+
+class Contact:
+    """Contact over one network, while that is open."""
+
+    def __init__(
+        self,
+        settings: DaemonSettings,
+        data: DataDir,
+        identity: Identity,
+        network: Network,
+        telemetry: Telemetry,
+        relays: Relays | None = None,
+    ) -> None:
+        """With `relays` those are asked for updates first."""
+        directory = data.swarm(settings.swarm)
+        directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # On loopback there is no local network to look around in.
+        self._looks_around = settings.mdns and bool(network.listening_ports)
+        self._settings = settings
+        self._network = network
+        self.numbering = Numbering(data.starts, clock=time.time())
+        self.introducer = Introducer(
+            network,
+            identity,
+            settings.swarm,
+            settings.bootstrap,
+            known_path=directory.root / "peers.json",
+            patience=_LOCAL_SECONDS if self._looks_around else 0.0,
+            numbering=self.numbering,
+        )
+        store = BlobStore(data.blobs)
+        self.means = Means(
+            settings=settings,
+            me=identity.peer,
+            network=network,
+            introducer=self.introducer,
+            store=store,
+            fetcher=BlobFetcher(network, store, relays),
+            directory=directory,
+            telemetry=telemetry,
+        )
+
+    def keep(self, nursery: trio.Nursery) -> None:
+        """Be found and find others, for as long as the nursery is open."""
+        if self._looks_around:
+            suggest = self.introducer.suggest
+            nursery.start_soon(LocalDiscovery(self._network, self._settings.swarm, suggest).run)
+        nursery.start_soon(self.introducer.run)
+
+    def keep_to(self, limits: Limits) -> None:
+        """Take no more of the line than that from now on."""
+        traffic = self._network.traffic
+        traffic.upload.limit, traffic.download.limit = limits.upload, limits.download
+
+    def line(self) -> LineStatus:
+        """The line's part of the status."""
+        return line_status(self._network, bootstrap=self.introducer.bootstrap_connected())

@@ -1,0 +1,21 @@
+"""What a network says of its line."""
+
+from __future__ import annotations
+
+from ..network.network import Network
+from .status import LineStatus
+
+
+def line_status(network: Network, *, bootstrap: bool) -> LineStatus:
+    """The line now; `bootstrap`: whether it leads to a bootstrap peer."""
+    sent, received = network.wire_bytes()
+    traffic = network.traffic
+    return LineStatus(
+        sent_bytes=sent,
+        received_bytes=received,
+        peers=len(network.connected()),
+        bootstrap=bootstrap,
+        addresses=tuple(network.addresses),
+        max_upload=traffic.upload.limit,
+        max_download=traffic.download.limit,
+    )
