@@ -62,16 +62,13 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         yield from _observed(status)
         return
     training, swarm = status.training, status.swarm
-    name = UNKNOWN if swarm is None else swarm.name
-    yield Row("swarm", f"{name}  {status.node.swarm}")
+    yield _swarm(status)
     yield Row("peer", status.node.peer, "who you are to the others")
     yield Row("state", _state(status), _meaning(status))
     if status.shift.active is not None:
         when = f"{status.shift.active}, now until {_text(status.shift.until)}"
         yield Row("hours", when, shift_sentence(status.shift))
-    final = None if swarm is None else swarm.final_round
-    said = "each a step of the shared model" if final is None else f"final up to {final:,}"
-    yield Row("round", _round(status), said)
+    yield _rounds_done(status)
     yield Row("members", _members(status), "who trains, you included")
     if swarm is not None and swarm.apart:
         names = ", ".join(map(short, swarm.apart[:_APART_SHOWN]))
@@ -114,22 +111,16 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         yield Row("reach", words.meaning, words.remedy)
         ways = f"{reach.count('direct')} direct, {reach.count('relayed')} through a relay"
         yield Row("connections", ways, "to whomever it is")
-    if status.node.dashboard is not None:
-        yield Row("page", status.node.dashboard, "`distro-node dashboard` opens it")
-    if status.node.metrics is not None:
-        yield Row("metrics", status.node.metrics, "for Prometheus")
+    yield from _pages(status, "`distro-node dashboard` opens it")
 
 
 def _observed(status: Status) -> Iterator[Row]:
     """What whoever looks on has to tell: all of it is about the swarm."""
     training, swarm = status.training, status.swarm
-    name = UNKNOWN if swarm is None else swarm.name
-    yield Row("swarm", f"{name}  {status.node.swarm}")
+    yield _swarm(status)
     yield Row("peer", status.node.peer, "an observer: it takes no part")
     yield Row("state", _state(status), _meaning(status))
-    final = None if swarm is None else swarm.final_round
-    said = "each a step of the shared model" if final is None else f"final up to {final:,}"
-    yield Row("round", _round(status), said)
+    yield _rounds_done(status)
     members = None if swarm is None or swarm.members is None else len(swarm.members)
     yield Row("members", _count(members), "who trains")
     yield Row("loss", _loss(training.losses.training), "on training text, mean of all")
@@ -138,8 +129,23 @@ def _observed(status: Status) -> Iterator[Row]:
         yield Row("updates", size_text(training.received_bytes_per_round), "of all, a round")
     yield from _line(status.line)
     yield Row("connections", _count(status.line.peers), "to whomever it is")
+    yield from _pages(status, "the page of the swarm")
+
+
+def _swarm(status: Status) -> Row:
+    name = UNKNOWN if status.swarm is None else status.swarm.name
+    return Row("swarm", f"{name}  {status.node.swarm}")
+
+
+def _rounds_done(status: Status) -> Row:
+    final = None if status.swarm is None else status.swarm.final_round
+    said = "each a step of the shared model" if final is None else f"final up to {final:,}"
+    return Row("round", _round(status), said)
+
+
+def _pages(status: Status, note: str) -> Iterator[Row]:
     if status.node.dashboard is not None:
-        yield Row("page", status.node.dashboard, "the page of the swarm")
+        yield Row("page", status.node.dashboard, note)
     if status.node.metrics is not None:
         yield Row("metrics", status.node.metrics, "for Prometheus")
 

@@ -334,6 +334,12 @@ def seconds_left(training: TrainingStatus, swarm: SwarmStatus | None) -> float |
     return max(0, last - training.round) * training.round_seconds
 
 
+def is_over(training: TrainingStatus, swarm: SwarmStatus | None) -> bool:
+    """Whether all rounds in which anybody trains are behind this node."""
+    last = None if swarm is None else swarm.last_round
+    return last is not None and training.round is not None and training.round >= last
+
+
 def encode_status(status: Status | BootstrapStatus) -> dict[str, Any]:
     """As a table for JSON. A number that is no number there (a loss that diverged) becomes null."""
     plain = _plain(status)

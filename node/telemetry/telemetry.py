@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -238,26 +238,22 @@ class Telemetry:
             _log.info("round %d: %s%d of %d updates, %s", round_, loss, number, members, said)
             self._count(round_, counted, own, tokens, received, len(record.updates))
             self._count_metrics(counted, own, tokens, now)
-        self.metrics.round.set(round_)
-        self.metrics.members.set(members)
         for phase, length in phases.items():
             if length is not None:
                 self.metrics.phase_seconds[phase].observe(max(0.0, length))
-        self._write(
-            {
-                "round": round_,
-                "time": time.time(),
-                "members": members,
-                "counted": [peer_text(entry.peer) for entry in record.updates],
-                "loss": loss_now,
-                "update_bytes": own.size if own else None,
-                "bits_per_coefficient": 8 * own.size / own.coefficients if own else None,
-                "received_bytes": received,
-                "fingerprint": f"{fingerprint:016x}",
-                "seconds": phases,
-                "idle_seconds": waited,
-                "tokens": tokens,
-            }
+        own_work = {
+            "update_bytes": own.size if own else None,
+            "bits_per_coefficient": 8 * own.size / own.coefficients if own else None,
+            "idle_seconds": waited,
+        }
+        self._write_round(
+            record,
+            members,
+            fingerprint,
+            loss=loss_now,
+            received=received,
+            seconds=phases,
+            **own_work,
         )
         for table in (self.own, self.times, self._received):
             for old in [r for r in table if r < round_]:
@@ -281,21 +277,7 @@ class Telemetry:
         self._waits.append((now, 0.0))
         self._count(record.round, False, None, tokens, size, number)
         self._count_metrics(False, None, tokens, now)
-        self.metrics.round.set(record.round)
-        self.metrics.members.set(members)
-        self._write(
-            {
-                "round": record.round,
-                "time": time.time(),
-                "members": members,
-                "counted": [peer_text(entry.peer) for entry in record.updates],
-                "loss": loss,
-                "received_bytes": size,
-                "fingerprint": f"{record.fingerprint:016x}",
-                "seconds": {},
-                "tokens": tokens,
-            }
-        )
+        self._write_round(record, members, record.fingerprint, loss=loss, received=size, seconds={})
 
     # What people ask
 
@@ -415,6 +397,35 @@ class Telemetry:
         self._last_applied = now
         if counted:
             metrics.rounds_contributed.inc()
+
+    def _write_round(
+        self,
+        record: Record,
+        members: int,
+        fingerprint: int,
+        *,
+        loss: float | None,
+        received: int,
+        seconds: Mapping[str, float | None],
+        **own_work: float | None,
+    ) -> None:
+        """A round's line of the history, and the metrics that say where the swarm is."""
+        self.metrics.round.set(record.round)
+        self.metrics.members.set(members)
+        self._write(
+            {
+                "round": record.round,
+                "time": time.time(),
+                "members": members,
+                "counted": [peer_text(entry.peer) for entry in record.updates],
+                "loss": loss,
+                "received_bytes": received,
+                "fingerprint": f"{fingerprint:016x}",
+                "seconds": seconds,
+                "tokens": sum(entry.tokens for entry in record.updates),
+                **own_work,
+            }
+        )
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._history is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .status import State, Status
+from .status import State, Status, is_over
 from .words import STATES, awaited_sentence, reach_words, state_sentence
 
 Tone = Literal["good", "busy", "rest", "warn", "bad"]
@@ -44,9 +44,9 @@ class Verdict:
 
 def verdict(status: Status) -> Verdict:
     """How a node is doing."""
-    words, sentence = STATES[status.state], state_sentence(status)
     if status.state == "observing":
         return _observed(status)
+    words, sentence = STATES[status.state], state_sentence(status)
     if status.state != "training":
         return Verdict(_TONES[status.state], sentence, words.remedy)
     swarm, training, own = status.swarm, status.training, status.training.own
@@ -93,7 +93,7 @@ def _observed(status: Status) -> Verdict:
             "there is no connection to anybody: what stands here is what was heard last",
             "check this computer's network, and that the bootstrap peers are up",
         )
-    if swarm is None or swarm.decided_seconds is None or _is_over(status):
+    if swarm is None or swarm.decided_seconds is None or is_over(training, swarm):
         return Verdict("good", sentence)
     patience = max(_LONG_SECONDS, _ROUNDS_OF_SILENCE * (training.round_seconds or 0.0))
     if swarm.decided_seconds > patience:
@@ -101,8 +101,3 @@ def _observed(status: Status) -> Verdict:
             "warn", sentence, "the swarm waits for members: more of them have to be there"
         )
     return Verdict("good", sentence)
-
-
-def _is_over(status: Status) -> bool:
-    last = None if status.swarm is None else status.swarm.last_round
-    return last is not None and (status.training.round or 0) >= last

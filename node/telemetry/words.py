@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .status import Awaited, Phase, ReachStatus, ShiftStatus, State, Status
+from .status import Awaited, Phase, ReachStatus, ShiftStatus, State, Status, is_over
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ def state_sentence(status: Status) -> str:
     if training.trainer.device is None:
         device = "trainer"
     round_ = 0 if training.round is None else training.round + 1
-    last = None if status.swarm is None else status.swarm.last_round
-    if last is not None and round_ > last:
+    if is_over(training, status.swarm):
         return "the last round is done; the members sign for what came out"
     return _PHASES[training.phase].format(device=device, round=round_)
 
@@ -102,7 +101,7 @@ def _observed_sentence(status: Status) -> str:
     swarm, round_ = status.swarm, status.training.round
     if swarm is None or round_ is None or swarm.decided_seconds is None:
         return STATES["observing"].meaning
-    if swarm.last_round is not None and round_ >= swarm.last_round:
+    if is_over(status.training, swarm):
         return "the swarm's run is over"
     since = duration_words(swarm.decided_seconds)
     return f"round {round_:,} is the last that was decided, heard of {since} ago"
