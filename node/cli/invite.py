@@ -24,9 +24,9 @@ from .options import (
     DataDirectory,
     Json,
     PassphraseFile,
-    bootstrap_addresses,
     data_directory,
     find_passphrase,
+    introducers,
     parse_target,
 )
 
@@ -76,11 +76,15 @@ def invite(
             "this swarm takes guests only, and the link is for one of them",
             "name the guest: ask for what `distro-node id` prints there",
         )
-    introducers = tuple(dict.fromkeys((*target.bootstrap, *bootstrap_addresses(bootstrap))))
     # A node may be at work in this directory: the file is replaced whole.
     at = read_final(directory.final)
     link = invite_text(
-        Invite(swarm=target.swarm, bootstrap=introducers, ticket=ticket, at=at or target.at)
+        Invite(
+            swarm=target.swarm,
+            bootstrap=introducers(target, bootstrap),
+            ticket=ticket,
+            at=at or target.at,
+        )
     )
     typer.echo(dumps({"invite": link}) if json else link)
 

@@ -10,15 +10,13 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..hours import parse_hours
 from ..settings import (
     DaemonSettings,
-    DashboardSettings,
-    parse_dashboard_address,
     parse_device,
     parse_metrics_address,
     parse_mirror,
     parse_rate,
     parse_size,
 )
-from ..telemetry.logs import LogFormat, LogLevel, configure_logging
+from ..telemetry.logs import LogFormat, LogLevel
 from .options import (
     Announce,
     Bootstrap,
@@ -37,12 +35,15 @@ from .options import (
     PassphraseFile,
     RelayMemory,
     RelayUpdates,
+    Screen,
     Wait,
-    bootstrap_addresses,
+    dashboard_settings,
     data_directory,
     find_passphrase,
+    introducers,
     multiaddrs,
     parse_target,
+    prepare_to_run,
     relay_limits,
 )
 
@@ -156,12 +157,7 @@ def join(
     ] = False,
     data_dir: DataDirectory = None,
     passphrase_file: PassphraseFile = None,
-    screen: Annotated[
-        bool,
-        typer.Option(
-            "--screen/--no-screen", help="Show a live screen, or print log lines instead."
-        ),
-    ] = True,
+    screen: Screen = True,
     log_format: LogFormatOption = LogFormat.TEXT,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
@@ -176,13 +172,11 @@ def join(
         distro-node join 'distro:swarm-…?bootstrap=/dns4/boot.example.org/tcp/4001/p2p/12D3KooW…'
     """
     invite = parse_target(target)
-    introducers = (*invite.bootstrap, *bootstrap_addresses(bootstrap))
     data = data_directory(data_dir)
     settings = DaemonSettings(
         swarm=invite.swarm,
         data_dir=data.root,
-        # One mentioned in the link and on the command line is one, in the order of mention.
-        bootstrap=tuple(dict.fromkeys(introducers)),
+        bootstrap=introducers(invite, bootstrap),
         ticket=invite.ticket,
         at=invite.at,
         listen=multiaddrs(listen),
@@ -198,14 +192,7 @@ def join(
         mdns=mdns,
         device=parse_device(device),
         metrics_address=parse_metrics_address(metrics_addr),
-        dashboard=None
-        if (page := parse_dashboard_address(dashboard)) is None
-        else DashboardSettings(
-            address=page,
-            certificate=dashboard_cert,
-            key=dashboard_key,
-            plain=dashboard_plain,
-        ),
+        dashboard=dashboard_settings(dashboard, dashboard_cert, dashboard_key, dashboard_plain),
         threads=threads,
         micro_batch=micro_batch,
         sandbox=sandbox,
@@ -219,15 +206,10 @@ def join(
     data.create()
     # libp2p: only now, so that --help is quick and a mistake above is told at once.
     import trio
-    from rich.console import Console
 
     from ..daemon import run_daemon
-    from ..telemetry.stalls import spare_what_stays
 
-    # Where stderr is no terminal the screen is a line a round, and log lines may stand between.
-    drawn = settings.screen and Console(stderr=True).is_terminal
-    configure_logging(form=log_format, level=log_level, folder=data.logs, screen=drawn)
-    spare_what_stays()
+    prepare_to_run(settings, data, log_format, log_level)
     if trio.run(run_daemon, settings):
         typer.echo(
             "The run is over, and what came out is on this disk. To write the model to a directory: "

@@ -8,12 +8,10 @@ import typer
 
 from ..settings import (
     DaemonSettings,
-    DashboardSettings,
-    parse_dashboard_address,
     parse_metrics_address,
     parse_rate,
 )
-from ..telemetry.logs import LogFormat, LogLevel, configure_logging
+from ..telemetry.logs import LogFormat, LogLevel
 from .options import (
     Announce,
     Bootstrap,
@@ -28,12 +26,15 @@ from .options import (
     MaxUpload,
     Mdns,
     PassphraseFile,
+    Screen,
     Wait,
-    bootstrap_addresses,
+    dashboard_settings,
     data_directory,
     find_passphrase,
+    introducers,
     multiaddrs,
     parse_target,
+    prepare_to_run,
 )
 
 
@@ -69,12 +70,7 @@ def observe(
     mdns: Mdns = True,
     data_dir: DataDirectory = None,
     passphrase_file: PassphraseFile = None,
-    screen: Annotated[
-        bool,
-        typer.Option(
-            "--screen/--no-screen", help="Show a live screen, or print log lines instead."
-        ),
-    ] = True,
+    screen: Screen = True,
     log_format: LogFormatOption = LogFormat.TEXT,
     log_level: LogLevelOption = LogLevel.INFO,
 ) -> None:
@@ -89,13 +85,11 @@ def observe(
         distro-node observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:80 --dashboard-plain
     """
     invite = parse_target(target)
-    introducers = (*invite.bootstrap, *bootstrap_addresses(bootstrap))
     data = data_directory(data_dir)
-    page = parse_dashboard_address(dashboard)
     settings = DaemonSettings(
         swarm=invite.swarm,
         data_dir=data.root,
-        bootstrap=tuple(dict.fromkeys(introducers)),
+        bootstrap=introducers(invite, bootstrap),
         at=invite.at,
         listen=multiaddrs(listen),
         announce=multiaddrs(announce),
@@ -105,14 +99,8 @@ def observe(
         upnp=False,
         mdns=mdns,
         metrics_address=parse_metrics_address(metrics_addr),
-        dashboard=None
-        if page is None
-        else DashboardSettings(
-            address=page,
-            certificate=dashboard_cert,
-            key=dashboard_key,
-            plain=dashboard_plain,
-            public=True,
+        dashboard=dashboard_settings(
+            dashboard, dashboard_cert, dashboard_key, dashboard_plain, public=True
         ),
         passphrase=find_passphrase(data, passphrase_file),
         # Lines for people would spoil a stream of JSON.
@@ -121,12 +109,8 @@ def observe(
     data.create()
     # libp2p: only now, so that --help is quick and a mistake above is told at once.
     import trio
-    from rich.console import Console
 
     from ..observer import run_observer
-    from ..telemetry.stalls import spare_what_stays
 
-    drawn = settings.screen and Console(stderr=True).is_terminal
-    configure_logging(form=log_format, level=log_level, folder=data.logs, screen=drawn)
-    spare_what_stays()
+    prepare_to_run(settings, data, log_format, log_level)
     trio.run(run_observer, settings)

@@ -21,9 +21,15 @@ from ...protocol.wire.swarm_id import (
     swarm_text,
 )
 from ..errors import ExitCode, UserError
-from ..settings import RelayLimits, Which
+from ..settings import (
+    DaemonSettings,
+    DashboardSettings,
+    RelayLimits,
+    Which,
+    parse_dashboard_address,
+)
 from ..storage.data_dir import DataDir, default_data_dir
-from ..telemetry.logs import LogFormat, LogLevel
+from ..telemetry.logs import LogFormat, LogLevel, configure_logging
 
 PASSPHRASE_VARIABLE = "DISTRO_NODE_PASSPHRASE"
 
@@ -191,6 +197,10 @@ DashboardKey = Annotated[
         help="The certificate's key (PEM).",
     ),
 ]
+Screen = Annotated[
+    bool,
+    typer.Option("--screen/--no-screen", help="Show a live screen, or print log lines instead."),
+]
 DashboardPlain = Annotated[
     bool,
     typer.Option(
@@ -334,3 +344,35 @@ def _bad_address(error: SwarmIdError) -> UserError:
         "an address looks like /ip4/192.0.2.1/tcp/4001, that of a bootstrap peer ends in "
         "/p2p/12D3KooW…",
     )
+
+
+def introducers(invite: Invite, named: Sequence[str] | None) -> tuple[str, ...]:
+    """The bootstrap peers of a link and of the command line: one mentioned in both is one, in the order
+    of mention."""
+    return tuple(dict.fromkeys((*invite.bootstrap, *bootstrap_addresses(named))))
+
+
+def dashboard_settings(
+    address: str, certificate: Path | None, key: Path | None, plain: bool, *, public: bool = False
+) -> DashboardSettings | None:
+    """Where and how the page is served; None for `off`. Raises `UserError` (`BAD_ADDRESS`)."""
+    parsed = parse_dashboard_address(address)
+    if parsed is None:
+        return None
+    return DashboardSettings(
+        address=parsed, certificate=certificate, key=key, plain=plain, public=public
+    )
+
+
+def prepare_to_run(
+    settings: DaemonSettings, data: DataDir, form: LogFormat, level: LogLevel
+) -> None:
+    """Have a program that runs for long log into its directory, and its screen drawn if there is one."""
+    from rich.console import Console
+
+    from ..telemetry.stalls import spare_what_stays
+
+    # Where stderr is no terminal the screen is a line a round, and log lines may stand between.
+    drawn = settings.screen and Console(stderr=True).is_terminal
+    configure_logging(form=form, level=level, folder=data.logs, screen=drawn)
+    spare_what_stays()
