@@ -31,7 +31,6 @@ import argparse
 import hashlib
 import json
 import math
-import os
 import statistics
 import sysconfig
 import time
@@ -43,6 +42,7 @@ from typing import Any
 import numpy as np
 import torch
 from distro_node.protocol.wire.manifest import OptimizerSpec
+from runs import append_run, read_runs
 from training import (
     SEQUENCE,
     AdamW,
@@ -161,7 +161,7 @@ class Sweep:
     def __init__(self, options: argparse.Namespace, earlier: Sequence[Run]) -> None:
         self._options = options
         self._earlier = earlier
-        self.runs = _finished(options.runs) if options.runs else []
+        self.runs = read_runs(options.runs, Run) if options.runs else []
         """Those of the file, and those that came to it."""
         self._texts: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -214,31 +214,13 @@ class Sweep:
         run = Run(**_plain(asdict(run)))
         self.runs.append(run)
         if options.runs:
-            _append(options.runs, run)
+            append_run(options.runs, run)
         return run
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
     """As it comes back from a file."""
     return json.loads(json.dumps(value))
-
-
-def _finished(file: Path) -> list[Run]:
-    """The runs in a file of one run a line. What was cut off in the middle of a line is taken away."""
-    if not file.exists():
-        return []
-    content = file.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        os.truncate(file, len(whole))
-    return [Run(**json.loads(line)) for line in whole.splitlines()]
-
-
-def _append(file: Path, run: Run) -> None:
-    with file.open("a") as stream:
-        stream.write(json.dumps(asdict(run)) + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def best_rate(losses: dict[float, list[float]]) -> float:

@@ -27,12 +27,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
-import os
 import statistics
 import sys
-import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,20 +43,30 @@ from distro_node.node.trainer.image_tasks import Diffusion
 from distro_node.node.trainer.model import model_config, new_model, parameter_table
 from distro_node.node.trainer.task_batches import Sample
 from distro_node.node.trainer.task_names import DIFFUSION, ImageSettings
-from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import (
     DataSpec,
     Manifest,
-    OptimizerSpec,
     ParameterSpec,
     ShardSpec,
 )
 from distro_node.protocol.wire.structure import to_plain
-from training import AdamW, Setting, Trial, Trouble, Variant, train
+from runs import (
+    SWEEP_SEED,
+    Bench,
+    Run,
+    Swept,
+    add_arguments,
+    check_seeds,
+    fitting_top_k,
+    mean_curve,
+    outcome,
+    percents,
+    standard_error,
+    summed_up,
+)
+from training import Setting, Trial
 
 REDUCTIONS = (500, 2000)
-SWEEP_SEED = 0
-MOST_RATES = 7
 USUAL = 2e-3
 DRAWS = 4
 # Columns are digits; rows, one of each.
@@ -70,35 +77,17 @@ DIGITS = ImageSettings(size=8, channels=1, classes=tuple("0123456789"))
 _BRIGHTEST = 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """One way to train: dense, or with updates that are so many times smaller."""
-
-    name: str
-    target: int | None = None
+# Variants, and how many times smaller than dense gradients their updates are.
+WAYS = {"dense": None, **{f"ours-{each}": each for each in REDUCTIONS}}
 
 
-WAYS = [Way(name="dense"), *(Way(name=f"ours-{each}", target=each) for each in REDUCTIONS)]
-
-
-@dataclass
-class Trained:
+@dataclass(kw_only=True)
+class Trained(Run):
     """One run."""
 
-    way: str
-    rate: float
-    seed: int
-    loss: float
-    curve: list[tuple[int, float]]
-    bytes_a_round: float
-    """What a member sends: an update, or the whole model's gradient."""
-    reduction: float
-    top_k: int | None
     parameters: int
     drawn: str
     """What the model draws at the end: images of 64 bytes in hexadecimal digits."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
 
 
 def digits() -> np.ndarray:
@@ -201,141 +190,50 @@ def _manifest(config: dict[str, Any], table: tuple[ParameterSpec, ...], seed: in
     )
 
 
-class Bench:
+class Drawing(Bench[Trained]):
     """The images, and the runs that are there."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
         self.images = digits()
         named = ("hidden", "layers", "steps", "workers", "sequences")
-        self.settings = {
+        settings = {
             **{key: getattr(options, key) for key in named},
             "images_sha256": hashlib.sha256(self.images.tobytes()).hexdigest()[:16],
         }
-        self.runs: list[Trained] = []
-        self._file = None
-        if options.work:
-            options.work.mkdir(parents=True, exist_ok=True)
-            self._file = options.work / "runs.jsonl"
-            self.runs = _finished(self._file)
+        super().__init__(Trained, options, settings)
 
-    def run(self, way: Way, rate: float, seed: int) -> Trained:
-        """One run, unless it is there."""
-        for known in self.runs:
-            if (known.way, known.rate, known.seed, known.settings) == (
-                way.name,
-                rate,
-                seed,
-                self.settings,
-            ):
-                return known
-        began = time.process_time()
+    def usual_rate(self, way: str) -> float:
+        """Where the search for a variant's rate begins."""
+        return USUAL
+
+    def train(self, way: str, rate: float, seed: int) -> Trained:
+        """Make one run; exits where no update is as small as it is to be."""
         trial = ImageTrial(Setting.of(self.options, seed), self.images)
-        whole = 4 * trial.elements
-        if way.target is None:
-            top_k, sent, optimizer = None, float(whole), AdamW()
-        else:
-            top_k = fitting_top_k(trial.table, whole, way.target)
-            optimizer = OptimizerSpec(top_k=top_k)
-            sent = float(update_layout(trial.table, optimizer.chunk, top_k).body_bytes)
-        variant = Variant(name=way.name, rate=rate, optimizer=optimizer)
-        done = train(variant, Trouble(), trial, lambda number, loss: None)
-        trained = Trained(
-            way=way.name,
-            rate=rate,
-            seed=seed,
-            # What came apart is worse than all else, and JSON has no word for it.
-            loss=done.heldout_loss if math.isfinite(done.heldout_loss) else 1e9,
-            curve=done.curve,
-            bytes_a_round=sent,
-            reduction=whole / sent,
-            top_k=top_k,
-            parameters=trial.elements,
-            drawn=b"".join(trial.drawn()).hex(),
-            settings=self.settings,
-            seconds=round(time.process_time() - began, 1),
-        )
-        print(
-            f"{way.name:10} rate {rate:g}, seed {seed}: {trained.loss:.4f} at "
-            f"{trained.reduction:,.0f}x ({trained.seconds:.0f} s)",
-            flush=True,
-        )
-        self.runs.append(trained)
-        if self._file is not None:
-            with self._file.open("a") as stream:
-                stream.write(json.dumps(asdict(trained)) + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-        return trained
-
-    def tried(self, way: Way) -> list[Trained]:
-        """The runs with the sweep's seed, by ascending rate; the best is not at the edge."""
-        runs = [self.run(way, factor * USUAL, SWEEP_SEED) for factor in (0.5, 1.0, 2.0)]
-        while len(runs) < MOST_RATES and (best := best_of(runs)) in (runs[0], runs[-1]):
-            factor = 0.5 if best is runs[0] else 2.0
-            runs.append(self.run(way, factor * best.rate, SWEEP_SEED))
-            runs.sort(key=lambda run: run.rate)
-        return runs
-
-    def known(self, ways: list[Way]) -> dict[str, tuple[list[Trained], list[Trained]]]:
-        """What is there, by variant: the sweep's runs, and those of the seeds that all have."""
-        mine = [run for run in self.runs if run.settings == self.settings]
-        swept = {}
-        for way in ways:
-            tried = [run for run in mine if (run.way, run.seed) == (way.name, SWEEP_SEED)]
-            if not tried:
-                sys.exit(f"there is no run of {way.name} in --work yet")
-            tried.sort(key=lambda run: run.rate)
-            rate = best_of(tried).rate
-            reported = {run.seed: run for run in mine if (run.way, run.rate) == (way.name, rate)}
-            swept[way.name] = tried, reported
-        common = set.intersection(*(set(reported) for _, reported in swept.values()))
-        seeds = [seed for seed in self.options.seeds if seed in common] or [SWEEP_SEED]
-        self.options.seeds = seeds
-        return {
-            name: (tried, [reported[seed] for seed in seeds])
-            for name, (tried, reported) in swept.items()
-        }
+        whole, target, top_k = 4 * trial.elements, WAYS[way], None
+        if target is not None:
+            top_k = fitting_top_k(trial.table, whole, target)
+            if top_k is None:
+                sys.exit(
+                    f"this model has no update that is {target} times smaller: give a larger --hidden"
+                )
+        done = outcome(way, rate, trial, whole=whole, dense=float(whole), top_k=top_k)
+        drawn = b"".join(trial.drawn()).hex()
+        return Trained(seed=seed, parameters=trial.elements, drawn=drawn, **done)
 
 
-def best_of(runs: list[Trained]) -> Trained:
-    """The one with the lowest loss."""
-    return min(runs, key=lambda run: run.loss)
-
-
-def fitting_top_k(table: tuple[ParameterSpec, ...], whole: int, target: int) -> int:
-    """The most coefficients a block with which an update is at least so many times smaller than `whole`
-    bytes; exits where none is."""
-    sizes = {k: update_layout(table, 64, k).body_bytes for k in range(1, 129)}
-    fitting = [k for k, size in sizes.items() if size * target <= whole]
-    if not fitting:
-        sys.exit(f"this model has no update that is {target} times smaller: give a larger --hidden")
-    return max(fitting)
-
-
-def summary(bench: Bench, swept: dict[str, tuple[list[Trained], list[Trained]]]) -> dict[str, Any]:
+def summary(bench: Drawing, swept: Swept[Trained]) -> dict[str, Any]:
     """What is written as JSON: of each variant its mean loss over the seeds, and what it is of dense."""
-    ways: dict[str, Any] = {}
-    for name, (tried, reported) in swept.items():
-        losses, rates = [run.loss for run in reported], [run.rate for run in tried]
-        first = reported[0]
-        ways[name] = {
-            "loss": statistics.fmean(losses),
-            "error": _error(losses),
-            "losses": losses,
+    ways: dict[str, Any] = {
+        name: {
+            **summed_up(tried, reported),
             "before": statistics.fmean(run.curve[0][1] for run in reported),
-            "rate": first.rate,
-            "tried": {f"{run.rate:g}": run.loss for run in tried},
-            "at_edge": first.rate in (min(rates), max(rates)),
-            "reduction": first.reduction,
-            "bytes_a_round": first.bytes_a_round,
-            "top_k": first.top_k,
         }
+        for name, (tried, reported) in swept.items()
+    }
     if "dense" in ways:
         for way in ways.values():
-            pairs = zip(way["losses"], ways["dense"]["losses"], strict=True)
-            apart = [100 * (loss / beside - 1) for loss, beside in pairs]
-            way["percent"], way["percent_error"] = statistics.fmean(apart), _error(apart)
+            apart = percents(way["losses"], ways["dense"]["losses"])
+            way["percent"], way["percent_error"] = statistics.fmean(apart), standard_error(apart)
     return {
         "settings": bench.settings,
         "seeds": list(bench.options.seeds),
@@ -358,9 +256,7 @@ def print_summary(document: dict[str, Any]) -> None:
         )
 
 
-def plot(
-    path: Path, images: np.ndarray, swept: dict[str, tuple[list[Trained], list[Trained]]]
-) -> None:
+def plot(path: Path, images: np.ndarray, swept: Swept[Trained]) -> None:
     """Digits side by side: real ones, and what each variant draws; and the losses on the way."""
     import matplotlib
 
@@ -378,9 +274,7 @@ def plot(
         place.set_title(title)
         place.axis("off")
     for name, (_, runs) in swept.items():
-        rounds = [number for number, _ in runs[0].curve][1:]
-        means = [statistics.fmean(run.curve[i + 1][1] for run in runs) for i in range(len(rounds))]
-        axes[-1].plot(rounds, means, label=name)
+        axes[-1].plot(*mean_curve(runs), label=name)
     axes[-1].set(xlabel="rounds", ylabel="held-out squared error", yscale="log")
     axes[-1].legend()
     figure.tight_layout()
@@ -403,47 +297,17 @@ def _sheet(images: np.ndarray) -> np.ndarray:
     )
 
 
-def _error(values: list[float]) -> float:
-    """The standard error of the mean; 0 of one."""
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-
-
-def _finished(file: Path) -> list[Trained]:
-    """The runs of a file; what was cut off in the middle of a line is taken away."""
-    if not file.exists():
-        return []
-    content = file.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        os.truncate(file, len(whole))
-    return [Trained(**json.loads(line)) for line in whole.splitlines()]
-
-
 def main() -> None:
     """Train what is not there yet, and report."""
     parser = argparse.ArgumentParser(description="Diffusion with few bytes beside dense AdamW.")
     Setting.add_arguments(parser, steps=1500, sequences=16)
     parser.set_defaults(workers=4, hidden=32, layers=1)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--variants", nargs="+", choices=[way.name for way in WAYS])
-    parser.add_argument("--known", action="store_true", help="train nothing, report what is there")
-    parser.add_argument("--work", type=Path, metavar="DIR")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE")
+    add_arguments(parser, [*WAYS])
     options = parser.parse_args()
-    if SWEEP_SEED in options.seeds:
-        sys.exit(f"seed {SWEEP_SEED} chooses the rates and is not reported: give others")
+    check_seeds(options)
     torch.set_num_threads(1)
-    bench = Bench(options)
-    ways = [way for way in WAYS if options.variants is None or way.name in options.variants]
-    if options.known:
-        swept = bench.known(ways)
-    else:
-        swept = {way.name: (bench.tried(way), []) for way in ways}
-        for seed in options.seeds:
-            for way in ways:
-                tried, reported = swept[way.name]
-                reported.append(bench.run(way, best_of(tried).rate, seed))
+    bench = Drawing(options)
+    swept = bench.sweep([way for way in WAYS if way in (options.variants or WAYS)])
     document = summary(bench, swept)
     print_summary(document)
     if options.json:

@@ -27,13 +27,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import os
 import statistics
-import sys
 import sysconfig
-import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +43,26 @@ from distro_node.node.trainer.adapters import (
     draw_adapters,
     target_names,
 )
-from distro_node.protocol.codec.update import update_layout
-from distro_node.protocol.wire.manifest import AdapterSpec, OptimizerSpec, ParameterSpec
+from distro_node.protocol.wire.manifest import AdapterSpec
+from runs import (
+    SWEEP_SEED,
+    Bench,
+    Run,
+    Swept,
+    add_arguments,
+    best_of,
+    check_seeds,
+    fitting_top_k,
+    mean_curve,
+    outcome,
+    percents,
+    standard_error,
+    summed_up,
+)
 from safetensors.torch import load_file, save_file
 from training import AdamW, Setting, Trial, Trouble, Variant, train
 
 REDUCTIONS = (1000, 3000, 10_000)
-SWEEP_SEED = 0
-MOST_RATES = 7
 BASE_RATE = 3e-3
 HELDOUT_SEQUENCES = 96
 # Where the search for a rate begins; adapters take some times the rate of weights.
@@ -66,41 +75,29 @@ _LEFT_OUT = {"test", "encodings", "pydoc_data", "idlelib", "lib2to3", "site-pack
 class Way:
     """One way to tune: what is trained, and what is sent of it."""
 
-    name: str
     trains: str
     """`full` or `lora`"""
     target: int | None = None
     """How many times fewer bytes; None: dense AdamW."""
 
 
-WAYS = [
-    Way(name="dense", trains="full"),
-    Way(name="lora-dense", trains="lora"),
-    *(
-        Way(name=f"{trains}-{target}", trains=trains, target=target)
+WAYS = {
+    "dense": Way(trains="full"),
+    "lora-dense": Way(trains="lora"),
+    **{
+        f"{trains}-{target}": Way(trains=trains, target=target)
         for target in REDUCTIONS
         for trains in ("full", "lora")
-    ),
-]
+    },
+}
 
 
-@dataclass
-class Tuned:
+@dataclass(kw_only=True)
+class Tuned(Run):
     """One run."""
 
-    way: str
-    rate: float
-    seed: int
-    loss: float
-    curve: list[tuple[int, float]]
-    bytes_a_round: float
-    """What a member sends: an update, or the whole model's gradient."""
-    reduction: float
-    top_k: int | None
     trained: int
     """Parameters that are trained."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
 
 
 def source_code() -> np.ndarray:
@@ -127,14 +124,13 @@ def reference() -> tuple[np.ndarray, np.ndarray]:
     return train_text, heldout
 
 
-class Bench:
+class Tuning(Bench[Tuned]):
     """The base, the texts, and the runs that are there."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
         self.text, self.heldout = reference()
         self.code = source_code()
-        self.settings = {
+        settings = {
             **{
                 key: getattr(options, key)
                 for key in (
@@ -150,12 +146,7 @@ class Bench:
             "code_sha256": _digest(self.code),
             "text_sha256": _digest(self.text),
         }
-        self.runs: list[Tuned] = []
-        self._file = None
-        if options.work:
-            options.work.mkdir(parents=True, exist_ok=True)
-            self._file = options.work / "runs.jsonl"
-            self.runs = _finished(self._file)
+        super().__init__(Tuned, options, settings)
         self.base = self._base()
 
     def setting(self, seed: int, *, steps: int | None = None) -> Setting:
@@ -204,96 +195,22 @@ class Bench:
             _adapt(trial, self.options.rank, seed)
         return trial
 
-    def run(self, way: Way, rate: float, seed: int) -> Tuned:
-        """One run, unless it is there."""
-        for known in self.runs:
-            if (known.way, known.rate, known.seed, known.settings) == (
-                way.name,
-                rate,
-                seed,
-                self.settings,
-            ):
-                return known
-        began = time.process_time()
-        trial = self.trial(way, seed)
+    def usual_rate(self, way: str) -> float:
+        """Where the search for a variant's rate begins."""
+        return USUAL[WAYS[way].trains]
+
+    def train(self, way: str, rate: float, seed: int) -> Tuned:
+        """Make one run."""
+        how = WAYS[way]
+        trial = self.trial(how, seed)
         whole = 4 * sum(tensor.numel() for tensor in self.base.values())
-        if way.target is None:
-            top_k, sent, optimizer = None, float(whole), AdamW()
-            if way.trains == "lora":
-                sent = 4.0 * trial.elements
-        else:
-            top_k = fitting_top_k(trial.table, whole, way.target)
-            optimizer = OptimizerSpec(top_k=top_k)
-            sent = float(update_layout(trial.table, optimizer.chunk, top_k).body_bytes)
-        variant = Variant(name=way.name, rate=rate, optimizer=optimizer)
-        done = train(variant, Trouble(), trial, lambda number, loss: None)
-        tuned = Tuned(
-            way=way.name,
-            rate=rate,
-            seed=seed,
-            # What came apart is worse than all else, and JSON has no word for it.
-            loss=done.heldout_loss if math.isfinite(done.heldout_loss) else 1e9,
-            curve=done.curve,
-            bytes_a_round=sent,
-            reduction=whole / sent,
-            top_k=top_k,
-            trained=trial.elements,
-            settings=self.settings,
-            seconds=round(time.process_time() - began, 1),
-        )
-        print(
-            f"{way.name:12} rate {rate:g}, seed {seed}: {tuned.loss:.4f} at {tuned.reduction:,.0f}x "
-            f"({tuned.seconds:.0f} s)",
-            flush=True,
-        )
-        self.runs.append(tuned)
-        if self._file is not None:
-            with self._file.open("a") as stream:
-                stream.write(json.dumps(asdict(tuned)) + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-        return tuned
-
-    def tried(self, way: Way) -> list[Tuned]:
-        """The runs with the sweep's seed, by ascending rate; the best is not at the edge."""
-        runs = [self.run(way, factor * USUAL[way.trains], SWEEP_SEED) for factor in (0.5, 1.0, 2.0)]
-        while len(runs) < MOST_RATES and (best := best_of(runs)) in (runs[0], runs[-1]):
-            factor = 0.5 if best is runs[0] else 2.0
-            runs.append(self.run(way, factor * best.rate, SWEEP_SEED))
-            runs.sort(key=lambda run: run.rate)
-        return runs
-
-    def known(self, ways: list[Way]) -> dict[str, tuple[list[Tuned], list[Tuned]]]:
-        """What is there, by variant: the sweep's runs, and those of the seeds that all have."""
-        mine = [run for run in self.runs if run.settings == self.settings]
-        swept = {}
-        for way in ways:
-            tried = [run for run in mine if (run.way, run.seed) == (way.name, SWEEP_SEED)]
-            if not tried:
-                sys.exit(f"there is no run of {way.name} in --work yet")
-            tried.sort(key=lambda run: run.rate)
-            rate = best_of(tried).rate
-            reported = {run.seed: run for run in mine if (run.way, run.rate) == (way.name, rate)}
-            swept[way.name] = tried, reported
-        common = set.intersection(*(set(reported) for _, reported in swept.values()))
-        seeds = [seed for seed in self.options.seeds if seed in common] or [SWEEP_SEED]
-        self.options.seeds = seeds
-        return {
-            name: (tried, [reported[seed] for seed in seeds])
-            for name, (tried, reported) in swept.items()
-        }
-
-
-def best_of(runs: list[Tuned]) -> Tuned:
-    """The one with the lowest loss."""
-    return min(runs, key=lambda run: run.loss)
-
-
-def fitting_top_k(table: list[ParameterSpec], whole: int, target: int) -> int:
-    """The most coefficients a block with which an update is at least so many times smaller than `whole`
-    bytes; 1 where none is."""
-    sizes = {k: update_layout(table, 64, k).body_bytes for k in range(1, 129)}
-    return max((k for k, size in sizes.items() if size * target <= whole), default=1)
+        top_k = None
+        if how.target is not None:
+            # Where nothing is as small as that, the least there is.
+            top_k = fitting_top_k(trial.table, whole, how.target) or 1
+        dense = 4.0 * trial.elements if how.trains == "lora" else float(whole)
+        done = outcome(way, rate, trial, whole=whole, dense=dense, top_k=top_k)
+        return Tuned(seed=seed, trained=trial.elements, **done)
 
 
 def _adapt(trial: Trial, rank: int, seed: int) -> None:
@@ -315,23 +232,12 @@ def _adapt(trial: Trial, rank: int, seed: int) -> None:
     draw_adapters(trial.parameters, table, seed)
 
 
-def summary(bench: Bench, swept: dict[str, tuple[list[Tuned], list[Tuned]]]) -> dict[str, Any]:
+def summary(bench: Tuning, swept: Swept[Tuned]) -> dict[str, Any]:
     """The document: `loss` by reduction, `dense`, and all that they come from."""
-    ways = {}
-    for name, (tried, reported) in swept.items():
-        losses = [run.loss for run in reported]
-        ways[name] = {
-            "loss": statistics.fmean(losses),
-            "error": _error(losses),
-            "losses": losses,
-            "rate": reported[0].rate,
-            "tried": {f"{run.rate:g}": run.loss for run in tried},
-            "at_edge": reported[0].rate in (min(r.rate for r in tried), max(r.rate for r in tried)),
-            "reduction": reported[0].reduction,
-            "bytes_a_round": reported[0].bytes_a_round,
-            "top_k": reported[0].top_k,
-            "trained": reported[0].trained,
-        }
+    ways: dict[str, Any] = {
+        name: {**summed_up(tried, reported), "trained": reported[0].trained}
+        for name, (tried, reported) in swept.items()
+    }
     before = swept["dense"][0][0].curve[0][1] if "dense" in swept else None
     document = {
         "settings": bench.settings,
@@ -349,8 +255,8 @@ def summary(bench: Bench, swept: dict[str, tuple[list[Tuned], list[Tuned]]]) -> 
         dense = document["dense"] = ways["dense"]["loss"]
         for way in ways.values():
             way["percent"] = 100 * (way["loss"] / dense - 1)
-            apart = zip(way["losses"], ways["dense"]["losses"], strict=True)
-            way["percent_error"] = _error([100 * (loss / beside - 1) for loss, beside in apart])
+            apart = percents(way["losses"], ways["dense"]["losses"])
+            way["percent_error"] = standard_error(apart)
     for target in REDUCTIONS:
         both = [each for each in (f"full-{target}", f"lora-{target}") if each in swept]
         if len(both) < 2:
@@ -377,7 +283,7 @@ def print_summary(document: dict[str, Any]) -> None:
         )
 
 
-def plot(path: Path, swept: dict[str, tuple[list[Tuned], list[Tuned]]]) -> None:
+def plot(path: Path, swept: Swept[Tuned]) -> None:
     """Held-out loss against the bytes that a member sends: at the end, and on the way."""
     import matplotlib
 
@@ -397,7 +303,7 @@ def plot(path: Path, swept: dict[str, tuple[list[Tuned], list[Tuned]]]) -> None:
             ends.errorbar(
                 [runs[0].bytes_a_round * steps for runs in points],
                 [statistics.fmean(run.loss for run in runs) for runs in points],
-                [_error([run.loss for run in runs]) for runs in points],
+                [standard_error([run.loss for run in runs]) for runs in points],
                 marker="o",
                 label=label,
             )
@@ -407,30 +313,13 @@ def plot(path: Path, swept: dict[str, tuple[list[Tuned], list[Tuned]]]) -> None:
         for percent in (1, 3):
             ends.axhline(dense * (1 + percent / 100), linewidth=0.5, linestyle=":", color="black")
     for name, (_, runs) in swept.items():
-        numbers = [number for number, _ in runs[0].curve][1:]
-        means = [statistics.fmean(run.curve[i + 1][1] for run in runs) for i in range(len(numbers))]
+        numbers, means = mean_curve(runs)
         ways.plot([number * runs[0].bytes_a_round for number in numbers], means, label=name)
     for axes in (ends, ways):
         axes.set(xscale="log", xlabel="bytes that a member sends", ylabel="held-out nats a byte")
         axes.legend()
     figure.tight_layout()
     figure.savefig(path, dpi=80)
-
-
-def _error(values: list[float]) -> float:
-    """The standard error of the mean; 0 of one."""
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-
-
-def _finished(file: Path) -> list[Tuned]:
-    """The runs of a file; what was cut off in the middle of a line is taken away."""
-    if not file.exists():
-        return []
-    content = file.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        os.truncate(file, len(whole))
-    return [Tuned(**json.loads(line)) for line in whole.splitlines()]
 
 
 def _digest(text: np.ndarray) -> str:
@@ -447,26 +336,12 @@ def main() -> None:
     parser.set_defaults(workers=4, layers=2)
     parser.add_argument("--base-steps", type=int, default=600)
     parser.add_argument("--rank", type=int, default=8)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--variants", nargs="+", choices=[way.name for way in WAYS])
-    parser.add_argument("--known", action="store_true", help="train nothing, report what is there")
-    parser.add_argument("--work", type=Path, metavar="DIR")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE")
+    add_arguments(parser, [*WAYS])
     options = parser.parse_args()
-    if SWEEP_SEED in options.seeds:
-        sys.exit(f"seed {SWEEP_SEED} chooses the rates and is not reported: give others")
+    check_seeds(options)
     torch.set_num_threads(1)
-    bench = Bench(options)
-    ways = [way for way in WAYS if options.variants is None or way.name in options.variants]
-    if options.known:
-        swept = bench.known(ways)
-    else:
-        swept = {way.name: (bench.tried(way), []) for way in ways}
-        for seed in options.seeds:
-            for way in ways:
-                tried, reported = swept[way.name]
-                reported.append(bench.run(way, best_of(tried).rate, seed))
+    bench = Tuning(options)
+    swept = bench.sweep([way for way in WAYS if way in (options.variants or WAYS)])
     document = summary(bench, swept)
     print_summary(document)
     if options.json:
