@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -24,6 +23,7 @@ from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.swarm_id import parse_invite
 from network.support import LOOPBACK, until
+from network.victim import quiet_settings
 from simulation.chain import Chain, by_invitation
 from simulation.keys import identity
 from simulation.whole.trainer import Workshop, toy_swarm
@@ -54,7 +54,7 @@ async def founding(root: Path) -> AsyncIterator[Founder]:
     me, telemetry = identity(0), Telemetry(identity(0).peer, Metrics(version="test"))
     workshop = Workshop(me.peer, 0)
     workshop.seconds = 0.1
-    settings = settings_of(manifest, root)
+    settings = quiet_settings(manifest, root)
     async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
         stay = Stay(settings, data, me, network, telemetry, workshop.start)
         nursery.start_soon(stay.run, b"")
@@ -63,27 +63,13 @@ async def founding(root: Path) -> AsyncIterator[Founder]:
         nursery.cancel_scope.cancel()
 
 
-def settings_of(manifest: Manifest, root: Path, **more: Any) -> DaemonSettings:
-    return DaemonSettings(
-        swarm=manifest.swarm,
-        data_dir=root,
-        wait=True,
-        upnp=False,
-        mdns=False,
-        metrics_address=None,
-        dashboard=None,
-        screen=False,
-        **more,
-    )
-
-
 @asynccontextmanager
 async def observing(
     founder: Founder, root: Path, me: Identity
 ) -> AsyncIterator[tuple[Observation, Telemetry]]:
     data, telemetry = DataDir(root), Telemetry(me.peer, Metrics(version="test"))
     data.create()
-    settings = settings_of(founder.manifest, root, bootstrap=(founder.network.addresses[0],))
+    settings = quiet_settings(founder.manifest, root, bootstrap=(founder.network.addresses[0],))
     async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
         observation = Observation(settings, data, me, network, telemetry)
         nursery.start_soon(observation.run, b"")

@@ -79,6 +79,20 @@ def past() -> tuple[Manifest, list[bytes], Chain]:
     return manifest, blobs, chain
 
 
+def quiet_settings(manifest: Manifest, root: Path, **more: Any) -> DaemonSettings:
+    """Of a node without a screen, that looks around nowhere."""
+    return DaemonSettings(
+        swarm=manifest.swarm,
+        data_dir=root,
+        wait=True,
+        upnp=False,
+        mdns=False,
+        metrics_address=None,
+        screen=False,
+        **more,
+    )
+
+
 async def serve(root: Path, wire: Any) -> None:
     """Be the node in an empty folder; send its `Target`, and for each word that arrives `Figures`."""
     manifest, blobs, chain = past()
@@ -90,15 +104,7 @@ async def serve(root: Path, wire: Any) -> None:
     for round_ in range(len(chain.ledger)):
         store.keep(chain.ledger.raw(round_))
     store.write()
-    settings = DaemonSettings(
-        swarm=manifest.swarm,
-        data_dir=root,
-        wait=True,
-        upnp=False,
-        mdns=False,
-        metrics_address=None,
-        screen=False,
-    )
+    settings = quiet_settings(manifest, root)
     me = identity(0)
     workshop = Workshop(me.peer, 0)
     workshop.seconds = 0.1
