@@ -1,4 +1,4 @@
-"""Some hundreds of seeds of every family of faults, and that a seed is a run, byte for byte.
+"""Some dozens of seeds of every family of faults, and that a seed is a run, byte for byte.
 
 A seed that once showed a fault in the protocol stays here, in the family that it was found with; where
 liars were among it, all that it stood for is written out.
