@@ -268,11 +268,11 @@ def test_the_number_of_starts(tmp_path: Path, said: Said) -> None:
         again = Numbering(path, clock=now + 60)
         text = changed.decode("latin-1").strip()
         if changed.isascii() and text.isdecimal():
-            assert again.session > int(text)
+            assert again.start_number > int(text)
         else:
             assert said()
         assert again.next() > heard
-        assert path.read_bytes() == b"%d\n" % again.session
+        assert path.read_bytes() == b"%d\n" % again.start_number
         known = heard + (1 << 40)
         again.beyond(known)
         assert again.next() > known
