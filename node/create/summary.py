@@ -244,7 +244,7 @@ def forecast(
         update_bytes=update_layout(table, optimizer.chunk, optimizer.top_k).body_bytes,
         model_bytes=4 * (elements + frozen),
         images=data.images,
-        # A block that begins anywhere touches one chunk more than its eight; a corpus of a chunk is
+        # A span that begins anywhere touches one chunk more than its eight; a corpus of a chunk is
         # fetched whole.
         data_bytes_a_round={
             members: min(
