@@ -15,8 +15,8 @@ from .atomic_write import write_atomically
 
 log = logging.getLogger(__name__)
 
-# So many records or heartbeats of one start have numbers of their own: one a second for twelve days;
-# those after that run into the next start's, which does no harm while this one lasts.
+# So many peer records or heartbeats of one start have numbers of their own: one a second for twelve
+# days; those after that run into the next start's, which does no harm while this one lasts.
 _BITS = 20
 # No clock says so much for some 34,000 years, and all numbers stay below 2^63.
 _LARGEST = 1 << 40

@@ -268,19 +268,19 @@ def _page_request(data: bytes) -> None:
 
 
 def _introductions() -> Iterator[Target]:
-    record = introductions.seal_record(STRANGER, SWARM, [_DIAL, _CIRCUIT], 1_700_000_000)
+    record = introductions.seal_peer_record(STRANGER, SWARM, [_DIAL, _CIRCUIT], 1_700_000_000)
     yield Target(
         "peer record",
-        partial(introductions.open_record, swarm=SWARM),
+        partial(introductions.open_peer_record, swarm=SWARM),
         (record,),
-        ("protocol.wire.introductions:open_record",),
+        ("protocol.wire.introductions:open_peer_record",),
         structured=False,
     )
     yield Target(
         "peer record, well signed",
         _signed_record,
         (packed([_CIRCUIT], 1_700_000_000), packed([], 0)),
-        ("protocol.wire.introductions:open_record",),
+        ("protocol.wire.introductions:open_peer_record",),
     )
     yield Target(
         "introduction request",
@@ -409,7 +409,7 @@ def _sync_response(data: bytes) -> object:
 def _signed_record(data: bytes) -> object:
     sealed = seal(STRANGER, "peer", SWARM, data[:2900])
     # What holds can be told to others, and read again.
-    record = introductions.open_record(sealed, SWARM)
+    record = introductions.open_peer_record(sealed, SWARM)
     for address in record.addresses:
         try:
             parse_dial(address)

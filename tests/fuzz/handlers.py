@@ -42,7 +42,7 @@ from distro_node.protocol.member.inputs import Heard, Tick
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.introductions import IntroductionRequest, Registry, seal_record
+from distro_node.protocol.wire.introductions import IntroductionRequest, Registry, seal_peer_record
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.messages import (
     MESSAGE_TYPES,
@@ -177,7 +177,7 @@ def targets() -> Iterator[Target]:
         structured=False,
     )
     addresses = [f"/ip4/93.184.216.34/tcp/4001/p2p/{peer_text(ASKER.peer)}"]
-    record = seal_record(ASKER, SWARM, addresses, 5)
+    record = seal_peer_record(ASKER, SWARM, addresses, 5)
     yield handler(
         "introducing",
         INTRODUCE,

@@ -27,7 +27,9 @@ class Attempts:
         self.dialled: list[str] = []
         self.punched: list[PeerId] = []
         self.place: tuple[str, int] | None = None
-        self.records = {peer: SimpleNamespace(addresses=(DEAD, "/p2p/relay/p2p-circuit/p2p/peer"))}
+        self.peer_records = {
+            peer: SimpleNamespace(addresses=(DEAD, "/p2p/relay/p2p-circuit/p2p/peer"))
+        }
         target: Any = network
         target.connect = self.connect
 
@@ -86,6 +88,6 @@ async def test_what_is_new_is_tried_soon_however_often_the_old_was_in_vain(
     async with trying(smaller=True) as (attempts, peer):
         # By now the next turn is more than a second away, and so on.
         await until(lambda: len(attempts.dialled) >= 8)
-        attempts.records[peer] = SimpleNamespace(addresses=(DEAD, NEW))
+        attempts.peer_records[peer] = SimpleNamespace(addresses=(DEAD, NEW))
         await until(lambda: NEW in attempts.dialled)
         assert len(attempts.dialled) <= 12

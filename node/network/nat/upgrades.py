@@ -77,7 +77,7 @@ class Upgrades:
             yield "punch", self._punching.place
 
     def _addresses(self, peer: PeerId) -> tuple[str, ...]:
-        record = self._introducer.records.get(peer)
+        record = self._introducer.peer_records.get(peer)
         return tuple(a for a in record.addresses if not through_relay(a)) if record else ()
 
     def _is_due(self, peer: PeerId, way: Way, known: Hashable, now: float) -> bool:

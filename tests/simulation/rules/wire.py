@@ -133,7 +133,7 @@ def _relay_requests_have_a_length() -> bool:
 
 def _peer_records_have_a_length() -> bool:
     try:
-        introductions.open_record(bytes(3073), SWARM)
+        introductions.open_peer_record(bytes(3073), SWARM)
     except ProtocolError as error:
         return error.reason == "oversized"
     return False
@@ -354,8 +354,8 @@ def _addresses_have_a_length() -> bool:
 
 def _named(addresses: list[str]) -> int:
     """How many of its addresses a peer tells of itself, as others read it."""
-    sealed = introductions.seal_record(identity(1), SWARM, addresses, 1)
-    return len(introductions.open_record(sealed, SWARM).addresses)
+    sealed = introductions.seal_peer_record(identity(1), SWARM, addresses, 1)
+    return len(introductions.open_peer_record(sealed, SWARM).addresses)
 
 
 def _a_peer_tells_of_few_addresses() -> bool:
@@ -385,7 +385,7 @@ RULES = (
     Rule(
         "a peer record has a length",
         _peer_records_have_a_length,
-        put(introductions, "MAX_RECORD_BYTES", 1 << 40),
+        put(introductions, "MAX_PEER_RECORD_BYTES", 1 << 40),
     ),
     Rule(
         "a link has a length", _links_have_a_length, put(swarm_id, "MAX_INVITE_CHARACTERS", 1 << 40)
@@ -427,12 +427,12 @@ RULES = (
     Rule(
         "an answer has so many records",
         _an_answer_has_so_many_records,
-        put(introductions, "MAX_RECORDS", 9999),
+        put(introductions, "MAX_PEER_RECORDS", 9999),
     ),
     Rule(
         "an introduction holds for a while",
         _an_introduction_holds_for_a_while,
-        put(introductions, "RECORD_SECONDS", 1e9),
+        put(introductions, "PEER_RECORD_SECONDS", 1e9),
     ),
     Rule(
         "an older record replaces no newer one",
