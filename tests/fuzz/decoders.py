@@ -31,7 +31,7 @@ from distro_node.node.network.nat.dial_back import (
     encode_ports,
 )
 from distro_node.node.network.nat.port_mapping import Mapping
-from distro_node.node.network.nat.punching import decode_place, encode_place
+from distro_node.node.network.nat.punching import decode_endpoint, encode_endpoint
 from distro_node.node.trainer.architectures import ARCHITECTURES, DENOISERS, check_configuration
 from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
 from distro_node.protocol.chain.entries import decode_decided
@@ -318,9 +318,9 @@ def _nat() -> Iterator[Target]:
     )
     yield Target(
         "punching place",
-        decode_place,
-        (encode_place(("93.184.216.34", 4001)), encode_place(("2606:2800::1", 65535)), b""),
-        ("node.network.nat.punching:decode_place",),
+        decode_endpoint,
+        (encode_endpoint(("93.184.216.34", 4001)), encode_endpoint(("2606:2800::1", 65535)), b""),
+        ("node.network.nat.punching:decode_endpoint",),
         structured=False,
         most=64,
     )

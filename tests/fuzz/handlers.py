@@ -32,7 +32,7 @@ from distro_node.node.network.exchange.relays import PROTOCOL as RELAY
 from distro_node.node.network.exchange.update_relay import UpdateRelay
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
 from distro_node.node.network.nat.dial_back import DialBack, encode_ports
-from distro_node.node.network.nat.punching import NOW, WHERE, Punching, encode_place
+from distro_node.node.network.nat.punching import NOW, WHERE, Punching, encode_endpoint
 from distro_node.node.network.nat.punching import PROTOCOL as PUNCH
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.storage.blob_store import BlobStore
@@ -170,7 +170,7 @@ def targets() -> Iterator[Target]:
         "punching",
         PUNCH,
         lambda line: Punching(line, lambda: "93.184.216.34"),
-        WHERE + encode_place(("93.184.216.34", 4001)),
+        WHERE + encode_endpoint(("93.184.216.34", 4001)),
         WHERE,
         NOW,
         most=64,
