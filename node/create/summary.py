@@ -140,8 +140,8 @@ class DataSummary:
                 bad = _count(source.read.bad, f"bad {row}")
                 yield f"  left out: {bad}{':' if few else ', such as'}"
                 for file, line, problem in source.read.bad_rows[:_NAMED_ON_SCREEN]:
-                    place = f", line {line}" if line else ""
-                    yield f"    {file}{place}: {problem}"
+                    where = f", line {line}" if line else ""
+                    yield f"    {file}{where}: {problem}"
 
 
 @dataclass(frozen=True, kw_only=True)
