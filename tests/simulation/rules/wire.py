@@ -199,7 +199,7 @@ def _registry(records: list[PeerRecord], now: float = 0.0) -> Registry:
 
 def _a_swarm_has_so_many_peers() -> bool:
     registry = _registry([_record(n, 0) for n in range(600)])
-    return len(registry.records(_record(0, 0).swarm, 0.0)) == 512
+    return len(registry.peer_records(_record(0, 0).swarm, 0.0)) == 512
 
 
 def _so_many_swarms_are_known() -> bool:
@@ -215,7 +215,7 @@ def _a_swarm_with_fewer_peers_goes_first() -> bool:
     """Whoever has many keys and swarms pushes out none that people are in."""
     people = [_record(n, 0) for n in range(3)]
     registry = _registry([*people, *(_record(100 + n, 1 + n) for n in range(80))])
-    return len(registry.records(people[0].swarm, 0.0)) == 3
+    return len(registry.peer_records(people[0].swarm, 0.0)) == 3
 
 
 def _an_answer_has_so_many_records() -> bool:
@@ -225,14 +225,14 @@ def _an_answer_has_so_many_records() -> bool:
 
 def _an_introduction_holds_for_a_while() -> bool:
     registry = _registry([_record(1, 0)])
-    held = [len(registry.records(_record(1, 0).swarm, now)) for now in (119.0, 121.0)]
+    held = [len(registry.peer_records(_record(1, 0).swarm, now)) for now in (119.0, 121.0)]
     return held == [1, 0]
 
 
 def _an_older_record_replaces_no_newer_one() -> bool:
     """Whoever repeats it sends others where its peer is no more."""
     registry = _registry([_record(1, 0, 5), _record(1, 0, 4)])
-    (kept,) = registry.records(_record(1, 0).swarm, 0.0)
+    (kept,) = registry.peer_records(_record(1, 0).swarm, 0.0)
     return kept.number == 5
 
 
