@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 FRESH := $(VENV)/fresh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format soak docs changelog dist constraints install clean
+.PHONY: help demo test lint format soak docs site changelog dist constraints install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents an
 		&& sed -n '/^<!-- end of states -->/,$$p' docs/protocol.md; } > $(VENV)/protocol.md
 	mv $(VENV)/protocol.md docs/protocol.md
 	$(BIN)/python benchmarks/figures.py
+
+site: $(INSTALLED) ## the documents as web pages, in build/site
+	$(BIN)/python docs/site/build.py build/site
 
 # For a release: set the version in __init__.py first. What is written is looked over and committed.
 changelog: $(INSTALLED) ## gather the fragments of changes/ in CHANGELOG.md, under this version
