@@ -67,7 +67,7 @@ docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents an
 site: $(INSTALLED) ## the documents as web pages, in build/site
 	$(BIN)/python docs/site/build.py build/site
 
-# For a release: set the version in __init__.py first. What is written is looked over and committed.
+# CONTRIBUTING.md, "A release", says when. What is written is looked over and committed.
 changelog: $(INSTALLED) ## gather the fragments of changes/ in CHANGELOG.md, under this version
 	$(BIN)/towncrier build --yes \
 		--version "$$($(BIN)/python -c 'import distro_node; print(distro_node.__version__)')" $(ARGS)
@@ -78,8 +78,8 @@ dist: $(INSTALLED) ## the wheel and the source archive, in dist/
 
 install: $(INSTALLED) ## the environment alone
 
-# Made anew only when what it is made from has changed.
-$(INSTALLED): pyproject.toml constraints.txt
+# Made anew only when what it is made from has changed. The root's __init__.py holds the version.
+$(INSTALLED): pyproject.toml constraints.txt __init__.py
 	@test -n "$(PYTHON)" || { \
 		echo "error: no Python 3.11 or newer found"; \
 		echo "  Install one, or name it: make PYTHON=/path/to/python3.12 …"; exit 1; }
