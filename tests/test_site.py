@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from distro_node.node.cli.main import COMMANDS
+from distro_node.node.config import command_options
 from properdocs.exceptions import ProperDocsException
 
 
@@ -40,6 +42,15 @@ def test_every_document_is_a_page(site: Path, checkout: Path) -> None:
     # As a browser gets it: pictures are there, and tables are tables.
     assert (site / "docs" / "dashboard-wide.png").exists()
     assert "<table" in (site / "docs" / "exit-codes.html").read_text("utf-8")
+
+
+def test_every_command_has_its_place(site: Path) -> None:
+    text = (site / "docs" / "commands.html").read_text("utf-8")
+    for name, function in COMMANDS.items():
+        assert f"<code>distro-node {name}</code>" in text
+        for option in command_options(function):
+            assert f"--{option.replace('_', '-')}" in text, f"{name}: {option}"
+    assert "DISTRO_NODE_&lt;COMMAND&gt;_&lt;OPTION&gt;" in text
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -37,6 +40,21 @@ def stage(folder: Path, checkout: Path = CHECKOUT) -> None:
             shutil.copyfile(source, place)
 
 
+def commands() -> str:
+    """A page of every command and option, from the commands themselves."""
+    made = subprocess.run(
+        [
+            *(sys.executable, "-m", "typer", "distro_node.node.cli.main", "utils", "docs"),
+            *("--name", "distro-node", "--title", "Commands"),
+        ],
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=True,
+    )
+    # What stands for a word is no tag.
+    return re.sub(r"<([A-Z]+)>", r"&lt;\1&gt;", made.stdout)
+
+
 def build_site(out: Path, checkout: Path = CHECKOUT) -> None:
     """Make the site of a checkout in a folder, which is emptied first.
 
@@ -45,6 +63,7 @@ def build_site(out: Path, checkout: Path = CHECKOUT) -> None:
     """
     with tempfile.TemporaryDirectory() as folder:
         stage(Path(folder), checkout)
+        (Path(folder) / "docs" / "commands.md").write_text(commands(), encoding="utf-8")
         config = load_config(
             config_file=str(HERE / "properdocs.yml"),
             docs_dir=folder,
