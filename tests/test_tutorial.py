@@ -80,9 +80,13 @@ def shell(script: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A shell that runs a script, ended in the end with all that was started in it."""
     mine = {name: value for name, value in os.environ.items() if "DISTRO_NODE" not in name}
     programs = os.pathsep.join([str(Path(sys.executable).parent), mine["PATH"]])
-    variables = {**mine, **SURROUNDINGS, "PATH": programs, "HOME": str(folder)}
+    places = {"PATH": programs, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
     running = subprocess.Popen(
-        ["bash", script], cwd=folder, env=variables, stdin=subprocess.DEVNULL, process_group=0
+        ["bash", script],
+        cwd=folder,
+        env={**mine, **SURROUNDINGS, **places},
+        stdin=subprocess.DEVNULL,
+        process_group=0,
     )
     try:
         yield running
@@ -113,7 +117,9 @@ def test_the_tutorial_runs_as_it_is_written(checkout: Path, tmp_path: Path) -> N
         encoding="utf-8",
     )
     with shell(script, tmp_path) as running:
-        code = running.wait(2700.0)
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = running.wait(2700.0)
         left = [each.pid for each in psutil.process_iter() if _in_group(each.pid, running.pid)]
     said = [output.read_text("utf-8", "replace") for output in outputs if output.exists()]
     folder = tmp_path / "first-swarm"
