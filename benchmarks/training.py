@@ -269,20 +269,23 @@ def known_settings(variant: Variant, trouble: Trouble, setting: Setting) -> dict
     }
 
 
-def _dense_optimizers(
-    spec: AdamW | Muon, trial: Trial
+def dense_optimizers(
+    spec: AdamW | Muon,
+    table: Sequence[ParameterSpec],
+    parameters: Sequence[torch.nn.Parameter],
 ) -> list[tuple[torch.optim.Optimizer, float]]:
-    """torch's optimizers, each with the factor between the run's learning rate and its own."""
+    """torch's optimizers of a table's parameters, each with the factor between the run's learning rate
+    and its own."""
     if isinstance(spec, AdamW):
         adam = torch.optim.AdamW(
-            trial.parameters,
+            parameters,
             lr=0.0,
             betas=(0.9, spec.second_moment),
             weight_decay=spec.weight_decay,
         )
         return [(adam, 1.0)]
     hidden, others = [], []
-    for described, parameter in zip(trial.table, trial.parameters, strict=True):
+    for described, parameter in zip(table, parameters, strict=True):
         matrix = ".layers." in described.name and parameter.dim() == 2
         (hidden if matrix else others).append(parameter)
     muon = torch.optim.Muon(
@@ -301,7 +304,7 @@ def _dense_optimizers(
 
 def _dense_step(spec: AdamW | Muon, trouble: Trouble, trial: Trial) -> Step:
     count = trial.setting.workers
-    optimizers = _dense_optimizers(spec, trial)
+    optimizers = dense_optimizers(spec, trial.table, trial.parameters)
     chance = np.random.default_rng(trial.setting.seed + 1)
 
     def step(rate: float, number: int) -> Tally:

@@ -191,6 +191,14 @@ def evaluate(
             help="Examples in front of each question. [default: as the task says; gpt4all has none]",
         ),
     ] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--no-chat",
+            help="Ask through the model's chat template. [default: where the swarm learns from "
+            "conversations]",
+        ),
+    ] = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", metavar="N", min=1, max=65536, help="Questions at once.")
     ] = 1,
@@ -233,6 +241,7 @@ def evaluate(
         which=which(round, best),
         limit=limit,
         fewshot=fewshot,
+        chat=chat,
         batch_size=batch_size,
         device=parse_device(device),
         threads=threads,
@@ -242,7 +251,8 @@ def evaluate(
     if json:
         typer.echo(dumps(to_plain(scores, named=True)))
         return
-    typer.echo(f"After round {scores.round:,} (record {scores.record}):")
+    asked = ", asked through the chat template" if scores.chat else ""
+    typer.echo(f"After round {scores.round:,} (record {scores.record}){asked}:")
     width = max(len(score.task) for score in scores.tasks)
     for score in scores.tasks:
         error = "" if score.error is None else f" ± {score.error:.4f}"

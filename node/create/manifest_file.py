@@ -89,7 +89,8 @@ class WeightedTable(SourceTable):
     """One `[[data.source]]`."""
 
     name: Annotated[str, Length(1, 64)] | None = None
-    """What it is called in what `create` says."""
+    """What it is called in what `create` says, and in the card of a model, for everybody to see; there
+    one without a name has a number."""
     weight: Annotated[float, Range(1e-6, 1e9)] | None = None
     """Its share of the tokens, against the sum of all weights; all sources have one, or none has."""
 

@@ -22,6 +22,7 @@ from ...protocol.wire.manifest import (
     DataSpec,
     Manifest,
     ShardSpec,
+    SourceSpec,
     decode_manifest,
 )
 from ...protocol.wire.structure import StructureError, from_plain, to_plain
@@ -38,6 +39,7 @@ from .corpus import Corpus, Found, Progress, end_tokens, find_sources, read_corp
 from .images import ImageTokenizer
 from .manifest_file import (
     BYTES_TOKENIZER,
+    DataTable,
     LoraTable,
     ManifestFile,
     bad_manifest,
@@ -113,7 +115,9 @@ async def create_swarm(settings: CreateSettings, progress: Progress) -> Made:
         store = BlobStore(data.blobs)
         shards, heldout = corpus.store(store, progress)
         initial = await _initial(draft, settings.manifest, data.blobs, progress)
-        manifest = draft.manifest(settings, store, shards, heldout, initial, admission, founder)
+        manifest = draft.manifest(
+            settings, store, corpus.summary, shards, heldout, initial, admission, founder
+        )
         _store_manifest(manifest, data, store, settings.manifest)
         made = _made(draft, manifest, corpus, manifest.data.samples)
         write_atomically(data.logs / "create.json", json.dumps(made.facts(), indent=1).encode())
@@ -138,7 +142,9 @@ async def dry_run(settings: CreateSettings, progress: Progress) -> Made:
             store = BlobStore(Path(scratch))
             sample = corpus.first(draft.file.data.sequence_length * _TRIED_SEQUENCES + 1, store)
             initial = await _initial(draft, settings.manifest, store.root, progress)
-            manifest = draft.manifest(settings, store, [sample], sample, initial, admission, nobody)
+            manifest = draft.manifest(
+                settings, store, corpus.summary, [sample], sample, initial, admission, nobody
+            )
             made = _made(draft, manifest, corpus, corpus.samples)
             try:
                 seconds = await _measure(manifest, initial, store, settings.device, progress)
@@ -198,6 +204,7 @@ class _Draft:
         self,
         settings: CreateSettings,
         store: BlobStore,
+        summary: DataSummary,
         shards: list[ShardSpec],
         heldout: ShardSpec,
         initial: InitialModel,
@@ -227,6 +234,7 @@ class _Draft:
                     end_token=self.end[0] if len(self.end) == 1 else None,
                     attention=file.data.attention or ("document" if marked else "sequence"),
                     marked=marked,
+                    sources=_sources(file.data, summary),
                 ),
                 optimizer=file.optimizer,
                 schedule=file.schedule,
@@ -325,6 +333,22 @@ def _made(draft: _Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Ma
         data=corpus.summary,
         forecast=expected,
         warnings=() if warning is None else (warning,),
+    )
+
+
+def _sources(table: DataTable, summary: DataSummary) -> tuple[SourceSpec, ...] | None:
+    """What everybody is told of several sources. Those without a name have a number: what a founder's
+    files are called is nobody else's business."""
+    if not table.source:
+        return None
+    return tuple(
+        SourceSpec(
+            name=given.name or str(number),
+            documents=found.read.documents - found.duplicates,
+            tokens=found.tokens,
+            share=round(found.share, 6),
+        )
+        for number, (given, found) in enumerate(zip(table.source, summary.sources, strict=True), 1)
     )
 
 

@@ -22,6 +22,7 @@ PROVENANCE_NAME = "distro-node.json"
 # Some hundred members make a page; the ledger has them all.
 _MEMBERS_SHOWN = 100
 _CLASSES_SHOWN = 100
+_SOURCES_SHOWN = 100
 # By task: the kind of model on Hugging Face's pages, what opens it, and what its loss is counted in.
 _OTHER = ("text-generation", "AutoModelForCausalLM", "nats a token")
 _KINDS = {
@@ -59,6 +60,7 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
             "heldout_tokens": data.heldout.tokens,
             "shards": len(data.shards),
             "mirrors": list(data.mirrors),
+            "sources": [to_plain(source, named=True) for source in data.sources or ()],
         },
         "trained": {"rounds": state.round, **contributions(ledger, state.round)},
         "founder": peer_text(manifest.founder),
@@ -138,6 +140,7 @@ def card(facts: dict[str, Any], model: dict[str, Any], *, merged: bool = False) 
         "",
         _data_words(facts) + _where(data["mirrors"], images),
         "",
+        *_sources(data["sources"], images),
         "## Who trained it",
         "",
         f"| member | rounds | {'values of pixels' if images else 'tokens'} |",
@@ -176,6 +179,30 @@ def _data_words(facts: dict[str, Any]) -> str:
         f"{data['heldout_tokens']:,} tokens held out, with a vocabulary of {data['vocabulary']:,}, in "
         f"sequences of {data['sequence_length']:,}. "
     )
+
+
+def _sources(sources: list[dict[str, Any]], images: bool) -> list[str]:
+    """A row for each, and an empty line behind."""
+    if not sources:
+        return []
+    what, unit = ("images", "values") if images else ("documents", "tokens")
+    rows = [
+        f"| {_plain(each['name'])} | {each['documents']:,} | {each['tokens']:,} | "
+        f"{100 * each['share']:.1f} % |"
+        for each in sources[:_SOURCES_SHOWN]
+    ]
+    if len(sources) > _SOURCES_SHOWN:
+        rest = sources[_SOURCES_SHOWN:]
+        documents, tokens, share = (
+            sum(s[k] for s in rest) for k in ("documents", "tokens", "share")
+        )
+        rows.append(f"| {len(rest):,} more | {documents:,} | {tokens:,} | {100 * share:.1f} % |")
+    return [
+        f"| source, as its founder calls it | {what} | {unit} | of an epoch |",
+        "|---|---:|---:|---:|",
+        *rows,
+        "",
+    ]
 
 
 def _where(mirrors: list[str], images: bool) -> str:

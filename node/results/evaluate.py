@@ -26,7 +26,8 @@ from ..errors import ExitCode, UserError
 from ..settings import NEWEST, Which
 from ..storage.data_dir import DataDir
 from ..telemetry.scores import Scores, read_scores
-from ..trainer.task_names import DIFFUSION, MASKED_LM
+from ..trainer.task_names import DIFFUSION, MASKED_LM, SFT
+from ..trainer.tokenizer_settings import CHAT_TEMPLATE_NAME
 from .export import write_model
 from .state import made_again, read_swarm
 
@@ -52,6 +53,8 @@ class EvaluateSettings:
     """So many questions of each task; None: all."""
     fewshot: int | None = None
     """Examples in front of each question; None: as the task says."""
+    chat: bool | None = None
+    """Whether questions go through the chat template; None: where it learns from conversations."""
     batch_size: int = 1
     device: str = "cpu"
     threads: int | None = None
@@ -82,6 +85,7 @@ async def evaluate_swarm(settings: EvaluateSettings) -> Scores:
             known, settings.which, writable=(model,), threads=settings.threads
         ) as state:
             await write_model(state, model, merged=known.manifest.adapter is not None)
+            chat = asks_by_template(settings.chat, known.manifest.task, model)
             bound = {
                 "swarm": swarm_text(known.manifest.swarm),
                 "round": state.round,
@@ -94,13 +98,15 @@ async def evaluate_swarm(settings: EvaluateSettings) -> Scores:
             "tasks": list(tasks),
             "limit": settings.limit,
             "fewshot": fewshot,
+            "chat": chat,
             "batch_size": settings.batch_size,
             "device": settings.device,
             "seed": settings.seed,
             "nice": _NICE,
         }
         answer = await _measured(request, Path(folder), settings.threads)
-    facts = bound | {"time": time.time(), "fewshot": fewshot, "limit": settings.limit} | answer
+    told = {"time": time.time(), "fewshot": fewshot, "limit": settings.limit, "chat": chat}
+    facts = bound | told | answer
     scores = read_scores(facts)
     if scores is None or not scores.tasks:
         raise _unmeasured("lm-eval measured nothing that is a number", "see what it wrote above")
@@ -128,6 +134,18 @@ def chosen_tasks(given: tuple[str, ...]) -> tuple[str, ...]:
             f"{len(tasks)} tasks, and 1 to {MAX_TASKS} can be measured at once", "name fewer"
         )
     return tuple(dict.fromkeys(tasks))
+
+
+def asks_by_template(wanted: bool | None, task: str, model: Path) -> bool:
+    """Whether questions are put as a user's, which the assistant answers. Raises `UserError`
+    (`EVALUATION`) where that is wanted and the model has no template."""
+    has = (model / CHAT_TEMPLATE_NAME).exists()
+    if wanted and not has:
+        raise _unmeasured(
+            "this model has no chat template, so nobody can say how it is asked",
+            "leave --chat out: it is asked to write on then",
+        )
+    return has and task == SFT if wanted is None else wanted
 
 
 async def _measured(request: dict[str, Any], folder: Path, threads: int | None) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         },
         tasks=tasks,
         num_fewshot=request["fewshot"],
+        apply_chat_template=request["chat"],
         limit=request["limit"],
         batch_size=request["batch_size"],
         device=request["device"],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from ...protocol.wire.structure import Length, Range, StructureError, from_plain
+from ...protocol.wire.structure import ADDITION, Length, Range, StructureError, from_plain
 
 _Short = Annotated[str, Length(1, 128)]
 
@@ -53,6 +53,8 @@ class Scores:
     """The version of lm-eval."""
     tasks: Annotated[tuple[Score, ...], Length(0, 1024)]
     """All that was measured."""
+    chat: bool = field(default=False, metadata=ADDITION)
+    """Whether questions were asked through the model's chat template."""
 
     def main(self) -> dict[str, Score]:
         """The number of each task that people compare."""

@@ -26,7 +26,13 @@ from .errors import TrainerFailed
 from .image_tasks import Diffusion
 from .limits import limited
 from .session import TrainingSession
-from .tokenizer_settings import ROLES, TokenizerSettings, decode_settings, with_usual_names
+from .tokenizer_settings import (
+    CHAT_TEMPLATE_NAME,
+    ROLES,
+    TokenizerSettings,
+    decode_settings,
+    with_usual_names,
+)
 
 # What a manifest's configuration may say of them, by the role.
 _IDS = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
@@ -84,7 +90,7 @@ def export(
         json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
     if settings.chat_template is not None:
-        (directory / "chat_template.jinja").write_text(settings.chat_template, encoding="utf-8")
+        (directory / CHAT_TEMPLATE_NAME).write_text(settings.chat_template, encoding="utf-8")
 
 
 def adapter_configuration(adapter: AdapterSpec, model_type: str) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import Annotated, Any
 
 from ...protocol.wire.structure import Length, StructureError, from_plain
 
+CHAT_TEMPLATE_NAME = "chat_template.jinja"
+"""The file beside a tokenizer that has its chat template."""
 MAX_SETTINGS_BYTES = 1 << 20
 # Published ones list each of a thousand reserved tokens, at some 200 bytes.
 _MAX_FILE_BYTES = 16 << 20
@@ -84,7 +86,7 @@ def read_settings(directory: Path) -> TokenizerSettings:
         # Several, by name: the one without a purpose of its own.
         listed = {each.get("name"): each.get("template") for each in template if type(each) is dict}
         template = listed.get("default")
-    path = directory / "chat_template.jinja"
+    path = directory / CHAT_TEMPLATE_NAME
     if path.is_file():
         template = read_template(path)
     return from_plain(TokenizerSettings, named | {"chat_template": template}, named=True)

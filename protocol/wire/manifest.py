@@ -95,6 +95,19 @@ class ShardSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SourceSpec:
+    """Where a part of the corpus comes from, in the founder's words. Nothing follows from it."""
+
+    name: Name
+    documents: Annotated[int, Range(0, 2**40)]
+    """Those that were read, without such as repeat an earlier one."""
+    tokens: Annotated[int, Range(0, 2**40)]
+    """Of what is trained on, each once."""
+    share: Fraction
+    """Of the tokens of an epoch: a small source may come several times in it, a large one in part."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataSpec:
     """What is trained on.
 
@@ -123,6 +136,10 @@ class DataSpec:
     """Whether a stored number has two marks above its token: its highest bit says that a document begins
     with it, the bit below that it is to be learned. Documents then begin where they are marked, and lie
     whole within samples."""
+    sources: Annotated[tuple[SourceSpec, ...], Length(1, 1000)] | None = field(
+        default=None, metadata=ADDITION
+    )
+    """What the corpus was mixed of, where the founder has named that."""
 
     def __post_init__(self) -> None:
         if self.marked and self.vocabulary > 1 << 8 * self.token_bytes - 2:

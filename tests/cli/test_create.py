@@ -326,6 +326,7 @@ def test_what_ends_a_document_is_in_the_manifest(
     assert command("create", run, "--data-dir", home / "data").code == 0
     manifest = manifest_in(DataDir(home / "data"))
     assert (manifest.data.end_token, manifest.data.attention) == (ord("#"), "document")
+    assert manifest.data.sources is None
 
 
 def test_sources_with_weights(command, initialised, run: Path, home: Path) -> None:
@@ -347,6 +348,13 @@ weight = 0.25
     assert (texts["name"], small["name"]) == ("texts", "small.jsonl")
     assert texts["share"] == pytest.approx(0.75, rel=0.01)
     assert small["times"] > 5
+    # Names of files stay at home.
+    told = manifest_in(DataDir(home / "data")).data.sources
+    assert told is not None
+    assert [source.name for source in told] == ["texts", "2"]
+    for source, said in zip(told, (texts, small), strict=True):
+        assert (source.documents, source.tokens) == (said["documents"], said["tokens"])
+        assert source.share == said["share"]
     result = command("create", run, "--data-dir", home / "data", "--data", home / "texts")
     result.refused_with(ExitCode.MANIFEST, "--data cannot be given beside it")
 

@@ -5,21 +5,30 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.node.cli.main import main
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.results.evaluate import GPT4ALL, MAX_TASKS, chosen_tasks
+from distro_node.node.results import evaluation_worker
+from distro_node.node.results.evaluate import GPT4ALL, MAX_TASKS, asks_by_template, chosen_tasks
 from distro_node.node.results.evaluation_worker import failure, scores
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.scores import Score, Scores, read_scores
 from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.node.trainer.export import export
+from distro_node.node.trainer.task_names import SFT
+from distro_node.node.trainer.tokenizer_settings import CHAT_TEMPLATE_NAME
 from distro_node.protocol.wire.structure import to_plain
 from distro_node.protocol.wire.swarm_id import swarm_text
 from results.support import Made, make_swarm
 from statuses import SCORES
+from trainer.test_chat import CHATML
+from trainer.test_task_results import talking
 
 needs_lm_eval = pytest.mark.skipif(
     importlib.util.find_spec("lm_eval") is None, reason="lm-eval (the extra eval) is not installed"
@@ -120,6 +129,50 @@ def test_an_unknown_task_is_one_line(finished: Made, tmp_path: Path, capfd) -> N
     assert code == ExitCode.EVALUATION
     assert "no line 'task: NAME'" in err
     assert "Traceback" not in err
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("chat", [True, False])
+def test_questions_go_through_the_chat_template_where_they_are_to(
+    tmp_path: Path, task: Path, monkeypatch: pytest.MonkeyPatch, chat: bool
+) -> None:
+    session = talking(tmp_path / "blobs")
+    export(session, BlobStore(tmp_path / "blobs"), tmp_path / "model")
+    asked: list[str] = []
+    model = importlib.import_module("lm_eval.models.huggingface").HFLM
+    apply = model.apply_chat_template
+
+    def noted(*arguments: Any, **named: Any) -> str:
+        asked.append(apply(*arguments, **named))
+        return asked[-1]
+
+    monkeypatch.setattr(model, "apply_chat_template", noted)
+    request = {
+        "model": str(tmp_path / "model"),
+        "tasks": [str(task)],
+        "limit": 2,
+        "fewshot": None,
+        "chat": chat,
+        "batch_size": 1,
+        "device": "cpu",
+        "seed": 0,
+    }
+    monkeypatch.setattr(evaluation_worker.os, "environ", dict(os.environ))
+    assert evaluation_worker.measure(request)["tasks"]
+    assert bool(asked) == chat
+    assert all(text.startswith("<|im_start|>user\n") for text in asked)
+
+
+def test_who_has_learned_from_conversations_is_asked_through_the_template(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        asks_by_template(True, SFT, tmp_path)
+    assert refused.value.code == ExitCode.EVALUATION
+    assert not asks_by_template(None, SFT, tmp_path)
+    (tmp_path / CHAT_TEMPLATE_NAME).write_text(CHATML)
+    assert asks_by_template(None, SFT, tmp_path)
+    assert not asks_by_template(None, "causal_lm", tmp_path)
+    assert asks_by_template(True, "causal_lm", tmp_path)
+    assert not asks_by_template(False, SFT, tmp_path)
 
 
 def test_what_is_meant_by_tasks(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ from distro_node.node.results.verify import VerifySettings, verify_model
 from distro_node.node.settings import NEWEST, Which
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
+from distro_node.protocol.wire.manifest import SourceSpec
+from distro_node.protocol.wire.structure import to_plain
 from distro_node.protocol.wire.swarm_id import swarm_text
 from results.support import LAST, Made, make_swarm
 from safetensors.torch import load_file, save_file
@@ -359,6 +361,21 @@ def test_a_name_stays_text_on_the_card(exported: Path) -> None:
     data = provenance_bytes(facts)
     assert all(byte in b"\n" or 32 <= byte < 127 for byte in data)
     assert json.loads(data) == facts
+
+
+def test_the_card_lists_what_the_corpus_was_mixed_of(exported: Path) -> None:
+    facts = json.loads((exported / "distro-node.json").read_text())
+    assert facts["data"]["sources"] == []
+    assert "| source" not in card(facts, {"model_type": "llama"})
+    web = SourceSpec(name="web | <b>", documents=1234, tokens=567_890, share=0.7)
+    code = SourceSpec(name="code", documents=10, tokens=2000, share=0.3)
+    told = [to_plain(source, named=True) for source in (web, code)]
+    facts["data"]["sources"] = told
+    lines = card(facts, {"model_type": "llama"}).splitlines()
+    assert "| web \\| \\<b\\> | 1,234 | 567,890 | 70.0 % |" in lines
+    assert lines[lines.index("| code | 10 | 2,000 | 30.0 % |") + 1] == ""
+    facts["data"]["sources"] = [web | {"share": 1 / 500} for web in told[:1] * 500]
+    assert "| 400 more | 493,600 | 227,156,000 | 80.0 % |" in card(facts, {"model_type": "llama"})
 
 
 def test_the_hub_out_of_reach_is_one_line(
