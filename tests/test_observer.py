@@ -45,7 +45,7 @@ class Founder:
 
 
 @asynccontextmanager
-async def founding(root: Path) -> AsyncIterator[Founder]:
+async def founding(root: Path, bootstrap: tuple[str, ...] = ()) -> AsyncIterator[Founder]:
     manifest, blobs, _ = toy_swarm(min_seconds=0.2)
     data = DataDir(root)
     data.create()
@@ -54,7 +54,7 @@ async def founding(root: Path) -> AsyncIterator[Founder]:
     me, telemetry = identity(0), Telemetry(identity(0).peer, Metrics(version="test"))
     workshop = Workshop(me.peer, 0)
     workshop.seconds = 0.1
-    settings = quiet_settings(manifest, root)
+    settings = quiet_settings(manifest, root, bootstrap=bootstrap)
     async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
         stay = Stay(settings, data, me, network, telemetry, workshop.start)
         nursery.start_soon(stay.run, b"")

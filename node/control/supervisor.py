@@ -22,14 +22,7 @@ from ..errors import ExitCode, UserError
 from ..hours import parse_hours
 from ..settings import parse_rate
 from ..telemetry.scores import read_scores
-from ..telemetry.status import (
-    NO_LINE,
-    NodeStatus,
-    Status,
-    StayStatus,
-    encode_status,
-    seconds_left,
-)
+from ..telemetry.status import NO_LINE, NodeStatus, Status, StayStatus, encode_status
 from ..telemetry.telemetry import Telemetry
 from .command_socket import Handler, serve_control
 from .limits import Limits
@@ -151,21 +144,7 @@ class Supervisor:
 
     def status(self) -> Status:
         """What the node says of itself."""
-        now, telemetry = self._now(), self._telemetry
-        training = telemetry.status()
-        return Status(
-            node=self._node,
-            state=telemetry.state,
-            progress=telemetry.progress,
-            shift=self._shifts.status(),
-            training=training,
-            swarm=now.swarm,
-            seconds_left=seconds_left(training, now.swarm),
-            scores=telemetry.scores,
-            line=now.line,
-            reach=now.reach,
-            events=telemetry.events,
-        )
+        return self._telemetry.whole(self._node, self._shifts.status(), self._now())
 
     def _now(self) -> StayStatus:
         """This stay; what its line moved comes on top of what those before it did."""

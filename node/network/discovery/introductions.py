@@ -130,12 +130,14 @@ class Introducer:
         *,
         patience: float = 0.0,
         numbering: Numbering | None = None,
+        registry: Registry | None = None,
     ) -> None:
         """`known_path` is the file of remembered peers; `patience` is how many seconds
         `first_contact` waits for suggestions; records have the numbers of `numbering`. Raises
         `BadAddress` for a bootstrap address.
 
-        Serves introductions for the swarm, too.
+        Serves introductions for the swarm, too, unless there is a `registry` of somebody who serves
+        them over this network.
         """
         self._network = network
         self._identity = identity
@@ -149,8 +151,10 @@ class Introducer:
             _MAX_SUGGESTIONS
         )
         self._suggested: set[PeerId] = set()
-        self._registry = Registry()
-        IntroductionService(network, self._registry, {swarm})
+        if registry is None:
+            registry = Registry()
+            IntroductionService(network, registry, {swarm})
+        self._registry = registry
         self._heard: Bounded[PeerId, _Heard] = Bounded(_MAX_HEARD)
         self._members: set[PeerId] = set()
         self._tried: Bounded[str, _Tried] = Bounded(_MAX_HEARD)
