@@ -27,10 +27,10 @@ from distro_node.protocol.chain.sync import MAX_SYNC_REQUEST_BYTES, SYNC_PROTOCO
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_text
+from founder import founding
 from network.support import LOOPBACK, PATIENCE_SECONDS, identity, until
 from network.victim import quiet_settings
 from simulation.whole.trainer import toy_swarm
-from test_observer import founding
 
 BOOTSTRAP = Identity.from_seed(bytes(31) + b"b")
 
