@@ -19,6 +19,7 @@ from ..protocol.wire.introductions import Registry
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.swarm_id import swarm_text
 from .control.command_socket import Handler
+from .control.supervisor import whole_status
 from .dashboard.address import Address, open_address
 from .dashboard.serving import serve_dashboard
 from .errors import UserError
@@ -100,7 +101,7 @@ class Lookout:
         """What the page shows."""
         nothing = StayStatus(swarm=None, line=NO_LINE, reach=None)
         now = nothing if self._observation is None else self._observation.status()
-        return self._telemetry.whole(self._node, _ALWAYS, now)
+        return whole_status(self._node, _ALWAYS, self._telemetry, now)
 
     async def run(self, network: Network, registry: Registry) -> None:
         """Follow the swarm over the network of a bootstrap peer, whose records of peers `registry` has,

@@ -26,17 +26,12 @@ from .scores import Scores, read_scores
 from .status import (
     EventStatus,
     Losses,
-    NodeStatus,
     OwnWork,
     Phase,
     Progress,
-    ShiftStatus,
     State,
-    Status,
-    StayStatus,
     TrainerStatus,
     TrainingStatus,
-    seconds_left,
 )
 from .words import event_sentence
 
@@ -322,23 +317,6 @@ class Telemetry:
                 process_bytes=process,
                 device_bytes=device,
             ),
-        )
-
-    def whole(self, node: NodeStatus, shift: ShiftStatus, stay: StayStatus) -> Status:
-        """All that the node says of itself, with what is not told here put in."""
-        training = self.status()
-        return Status(
-            node=node,
-            state=self.state,
-            progress=self.progress,
-            shift=shift,
-            training=training,
-            swarm=stay.swarm,
-            seconds_left=seconds_left(training, stay.swarm),
-            scores=self.scores,
-            line=stay.line,
-            reach=stay.reach,
-            events=self.events,
         )
 
     # Private
