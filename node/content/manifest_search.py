@@ -25,7 +25,7 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 from ..network.discovery.introductions import Introducer, NoBootstrap
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
-from ..versions import explain_version
+from ..versions import explain_spoken, explain_version
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,8 @@ class Search:
                 timeout=_UNKNOWN_SECONDS,
             )
         except FetchFailed:
-            raise UserError(
+            other = explain_spoken(await self._introducer.versions())
+            raise other or UserError(
                 ExitCode.UNKNOWN_SWARM,
                 f"nobody that could be reached knows the swarm {swarm_text(swarm)}",
                 "check the id, and that somebody who takes part in it is online",
@@ -92,6 +93,9 @@ class Search:
         try:
             await self._introducer.first_contact(_CONTACT_SECONDS)
         except NoBootstrap as error:
+            other = explain_spoken(await self._introducer.versions())
+            if other is not None:
+                raise other from None
             tried = "; ".join(f"{address}: {why}" for address, why in error.outcomes.items())
             if not tried:
                 raise UserError(
