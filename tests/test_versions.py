@@ -16,7 +16,7 @@ from distro_node.node.network.discovery.speaking import SPEAKING, spoken_version
 from distro_node.node.network.exchange.blobs import BlobFetcher
 from distro_node.node.network.network import open_network
 from distro_node.node.storage.blob_store import BlobStore
-from distro_node.protocol.wire.introductions import Registry, Spoken
+from distro_node.protocol.wire.introductions import Registry, Spoken, decode_spoken
 from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 from network.support import LOOPBACK, identity, until
 from simulation.chain import Chain
@@ -41,6 +41,13 @@ def test_who_is_too_old_is_said(version: int, says: str) -> None:
 def test_one_of_ours_is_read() -> None:
     manifest = Chain(0).manifest
     assert read_manifest(manifest.encode(), manifest.swarm) == manifest
+
+
+def test_how_a_version_is_said_stays_the_same() -> None:
+    """Programs of all versions must read it of each other."""
+    assert SPEAKING == "/distro/version/1"
+    assert Spoken(2).encode() == b"\x91\x02"
+    assert decode_spoken(b"\x91\xce\x7f\xff\xff\xff").version == 2**31 - 1
 
 
 async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> UserError:
