@@ -123,7 +123,7 @@ def test_a_clock_that_was_ahead_and_is_right_again_locks_nobody_out(
     def noted(self: Numbering, path: Path | None = None, *, clock: float = 0.0) -> None:
         begins(self, path, clock=clock)
         if path is not None:
-            begun.append(self.session)
+            begun.append(self.start_number)
 
     monkeypatch.setattr(Numbering, "__init__", noted)
     ahead = 30 * 86_400.0

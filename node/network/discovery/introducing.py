@@ -10,12 +10,12 @@ import trio
 from ....crypto.identity import PeerId
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.introductions import (
-    MAX_RECORDS,
+    MAX_PEER_RECORDS,
     MAX_REQUEST_BYTES,
     IntroductionResponse,
     Registry,
     decode_request,
-    open_record,
+    open_peer_record,
 )
 from ....protocol.wire.manifest import SwarmId
 from ..network import Network
@@ -42,12 +42,12 @@ class IntroductionService:
             return IntroductionResponse(records=()).encode()
         now, newer = trio.current_time(), None
         if request.record is not None:
-            record = open_record(request.record, swarm)
+            record = open_peer_record(request.record, swarm)
             if record.peer != peer:
                 raise ProtocolError("impersonation", "a peer introduces itself as another")
             newer = self._registry.add(record, now)
         chosen = self._registry.sample(swarm, now, secrets.token_bytes(8), peer)
         if newer is not None:
             # Its own, so that it knows why it is refused, and from which number to go on.
-            chosen = [newer, *chosen[: MAX_RECORDS - 1]]
+            chosen = [newer, *chosen[: MAX_PEER_RECORDS - 1]]
         return IntroductionResponse(records=tuple(record.sealed for record in chosen)).encode()
