@@ -103,5 +103,5 @@ class Contact:
         connected = self._network.connected()
         if not self._shared:
             return list(connected)
-        known = {*self.introducer.records, *self.introducer.bootstrap_peers}
+        known = {*self.introducer.peer_records, *self.introducer.bootstrap_peers}
         return [peer for peer in connected if peer in known]

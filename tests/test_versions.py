@@ -66,7 +66,7 @@ async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> U
         nursery.start_soon(Introducer(member, identity(2), swarm, address).run)
         introducer = Introducer(newcomer, identity(3), swarm, address)
         nursery.start_soon(introducer.run)
-        await until(lambda: member.peer in introducer.records.keys() & newcomer.connected())
+        await until(lambda: member.peer in introducer.peer_records.keys() & newcomer.connected())
         fetcher = BlobFetcher(newcomer, BlobStore(root))
         search = Search(lambda: list(newcomer.connected()), introducer, fetcher, lambda *_: None)
         with pytest.raises(UserError) as caught:

@@ -165,7 +165,7 @@ class Introducer:
         """Which versions of the protocol the connected peers of the swarm say they speak; without any,
         those that were to introduce us."""
         connected = self._network.connected()
-        members = connected & self.records.keys()
+        members = connected & self.peer_records.keys()
         return await spoken_versions(self._network, members or connected & self.bootstrap_peers)
 
     def suggest(self, addresses: Sequence[str]) -> None:
