@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 FRESH := $(VENV)/fresh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format soak docs changelog dist constraints install clean
+.PHONY: help demo test lint format soak docs site changelog dist constraints install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,7 +64,10 @@ docs: $(INSTALLED) ## print the tables, diagrams and figures in the documents an
 	mv $(VENV)/protocol.md docs/protocol.md
 	$(BIN)/python benchmarks/figures.py
 
-# For a release: set the version in __init__.py first. What is written is looked over and committed.
+site: $(INSTALLED) ## the documents as web pages, in build/site
+	$(BIN)/python docs/site/build.py build/site
+
+# CONTRIBUTING.md, "A release", says when. What is written is looked over and committed.
 changelog: $(INSTALLED) ## gather the fragments of changes/ in CHANGELOG.md, under this version
 	$(BIN)/towncrier build --yes \
 		--version "$$($(BIN)/python -c 'import distro_node; print(distro_node.__version__)')" $(ARGS)
@@ -75,8 +78,8 @@ dist: $(INSTALLED) ## the wheel and the source archive, in dist/
 
 install: $(INSTALLED) ## the environment alone
 
-# Made anew only when what it is made from has changed.
-$(INSTALLED): pyproject.toml constraints.txt
+# Made anew only when what it is made from has changed. The root's __init__.py holds the version.
+$(INSTALLED): pyproject.toml constraints.txt __init__.py
 	@test -n "$(PYTHON)" || { \
 		echo "error: no Python 3.11 or newer found"; \
 		echo "  Install one, or name it: make PYTHON=/path/to/python3.12 …"; exit 1; }

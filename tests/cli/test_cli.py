@@ -612,8 +612,10 @@ def test_a_data_directory_in_use_is_refused_and_names_its_user(
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_real_bootstrap_peer_stops_when_told_to(home: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, None])
+def test_a_real_bootstrap_peer_stops_when_told_to(
+    command, home: Path, number: signal.Signals | None
+) -> None:
     options = ["--data-dir", home, "--listen", "/ip4/127.0.0.1/tcp/0", "--json"]
     running = process("bootstrap", *options)
     assert running.stdout is not None
@@ -626,7 +628,12 @@ def test_a_real_bootstrap_peer_stops_when_told_to(home: Path, number: signal.Sig
     _, err = second.communicate()
     assert second.returncode == ExitCode.PORT_IN_USE
     assert port.split("/")[-1] in err
-    running.send_signal(number)
+    status = json.loads(command("status", "--data-dir", home, "--json").out)
+    assert status["line"]["addresses"] == addresses
+    if number is None:
+        assert "leaving" in command("leave", "--data-dir", home).out
+    else:
+        running.send_signal(number)
     _, err = running.communicate()
     assert (running.returncode, "Traceback" in err) == (0, False)
 

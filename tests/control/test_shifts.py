@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -184,6 +186,33 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
         assert supervisor._leave() == {"ok": True}
         await wait_all_tasks_blocked()
         assert stays[1].told.is_set()
+        assert not await supervisor.next_stay()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_signal_is_a_goodbye_whenever_it_comes(
+    tmp_path: Path, number: signal.Signals, early: bool
+) -> None:
+    """Before the node is in the swarm, too, or the others would wait for one who just came."""
+    telemetry = Telemetry(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
+    supervisor = Supervisor(
+        socket=tmp_path / "socket",
+        shifts=Shifts(None),
+        telemetry=telemetry,
+        node=TRAINING.node,
+        screen=False,
+    )
+    stay = FakeStay()
+    async with supervisor.open():
+        if early:
+            os.kill(os.getpid(), number)
+            await wait_all_tasks_blocked()
+        with supervisor.serving(stay):
+            if not early:
+                os.kill(os.getpid(), number)
+            with trio.fail_after(60.0):
+                await stay.told.wait()
         assert not await supervisor.next_stay()
 
 

@@ -1,0 +1,144 @@
+"""docs/tutorial.md as a newcomer follows it: every block of it runs, and what it shows comes out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PORT = "tcp/4001"
+
+# What a tutorial cannot ask for: that machines of tests are shared, and that tests stay on loopback.
+SURROUNDINGS = {
+    "DISTRO_NODE_JOIN_LISTEN": "/ip4/127.0.0.1/tcp/0",
+    "DISTRO_NODE_MDNS": "false",
+    "DISTRO_NODE_UPNP": "false",
+    "DISTRO_NODE_JOIN_DASHBOARD": "127.0.0.1:0",
+    "DISTRO_NODE_JOIN_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def steps(text: str) -> list[tuple[str, str]]:
+    """The blocks of shell in their order, each with the output that the page shows behind it."""
+    found: list[tuple[str, str]] = []
+    for kind, body in BLOCK.findall(text):
+        if kind == "sh":
+            found.append((body, ""))
+        else:
+            command, shown = found[-1]
+            assert not shown, "two outputs of one block"
+            found[-1] = (command, body)
+    return found
+
+
+def pattern(line: str) -> str:
+    """A shown line as a pattern: any number where there is one, anything where there is `…`."""
+    parts = re.split(r"(…|\d[\d,.]*|\s+)", line.strip())
+    wild = {"…": ".*", "0": r"\d[\d,.]*", " ": r"\s+"}
+    return "".join(
+        wild[" " if part.isspace() else "0" if part[0].isdigit() else part]
+        if re.fullmatch(r"…|\d.*|\s+", part)
+        else re.escape(part)
+        for part in parts
+        if part
+    )
+
+
+def missing(shown: str, output: str) -> str | None:
+    """The first line of what the page shows that does not follow in the output, or None."""
+    lines = iter(output.splitlines())
+    for line in shown.splitlines():
+        if line.strip() not in ("", "…") and not any(
+            re.match(pattern(line), got.strip()) for got in lines
+        ):
+            return line
+    return None
+
+
+def test_the_comparison_can_fail() -> None:
+    shown = "Made 'x': 131,904 parameters.\n…\nround 5: loss 5.…\nswarm-id     swarm-…\n"
+    output = "Made 'x': 7 parameters.\nmore\nround 5: loss 5.25, and so on\nswarm-id  swarm-abc\n"
+    assert missing(shown, output) is None
+    for before, after in (("Made", "Makes"), ("round 5: ", "round: "), ("swarm-abc", "abc")):
+        assert missing(shown, output.replace(before, after)) is not None, before
+    assert missing("one\ntwo", "two\none") == "two"
+
+
+@contextlib.contextmanager
+def shell(script: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A shell that runs a script, ended in the end with all that was started in it."""
+    mine = {name: value for name, value in os.environ.items() if "DISTRO_NODE" not in name}
+    programs = os.pathsep.join([str(Path(sys.executable).parent), mine["PATH"]])
+    places = {"PATH": programs, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    running = subprocess.Popen(
+        ["bash", script],
+        cwd=folder,
+        env={**mine, **SURROUNDINGS, **places},
+        stdin=subprocess.DEVNULL,
+        process_group=0,
+    )
+    try:
+        yield running
+    finally:
+        # Nodes, whose trainers end with them, and the shell.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_the_tutorial_runs_as_it_is_written(checkout: Path, tmp_path: Path) -> None:
+    text = (checkout / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    assert PORT in text
+    # The one thing that is not as written: a port that others on this machine may have.
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        todo = steps(text.replace(PORT, f"tcp/{free.getsockname()[1]}"))
+    outputs = [tmp_path / f"step-{number}.txt" for number in range(len(todo))]
+    script = tmp_path / "tutorial.sh"
+    script.write_text(
+        "set -e\n"
+        + "".join(
+            f"{{\n{command}}} > {output} 2>&1\n"
+            for (command, _), output in zip(todo, outputs, strict=True)
+        ),
+        encoding="utf-8",
+    )
+    with shell(script, tmp_path) as running:
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = running.wait(2700.0)
+        left = [each.pid for each in psutil.process_iter() if _in_group(each.pid, running.pid)]
+    said = [output.read_text("utf-8", "replace") for output in outputs if output.exists()]
+    folder = tmp_path / "first-swarm"
+    logs = {path.name: path.read_text("utf-8", "replace") for path in folder.glob("*.log")}
+    assert code == 0, f"step {len(said)}:\n{todo[len(said) - 1][0]}\n{said[-1]}\n{logs}"
+    assert len(said) == len(todo)
+    for (command, shown), output in zip(todo, said, strict=True):
+        lost = missing(shown, output)
+        assert lost is None, f"{command}\nshould say: {lost}\nbut says:\n{output}"
+    # What the page claims in words.
+    assert left == [], "the tutorial leaves processes behind"
+    losses = dict(re.findall(r"round (\d+): loss ([\d.]+)", logs["anna.log"]))
+    assert float(losses["30"]) < float(losses["1"])
+    assert "yours among them" in logs["anna.log"]
+    assert "yours among them" in logs["ben.log"]
+
+
+def _in_group(process: int, group: int) -> bool:
+    try:
+        return os.getpgid(process) == group
+    except ProcessLookupError:
+        return False
