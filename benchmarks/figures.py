@@ -729,6 +729,30 @@ def creating() -> Iterator[Figure]:
     )
 
 
+def page() -> Iterator[Figure]:
+    """What visitors of the page cost."""
+    alone, one, fifty = results("page-observe")["observe"]
+    large = results("page")
+    visited = large["visits"][-1]
+    assert (alone["visitors"], one["visitors"]) == (0, 1)
+    assert fifty["visitors"] == visited["visitors"]
+    yield Figure(
+        "docs/dashboard.md",
+        "{:d} visitors at once made an observer of a small swarm take {:.1f} % of a core, where "
+        "following alone took {:.1f} %",
+        (fifty["visitors"], 100 * fifty["of_a_core"], 100 * alone["of_a_core"]),
+    )
+    yield Figure(
+        "docs/dashboard.md",
+        "with {:d} members and {:,d} rounds the page by itself took {:.1f} % for as many",
+        (
+            large["taken_in"]["members"],
+            large["taken_in"]["rounds"],
+            100 * visited["of_a_core"],
+        ),
+    )
+
+
 def finetuning() -> Iterator[Figure]:
     """What fewer bytes cost in fine-tuning."""
     measured = results("finetune")
@@ -789,6 +813,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     decoding,
     creating,
     finetuning,
+    page,
 )
 
 

@@ -1,34 +1,45 @@
 """What the page costs the node that serves it: to take a long run in, and to keep visitors up to date.
 
-    python benchmarks/page.py [--rounds 20000] [--members 32] [--seconds 20] [--json FILE]
+    python benchmarks/page.py [--rounds 20000] [--members 32] [--seconds 20] [--observe] [--json FILE]
 
 A process of its own serves the page over a ledger of so many rounds, which grows by a round each second;
 visitors in another process read all rounds once and then the news. A row is the processor time of the
 serving process alone over a window in which all of them have news, beside the row without a visitor, and
 the longest step of its event loop meanwhile, if one took more than 10 ms. The records are invented, and
 nobody signs them: the page takes them from the node's own disk, where the node has checked them.
+
+With `--observe` it is `distro-node observe` as a whole that is visited: it follows a swarm of one member
+in a process of its own, whose records are real and come as fast as the toy trainer of the tests is. Its
+processor time is all that the program takes, so the row without a visitor is what following costs.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import trio
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, peer_text
+from distro_node.node.control.command_socket import ask
 from distro_node.node.dashboard.chronicle import Chronicle
+from distro_node.node.errors import UserError
+from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.stalls import StallMeter
-from distro_node.node.telemetry.status import MemberStatus
+from distro_node.node.telemetry.status import MemberStatus, decode_status
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import (
     AdmissionEntry,
@@ -38,10 +49,14 @@ from distro_node.protocol.wire.messages import (
     RecordId,
     UpdateEntry,
 )
+from distro_node.protocol.wire.swarm_id import Invite, invite_text
 
+# In the place of this folder, whose network.py would hide the tests' folder of that name.
+sys.path.pop(0)
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from dashboard.support import served
+from founder import founding
 from simulation.chain import Chain
 from statuses import SWARM, TRAINING
 
@@ -161,27 +176,87 @@ def visit(port: int, visitors: int, pipe: Connection) -> None:
     trio.run(main)
 
 
-def measured(port: int, server: Connection, visitors: int, seconds: float) -> dict[str, Any]:
-    """A row."""
+def found(folder: Path, pipe: Connection) -> None:
+    """Be a swarm of one until told to end; sends the link to it."""
+
+    async def main() -> None:
+        async with founding(folder) as founder:
+            swarm, address = founder.manifest.swarm, founder.network.addresses[0]
+            pipe.send(invite_text(Invite(swarm=swarm, bootstrap=(address,))))
+            await trio.to_thread.run_sync(pipe.recv)
+
+    trio.run(main)
+
+
+def observed(seconds: float) -> list[dict[str, Any]]:
+    """The rows of `distro-node observe`."""
+    ours, theirs = multiprocessing.Pipe()
+    with tempfile.TemporaryDirectory() as place:
+        founder = multiprocessing.Process(target=found, args=(Path(place, "founder"), theirs))
+        founder.start()
+        data = DataDir(Path(place, "observer"))
+        program = [sys.executable, "-m", "distro_node.node", "observe", ours.recv()]
+        options = [
+            "--dashboard",
+            "127.0.0.1:0",
+            "--metrics-addr",
+            "off",
+            "--no-screen",
+            "--no-mdns",
+        ]
+        program += ["--data-dir", str(data.root), *options]
+        with subprocess.Popen(program, stderr=subprocess.DEVNULL) as observer:
+            try:
+                port = _port_of(data)
+                process = psutil.Process(observer.pid)
+
+                def figures() -> tuple[float, float | None]:
+                    times = process.cpu_times()
+                    return times.user + times.system, None
+
+                return [measured(port, figures, visitors, seconds) for visitors in VISITORS]
+            finally:
+                observer.terminate()
+                ours.send("end")
+                founder.join()
+
+
+def _port_of(data: DataDir) -> int:
+    """Where an observer serves its page, once it follows its swarm."""
+    for _ in range(600):
+        with contextlib.suppress(UserError):
+            status = decode_status(ask(data.socket, "status", 10.0))
+            if status.state == "observing" and status.node.dashboard is not None:
+                return int(status.node.dashboard.rstrip("/").rpartition(":")[2])
+        time.sleep(0.5)
+    raise TimeoutError("the observer found no swarm")
+
+
+def measured(
+    port: int, figures: Callable[[], tuple[float, float | None]], visitors: int, seconds: float
+) -> dict[str, Any]:
+    """A row. `figures` gives the processor time of the server so far, and its longest step since it was
+    asked last, if that is known."""
     ours, theirs = multiprocessing.Pipe()
     guests = multiprocessing.Process(target=visit, args=(port, visitors, theirs))
     guests.start()
-    ask = partial(_ask, "figures")
-    while ask(ours)[1] < visitors:
+    told = partial(_ask, "figures", ours)
+    while told()[1] < visitors:
         time.sleep(0.5)
     time.sleep(2.0)
-    ask(server)
-    before, received, begun = ask(server)[0], ask(ours)[0], time.monotonic()
+    figures()
+    before, received, begun = figures()[0], told()[0], time.monotonic()
     time.sleep(seconds)
-    (after, longest), wall = ask(server), time.monotonic() - begun
+    (after, longest), wall = figures(), time.monotonic() - begun
     row = {
         "visitors": visitors,
         "of_a_core": (after - before) / wall,
-        "longest_step_ms": 1e3 * longest,
-        "bytes_per_visitor_second": (ask(ours)[0] - received) / wall / max(1, visitors),
+        **({} if longest is None else {"longest_step_ms": 1e3 * longest}),
+        "bytes_per_visitor_second": (told()[0] - received) / wall / max(1, visitors),
     }
     ours.send("end")
     guests.join()
+    _print(row)
     return row
 
 
@@ -215,26 +290,39 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20_000)
     parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--observe", action="store_true", help="visit `distro-node observe` alone")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    if given.observe:
+        figures: dict[str, Any] = {"observe": observed(given.seconds)}
+    else:
+        figures = _of_a_node(given.rounds, given.members, given.seconds)
+    if given.json is not None:
+        given.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def _of_a_node(rounds: int, members: int, seconds: float) -> dict[str, Any]:
     figures: dict[str, Any] = {"visits": []}
     with tempfile.TemporaryDirectory() as folder:
-        figures["taken_in"] = taken_in(Path(folder), given.members, given.rounds)
-    print(" ".join(f"{name}={value:.4g}" for name, value in figures["taken_in"].items()))
+        figures["taken_in"] = taken_in(Path(folder), members, rounds)
+    _print(figures["taken_in"])
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = multiprocessing.Pipe()
-        arguments = (Path(folder), given.members, given.rounds, theirs)
+        arguments = (Path(folder), members, rounds, theirs)
         server = multiprocessing.Process(target=serve, args=arguments)
         server.start()
         port = ours.recv()
         for visitors in VISITORS:
-            row = measured(port, ours, visitors, given.seconds)
-            figures["visits"].append(row)
-            print(" ".join(f"{name}={value:.4g}" for name, value in row.items()), flush=True)
+            figures["visits"].append(
+                measured(port, partial(_ask, "figures", ours), visitors, seconds)
+            )
         ours.send("end")
         server.join()
-    if given.json is not None:
-        given.json.write_text(json.dumps(figures, indent=1) + "\n")
+    return figures
+
+
+def _print(row: dict[str, Any]) -> None:
+    print(" ".join(f"{name}={value:.4g}" for name, value in row.items()), flush=True)
 
 
 if __name__ == "__main__":

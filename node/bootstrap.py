@@ -1,11 +1,13 @@
 """A bootstrap peer: it introduces peers to each other, for any swarm, and relays their updates.
 
 It keeps no state that matters; a swarm that has met goes on without it. It runs without torch and
-with little memory beside the updates that it relays.
+with little memory beside the updates that it relays. It may follow one of its swarms and serve the
+page of it (`lookout`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,12 +21,13 @@ from .. import __version__
 from ..crypto.identity import Identity, peer_text
 from ..protocol.wire.introductions import Registry
 from .control.command_socket import serve_control
+from .lookout import Lookout, open_lookout
 from .network.circuit_relay import CircuitLimits
 from .network.discovery.introductions import IntroductionService
 from .network.exchange.update_relay import UpdateRelay
 from .network.nat.dial_back import DialBack
 from .network.network import Network, NetworkSettings, open_network
-from .settings import RelayLimits
+from .settings import DaemonSettings, RelayLimits
 from .telemetry.bootstrap_metrics import BootstrapMetrics
 from .telemetry.line import line_status
 from .telemetry.metrics import serve_page
@@ -58,13 +61,27 @@ class BootstrapSettings:
     """What it carries for peers that cannot be dialled."""
     socket: Path | None = None
     """Where its owner's `distro-node status` and `leave` find it; None: nowhere."""
+    observe: DaemonSettings | None = None
+    """The swarm that it follows, and where it serves the page of it; None: none. The identity and the
+    network are the bootstrap peer's own."""
 
 
 async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[str]], None]) -> None:
     """Introduce peers, and relay updates, until told to leave; `ready` is told the addresses.
 
-    Cancelling it, too, closes the connections properly. Raises `PortInUse` and `BadAddress`.
+    Cancelling it, too, closes the connections properly. Raises `PortInUse` and `BadAddress`, and
+    `UserError` for an address at which no page can be served.
     """
+    with contextlib.ExitStack() as stack:
+        lookout = None
+        if settings.observe is not None:
+            lookout = stack.enter_context(open_lookout(settings.observe, settings.identity))
+        await _serve(settings, lookout, ready)
+
+
+async def _serve(
+    settings: BootstrapSettings, lookout: Lookout | None, ready: Callable[[list[str]], None]
+) -> None:
     network_settings = NetworkSettings(
         listen=settings.listen,
         announce=settings.announce,
@@ -88,12 +105,16 @@ async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[st
         try:
             async with trio.open_nursery() as nursery:
                 if settings.socket is not None:
-                    status = partial(_status, network, registry, time.time())
+                    status = partial(_status, network, registry, lookout, time.time())
                     handlers = {
                         "status": lambda _: encode_status(status()),
                         "leave": lambda _: _leave(leaving),
+                        # Its page is there to look; nobody acts through it.
+                        "dashboard": lambda _: {"url": lookout and lookout.url, "link": None},
                     }
                     await nursery.start(serve_control, settings.socket, handlers)
+                if lookout is not None:
+                    nursery.start_soon(lookout.run, network, registry)
                 ready(network.addresses)
                 while not leaving.is_set():
                     metrics.update(network, registry)
@@ -112,11 +133,15 @@ def _leave(leaving: trio.Event) -> dict[str, Any]:
     return {"ok": True}
 
 
-def _status(network: Network, registry: Registry, started: float) -> BootstrapStatus:
+def _status(
+    network: Network, registry: Registry, lookout: Lookout | None, started: float
+) -> BootstrapStatus:
     return BootstrapStatus(
         version=__version__,
         peer=peer_text(network.peer),
         started=started,
         swarms=registry.swarms(),
+        observes=None if lookout is None else lookout.swarm,
+        dashboard=None if lookout is None else lookout.url,
         line=line_status(network, bootstrap=False),
     )

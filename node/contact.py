@@ -6,10 +6,12 @@ Whoever takes part has one, and whoever only looks on.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import trio
 
-from ..crypto.identity import Identity
+from ..crypto.identity import Identity, PeerId
+from ..protocol.wire.introductions import Registry
 from .control.limits import Limits
 from .joining import Means
 from .network.discovery.introductions import Introducer
@@ -40,14 +42,21 @@ class Contact:
         network: Network,
         telemetry: Telemetry,
         relays: Relays | None = None,
+        registry: Registry | None = None,
     ) -> None:
-        """With `relays` those are asked for updates first."""
+        """With `relays` those are asked for updates first.
+
+        `registry` is that of a bootstrap peer which shares its network with this contact, and serves
+        introductions itself. Its network has peers of other swarms, too, who would take a question
+        about this one for an offence: nobody is asked but those who said that they are in it.
+        """
         directory = data.swarm(settings.swarm)
         directory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         # On loopback there is no local network to look around in.
         self._looks_around = settings.mdns and bool(network.listening_ports)
         self._settings = settings
         self._network = network
+        self._shared = registry is not None
         self.numbering = Numbering(data.starts, clock=time.time())
         self.introducer = Introducer(
             network,
@@ -57,6 +66,7 @@ class Contact:
             known_path=directory.root / "peers.json",
             patience=_LOCAL_SECONDS if self._looks_around else 0.0,
             numbering=self.numbering,
+            registry=registry,
         )
         store = BlobStore(data.blobs)
         self.means = Means(
@@ -68,6 +78,7 @@ class Contact:
             fetcher=BlobFetcher(network, store, relays),
             directory=directory,
             telemetry=telemetry,
+            connected=self._askable,
         )
 
     def keep(self, nursery: trio.Nursery) -> None:
@@ -84,4 +95,13 @@ class Contact:
 
     def line(self) -> LineStatus:
         """The line's part of the status."""
-        return line_status(self._network, bootstrap=self.introducer.bootstrap_connected())
+        introduced = self._shared or self.introducer.bootstrap_connected()
+        line = line_status(self._network, bootstrap=introduced)
+        return replace(line, peers=len(self._askable())) if self._shared else line
+
+    def _askable(self) -> list[PeerId]:
+        connected = self._network.connected()
+        if not self._shared:
+            return list(connected)
+        known = {*self.introducer.peer_records, *self.introducer.bootstrap_peers}
+        return [peer for peer in connected if peer in known]

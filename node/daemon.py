@@ -86,6 +86,7 @@ async def serve_owner(
     with data.lock(), contextlib.ExitStack() as stack:
         identity = open_identity(data, settings.passphrase)
         metrics = Metrics(version=__version__)
+        metrics.watch_disk(data.root)
         telemetry = Telemetry(identity.peer, metrics)
         meter = StallMeter(metrics.stalls.observe)
         trio.lowlevel.add_instrument(meter)

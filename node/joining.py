@@ -63,10 +63,8 @@ class Means:
     fetcher: BlobFetcher
     directory: SwarmDir
     telemetry: Telemetry
-
-    def connected(self) -> list[PeerId]:
-        """Whom one could ask."""
-        return list(self.network.connected())
+    connected: Callable[[], list[PeerId]]
+    """Whom one could ask about the swarm."""
 
     def downloads(self, fetcher: Fetcher) -> Downloads:
         """Downloads that fetch through `fetcher` and report their progress."""
@@ -81,7 +79,7 @@ async def find_manifest(means: Means, *, takes_part: bool = True) -> Manifest:
     data = await trio.to_thread.run_sync(_manifest_at_hand, means.store, means.directory, swarm)
     if data is None:
         report = means.telemetry.report
-        search = Search(means.network, means.introducer, means.fetcher, report)
+        search = Search(means.connected, means.introducer, means.fetcher, report)
         data = await search.manifest(swarm, wait=means.settings.wait)
     # One of 20,000 tensors takes a third of a second.
     manifest = await trio.to_thread.run_sync(read_manifest, data, swarm)
@@ -127,7 +125,7 @@ async def fetch_ledger(means: Means, manifest: Manifest, swarm_store: SwarmStore
     if not begun or await _has_company(means):
         while True:
             report = partial(means.telemetry.report, "fetching the ledger")
-            found = await follow_ledger(means.network, manifest, ledger, swarm_store, report)
+            found = await follow_ledger(means, manifest, ledger, swarm_store, report)
             if may_start(ledger, begun=begun, found=found):
                 break
             means.telemetry.report(_waiting_for(ledger.checkpoint), 0, 0)
@@ -138,7 +136,7 @@ async def fetch_ledger(means: Means, manifest: Manifest, swarm_store: SwarmStore
 
 
 async def follow_ledger(
-    network: Network,
+    means: Means,
     manifest: Manifest,
     ledger: Ledger,
     swarm_store: SwarmStore,
@@ -147,13 +145,14 @@ async def follow_ledger(
     """Bring a ledger, and the one on the disk, up to what the others have; whether anybody was there
     whose chain has the ledger's checkpoint. `report` hears how many entries there are of how many."""
     return await catch_up(
-        network,
+        means.network,
         manifest,
         ledger,
         keep=swarm_store.keep,
         keep_instead=swarm_store.keep_instead,
         written=swarm_store.written,
         report=report,
+        peers=means.connected,
     )
 
 

@@ -17,6 +17,7 @@ import trio
 from ..crypto.identity import Identity, PeerId, peer_text
 from ..protocol.chain.comparing import Rests
 from ..protocol.chain.ledger import Ledger
+from ..protocol.wire.introductions import Registry
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.messages import RecordId
 from ..protocol.wire.swarm_id import Invite, invite_text
@@ -65,10 +66,12 @@ class Observation:
         identity: Identity,
         network: Network,
         telemetry: Telemetry,
+        registry: Registry | None = None,
     ) -> None:
+        """`registry`: as in `Contact`."""
         self._network = network
         self._telemetry = telemetry
-        self._contact = Contact(settings, data, identity, network, telemetry)
+        self._contact = Contact(settings, data, identity, network, telemetry, registry=registry)
         self.told_to_leave = False
         self._looking = open_scope()
         self._manifest: Manifest | None = None
@@ -113,12 +116,18 @@ class Observation:
         while True:
             await trio.sleep(_AGAIN_SECONDS)
             length, head = len(ledger), ledger.head
-            await follow_ledger(self._network, manifest, ledger, store, _unseen)
+            await follow_ledger(means, manifest, ledger, store, _unseen)
             first = follows_anew(ledger, length, head)
             looks += 1
             if looks % _COMPARED_LOOKS == 0:
                 _, better = await compare_chains(
-                    self._network, manifest, ledger, rests, me=means.me, abandoned=False
+                    self._network,
+                    manifest,
+                    ledger,
+                    rests,
+                    me=means.me,
+                    abandoned=False,
+                    peers=means.connected,
                 )
                 if better is not None:
                     store.keep_instead(better)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 import trio
@@ -50,6 +50,8 @@ _LARGE_BYTES = 16 << 10
 
 Written = Callable[[], Awaitable[None]]
 """Returns when whatever has happened until now is on the disk."""
+Peers = Callable[[], Collection[PeerId]]
+"""Whom one could ask at the time."""
 
 
 def serve_sync(
@@ -123,9 +125,10 @@ async def catch_up(
     keep_instead: Callable[[Ledger], None],
     report: Callable[[int, int], None],
     written: Written = trio.lowlevel.checkpoint,
+    peers: Peers | None = None,
 ) -> bool:
-    """Bring a ledger up to what the connected peers have; whether any of them is a member whose chain
-    has the ledger's checkpoint.
+    """Bring a ledger up to what `peers` have (by default all who are connected); whether any of them is
+    a member whose chain has the ledger's checkpoint.
 
     `keep` hears of every entry, `keep_instead` of a ledger that was begun anew, and `report` how many
     entries there are of how many; `written` is waited for before the answers that follow are looked at.
@@ -144,18 +147,26 @@ async def catch_up(
         if rounds:
             report(len(ledger), catching_up.height)
 
-    await _carry_out(network, manifest, _Following(catching_up, network), kept)
+    following = _Following(catching_up, peers or network.connected)
+    await _carry_out(network, manifest, following, kept)
     for _ in range(catching_up.stale):
         network.traffic.reject("stale")
     return catching_up.found
 
 
 async def compare_chains(
-    network: Network, manifest: Manifest, ours: Ledger, rests: Rests, *, me: PeerId, abandoned: bool
+    network: Network,
+    manifest: Manifest,
+    ours: Ledger,
+    rests: Rests,
+    *,
+    me: PeerId,
+    abandoned: bool,
+    peers: Peers | None = None,
 ) -> tuple[Comparison, Ledger | None]:
-    """Look at the chains of connected peers, and find one, checked, that is to be followed instead of
-    ours. `abandoned` says that no member of our chain is left on it."""
-    connected = list(network.connected())
+    """Look at the chains of `peers` (by default all who are connected), and find one, checked, that is
+    to be followed instead of ours. `abandoned` says that no member of our chain is left on it."""
+    connected = list((peers or network.connected)())
     random.shuffle(connected)
     # It is looked at in a thread, and ours grows meanwhile.
     comparison = Comparison(ours.truncated(len(ours)), connected, rests, me=me, abandoned=abandoned)
@@ -189,7 +200,7 @@ class Synchronizer:
 
     async def recall(self, recalling: Recalling, after: Callable[[], Awaitable[None]]) -> None:
         """Ask the other members what they know of a round; `after` is called with each answer."""
-        following = _Following(recalling, self._network)
+        following = _Following(recalling, self._network.connected)
         await _carry_out(self._network, self._manifest, following, after)
 
     async def better_chain(self, ours: Ledger, *, abandoned: bool) -> Ledger | None:
@@ -237,9 +248,9 @@ class _Machine(Protocol):
 class _Following:
     """What asks whoever is connected at the time."""
 
-    def __init__(self, machine: CatchingUp | Recalling, network: Network) -> None:
+    def __init__(self, machine: CatchingUp | Recalling, peers: Peers) -> None:
         self._machine = machine
-        self._network = network
+        self._peers = peers
         self.deadline = machine.deadline
         self.answered = machine.answered
 
@@ -248,7 +259,7 @@ class _Following:
         return self._machine.done
 
     def questions(self, now: float) -> list[Question]:
-        connected = list(self._network.connected())
+        connected = list(self._peers())
         random.shuffle(connected)
         return self._machine.questions(connected, now)
 

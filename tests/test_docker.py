@@ -285,6 +285,13 @@ def test_alerts_fire_when_they_should(docker: Path, promtool: str, tmp_path: Pat
         'distro_members{instance="running"}': "4x40",
         'distro_members{instance="alone"}': "4x40",
         'distro_members{instance="last"}': "1x40",
+        'up{job="distro-node",instance="running"}': "1x40",
+        'up{job="distro-node",instance="gone"}': "1x20 0x19",
+        'up{job="distro-node",instance="never"}': "0x40",
+        'distro_reachable{instance="running"}': "1x40",
+        'distro_reachable{instance="hidden"}': "0x40",
+        'distro_disk_free_bytes{instance="running"}': "50000000000x40",
+        'distro_disk_free_bytes{instance="full"}': "1000000000x40",
     }
     expected = {
         "NodeStands": "standing",
@@ -292,6 +299,9 @@ def test_alerts_fire_when_they_should(docker: Path, promtool: str, tmp_path: Pat
         "UpdatesTooLate": "slow",
         "ParametersDiffer": "odd",
         "TrainerRestarts": "broken",
+        "NodeDown": "gone",
+        "NodeUnreachable": "hidden",
+        "DiskNearlyFull": "full",
     }
     rules = yaml.safe_load((docker / "alerts.yml").read_text(encoding="utf-8"))
     alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
@@ -301,7 +311,11 @@ def test_alerts_fire_when_they_should(docker: Path, promtool: str, tmp_path: Pat
         for rule in group["rules"]:
             del rule["annotations"]
     (tmp_path / "alerts.yml").write_text(yaml.safe_dump(rules))
-    labels = {"NodeStands": {"state": "training"}, "ParametersDiffer": {"side": "own"}}
+    labels = {
+        "NodeStands": {"state": "training"},
+        "ParametersDiffer": {"side": "own"},
+        "NodeDown": {"job": "distro-node"},
+    }
     test = {
         "rule_files": ["alerts.yml"],
         "tests": [

@@ -5,62 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import trio
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.dashboard.chronicle import Chronicle
-from distro_node.node.network.network import Network, open_network
+from distro_node.node.network.network import open_network
 from distro_node.node.observer import Observation, follows_anew, link_for_everybody
 from distro_node.node.settings import DaemonSettings
-from distro_node.node.stay import Stay
-from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.swarm_id import parse_invite
+from founder import Founder, founding
 from network.support import LOOPBACK, until
 from network.victim import quiet_settings
 from simulation.chain import Chain, by_invitation
 from simulation.keys import identity
-from simulation.whole.trainer import Workshop, toy_swarm
-
-
-@dataclass
-class Founder:
-    """A node that trains alone, with a toy for a trainer."""
-
-    manifest: Manifest
-    network: Network
-    telemetry: Telemetry
-    stay: Stay
-
-    @property
-    def members(self) -> int:
-        swarm = self.stay.status().swarm
-        return 0 if swarm is None else len(swarm.members or ())
-
-
-@asynccontextmanager
-async def founding(root: Path) -> AsyncIterator[Founder]:
-    manifest, blobs, _ = toy_swarm(min_seconds=0.2)
-    data = DataDir(root)
-    data.create()
-    for blob in blobs:
-        BlobStore(data.blobs).put(blob)
-    me, telemetry = identity(0), Telemetry(identity(0).peer, Metrics(version="test"))
-    workshop = Workshop(me.peer, 0)
-    workshop.seconds = 0.1
-    settings = quiet_settings(manifest, root)
-    async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
-        stay = Stay(settings, data, me, network, telemetry, workshop.start)
-        nursery.start_soon(stay.run, b"")
-        await until(lambda: (telemetry.round or 0) >= 2)
-        yield Founder(manifest, network, telemetry, stay)
-        nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager

@@ -10,10 +10,13 @@ from typing import Annotated
 
 import typer
 
-from ..settings import parse_metrics_address, parse_rate
+from ..settings import DaemonSettings, parse_metrics_address, parse_rate
 from ..telemetry.logs import LogFormat, LogLevel, configure_logging
 from .options import (
     Announce,
+    DashboardCertificate,
+    DashboardKey,
+    DashboardPlain,
     DataDirectory,
     Json,
     Listen,
@@ -24,9 +27,11 @@ from .options import (
     PassphraseFile,
     RelayMemory,
     RelayUpdates,
+    dashboard_settings,
     data_directory,
     find_passphrase,
     multiaddrs,
+    parse_target,
     relay_limits,
 )
 
@@ -50,6 +55,27 @@ def bootstrap(
             help="Where Prometheus finds this peer's metrics; off for none.",
         ),
     ] = "off",
+    observe: Annotated[
+        str | None,
+        typer.Option(
+            "--observe",
+            metavar="LINK",
+            help="Follow this swarm and serve its page, as `distro-node observe` does: an invite link "
+            "(in quotes) or a swarm-id.",
+        ),
+    ] = None,
+    dashboard: Annotated[
+        str,
+        typer.Option(
+            "--dashboard",
+            metavar="HOST:PORT",
+            help="Where the page of the swarm of --observe is served. Whoever reaches it may read it; "
+            "nobody acts through it.",
+        ),
+    ] = "127.0.0.1:9466",
+    dashboard_cert: DashboardCertificate = None,
+    dashboard_key: DashboardKey = None,
+    dashboard_plain: DashboardPlain = False,
     data_dir: DataDirectory = None,
     passphrase_file: PassphraseFile = None,
     json: Json = False,
@@ -65,6 +91,12 @@ def bootstrap(
 
     \b
         distro-node bootstrap --announce /dns4/boot.example.org/tcp/4001
+
+    With --observe it also serves the page of one swarm:
+
+    \b
+        distro-node bootstrap --observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:80 \\
+            --dashboard-plain
     """
     listening = multiaddrs(listen) or _DEFAULT_LISTEN
     announced = multiaddrs(announce)
@@ -72,6 +104,24 @@ def bootstrap(
     upload = parse_rate(max_upload) if max_upload else None
     download = parse_rate(max_download) if max_download else None
     data = data_directory(data_dir)
+    watched = None
+    if observe is not None:
+        invite = parse_target(observe)
+        watched = DaemonSettings(
+            swarm=invite.swarm,
+            data_dir=data.root,
+            bootstrap=invite.bootstrap,
+            at=invite.at,
+            # The members of a swarm come to its bootstrap peer, whichever of them starts first.
+            wait=True,
+            upnp=False,
+            mdns=False,
+            metrics_address=None,
+            dashboard=dashboard_settings(
+                dashboard, dashboard_cert, dashboard_key, dashboard_plain, public=True
+            ),
+            screen=False,
+        )
     passphrase = find_passphrase(data, passphrase_file)
     # libp2p: only now, so that --help is quick.
     import trio
@@ -112,6 +162,7 @@ def bootstrap(
             metrics_address=metrics_address,
             relay=relay_limits(relay_updates, relay_memory),
             socket=data.socket,
+            observe=watched,
         )
         spare_what_stays()
         trio.run(serve, settings)

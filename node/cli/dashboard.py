@@ -36,16 +36,20 @@ def dashboard(
     data = data_directory(data_dir)
     answer = ask(data.socket, "dashboard", _TIMEOUT_SECONDS)
     url, link = answer.get("url"), answer.get("link")
-    if not isinstance(url, str) or not isinstance(link, str):
+    if not isinstance(url, str):
         raise UserError(
             ExitCode.NOT_RUNNING,
             f"the node in {data.root} serves no page",
-            "start it again: `distro-node join` serves one unless `--dashboard off` is given",
+            "start it again: `distro-node join` serves one unless `--dashboard off` is given, and "
+            "`distro-node bootstrap` with `--observe`",
         )
     if json:
         typer.echo(dumps({"url": url, "link": link}))
         return
-    typer.echo(f"To look: {url}\nTo act, too: {link}")
+    typer.echo(f"To look: {url}")
+    # Through the page at a bootstrap peer nobody acts.
+    if isinstance(link, str):
+        typer.echo(f"To act, too: {link}")
     if open:
         import webbrowser
 

@@ -7,11 +7,12 @@ that start at boot or before the swarm's founder.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
 from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import (
     MAX_MANIFEST_BYTES,
@@ -24,8 +25,7 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
 from ..network.discovery.introductions import Introducer, NoBootstrap
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
-from ..network.network import Network
-from ..versions import explain_version
+from ..versions import explain_spoken, explain_version
 
 _log = logging.getLogger(__name__)
 
@@ -42,12 +42,12 @@ class Search:
 
     def __init__(
         self,
-        network: Network,
+        connected: Callable[[], Sequence[PeerId]],
         introducer: Introducer,
         fetcher: BlobFetcher,
         report: Callable[[str, int, int], None],
     ) -> None:
-        self._network = network
+        self._connected = connected
         self._introducer = introducer
         self._fetcher = fetcher
         self._report = report
@@ -78,11 +78,12 @@ class Search:
             return await self._fetcher.fetch(
                 ContentId(swarm),
                 max_bytes=MAX_MANIFEST_BYTES,
-                providers=lambda: list(self._network.connected()),
+                providers=self._connected,
                 timeout=_UNKNOWN_SECONDS,
             )
         except FetchFailed:
-            raise UserError(
+            other = explain_spoken(await self._introducer.versions())
+            raise other or UserError(
                 ExitCode.UNKNOWN_SWARM,
                 f"nobody that could be reached knows the swarm {swarm_text(swarm)}",
                 "check the id, and that somebody who takes part in it is online",
@@ -92,6 +93,9 @@ class Search:
         try:
             await self._introducer.first_contact(_CONTACT_SECONDS)
         except NoBootstrap as error:
+            other = explain_spoken(await self._introducer.versions())
+            if other is not None:
+                raise other from None
             tried = "; ".join(f"{address}: {why}" for address, why in error.outcomes.items())
             if not tried:
                 raise UserError(

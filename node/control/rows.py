@@ -55,6 +55,10 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
     if isinstance(status, BootstrapStatus):
         yield Row("peer", status.peer, "a bootstrap peer: it introduces others")
         yield Row("swarms", _count(status.swarms), "whose members it introduces now")
+        if status.observes is not None:
+            yield Row("follows", status.observes, "and shows it to whoever looks")
+        if status.dashboard is not None:
+            yield Row("page", status.dashboard, "of that swarm")
         yield Row("connections", _count(status.line.peers), "to whomever it is")
         yield from _line(status.line)
         return

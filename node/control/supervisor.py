@@ -25,6 +25,7 @@ from ..telemetry.scores import read_scores
 from ..telemetry.status import (
     NO_LINE,
     NodeStatus,
+    ShiftStatus,
     Status,
     StayStatus,
     encode_status,
@@ -54,6 +55,26 @@ class Stay(Protocol):
     def keep_to(self, limits: Limits) -> None:
         """Take no more of the line than that from now on."""
         ...
+
+
+def whole_status(
+    node: NodeStatus, shift: ShiftStatus, telemetry: Telemetry, stay: StayStatus
+) -> Status:
+    """All that a node says of itself."""
+    training = telemetry.status()
+    return Status(
+        node=node,
+        state=telemetry.state,
+        progress=telemetry.progress,
+        shift=shift,
+        training=training,
+        swarm=stay.swarm,
+        seconds_left=seconds_left(training, stay.swarm),
+        scores=telemetry.scores,
+        line=stay.line,
+        reach=stay.reach,
+        events=telemetry.events,
+    )
 
 
 class Supervisor:
@@ -151,21 +172,7 @@ class Supervisor:
 
     def status(self) -> Status:
         """What the node says of itself."""
-        now, telemetry = self._now(), self._telemetry
-        training = telemetry.status()
-        return Status(
-            node=self._node,
-            state=telemetry.state,
-            progress=telemetry.progress,
-            shift=self._shifts.status(),
-            training=training,
-            swarm=now.swarm,
-            seconds_left=seconds_left(training, now.swarm),
-            scores=telemetry.scores,
-            line=now.line,
-            reach=now.reach,
-            events=telemetry.events,
-        )
+        return whole_status(self._node, self._shifts.status(), self._telemetry, self._now())
 
     def _now(self) -> StayStatus:
         """This stay; what its line moved comes on top of what those before it did."""

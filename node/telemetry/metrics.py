@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import BoundedSemaphore, Thread
 from typing import Any, Generic, Literal, TypeVar, get_args
 from wsgiref.simple_server import WSGIServer
@@ -166,6 +168,10 @@ class Metrics:
             Owner,
         )
         self.memory["node"].set_function(_resident_bytes)
+        self.disk_free = self._single(
+            Gauge, "disk_free_bytes", "Room that is left where the data directory is."
+        )
+        self.disk_free.set(math.nan)
         self.stalls = self._single(
             Histogram,
             "event_loop_stall_seconds",
@@ -287,6 +293,18 @@ class Metrics:
         for known in get_args(StateLabel):
             self._state[known].set(0)
         self._state[state].set(1)
+
+    def watch_disk(self, folder: Path) -> None:
+        """Tell how much room there is in this folder, whenever somebody asks."""
+
+        def free() -> float:
+            try:
+                return shutil.disk_usage(folder).free
+            except OSError:
+                # Not a full disk: nobody can say.
+                return math.nan
+
+        self.disk_free.set_function(free)
 
     def serve(self, address: tuple[str, int]) -> MetricsPage:
         """Serve the metrics over HTTP, at a host and port, from a thread of their own.

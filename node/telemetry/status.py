@@ -322,6 +322,10 @@ class BootstrapStatus:
     """Seconds since 1970."""
     swarms: int
     """To how many swarms it introduces peers now."""
+    observes: str | None
+    """The swarm-id of the swarm that it follows."""
+    dashboard: str | None
+    """The URL of that swarm's page."""
     line: LineStatus
     """The network connection."""
 

@@ -20,7 +20,7 @@ from .bounded import Bounded
 from .encoding import decode, encode
 from .errors import ProtocolError
 from .manifest import SwarmId
-from .structure import U63, Length
+from .structure import U63, Length, Range
 
 MAX_ADDRESSES = 8
 MAX_ADDRESS_CHARACTERS = 256
@@ -33,6 +33,7 @@ MAX_PEER_RECORDS = 64
 
 MAX_REQUEST_BYTES = MAX_PEER_RECORD_BYTES + 128
 MAX_RESPONSE_BYTES = MAX_PEER_RECORDS * (MAX_PEER_RECORD_BYTES + 8)
+MAX_SPOKEN_BYTES = 16
 
 PEER_RECORD_SECONDS = 120.0
 """How long an introduction holds; peers repeat theirs well within it."""
@@ -92,6 +93,21 @@ class IntroductionResponse:
         return encode(self)
 
 
+@dataclass(frozen=True)
+class Spoken:
+    """Which version of the protocol a program speaks.
+
+    This form stays as it is in all versions, so that a program can be told by one with which it shares
+    nothing else.
+    """
+
+    version: Annotated[int, Range(0, 2**31)]
+
+    def encode(self) -> bytes:
+        """The bytes for `decode_spoken`."""
+        return encode(self)
+
+
 def seal_peer_record(
     identity: Identity, swarm: SwarmId, addresses: Iterable[str], number: int
 ) -> bytes:
@@ -137,6 +153,11 @@ def decode_request(data: bytes) -> IntroductionRequest:
 def decode_response(data: bytes) -> IntroductionResponse:
     """Decode a response; the peer records in it are still sealed. Raises `ProtocolError`."""
     return decode(IntroductionResponse, data, max_bytes=MAX_RESPONSE_BYTES)
+
+
+def decode_spoken(data: bytes) -> Spoken:
+    """Decode what a peer says it speaks. Raises `ProtocolError`."""
+    return decode(Spoken, data, max_bytes=MAX_SPOKEN_BYTES)
 
 
 class Registry:

@@ -29,7 +29,7 @@ from distro_node.node.config import command_options
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.hours import parse_hours
 from distro_node.node.results.export import Exported, ExportSettings
-from distro_node.node.settings import DaemonSettings, RelayLimits, Which
+from distro_node.node.settings import DaemonSettings, DashboardSettings, RelayLimits, Which
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import Invite, invite_text, swarm_text
@@ -564,6 +564,23 @@ def test_a_bootstrap_peer_keeps_to_its_share_of_the_line(command, introducer, ho
     assert (introducer[0].max_upload, introducer[0].max_download) == (10e6, 2e6)
     wrong = command("bootstrap", "--data-dir", home / "b", "--max-upload", "fast")
     wrong.refused_with(ExitCode.USAGE)
+
+
+def test_a_bootstrap_peer_follows_the_swarm_of_a_link(command, introducer, home: Path) -> None:
+    place = home / "b"
+    assert command("bootstrap", "--data-dir", place).code == 0
+    assert introducer[0].observe is None
+    link = invite_text(Invite(swarm=SWARM, bootstrap=(ADDRESS,)))
+    page = ("--dashboard", "0.0.0.0:80", "--dashboard-plain")
+    assert command("bootstrap", "--data-dir", place, "--observe", link, *page).code == 0
+    watched = introducer[1].observe
+    assert (watched.swarm, watched.bootstrap) == (SWARM, (ADDRESS,))
+    assert (watched.data_dir, watched.wait) == (place, True)
+    assert watched.dashboard == DashboardSettings(address=("0.0.0.0", 80), plain=True, public=True)
+    wrong = command("bootstrap", "--data-dir", place, "--observe", "distro:swarm-")
+    wrong.refused_with(ExitCode.BAD_SWARM_ID)
+    nowhere = command("bootstrap", "--data-dir", place, "--observe", link, "--dashboard", "here")
+    nowhere.refused_with(ExitCode.BAD_ADDRESS)
 
 
 def test_a_bootstrap_peer_refuses_nonsense(command, introducer, home: Path, monkeypatch) -> None:

@@ -143,6 +143,9 @@ def test_the_page_is_opened_without_the_token_and_its_link_is_printed(
     result = command("dashboard", "--data-dir", home, "--json")
     assert json.loads(result.out)["url"] == url
     assert opened == [url]
+    # At a bootstrap peer there is nothing to act with.
+    node["dashboard"] = lambda _: {"url": url, "link": None}
+    assert command("dashboard", "--data-dir", home, "--no-open").out == f"To look: {url}\n"
 
 
 def test_a_node_without_a_page(command, node, home: Path) -> None:

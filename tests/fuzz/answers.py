@@ -16,16 +16,19 @@ from distro_node.crypto.identity import peer_text
 from distro_node.node.content.mirrors import Mirrors
 from distro_node.node.network.circuits import Circuits
 from distro_node.node.network.discovery.introductions import Introducer
+from distro_node.node.network.discovery.speaking import spoken_versions
 from distro_node.node.network.errors import DialError
 from distro_node.node.network.exchange.chunks import ask_holdings
 from distro_node.node.network.hearsay import Scope, Word
 from distro_node.node.network.nat.dial_back import ask_dial_back
 from distro_node.node.network.streams import FrameOversized, StreamEnded, read_reply
+from distro_node.node.versions import explain_spoken
 from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import Question, answer_to, read_answer
 from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.introductions import Spoken
 from fuzz.decoders import STRANGER, SWARM
 from fuzz.handlers import Line
 from fuzz.loops import idle
@@ -67,6 +70,14 @@ def targets() -> Iterator[Target]:
         ("the answer to an introduction",),
         allowed=(),
         most=8192,
+    )
+    yield Target(
+        "being told a version",
+        partial(idle.run, _told_a_version),
+        (Spoken(2).encode(),),
+        ("which version a peer speaks",),
+        allowed=(),
+        most=64,
     )
     reserved = HopMessage(type=HopMessage.STATUS, status=Status.OK)
     reserved.reservation.expire = 2**40
@@ -212,6 +223,15 @@ async def _introduced(data: bytes) -> object:
         for peer in introducer.peer_records:
             introducer.word_about(peer)
         nursery.cancel_scope.cancel()
+
+
+async def _told_a_version(data: bytes) -> object:
+    async with trio.open_nursery() as nursery:
+        line: Any = Line(nursery)
+        line.request = _answering(data)
+        versions = await spoken_versions(line, [STRANGER.peer])
+        nursery.cancel_scope.cancel()
+    return explain_spoken(versions)
 
 
 def _introductions(data: bytes) -> bytes:

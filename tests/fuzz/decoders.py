@@ -297,6 +297,12 @@ def _introductions() -> Iterator[Target]:
         (introductions.IntroductionResponse((record, record)).encode(),),
         ("protocol.wire.introductions:decode_response",),
     )
+    yield Target(
+        "spoken version",
+        introductions.decode_spoken,
+        (introductions.Spoken(2).encode(), introductions.Spoken(2**31).encode()),
+        ("protocol.wire.introductions:decode_spoken",),
+    )
 
 
 def _nat() -> Iterator[Target]:

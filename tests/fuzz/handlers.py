@@ -23,6 +23,7 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODUCE
 from distro_node.node.network.discovery.introductions import IntroductionService
+from distro_node.node.network.discovery.speaking import SPEAKING, serve_version
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
 from distro_node.node.network.exchange.blobs import serve_blobs
@@ -195,6 +196,7 @@ def targets() -> Iterator[Target]:
         most=3200,
         request=_introduction,
     )
+    yield handler("versions", SPEAKING, serve_version, b"", b"\0", most=8, structured=False)
     store, blob, listed = _store()
     yield handler(
         "blobs",

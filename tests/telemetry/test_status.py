@@ -52,10 +52,21 @@ def test_every_field_is_explained(checkout: Path) -> None:
 
 
 def test_a_bootstrap_peer_is_told_from_a_node() -> None:
-    mine = BootstrapStatus(version="1", peer=B, started=1.0, swarms=2, line=TRAINING.line)
+    mine = BootstrapStatus(
+        version="1",
+        peer=B,
+        started=1.0,
+        swarms=2,
+        observes=None,
+        dashboard=None,
+        line=TRAINING.line,
+    )
     assert decode_any_status(json.loads(json.dumps(encode_status(mine)))) == mine
     assert decode_any_status(encode_status(TRAINING)) == TRAINING
-    assert [row.name for row in rows(mine)][:2] == ["peer", "swarms"]
+    assert [row.name for row in rows(mine)][:3] == ["peer", "swarms", "connections"]
+    looking = replace(mine, observes="swarm-1", dashboard="http://127.0.0.1:9466/")
+    told = {row.name: row.value for row in rows(looking)}
+    assert (told["follows"], told["page"]) == ("swarm-1", "http://127.0.0.1:9466/")
     with pytest.raises(UserError):
         decode_status(encode_status(mine))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +21,10 @@ from ....protocol.wire.backoff import Backoff, Pause
 from ....protocol.wire.bounded import Bounded
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.introductions import (
-    MAX_PEER_RECORDS,
-    MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
     IntroductionRequest,
-    IntroductionResponse,
     PeerRecord,
     Registry,
-    decode_request,
     decode_response,
     open_peer_record,
     seal_peer_record,
@@ -42,11 +37,11 @@ from ..events import PeerDown
 from ..hearsay import Scope, Word, nearer, scope_of
 from ..network import Network
 from ..scopes import shielded
+from .introducing import PROTOCOL, IntroductionService
 from .peers_file import PeersFile
+from .speaking import spoken_versions
 
 log = logging.getLogger(__name__)
-
-PROTOCOL = "/distro/introduce/1"
 
 # A swarm of this many is connected each to each; in larger ones gossip hops.
 MAX_CONNECTED = 64
@@ -89,34 +84,6 @@ class NoBootstrap(Exception):
         self.outcomes = outcomes
 
 
-class IntroductionService:
-    """Introduces peers to each other: those of `swarms`, or of any swarm if it is None."""
-
-    def __init__(
-        self, network: Network, registry: Registry, swarms: Collection[SwarmId] | None = None
-    ) -> None:
-        self._registry = registry
-        self._swarms = swarms
-        network.serve(PROTOCOL, self._answer, max_request=MAX_REQUEST_BYTES, max_concurrent=16)
-
-    async def _answer(self, peer: PeerId, data: bytes) -> bytes:
-        request = decode_request(data)
-        swarm = SwarmId(request.swarm)
-        if self._swarms is not None and swarm not in self._swarms:
-            return IntroductionResponse(records=()).encode()
-        now, newer = trio.current_time(), None
-        if request.record is not None:
-            record = open_peer_record(request.record, swarm)
-            if record.peer != peer:
-                raise ProtocolError("impersonation", "a peer introduces itself as another")
-            newer = self._registry.add(record, now)
-        chosen = self._registry.sample(swarm, now, secrets.token_bytes(8), peer)
-        if newer is not None:
-            # Its own, so that it knows why it is refused, and from which number to go on.
-            chosen = [newer, *chosen[: MAX_PEER_RECORDS - 1]]
-        return IntroductionResponse(records=tuple(record.sealed for record in chosen)).encode()
-
-
 class Introducer:
     """Keeps a node introduced to its swarm. `run` does the work, for ever."""
 
@@ -130,12 +97,14 @@ class Introducer:
         *,
         patience: float = 0.0,
         numbering: Numbering | None = None,
+        registry: Registry | None = None,
     ) -> None:
         """`known_path` is the file of remembered peers; `patience` is how many seconds
         `first_contact` waits for suggestions; peer records have the numbers of `numbering`. Raises
         `BadAddress` for a bootstrap address.
 
-        Serves introductions for the swarm, too.
+        Serves introductions for the swarm, too, unless there is a `registry` of somebody who serves
+        them over this network.
         """
         self._network = network
         self._identity = identity
@@ -149,8 +118,10 @@ class Introducer:
             _MAX_SUGGESTIONS
         )
         self._suggested: set[PeerId] = set()
-        self._registry = Registry()
-        IntroductionService(network, self._registry, {swarm})
+        if registry is None:
+            registry = Registry()
+            IntroductionService(network, registry, {swarm})
+        self._registry = registry
         self._heard: Bounded[PeerId, _Heard] = Bounded(_MAX_HEARD)
         self._members: set[PeerId] = set()
         self._tried: Bounded[str, _Tried] = Bounded(_MAX_HEARD)
@@ -189,6 +160,13 @@ class Introducer:
     def bootstrap_connected(self) -> bool:
         """Whether any bootstrap peer is connected."""
         return not self._network.connected().isdisjoint(self._bootstrap.values())
+
+    async def versions(self) -> set[int]:
+        """Which versions of the protocol the connected peers of the swarm say they speak; without any,
+        those that were to introduce us."""
+        connected = self._network.connected()
+        members = connected & self.peer_records.keys()
+        return await spoken_versions(self._network, members or connected & self.bootstrap_peers)
 
     def suggest(self, addresses: Sequence[str]) -> None:
         """Try the addresses at which a peer of the swarm may be; one of many is forgotten."""

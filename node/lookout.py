@@ -1,0 +1,152 @@
+"""A bootstrap peer's look at one of its swarms: what an observer does, and the page of the swarm.
+
+It shares the bootstrap peer's identity, network and process. Nobody acts through its page. What keeps
+it from following the swarm is logged, shown there, and tried again: the bootstrap peer goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import trio
+
+from .. import __version__
+from ..crypto.identity import Identity, peer_text
+from ..protocol.wire.introductions import Registry
+from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.swarm_id import swarm_text
+from .control.command_socket import Handler
+from .control.supervisor import whole_status
+from .dashboard.address import Address, open_address
+from .dashboard.serving import serve_dashboard
+from .errors import UserError
+from .network.addresses import parse_dial
+from .network.network import Network
+from .observer import Observation, link_for_everybody
+from .settings import DaemonSettings
+from .storage.data_dir import DataDir
+from .storage.disk_faults import explain_disk
+from .telemetry.metrics import Metrics
+from .telemetry.status import NO_LINE, NodeStatus, ShiftStatus, Status, StayStatus
+from .telemetry.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+# A disk on which room was made is found soon enough, and nothing is asked in vain all the time.
+_AGAIN_SECONDS = 60.0
+_ALWAYS = ShiftStatus(at_work=True, by_command=False, active=None, until=None)
+
+
+@contextlib.contextmanager
+def open_lookout(settings: DaemonSettings, identity: Identity) -> Iterator[Lookout]:
+    """A lookout whose page has its address already, so that a bad one is told at once.
+
+    Raises `UserError` (`BAD_ADDRESS`).
+    """
+    with contextlib.ExitStack() as stack:
+        address = open_address(settings.dashboard) if settings.dashboard is not None else None
+        if address is not None:
+            stack.callback(address.close)
+        yield Lookout(settings, identity, address)
+
+
+class Lookout:
+    """The node that the page speaks of. `run` follows the swarm and serves the page."""
+
+    def __init__(
+        self, settings: DaemonSettings, identity: Identity, address: Address | None
+    ) -> None:
+        """`settings.bootstrap` may name the bootstrap peer itself, as its swarm's links do."""
+        own = peer_text(identity.peer)
+        self._settings = settings
+        self._identity = identity
+        self._address = address
+        self._data = DataDir(settings.data_dir)
+        self._telemetry = Telemetry(identity.peer, Metrics(version=__version__))
+        self._observation: Observation | None = None
+        self._elsewhere = replace(
+            settings,
+            bootstrap=tuple(a for a in settings.bootstrap if parse_dial(a)[1] != identity.peer),
+        )
+        self._node = NodeStatus(
+            version=__version__,
+            peer=own,
+            swarm=swarm_text(settings.swarm),
+            started=self._telemetry.started,
+            metrics=None,
+            dashboard=self.url,
+            until_round=None,
+            observer=True,
+        )
+
+    @property
+    def acts(self) -> Mapping[str, Handler]:
+        """Nothing: its owner has a terminal."""
+        return {}
+
+    @property
+    def url(self) -> str | None:
+        """Where the page is."""
+        return None if self._address is None else self._address.url
+
+    @property
+    def swarm(self) -> str:
+        """The swarm-id."""
+        return self._node.swarm
+
+    def status(self) -> Status:
+        """What the page shows."""
+        nothing = StayStatus(swarm=None, line=NO_LINE, reach=None)
+        now = nothing if self._observation is None else self._observation.status()
+        return whole_status(self._node, _ALWAYS, self._telemetry, now)
+
+    async def run(self, network: Network, registry: Registry) -> None:
+        """Follow the swarm over the network of a bootstrap peer, whose records of peers `registry` has,
+        and serve the page, for ever."""
+
+        def invite(manifest: Manifest) -> str | None:
+            bootstrap = self._settings.bootstrap or tuple(network.addresses)
+            return link_for_everybody(replace(self._settings, bootstrap=bootstrap), manifest)
+
+        files, me = self._data.swarm(self._settings.swarm), self._identity.peer
+        served = serve_dashboard(self._address, self, files, self._settings.swarm, me, invite)
+        async with served:
+            told = ""
+            while True:
+                problem = await self._look(network, registry)
+                text = f"{problem.problem}: {problem.remedy}"
+                if text != told:
+                    _log.error("the swarm is not followed: %s", text)
+                    told = text
+                self._telemetry.enter("connecting")
+                self._telemetry.report(f"not followed: {problem.problem}", 0, 0)
+                await trio.sleep(_AGAIN_SECONDS)
+
+    async def _look(self, network: Network, registry: Registry) -> UserError:
+        """Follow the swarm; what its owner has to mend if that came to an end."""
+        problems: list[UserError] = []
+        observation = self._observation = Observation(
+            self._elsewhere, self._data, self._identity, network, self._telemetry, registry
+        )
+        try:
+            await observation.run(b"")
+        except* UserError as group:
+            problems += (error for error in _leaves(group) if isinstance(error, UserError))
+        except* OSError as group:
+            explained = [explain_disk(error) for error in _leaves(group)]
+            if None in explained:
+                # No fault of the disk, so one of ours.
+                raise
+            problems += (error for error in explained if error is not None)
+        return problems[0]
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
