@@ -788,7 +788,7 @@ def tariffs() -> Iterator[Figure]:
     }
     yield table(
         "docs/energy.md",
-        "| in cheap hours, % | cents a kWh |",
+        "| returns of a member | nobody there, % |",
         8,
         [
             (
@@ -815,8 +815,8 @@ def tariffs() -> Iterator[Figure]:
     )
     yield Figure(
         "docs/energy.md",
-        "{:.0f} % of the energy falls into the cheaper half of the hours instead of {:.0f} %, a kWh costs "
-        "{:.0f} % less, and the swarm gets {:.0f} % of the updates",
+        "{:.0f} % of the energy falls into the cheaper half of the hours instead of {:.0f} %, a kWh "
+        "costs {:.0f} % less, and the swarm gets {:.0f} % of the updates",
         (
             100 * usual["cheap_share"],
             100 * means["always"]["cheap_share"],

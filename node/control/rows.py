@@ -169,14 +169,16 @@ def _energy(energy: EnergyStatus) -> Iterator[Row]:
     if energy.kwh is None:
         yield Row("energy", UNKNOWN, "nothing could be measured")
         return
-    value = f"{energy.kwh:.3f} kWh"
+    value = f"{_watts(energy.watts)}, {energy.kwh:.{1 if energy.kwh >= 10 else 3}f} kWh"
     if energy.cost is not None:
         value += f", {energy.cost:.2f}{f' {energy.currency}' if energy.currency else ''}"
-    if energy.joules_per_token is not None:
-        value += f", {energy.joules_per_token:.3g} J a token"
-    whole = all(part.measured is not None and part.measured > _WHOLE for part in parts.values())
-    of = "since your start" if whole else f"of {' and '.join(known)}, as far as it was measured"
-    yield Row("energy", value, of)
+    each = energy.joules_per_token
+    notes = [] if each is None else [f"{each:.3g} J a token"]
+    if len(known) < len(parts):
+        notes.append(f"of {known[0]} alone")
+    elif any((part.measured or 0.0) < _WHOLE for part in parts.values()):
+        notes.append("measured in part")
+    yield Row("energy", value, ", ".join(notes))
 
 
 def _watts(watts: float | None) -> str:

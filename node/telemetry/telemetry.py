@@ -99,8 +99,7 @@ class Telemetry:
         self.scores: Scores | None = None
         self.trainer_restarts = 0
         self.device: str | None = None
-        self.gpu: str | None = None
-        """The UUID of the card that the trainer computes on, if it has one."""
+        self.gpu: str | None = None  # the card's UUID
         self.memory: tuple[int, int | None] | None = None
         """Bytes of the trainer process, and on its device if that has memory of its own."""
         self.times: dict[int, RoundTimes] = {}
