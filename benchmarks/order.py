@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from distro_node.protocol.sampling.sampler import BLOCK_CHUNKS, Order
+from distro_node.protocol.sampling.sampler import SPAN_CHUNKS, Order
 from training import (
     SEQUENCE,
     Setting,
@@ -42,9 +42,9 @@ def orders(setting: Setting, samples: int, mixed: int) -> dict[str, Order]:
     lanes = setting.workers * setting.sequences
     part = samples // lanes
     return {
-        "shuffled": Order(setting.seed, samples, lanes, block=1, mixed=1),
-        "lanes": Order(setting.seed, samples, lanes, block=part, mixed=part),
-        "chunks": Order(setting.seed, samples, lanes, block=BLOCK_CHUNKS * mixed, mixed=mixed),
+        "shuffled": Order(setting.seed, samples, lanes, span=1, mixed=1),
+        "lanes": Order(setting.seed, samples, lanes, span=part, mixed=part),
+        "chunks": Order(setting.seed, samples, lanes, span=SPAN_CHUNKS * mixed, mixed=mixed),
     }
 
 

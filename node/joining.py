@@ -273,7 +273,7 @@ async def _has_company(means: Means) -> bool:
     """Give the network a moment to find somebody; whether it did."""
     deadline = trio.current_time() + COMPANY_SECONDS
     while trio.current_time() < deadline:
-        if any(peer in means.introducer.records for peer in means.network.connected()):
+        if any(peer in means.introducer.peer_records for peer in means.network.connected()):
             return True
         await trio.sleep(_POLL_SECONDS)
     return False

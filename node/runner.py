@@ -85,7 +85,7 @@ class Runner:
         swarm_store: SwarmStore,
         ledger: Ledger,
         telemetry: Telemetry,
-        session: int,
+        start_number: int,
         ticket: bytes,
         update_ids: Bounded[ContentId, None],
     ) -> None:
@@ -102,7 +102,7 @@ class Runner:
             sign=self._sign,
             ledger=ledger,
             now=trio.current_time(),
-            session=session,
+            start_number=start_number,
             ticket=ticket,
             # Always: a backup that was restored looks like the disk of yesterday.
             recall=True,

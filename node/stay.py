@@ -184,7 +184,7 @@ class Stay:
             swarm_store=swarm_store,
             ledger=ledger,
             telemetry=telemetry,
-            session=self._contact.numbering.session,
+            start_number=self._contact.numbering.start_number,
             ticket=ticket,
             update_ids=update_ids,
         )

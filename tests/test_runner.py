@@ -94,7 +94,7 @@ class World:
             swarm_store=self.swarm_store,
             ledger=self.swarm_store.load_ledger(),
             telemetry=self.telemetry,
-            session=1,
+            start_number=1,
             ticket=b"",
             update_ids=self.update_ids,
         )

@@ -91,12 +91,12 @@ def create(
     from ..create.new_swarm import CreateSettings, create_swarm, dry_run
 
     introducers = bootstrap_addresses(bootstrap)
-    place = data_directory(data_dir)
+    home = data_directory(data_dir)
     settings = CreateSettings(
         manifest=manifest,
         data=tuple(each if each.startswith(HUB) else Path(each) for each in data or ()),
-        data_dir=place.root,
-        passphrase=None if dry else find_passphrase(place, passphrase_file),
+        data_dir=home.root,
+        passphrase=None if dry else find_passphrase(home, passphrase_file),
         device=device,
     )
     with _progress() as progress:
@@ -111,8 +111,8 @@ def create(
             facts["heldout_tokens"] = made.data.heldout_tokens
         else:
             facts |= {"swarm": swarm_text(swarm), "invite": link}
-            facts["manifest"] = str(place.swarm(swarm).manifest)
-            facts["report"] = str(place.logs / "create.json")
+            facts["manifest"] = str(home.swarm(swarm).manifest)
+            facts["report"] = str(home.logs / "create.json")
         typer.echo(dumps(facts))
         return
     typer.echo(
@@ -132,7 +132,7 @@ def create(
         return
     if made.data.bad:
         typer.echo(
-            f"The report in {place.logs / 'create.json'} names the bad rows, at most the first thousand."
+            f"The report in {home.logs / 'create.json'} names the bad rows, at most the first thousand."
         )
     typer.echo()
     typer.echo(f"swarm-id     {swarm_text(swarm)}")

@@ -181,8 +181,8 @@ class Prefetch:
         chunks = first[:, np.newaxis] + np.arange(most)
         pairs = np.stack([np.broadcast_to(shards[:, np.newaxis], chunks.shape), chunks], axis=-1)
         wanted = pairs[chunks <= last[:, np.newaxis]]
-        _, place = np.unique(wanted, axis=0, return_index=True)
-        return [(int(shard), int(chunk)) for shard, chunk in wanted[np.sort(place)]]
+        _, first_seen = np.unique(wanted, axis=0, return_index=True)
+        return [(int(shard), int(chunk)) for shard, chunk in wanted[np.sort(first_seen)]]
 
     async def _list(self, shard: ShardSpec) -> BlobList:
         # The trainer reads the list from the disk, which may have lost it meanwhile.

@@ -189,7 +189,7 @@ def _bound(path: Path) -> Iterator[socket.socket]:
     """
     with contextlib.ExitStack() as stack:
         if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
-            place = path
+            bound = path
         else:
             # mkdtemp makes it mode 0700 under a name nobody can foresee.
             folder = stack.enter_context(
@@ -197,20 +197,20 @@ def _bound(path: Path) -> Iterator[socket.socket]:
                     prefix="distro-", dir=_short_folder(), ignore_cleanup_errors=True
                 )
             )
-            place = Path(folder) / "daemon.sock"
+            bound = Path(folder) / "daemon.sock"
         server = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         path.unlink(missing_ok=True)
         try:
-            server.bind(os.fspath(place))
+            server.bind(os.fspath(bound))
         except OSError as error:
             # The system does not say which file it is about.
-            raise OSError(error.errno, error.strerror, str(place)) from None
+            raise OSError(error.errno, error.strerror, str(bound)) from None
         stack.callback(path.unlink, missing_ok=True)
         # Before listen(), so that nobody else gets in between.
-        place.chmod(0o600)
+        bound.chmod(0o600)
         server.listen(16)
-        if place != path:
-            write_atomically(path, os.fsencode(place))
+        if bound != path:
+            write_atomically(path, os.fsencode(bound))
         yield server
 
 

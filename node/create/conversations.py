@@ -1,7 +1,7 @@
 """Conversations out of rows, and conversations as tokens that say which of them are the assistant's.
 
 A row becomes text through the chat template while it is read, so that what is wrong with it is told with
-its file and line; its text then travels to the workers with the places where the assistant speaks.
+its file and line; its text then travels to the workers with the offsets where the assistant speaks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ConversationColumns(Columns):
         return self.names, self._chat.facts
 
     def text(self, row: Mapping[str, Any]) -> str | BadRow:
-        """The conversation as text, behind a line with the places where the assistant speaks.
+        """The conversation as text, behind a line with the offsets where the assistant speaks.
 
         Raises `BadTemplate` where the template is of no use.
         """

@@ -76,7 +76,7 @@ def find_sources(
     chat: ChatTemplate | None = None,
     images: ImageSettings | None = None,
 ) -> list[Found]:
-    """The sources of a manifest file, with their files. What is `given` takes the place of its paths;
+    """The sources of a manifest file, with their files. What is `given` stands for its paths;
     with a template for a `chat` they hold conversations, with settings of `images` those.
 
     Raises `UserError`: `MANIFEST`, and `DATA_MISSING` where there is nothing to read.
@@ -86,13 +86,13 @@ def find_sources(
         raise bad_manifest(path, "has [[data.source]], and --data cannot be given beside it")
     sources = []
     for number, each in enumerate(table.source or (table,), 1):
-        places = tuple(
+        paths = tuple(
             where if isinstance(where, Path) or where.startswith(HUB) else path.parent / where
             for where in given or each.paths
         )
-        name = getattr(each, "name", None) or (places and Path(str(places[0])).name) or str(number)
+        name = getattr(each, "name", None) or (paths and Path(str(paths[0])).name) or str(number)
         columns = _columns(each, path, chat, images)
-        sources.append(_source(each, str(name), places, columns))
+        sources.append(_source(each, str(name), paths, columns))
     return [Found(source, *find_files(source)) for source in sources]
 
 
@@ -130,11 +130,11 @@ def _columns(
 
 
 def _source(
-    table: SourceTable, name: str, places: tuple[Path | str, ...], columns: Columns
+    table: SourceTable, name: str, paths: tuple[Path | str, ...], columns: Columns
 ) -> Source:
     return Source(
         name=name,
-        places=places,
+        paths=paths,
         include=table.include,
         exclude=table.exclude,
         format=table.format,

@@ -82,19 +82,19 @@ def leave_out_repeated(sources: Sequence[Tokenised]) -> None:
         found = []
         for start, sections in zip(starts, _indexes(sources), strict=False):
             (here,) = np.nonzero(sections["hash"] % groups == group)
-            places = np.empty(len(here), [("hash", "<u8"), ("check", "<u8"), ("place", "<i8")])
-            places["hash"], places["check"] = sections["hash"][here], sections["check"][here]
-            places["place"] = start + here
-            found.append(places)
+            keys = np.empty(len(here), [("hash", "<u8"), ("check", "<u8"), ("position", "<i8")])
+            keys["hash"], keys["check"] = sections["hash"][here], sections["check"][here]
+            keys["position"] = start + here
+            found.append(keys)
         sections = np.concatenate(found) if found else np.zeros(0, SECTION)
-        order = np.lexsort((sections["place"], sections["check"], sections["hash"]))
+        order = np.lexsort((sections["position"], sections["check"], sections["hash"]))
         ordered = sections[order]
         same = (ordered["hash"][1:] == ordered["hash"][:-1]) & (
             ordered["check"][1:] == ordered["check"][:-1]
         )
-        places = np.sort(ordered["place"][1:][same])
+        repeated = np.sort(ordered["position"][1:][same])
         for flag, start in zip(flags, starts, strict=False):
-            own = places[(places >= start) & (places < start + len(flag))]
+            own = repeated[(repeated >= start) & (repeated < start + len(flag))]
             flag[own - start] = True
     for source in sources:
         source.duplicates = sum(
@@ -191,7 +191,7 @@ def _cut_document(sections: np.ndarray, start: int, cut: int) -> np.ndarray:
 
 
 def _line_end(tokens: np.ndarray, cut: int, stop: int, line_ends: np.ndarray) -> int:
-    """The first place from `cut` on where a line begins, if one does before `stop`; else `cut`."""
+    """The first position from `cut` on where a line begins, if one does before `stop`; else `cut`."""
     window = tokens[cut : min(stop - 1, cut + _CUT_WINDOW)]
     found = np.flatnonzero(line_ends[window])
     return cut + int(found[0]) + 1 if len(found) else cut
@@ -280,20 +280,20 @@ class Side:
                 limit = int(starts[starts <= limit][-1])
             tokens = tokens[: limit - limit % row]
             if len(last) and (cut or closed) and not np.array_equal(tokens[-len(last) :], last):
-                # In the place of others where the share is exact.
+                # Instead of others where the share is exact.
                 tokens = np.concatenate([tokens[: len(tokens) - cut * len(last)], last])
             advance(limit)
             yield tokens
 
     def _order(self, shares: Sequence[Share]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The source of each piece that is dealt, which piece of it, and how many tokens at most."""
-        owners, numbers, limits, places = [], [], [], []
+        owners, numbers, limits, positions = [], [], [], []
         for source, share in enumerate(shares):
             own, most = [], []
             left, count = share.dealt, len(self._pieces[source])
             passes = 0
             while left > 0 and count:
-                order = Order(seed=passes, samples=count, lanes=1, block=1, mixed=1)
+                order = Order(seed=passes, samples=count, lanes=1, span=1, mixed=1)
                 row = np.arange(count)
                 piece = np.array(order.samples_at(np.zeros_like(row), row), np.int64)
                 sizes = self._pieces[source][piece, 5]
@@ -309,12 +309,12 @@ class Side:
                 numbers.append(own)
                 limits.append(most)
                 # Evenly over the corpus, so that its passes follow one another.
-                places.append((2 * np.arange(len(own)) + 1) / (2 * len(own)))
+                positions.append((2 * np.arange(len(own)) + 1) / (2 * len(own)))
         if not owners:
             none = np.zeros(0, np.int64)
             return none, none, none
-        owner, number, limit, place = map(np.concatenate, (owners, numbers, limits, places))
-        order = np.lexsort((owner, place))
+        owner, number, limit, position = map(np.concatenate, (owners, numbers, limits, positions))
+        order = np.lexsort((owner, position))
         return owner[order], number[order], limit[order]
 
     def _cut(self, source: Tokenised) -> np.ndarray:
@@ -333,8 +333,8 @@ class Side:
             whose = np.cumsum(sections["first"] != 0) - 1
             lengths = np.diff(starts[begins], append=int(sizes.sum()))
             short = lengths[whose] <= _LONG_PIECES * self._piece
-            places = np.where(short, starts[begins][whose], starts)
-            first = np.flatnonzero(np.diff(places // self._piece, prepend=-1))
+            positions = np.where(short, starts[begins][whose], starts)
+            first = np.flatnonzero(np.diff(positions // self._piece, prepend=-1))
             count = np.diff(first, append=len(sections))
             rows = [
                 np.full(len(first), part),

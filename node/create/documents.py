@@ -24,7 +24,7 @@ from .token_arrays import token_documents
 # A file of text is one document up to this length; of a longer one each such part counts as one.
 _LONGEST_DOCUMENT = 16 << 20
 WHOLE_FILE = 0
-"""In the place of a line where a file has none."""
+"""Instead of a line where a file has none."""
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -77,7 +77,7 @@ def items(file: File, source: Source, how: Reading) -> Iterator[tuple[int, Item,
     except BadTemplate as error:
         raise UserError(
             ExitCode.MANIFEST,
-            f"{file.path}, line {error.place}: the chat template {error}",
+            f"{file.path}, line {error.line}: the chat template {error}",
             "name a file with another template as chat_template in [data], such as one that marks what "
             "the assistant says with {% generation %}",
         ) from None
@@ -140,7 +140,7 @@ def _of_rows(
         try:
             text = row if isinstance(row, BadRow) else source.columns.text(row)
         except BadTemplate as error:
-            error.place = number
+            error.line = number
             raise
         if isinstance(text, BadRow):
             item: Item = text

@@ -33,7 +33,7 @@ class Source:
     """A part of the training data: where it lies, and how text is got out of it."""
 
     name: str
-    places: tuple[Path | str, ...]
+    paths: tuple[Path | str, ...]
     """Files, folders, and addresses that begin with `HUB`."""
     include: tuple[str, ...] | None = None
     exclude: tuple[str, ...] = ()
@@ -86,12 +86,12 @@ class Skipped:
 def find_files(source: Source) -> tuple[list[File], Skipped]:
     """The files of a source in the order in which they are read, and what else is there.
 
-    Raises `UserError` (`DATA_MISSING`) for a place that is not there, and where nothing is left.
+    Raises `UserError` (`DATA_MISSING`) for a path that is not there, and where nothing is left.
     """
     found: dict[Path | str, File] = {}
     skipped = Skipped()
-    for place in source.places:
-        for file in _files_at(place, source, skipped):
+    for path in source.paths:
+        for file in _files_at(path, source, skipped):
             key = file.path if isinstance(file.path, str) else file.path.resolve()
             if not isinstance(file.path, str) and file.path.stat().st_size == 0:
                 skipped.add("empty", str(file.name))
@@ -110,34 +110,34 @@ def matches(name: PurePath, patterns: Sequence[str]) -> bool:
     return any(each.match(pattern.lower()) for each in names for pattern in patterns)
 
 
-def _files_at(place: Path | str, source: Source, skipped: Skipped) -> Iterator[File]:
-    if isinstance(place, str) and source.columns.images:
+def _files_at(path: Path | str, source: Source, skipped: Skipped) -> Iterator[File]:
+    if isinstance(path, str) and source.columns.images:
         raise BadFile(
             "cannot be taken from the hub as images",
             "save it with `datasets` (save_to_disk) or as Parquet, and give that",
-        ).at(place)
-    if isinstance(place, str):
-        yield File(place, PurePath(place), "parquet", True)
-    elif place.is_dir():
-        yield from _walk(place, source, skipped)
-    elif place.is_file():
-        kind = source.format or _format(place, source) or _usual(source)
+        ).at(path)
+    if isinstance(path, str):
+        yield File(path, PurePath(path), "parquet", True)
+    elif path.is_dir():
+        yield from _walk(path, source, skipped)
+    elif path.is_file():
+        kind = source.format or _format(path, source) or _usual(source)
         if source.columns.images and kind not in _WITH_IMAGES:
             raise BadFile(
                 "holds no images, which this task learns from",
                 "give folders of images, or Parquet or Arrow files with a column of them",
-            ).at(place)
+            ).at(path)
         if source.columns.nested and kind in _WITHOUT_ROWS:
             raise BadFile(
                 "holds no conversations, which this task learns from",
                 "give rows with `messages`, or with `prompt` and `completion`, as JSON lines or "
                 "Parquet, say",
-            ).at(place)
-        yield File(place, PurePath(place.name), kind, True)
+            ).at(path)
+        yield File(path, PurePath(path.name), kind, True)
     else:
         raise UserError(
             ExitCode.DATA_MISSING,
-            f"there is no file or directory {place}",
+            f"there is no file or directory {path}",
             "give the training text with --data or in [data]",
         )
 
@@ -256,7 +256,7 @@ def _listed(path: Path, key: str) -> list:
 
 
 def _nothing(source: Source, skipped: Skipped) -> UserError:
-    where = ", ".join(str(place) for place in source.places)
+    where = ", ".join(str(path) for path in source.paths)
     wanted = "training images" if source.columns.images else "training text"
     there_is = "there are no" if source.columns.images else "there is no"
     if not where:

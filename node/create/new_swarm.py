@@ -401,6 +401,6 @@ def _store_manifest(manifest: Manifest, data: DataDir, store: BlobStore, path: P
     decode_manifest(encoded, swarm)
     if content_id(encoded) != store.put(encoded):
         raise AssertionError("the blob store names a blob otherwise than the protocol does")
-    place = data.swarm(swarm).manifest
-    place.parent.mkdir(mode=0o700, exist_ok=True)
-    write_atomically(place, encoded)
+    path = data.swarm(swarm).manifest
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    write_atomically(path, encoded)

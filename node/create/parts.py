@@ -67,13 +67,13 @@ class Tally:
         self.bad_rows = [*self.bad_rows, *other.bad_rows][:_NAMED_ROWS]
         self.no_text += other.no_text
 
-    def add_bad(self, file: str, place: int, problem: str) -> None:
+    def add_bad(self, file: str, line: int, problem: str) -> None:
         """Count a bad row and name it."""
         self.bad += 1
         if len(self.bad_rows) < _NAMED_ROWS:
-            self.bad_rows.append((file, place, problem))
+            self.bad_rows.append((file, line, problem))
 
-    def add_long(self, file: str, place: int, tokens: int, kept: int) -> None:
+    def add_long(self, file: str, line: int, tokens: int, kept: int) -> None:
         """Count a conversation that is longer than a sequence and name it."""
         if kept:
             self.cut += 1
@@ -82,7 +82,7 @@ class Tally:
             self.documents -= 1
         if len(self.long_rows) < _NAMED_ROWS:
             came = f"cut to {kept}" if kept else "left out"
-            self.long_rows.append((file, place, f"has {tokens} tokens: {came}"))
+            self.long_rows.append((file, line, f"has {tokens} tokens: {came}"))
 
 
 _COUNTS = (

@@ -140,8 +140,8 @@ class DataSummary:
                 bad = _count(source.read.bad, f"bad {row}")
                 yield f"  left out: {bad}{':' if few else ', such as'}"
                 for file, line, problem in source.read.bad_rows[:_NAMED_ON_SCREEN]:
-                    place = f", line {line}" if line else ""
-                    yield f"    {file}{place}: {problem}"
+                    where = f", line {line}" if line else ""
+                    yield f"    {file}{where}: {problem}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +244,7 @@ def forecast(
         update_bytes=update_layout(table, optimizer.chunk, optimizer.top_k).body_bytes,
         model_bytes=4 * (elements + frozen),
         images=data.images,
-        # A block that begins anywhere touches one chunk more than its eight; a corpus of a chunk is
+        # A span that begins anywhere touches one chunk more than its eight; a corpus of a chunk is
         # fetched whole.
         data_bytes_a_round={
             members: min(

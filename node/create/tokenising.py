@@ -101,7 +101,7 @@ class _Batch:
     rows: list[tuple[int, int, int, bool, bool, np.ndarray | None]] = field(default_factory=list)
     """For each section: hash, check, file, whether a document begins and ends, and the tokens if they
     are known."""
-    places: list[tuple[str, int]] = field(default_factory=list)
+    lines: list[tuple[str, int]] = field(default_factory=list)
     """Of each conversation: file, and line or row."""
     size: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -153,11 +153,11 @@ def _batches(
         file = files[number]
         skip = position.items if number == position.file else 0
         count = 0
-        for place, item, read in items(file, source, how.reading):
+        for line, item, read in items(file, source, how.reading):
             count += 1
             if count <= skip:
                 continue
-            _add_item(batch, item, number, str(file.name), place, how)
+            _add_item(batch, item, number, str(file.name), line, how)
             batch.position = Position(number, count, before + read)
             if batch.size >= _BATCH_BYTES or len(batch.rows) >= _BATCH_SECTIONS or batch.tally.bad:
                 yield batch
@@ -168,7 +168,7 @@ def _batches(
 
 
 def _add_item(
-    batch: _Batch, item: object, number: int, name: str, place: int, how: Tokenising
+    batch: _Batch, item: object, number: int, name: str, line: int, how: Tokenising
 ) -> None:
     if isinstance(item, Document):
         document, check = _hashes(item.text)
@@ -177,7 +177,7 @@ def _add_item(
             # Whole: what the assistant says is marked by places in all of it, and an image is a sample.
             sections = [item.text]
         if how.conversations is not None:
-            batch.places.append((name, place))
+            batch.lines.append((name, line))
         for index, text in enumerate(sections):
             last = index == len(sections) - 1
             batch.texts.append(text)
@@ -200,7 +200,7 @@ def _add_item(
         batch.tally.documents += 1
         batch.size += item.tokens.nbytes
     elif isinstance(item, BadRow):
-        batch.tally.add_bad(name, place, item.problem)
+        batch.tally.add_bad(name, line, item.problem)
     elif isinstance(item, Empty):
         batch.tally.empty += 1
     elif isinstance(item, NoText):
@@ -242,10 +242,10 @@ class _PartWriter:
     def _fit(self, batch: _Batch, encoded: list[np.ndarray], learned: int) -> list[np.ndarray]:
         """Conversations no longer than a sequence; what is cut or left out is counted and named."""
         rows, kept = [], []
-        for row, (file, place), numbers in zip(batch.rows, batch.places, encoded, strict=True):
+        for row, (file, line), numbers in zip(batch.rows, batch.lines, encoded, strict=True):
             short = fitted(numbers, self._length, learned)
             if len(short) < len(numbers):
-                batch.tally.add_long(file, place, len(numbers), len(short))
+                batch.tally.add_long(file, line, len(numbers), len(short))
             if len(short):
                 rows.append(row)
                 kept.append(short)
@@ -272,13 +272,13 @@ class _PartWriter:
 def _check_bad(seen: Tally, most: int) -> None:
     if seen.bad <= most:
         return
-    file, place, problem = seen.bad_rows[-1]
-    many = f"; {seen.bad} {'rows' if place else 'images'} are bad, and max_bad is {most}"
-    where = f"{file}, line {place}: the row" if place != WHOLE_FILE else f"{file}: the image"
+    file, line, problem = seen.bad_rows[-1]
+    many = f"; {seen.bad} {'rows' if line else 'images'} are bad, and max_bad is {most}"
+    where = f"{file}, line {line}: the row" if line != WHOLE_FILE else f"{file}: the image"
     raise UserError(
         ExitCode.DATA_MISSING,
         f"{where} {problem}{many if most else ''}",
-        _MEND_ROW if place != WHOLE_FILE else _MEND_IMAGE,
+        _MEND_ROW if line != WHOLE_FILE else _MEND_IMAGE,
     )
 
 

@@ -331,9 +331,9 @@ class Chronicle:
             return
         seconds = line["seconds"]
         time = _number(line["time"])
-        place = bisect_left(self.rows, round_, key=lambda row: row.round)
-        if place < len(self.rows):
-            self.rows[place].time = time
+        index = bisect_left(self.rows, round_, key=lambda row: row.round)
+        if index < len(self.rows):
+            self.rows[index].time = time
         elif time is not None and len(self._early) < RECENT_ROUNDS:
             # It is in the parameters, and about to be on the disk.
             self._early[round_] = time

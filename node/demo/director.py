@@ -31,6 +31,9 @@ _CHILDREN_TICKS = 4
 # busy machine may take a few times as long. Neither is a limit that a working demo comes near.
 _START_SECONDS = 180.0
 _ROUND_SECONDS = 120.0
+# What came out may not become final, since a member of the finality set was killed: then the others
+# part after a few leases, which grow with the rounds.
+_END_SECONDS = 900.0
 # A trainer sees its parent's death at once, unless it has just begun to import PyTorch.
 _TRAINER_GONE_SECONDS = 15.0
 
@@ -188,6 +191,8 @@ class Director:
         plan = self._plan
         if self._round == 0:
             return "PyTorch loads, the nodes meet; training begins when all are there"
+        if self._round >= plan.rounds:
+            return "the last round is done; each node leaves once the others need nothing from it"
         upcoming = [
             ("killed", f"after round {plan.kill_round} node-{plan.victim} is killed"),
             ("started", f"after round {plan.join_round} another node joins"),
@@ -264,14 +269,16 @@ class Director:
             code = self._bootstrap.code
             if code is not None:
                 raise DemoFailed(f"the bootstrap peer ended (exit code {code})", self._bootstrap)
-        limit = _ROUND_SECONDS if self._round else _START_SECONDS
+        over = self._round >= self._plan.rounds
+        limit = _END_SECONDS if over else _ROUND_SECONDS if self._round else _START_SECONDS
         if self._nodes and time.monotonic() - self._round_at > limit:
             slowest = min(
                 (node for node in self._nodes if node.ending == "running"),
                 key=lambda node: node.history.last_round,
             )
+            problem = "the nodes do not leave" if over else f"no round was done for {limit:.0f} s"
             raise DemoFailed(
-                f"no round was done for {limit:.0f} s; node-{slowest.number}, the furthest behind, "
+                f"{problem}; node-{slowest.number}, the furthest behind, "
                 f"is in the state {slowest.state!r}",
                 slowest.program,
             )

@@ -155,16 +155,16 @@ def _room(subject: Any, what: str, there: float, needed: float | None, instead: 
 
 def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
     """Whether the data directory can be used, and how much fits."""
-    place = data.root
+    folder = data.root
     try:
-        while not place.exists():
-            place = place.parent
-        usable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-        free = shutil.disk_usage(place).free
+        while not folder.exists():
+            folder = folder.parent
+        usable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+        free = shutil.disk_usage(folder).free
     except OSError as error:
         usable, free, problem = False, 0, error.strerror
     else:
-        problem = "one may not write there" if place.is_dir() else f"{place} is not a directory"
+        problem = "one may not write there" if folder.is_dir() else f"{folder} is not a directory"
     if not usable:
         yield Finding(
             subject="data directory",

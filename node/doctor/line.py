@@ -141,7 +141,7 @@ async def _speed(
     rate = received / seconds
     optimizer = manifest.optimizer
     update = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k).body_bytes
-    others = max(1, len(introducer.records))
+    others = max(1, len(introducer.peer_records))
     needed = others * update / rate
     what = (
         f"{8 * rate / 1e6:.1f} Mbit/s from members; the updates of {others} in a round are "

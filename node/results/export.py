@@ -6,7 +6,6 @@ It is written aside and put in its place when it is whole; a failure leaves noth
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import shutil
@@ -20,7 +19,8 @@ from ...protocol.wire.manifest import SwarmId
 from ..errors import ExitCode, UserError
 from ..settings import NEWEST, Which
 from ..storage.atomic_write import sync
-from ..storage.data_dir import DataDir, disk_full
+from ..storage.data_dir import DataDir
+from ..storage.disk_faults import not_writable
 from .card import PROVENANCE_NAME, card, provenance, provenance_bytes
 from .state import State, heldout_losses, made_again, read_swarm
 
@@ -92,7 +92,7 @@ def check_target(directory: Path) -> None:
         # A link that leads nowhere is there, too.
         taken = os.path.lexists(directory) and (not directory.is_dir() or any(directory.iterdir()))
     except OSError as error:
-        raise _cannot_write(directory, error) from None
+        raise not_writable(error, directory, "--to") from None
     if taken:
         raise UserError(
             ExitCode.USAGE,
@@ -134,15 +134,5 @@ def written_aside(directory: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 parent.rmdir()
         if isinstance(error, OSError):
-            raise _cannot_write(directory, error) from None
+            raise not_writable(error, directory, "--to") from None
         raise
-
-
-def _cannot_write(directory: Path, error: OSError) -> UserError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return disk_full(directory)
-    return UserError(
-        ExitCode.NOT_WRITABLE,
-        f"nothing can be written to {directory}: {error.strerror or error}",
-        "name a place that you may write to with --to",
-    )

@@ -19,7 +19,7 @@ from ..errors import ExitCode, UserError
 from ..settings import NEWEST, Which
 from ..storage.atomic_write import write_atomically
 from ..storage.data_dir import DataDir
-from ..storage.disk_faults import FULL, disk_full
+from ..storage.disk_faults import not_writable
 from ..trainer.task_names import DIFFUSION, ImageSettings, require_task
 from .state import image_settings, made_again, read_swarm
 
@@ -89,7 +89,7 @@ async def draw_grid(settings: GridSettings) -> Drawn:
     try:
         await trio.to_thread.run_sync(write_atomically, settings.to, sheet)
     except OSError as error:
-        raise _cannot_write(settings.to, error) from None
+        raise not_writable(error, settings.to, "--grid") from None
     told = images.classes if len(images.classes) == columns else ()
     return Drawn(round=round_, columns=columns, classes=told)
 
@@ -118,16 +118,6 @@ def png(images: list[bytes], settings: ImageSettings, columns: int) -> bytes:
     file = io.BytesIO()
     sheet.save(file, "PNG")
     return file.getvalue()
-
-
-def _cannot_write(file: Path, error: OSError) -> UserError:
-    if error.errno in FULL:
-        return disk_full(file)
-    return UserError(
-        ExitCode.NOT_WRITABLE,
-        f"nothing can be written to {file}: {error.strerror or error}",
-        "name a place that you may write to with --grid",
-    )
 
 
 def _library() -> Any:

@@ -58,6 +58,17 @@ def disk_broken(problem: str, path: Path | str | None) -> UserError:
     )
 
 
+def not_writable(error: OSError, path: Path, option: str) -> UserError:
+    """What to tell the user whose `path`, given with `option`, could not be written."""
+    if error.errno in FULL:
+        return disk_full(path)
+    return UserError(
+        ExitCode.NOT_WRITABLE,
+        f"nothing can be written to {path}: {error.strerror or error}",
+        f"name a place that you may write to with {option}",
+    )
+
+
 def error_number(error: BaseException) -> int | None:
     """The system's number of what went wrong, also where a library only quotes it."""
     if isinstance(error, OSError):

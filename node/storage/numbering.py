@@ -15,8 +15,8 @@ from .atomic_write import write_atomically
 
 log = logging.getLogger(__name__)
 
-# So many records or heartbeats of one start have numbers of their own: one a second for twelve days;
-# those after that run into the next start's, which does no harm while this one lasts.
+# So many peer records or heartbeats of one start have numbers of their own: one a second for twelve
+# days; those after that run into the next start's, which does no harm while this one lasts.
 _BITS = 20
 # No clock says so much for some 34,000 years, and all numbers stay below 2^63.
 _LARGEST = 1 << 40
@@ -34,9 +34,9 @@ class Numbering:
         self.keep()
 
     @property
-    def session(self) -> int:
+    def start_number(self) -> int:
         """The number of this start."""
-        return self._session
+        return self._start_number
 
     def next(self) -> int:
         """A number larger than all before."""
@@ -50,18 +50,18 @@ class Numbering:
         self._begin(min((number >> _BITS) + 1, _LARGEST))
         return True
 
-    def _begin(self, session: int) -> None:
-        self._session = session
-        self._last = session << _BITS
+    def _begin(self, start_number: int) -> None:
+        self._start_number = start_number
+        self._last = start_number << _BITS
 
     def keep(self) -> None:
         """Put the number of this start on the disk, unless it is there. By one thread at a time."""
-        session = self._session
-        if self._path is None or self._kept == session:
+        start_number = self._start_number
+        if self._path is None or self._kept == start_number:
             return
         try:
-            write_atomically(self._path, b"%d\n" % session)
-            self._kept = session
+            write_atomically(self._path, b"%d\n" % start_number)
+            self._kept = start_number
         except OSError as error:
             # Without it the clock has to do, and what the others know.
             log.warning("the number in %s cannot be kept: %s", self._path, error)

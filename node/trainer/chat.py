@@ -31,7 +31,7 @@ _SHOWN = 200
 class BadTemplate(Exception):
     """The template cannot be used at all; the message says why, to be read after "the chat template"."""
 
-    place: int = 0
+    line: int = 0
     """The line or row of the conversation that shows it."""
 
 
@@ -45,7 +45,7 @@ class Conversation:
 
     text: str
     spans: tuple[tuple[int, int], ...]
-    """Where the assistant speaks: places in the text, ascending, the ends excluded."""
+    """Where the assistant speaks: offsets in the text, ascending, the ends excluded."""
 
 
 class ChatTemplate:

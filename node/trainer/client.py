@@ -400,13 +400,13 @@ async def _trainer_process(
     for folder in writable:
         folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="distro-trainer-", ignore_cleanup_errors=True) as scratch:
-        places = [f"--writable={folder.resolve()}" for folder in (*writable, Path(scratch))]
-        places += [f"--readable={place.resolve()}" for place in readable]
+        options = [f"--writable={folder.resolve()}" for folder in (*writable, Path(scratch))]
+        options += [f"--readable={folder.resolve()}" for folder in readable]
         if not confined:
-            places.append("--unconfined")
+            options.append("--unconfined")
         if nice:
-            places.append(f"--nice={nice}")
-        async with _spawned(places, _environment(threads, scratch)) as client:
+            options.append(f"--nice={nice}")
+        async with _spawned(options, _environment(threads, scratch)) as client:
             yield client
 
 

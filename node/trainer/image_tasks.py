@@ -87,8 +87,8 @@ class Diffusion:
         return step, normal("diffusion noise 1", key, self.settings.values)
 
     def _labels(self, stored: np.ndarray) -> np.ndarray:
-        places = 256 ** np.arange(stored.shape[1])
-        labels = (stored.astype(np.int64) * places).sum(1)
+        weights = 256 ** np.arange(stored.shape[1])
+        labels = (stored.astype(np.int64) * weights).sum(1)
         if labels.size and int(labels.max()) >= len(self.settings.classes):
             raise TrainerFailed(
                 "bad_data",

@@ -33,18 +33,18 @@ def document_inputs(
     With `both_ways` a token also sees what follows it in its document.
     """
     length = begins.shape[1]
-    places = torch.arange(length, device=begins.device)
+    positions = torch.arange(length, device=begins.device)
     document = begins.cumsum(1)
-    first = torch.where(begins, places, 0).cummax(1).values
+    first = torch.where(begins, positions, 0).cummax(1).values
     seen = document[:, :, None] == document[:, None, :]
     if not both_ways:
-        seen &= places[:, None] >= places[None, :]
+        seen &= positions[:, None] >= positions[None, :]
     mask = seen[:, None]
     if config._attn_implementation != "sdpa":
         # Torch's own takes the answer yes or no, and others add numbers to the scores.
         lowest = torch.finfo(torch.float32).min
         mask = torch.where(mask, 0.0, lowest)
-    return {"position_ids": places - first, "attention_mask": mask}
+    return {"position_ids": positions - first, "attention_mask": mask}
 
 
 def check_attention(data: DataSpec, config: PretrainedConfig) -> None:

@@ -70,7 +70,7 @@ def write_text(
 def _fill(
     session: TrainingSession, task: MaskedLM, tokenizer: Any, ids: list[int]
 ) -> Iterator[str]:
-    gaps = [place for place, token in enumerate(ids) if token == task.settings.mask_token]
+    gaps = [position for position, token in enumerate(ids) if token == task.settings.mask_token]
     if not gaps:
         named = tokenizer.id_to_token(task.settings.mask_token)
         raise TrainerFailed("bad_data", f"the text has no gap, which is written {named}")
@@ -78,8 +78,8 @@ def _fill(
     scores = session.model(input_ids=torch.tensor([ids], device=session.device)).logits[0]
     scores = scores[:, : session.manifest.data.vocabulary].float().cpu()
     scores[:, task.settings.mask_token] = -torch.inf
-    for place in gaps:
-        ids[place] = int(scores[place].argmax())
+    for position in gaps:
+        ids[position] = int(scores[position].argmax())
     yield tokenizer.decode(ids)
 
 

@@ -84,11 +84,11 @@ class Member(MemberView):
         sign: Sign,
         ledger: Ledger,
         now: float,
-        session: int,
+        start_number: int,
         ticket: bytes = b"",
         recall: bool = False,
     ) -> None:
-        """`session` must grow from one start of the node to the next.
+        """`start_number` must grow from one start of the node to the next.
 
         With `recall` it asks the others what it said in an earlier life before it casts a ballot.
         """
@@ -117,7 +117,7 @@ class Member(MemberView):
         # Nothing was decided before our eyes yet: until then, others know better what is going on.
         self._last_decision = self._last_sound = float("-inf")
         self._began = self._last_said = now
-        self._count = session << 20
+        self._count = start_number << 20
         self._current = self._new_round(now)
         self._last_ready: float | None = None
         self._state: MemberState = "loading"

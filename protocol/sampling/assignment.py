@@ -32,14 +32,14 @@ def share(
 def lanes_of(order: Order, members: Membership, peer: PeerId, round: int) -> range:
     """The lanes that `peer`, one of the `members`, has in a round (from 1 on).
 
-    It keeps them while a block lasts, so that it needs no more of the corpus than it trains, and has
+    It keeps them while a span lasts, so that it needs no more of the corpus than it trains, and has
     those of its neighbour next: a remainder falls on everybody alike, and what somebody who is always
     late leaves untrained comes to others. With fewer lanes than members everybody takes turns.
 
     Raises `ValueError` if `peer` is no member.
     """
     count = len(members)
-    turn = round if order.lanes < count else (round - 1) // order.block
+    turn = round if order.lanes < count else (round - 1) // order.span
     rank = (members.peers.index(peer) - turn) % count
     return range(rank * order.lanes // count, (rank + 1) * order.lanes // count)
 

@@ -1,9 +1,9 @@
 """In which order the samples of a corpus are trained: well mixed, and yet piece by piece.
 
 The corpus is read in as many *lanes* as a round has samples, each lane giving one sample a round. A
-lane reads a *block* of neighbouring samples and then another one, somewhere else in the corpus. So the
+lane reads a *span* of neighbouring samples and then another one, somewhere else in the corpus. So the
 samples of a round come from as many parts of the corpus as there are lanes, while a member, whose lanes
-stay its own for as long as a block lasts, needs its part of the corpus on the disk and not all of it.
+stay its own for as long as a span lasts, needs its part of the corpus on the disk and not all of it.
 
 All lanes together read an endless sequence of ranks, epoch after epoch, in an order that is evaluated
 rank by rank: it costs no memory, whatever the size of the corpus.
@@ -23,8 +23,8 @@ from ..wire.manifest import Manifest
 Lanes = npt.NDArray[np.int64]
 """Numbers of lanes, counted from 0, or one number for each of them."""
 
-BLOCK_CHUNKS = 8
-"""Chunks in a block, if the corpus is large enough. A block that begins anywhere touches one chunk more
+SPAN_CHUNKS = 8
+"""Chunks in a span, if the corpus is large enough. A span that begins anywhere touches one chunk more
 than its length, so a member fetches an eighth more than it trains on."""
 
 _Numbers = npt.NDArray[np.uint64]
@@ -43,17 +43,17 @@ class Order:
     samples: int
     """Samples of the corpus, which is the length of an epoch."""
     lanes: int
-    block: int
+    span: int
     """Samples that a lane reads in a row."""
     mixed: int
-    """So many neighbours of a block, about a chunk, come in any order; and then the next as many."""
+    """So many neighbours of a span, about a chunk, come in any order; and then the next as many."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 1 << 64:
             raise ValueError("the seed must be an unsigned 64-bit number")
         if not 1 <= self.samples <= 1 << 62:
             raise ValueError(f"a corpus holds 1 to 2^62 samples, not {self.samples}")
-        if min(self.lanes, self.block, self.mixed) < 1 or self.block > self.samples:
+        if min(self.lanes, self.span, self.mixed) < 1 or self.span > self.samples:
             raise ValueError("a lane reads at least one sample and at most the corpus")
 
     def samples_at(self, lanes: Lanes, rows: Lanes) -> list[int]:
@@ -61,9 +61,9 @@ class Order:
 
         Over all lanes and rows every sample comes once an epoch.
         """
-        # In a window of `block` rows each lane reads `block` ranks in a row, one lane after the other.
-        window, row = np.divmod(rows, self.block)
-        ranks = (window * self.lanes + lanes) * self.block + row
+        # In a window of `span` rows each lane reads `span` ranks in a row, one lane after the other.
+        window, row = np.divmod(rows, self.span)
+        ranks = (window * self.lanes + lanes) * self.span + row
         epochs, inside = np.divmod(ranks, self.samples)
         found = np.empty(len(ranks), np.uint64)
         for epoch in np.unique(epochs).tolist():
@@ -73,14 +73,14 @@ class Order:
 
     def _in_epoch(self, epoch: int, ranks: _Numbers) -> _Numbers:
         keys = _keys(self.seed, epoch)[:, np.newaxis]
-        whole = self.samples // self.block
-        blocks, inside = np.divmod(ranks, np.uint64(self.block))
-        # What makes no whole block comes last; the others are permuted.
-        full = blocks < whole
-        blocks[full] = _permute(blocks[full], whole, keys)
-        sizes = np.where(full, self.block, self.samples - whole * self.block).astype(np.uint64)
+        whole = self.samples // self.span
+        spans, inside = np.divmod(ranks, np.uint64(self.span))
+        # What makes no whole span comes last; the others are permuted.
+        full = spans < whole
+        spans[full] = _permute(spans[full], whole, keys)
+        sizes = np.where(full, self.span, self.samples - whole * self.span).astype(np.uint64)
         first = inside - inside % np.uint64(self.mixed)
-        start = blocks * np.uint64(self.block) + first
+        start = spans * np.uint64(self.span) + first
         width = np.minimum(sizes - first, np.uint64(self.mixed))
         inside -= first
         # Each stretch has an order of its own, and no stretch begins where another does.
@@ -95,9 +95,9 @@ def order_of(manifest: Manifest) -> Order:
     """The order in which a swarm trains its corpus."""
     data, lanes = manifest.data, manifest.rounds.sequences
     chunk = max(1, CHUNK_BYTES // (data.sequence_length * data.token_bytes))
-    # In a small corpus each lane reads one block an epoch, and a smaller part of it than a few chunks.
-    block = max(1, min(data.samples // lanes, BLOCK_CHUNKS * chunk))
-    return Order(manifest.seed, data.samples, lanes, block, min(block, chunk))
+    # In a small corpus each lane reads one span an epoch, and a smaller part of it than a few chunks.
+    span = max(1, min(data.samples // lanes, SPAN_CHUNKS * chunk))
+    return Order(manifest.seed, data.samples, lanes, span, min(span, chunk))
 
 
 def _keys(seed: int, epoch: int) -> _Numbers:

@@ -1,8 +1,9 @@
-"""How peers of a swarm hear of each other: signed records, and who keeps them.
+"""How peers of a swarm hear of each other: signed peer records, and who keeps them.
 
-A peer says of itself "I am in this swarm and can be dialled there". A peer that introduces others keeps
-what each of them said in person, for a short while, and hands it on. It never keeps a record on a third
-party's word: two peers would keep a dead one alive between them for ever.
+A peer says of itself "I am in this swarm and can be dialled there": its peer record, as libp2p calls it,
+signed for one swarm. A peer that introduces others keeps what each of them said in person, for a short
+while, and hands it on. It never keeps one on a third party's word: two peers would keep a dead one alive
+between them for ever.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from .structure import U63, Length
 MAX_ADDRESSES = 8
 MAX_ADDRESS_CHARACTERS = 256
 """An address through a relay names two peers and has 121 characters and the relay's name."""
-MAX_RECORD_BYTES = 3072
+MAX_PEER_RECORD_BYTES = 3072
 """Eight of the longest addresses, the envelope around them, and some room."""
 
-MAX_RECORDS = 64
+MAX_PEER_RECORDS = 64
 """In one answer: enough to fill a node's connections."""
 
-MAX_REQUEST_BYTES = MAX_RECORD_BYTES + 128
-MAX_RESPONSE_BYTES = MAX_RECORDS * (MAX_RECORD_BYTES + 8)
+MAX_REQUEST_BYTES = MAX_PEER_RECORD_BYTES + 128
+MAX_RESPONSE_BYTES = MAX_PEER_RECORDS * (MAX_PEER_RECORD_BYTES + 8)
 
-RECORD_SECONDS = 120.0
+PEER_RECORD_SECONDS = 120.0
 """How long an introduction holds; peers repeat theirs well within it."""
 
 MAX_PEERS_PER_SWARM = 512
@@ -44,7 +45,7 @@ MAX_SWARMS_PER_PEER = 4
 _KIND = "peer"
 
 Swarm = Annotated[bytes, Length(32, 32)]
-RecordBytes = Annotated[bytes, Length(1, MAX_RECORD_BYTES)]
+PeerRecordBytes = Annotated[bytes, Length(1, MAX_PEER_RECORD_BYTES)]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class PeerRecord:
     addresses: tuple[str, ...]
     """Multiaddresses, each ending in `/p2p/` and the peer."""
     number: int
-    """Larger in each newer record of the peer, over restarts too."""
+    """Larger in each newer one of the peer, over restarts too."""
     sealed: bytes
 
 
@@ -70,10 +71,10 @@ class _Body:
 
 @dataclass(frozen=True)
 class IntroductionRequest:
-    """ "Whom do you know in this swarm? I am …" A peer that only looks leaves its record out."""
+    """ "Whom do you know in this swarm? I am …" A peer that only looks leaves its own out."""
 
     swarm: Swarm
-    record: RecordBytes | None
+    record: PeerRecordBytes | None
 
     def encode(self) -> bytes:
         """The bytes for `decode_request`."""
@@ -82,17 +83,19 @@ class IntroductionRequest:
 
 @dataclass(frozen=True)
 class IntroductionResponse:
-    """The sealed records of some peers of the swarm."""
+    """The sealed peer records of some peers of the swarm."""
 
-    records: Annotated[tuple[RecordBytes, ...], Length(0, MAX_RECORDS)]
+    records: Annotated[tuple[PeerRecordBytes, ...], Length(0, MAX_PEER_RECORDS)]
 
     def encode(self) -> bytes:
         """The bytes for `decode_response`."""
         return encode(self)
 
 
-def seal_record(identity: Identity, swarm: SwarmId, addresses: Iterable[str], number: int) -> bytes:
-    """Sign a record of `identity` with the first `MAX_ADDRESSES` of its addresses."""
+def seal_peer_record(
+    identity: Identity, swarm: SwarmId, addresses: Iterable[str], number: int
+) -> bytes:
+    """Sign a peer record of `identity` with the first `MAX_ADDRESSES` of its addresses."""
     ending = "/p2p/" + peer_text(identity.peer)
     fitting = [
         address
@@ -100,18 +103,18 @@ def seal_record(identity: Identity, swarm: SwarmId, addresses: Iterable[str], nu
         if address.endswith(ending) and len(address) <= MAX_ADDRESS_CHARACTERS
     ]
     body = encode(_Body(addresses=tuple(fitting[:MAX_ADDRESSES]), number=number))
-    return seal(identity, _KIND, swarm, body, max_bytes=MAX_RECORD_BYTES)
+    return seal(identity, _KIND, swarm, body, max_bytes=MAX_PEER_RECORD_BYTES)
 
 
-def open_record(data: bytes, swarm: SwarmId) -> PeerRecord:
-    """Check a sealed record of this swarm and decode it. Raises `ProtocolError`."""
+def open_peer_record(data: bytes, swarm: SwarmId) -> PeerRecord:
+    """Check a sealed peer record of this swarm and decode it. Raises `ProtocolError`."""
     try:
-        envelope = open_envelope(data, swarm=swarm, max_bytes=MAX_RECORD_BYTES)
+        envelope = open_envelope(data, swarm=swarm, max_bytes=MAX_PEER_RECORD_BYTES)
     except EnvelopeError as error:
         raise ProtocolError(error.reason, str(error)) from None
     if envelope.kind != _KIND:
         raise ProtocolError("invalid", f"a {envelope.kind} where a peer record is expected")
-    body = decode(_Body, envelope.body, max_bytes=MAX_RECORD_BYTES)
+    body = decode(_Body, envelope.body, max_bytes=MAX_PEER_RECORD_BYTES)
     ending = "/p2p/" + peer_text(envelope.sender)
     for address in body.addresses:
         # Nobody may send others to a third peer, or write to their terminals.
@@ -127,23 +130,23 @@ def open_record(data: bytes, swarm: SwarmId) -> PeerRecord:
 
 
 def decode_request(data: bytes) -> IntroductionRequest:
-    """Decode a request; the record in it is still sealed. Raises `ProtocolError`."""
+    """Decode a request; the peer record in it is still sealed. Raises `ProtocolError`."""
     return decode(IntroductionRequest, data, max_bytes=MAX_REQUEST_BYTES)
 
 
 def decode_response(data: bytes) -> IntroductionResponse:
-    """Decode a response; the records in it are still sealed. Raises `ProtocolError`."""
+    """Decode a response; the peer records in it are still sealed. Raises `ProtocolError`."""
     return decode(IntroductionResponse, data, max_bytes=MAX_RESPONSE_BYTES)
 
 
 class Registry:
-    """The records of peers that introduced themselves, by swarm. `now` is any steady clock."""
+    """The peer records of those who introduced themselves, by swarm. `now` is any steady clock."""
 
     def __init__(self) -> None:
         self._swarms: dict[SwarmId, Bounded[PeerId, tuple[PeerRecord, float]]] = {}
 
     def add(self, record: PeerRecord, now: float) -> PeerRecord | None:
-        """Keep a record that its own peer has presented. If a newer one is known, that is kept instead
+        """Keep what a peer has presented of itself. If a newer record is known, that is kept instead
         and returned: its peer must go on from there to be believed.
 
         Beyond the limits the longest unheard peer of the swarm goes, or the swarm with the fewest peers:
@@ -173,30 +176,30 @@ class Registry:
             self._swarms, key=lambda swarm: sum(1 / swarms[peer] for peer in self._swarms[swarm])
         )
 
-    def records(self, swarm: SwarmId, now: float) -> list[PeerRecord]:
-        """All records of a swarm that still hold, the longest unheard first."""
+    def peer_records(self, swarm: SwarmId, now: float) -> list[PeerRecord]:
+        """All peer records of a swarm that still hold, the longest unheard first."""
         self.expire(now)
         peers = self._swarms.get(swarm)
         return [record for record, _ in peers.values()] if peers else []
 
     def sample(self, swarm: SwarmId, now: float, salt: bytes, but: PeerId) -> list[PeerRecord]:
-        """At most `MAX_RECORDS` records of a swarm without the peer `but`, chosen by `salt`."""
-        others = [record for record in self.records(swarm, now) if record.peer != but]
-        if len(others) > MAX_RECORDS:
+        """At most `MAX_PEER_RECORDS` of a swarm without the peer `but`, chosen by `salt`."""
+        others = [record for record in self.peer_records(swarm, now) if record.peer != but]
+        if len(others) > MAX_PEER_RECORDS:
             others.sort(key=lambda record: content_id(salt + record.peer))
-        return others[:MAX_RECORDS]
+        return others[:MAX_PEER_RECORDS]
 
     def swarms(self) -> int:
-        """How many swarms there are records of."""
+        """How many swarms there are peer records of."""
         return len(self._swarms)
 
     def expire(self, now: float) -> None:
-        """Drop the records that no longer hold."""
+        """Drop the peer records that no longer hold."""
         for swarm in list(self._swarms):
             peers = self._swarms[swarm]
             while peers:
                 peer = next(iter(peers))
-                if peers[peer][1] + RECORD_SECONDS > now:
+                if peers[peer][1] + PEER_RECORD_SECONDS > now:
                     break
                 del peers[peer]
             if not peers:

@@ -60,8 +60,8 @@ class Founder:
         self.data = DataDir(root / "data")
         self.data.create()
 
-    def read(self, *places: Path, **options: Any) -> Corpus:
-        table: dict[str, Any] = {"sequence_length": LENGTH, "paths": tuple(map(str, places))}
+    def read(self, *paths: Path, **options: Any) -> Corpus:
+        table: dict[str, Any] = {"sequence_length": LENGTH, "paths": tuple(map(str, paths))}
         data = DataTable(**(table | options))
         file = ManifestFile(
             name="x",
@@ -120,9 +120,9 @@ class Founder:
             for token in ids.tolist()
         )
 
-    def refused(self, *places: Path, **options: Any) -> UserError:
+    def refused(self, *paths: Path, **options: Any) -> UserError:
         with pytest.raises(UserError) as refused:
-            self.read(*places, **options)
+            self.read(*paths, **options)
         assert "\n" not in refused.value.problem
         assert refused.value.remedy
         return refused.value

@@ -119,8 +119,8 @@ def source(*paths: str, **options: Any) -> WeightedTable:
 # --- finding files -------------------------------------------------------------------------------
 
 
-def find(*places: Path, **options: Any) -> tuple[list[str], dict[str, int]]:
-    files, skipped = find_files(Source(name="s", places=places, **options))
+def find(*paths: Path, **options: Any) -> tuple[list[str], dict[str, int]]:
+    files, skipped = find_files(Source(name="s", paths=paths, **options))
     return [str(file.name) for file in files], {
         reason: count for reason, (count, _) in skipped.reasons.items()
     }

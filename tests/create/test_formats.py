@@ -45,24 +45,24 @@ TEXTS = [row["text"] for row in ROWS]
 HOW = Reading(utf8=True, vocabulary=300, end=0)
 
 
-def read(place: Path | str, how: Reading = HOW, **options: Any) -> list[tuple[int, Item]]:
+def read(path: Path | str, how: Reading = HOW, **options: Any) -> list[tuple[int, Item]]:
     columns = Columns(options.pop("text", None), options.pop("template", None))
-    source = Source(name="s", places=(place,), columns=columns, **options)
+    source = Source(name="s", paths=(path,), columns=columns, **options)
     found, _ = find_files(source)
     return [(at, item) for file in found for at, item, _ in items(file, source, how)]
 
 
-def texts(place: Path | str, **options: Any) -> list[str]:
-    made = [item for _, item in read(place, **options)]
+def texts(path: Path | str, **options: Any) -> list[str]:
+    made = [item for _, item in read(path, **options)]
     assert all(isinstance(item, Document) for item in made), made
     return [item.text.decode() for item in made if isinstance(item, Document)]
 
 
-def refused(place: Path | str, *words: str, **options: Any) -> UserError:
+def refused(path: Path | str, *words: str, **options: Any) -> UserError:
     with pytest.raises(UserError) as caught:
-        read(place, **options)
+        read(path, **options)
     assert caught.value.code == ExitCode.DATA_MISSING
-    for word in (*words, str(place) if isinstance(place, str) else place.name):
+    for word in (*words, str(path) if isinstance(path, str) else path.name):
         assert word in caught.value.problem
     assert "\n" not in caught.value.problem
     assert caught.value.remedy
@@ -193,7 +193,7 @@ def test_what_datasets_saves(tmp_path: Path) -> None:
     split.save_to_disk(str(tmp_path / "split"))
     assert texts(tmp_path / "split") == TEXTS
     assert texts(tmp_path / "split", split="test") == [TEXTS[1]]
-    _, skipped = find_files(Source(name="s", places=(tmp_path / "split",)))
+    _, skipped = find_files(Source(name="s", paths=(tmp_path / "split",)))
     assert skipped.words() == ["1 of another split (split/test)"]
     refused(tmp_path / "split", "no split 'validation'", "train, test", split="validation")
     (tmp_path / "one" / "state.json").write_text("{}")
@@ -390,8 +390,8 @@ def test_long_texts_come_in_parts_that_lose_nothing(
 TOKENS = [5, 6, 7, 0, 8, 9, 0, 299, 1]
 
 
-def tokens(place: Path, **options: Any) -> list[tuple[list[int], bool]]:
-    made = [item for _, item in read(place, **options)]
+def tokens(path: Path, **options: Any) -> list[tuple[list[int], bool]]:
+    made = [item for _, item in read(path, **options)]
     return [(item.tokens.tolist(), item.ends) for item in made if isinstance(item, TokenDocument)]
 
 

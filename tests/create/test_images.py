@@ -82,10 +82,10 @@ class Founder:
         for number in range(count):
             picture(number).save(self.folder / where / f"{number:03}.png")
 
-    def read(self, *places: Path, **options: Any) -> Corpus:
+    def read(self, *paths: Path, **options: Any) -> Corpus:
         table: dict[str, Any] = {
             "sequence_length": self.settings.sample_bytes,
-            "paths": tuple(map(str, places or (self.folder,))),
+            "paths": tuple(map(str, paths or (self.folder,))),
         }
         file = ManifestFile(
             name="x", model={}, task="diffusion", data=DataTable(**(table | options))
@@ -112,9 +112,9 @@ class Founder:
             [each[:-1] for each in stored.heldout(range(stored.heldout_samples))],
         )
 
-    def refused(self, words: str, *places: Path, **options: Any) -> UserError:
+    def refused(self, words: str, *paths: Path, **options: Any) -> UserError:
         with pytest.raises(UserError) as caught:
-            self.read(*places, **options)
+            self.read(*paths, **options)
         assert caught.value.code == ExitCode.DATA_MISSING
         assert words in caught.value.problem
         assert "\n" not in caught.value.problem

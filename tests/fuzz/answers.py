@@ -225,7 +225,7 @@ async def _introduced(data: bytes) -> object:
         line.addresses = _addresses()
         introducer = Introducer(line, identity(0), SWARM)
         await introducer._introduce(STRANGER.peer)
-        for peer in introducer.records:
+        for peer in introducer.peer_records:
             introducer.word_about(peer)
         nursery.cancel_scope.cancel()
 

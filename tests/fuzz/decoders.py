@@ -31,7 +31,7 @@ from distro_node.node.network.nat.dial_back import (
     encode_ports,
 )
 from distro_node.node.network.nat.port_mapping import Mapping
-from distro_node.node.network.nat.punching import decode_place, encode_place
+from distro_node.node.network.nat.punching import decode_endpoint, encode_endpoint
 from distro_node.node.trainer.architectures import ARCHITECTURES, DENOISERS, check_configuration
 from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
 from distro_node.protocol.chain.entries import decode_decided
@@ -268,19 +268,19 @@ def _page_request(data: bytes) -> None:
 
 
 def _introductions() -> Iterator[Target]:
-    record = introductions.seal_record(STRANGER, SWARM, [_DIAL, _CIRCUIT], 1_700_000_000)
+    record = introductions.seal_peer_record(STRANGER, SWARM, [_DIAL, _CIRCUIT], 1_700_000_000)
     yield Target(
         "peer record",
-        partial(introductions.open_record, swarm=SWARM),
+        partial(introductions.open_peer_record, swarm=SWARM),
         (record,),
-        ("protocol.wire.introductions:open_record",),
+        ("protocol.wire.introductions:open_peer_record",),
         structured=False,
     )
     yield Target(
         "peer record, well signed",
         _signed_record,
         (packed([_CIRCUIT], 1_700_000_000), packed([], 0)),
-        ("protocol.wire.introductions:open_record",),
+        ("protocol.wire.introductions:open_peer_record",),
     )
     yield Target(
         "introduction request",
@@ -318,9 +318,9 @@ def _nat() -> Iterator[Target]:
     )
     yield Target(
         "punching place",
-        decode_place,
-        (encode_place(("93.184.216.34", 4001)), encode_place(("2606:2800::1", 65535)), b""),
-        ("node.network.nat.punching:decode_place",),
+        decode_endpoint,
+        (encode_endpoint(("93.184.216.34", 4001)), encode_endpoint(("2606:2800::1", 65535)), b""),
+        ("node.network.nat.punching:decode_endpoint",),
         structured=False,
         most=64,
     )
@@ -409,7 +409,7 @@ def _sync_response(data: bytes) -> object:
 def _signed_record(data: bytes) -> object:
     sealed = seal(STRANGER, "peer", SWARM, data[:2900])
     # What holds can be told to others, and read again.
-    record = introductions.open_record(sealed, SWARM)
+    record = introductions.open_peer_record(sealed, SWARM)
     for address in record.addresses:
         try:
             parse_dial(address)

@@ -32,7 +32,7 @@ from distro_node.node.network.exchange.relays import PROTOCOL as RELAY
 from distro_node.node.network.exchange.update_relay import UpdateRelay
 from distro_node.node.network.nat.dial_back import PROTOCOL as DIAL_BACK
 from distro_node.node.network.nat.dial_back import DialBack, encode_ports
-from distro_node.node.network.nat.punching import NOW, WHERE, Punching, encode_place
+from distro_node.node.network.nat.punching import NOW, WHERE, Punching, encode_endpoint
 from distro_node.node.network.nat.punching import PROTOCOL as PUNCH
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.storage.blob_store import BlobStore
@@ -42,7 +42,7 @@ from distro_node.protocol.member.inputs import Heard, Tick
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.introductions import IntroductionRequest, Registry, seal_record
+from distro_node.protocol.wire.introductions import IntroductionRequest, Registry, seal_peer_record
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.messages import (
     MESSAGE_TYPES,
@@ -170,14 +170,14 @@ def targets() -> Iterator[Target]:
         "punching",
         PUNCH,
         lambda line: Punching(line, lambda: "93.184.216.34"),
-        WHERE + encode_place(("93.184.216.34", 4001)),
+        WHERE + encode_endpoint(("93.184.216.34", 4001)),
         WHERE,
         NOW,
         most=64,
         structured=False,
     )
     addresses = [f"/ip4/93.184.216.34/tcp/4001/p2p/{peer_text(ASKER.peer)}"]
-    record = seal_record(ASKER, SWARM, addresses, 5)
+    record = seal_peer_record(ASKER, SWARM, addresses, 5)
     yield handler(
         "introducing",
         INTRODUCE,

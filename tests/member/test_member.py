@@ -882,7 +882,7 @@ def test_a_restarted_member_says_nothing_else() -> None:
     seat = ready(Seat())
     letters = [e.envelope for e in of(Publish, [*seat.trains(), *seat.proposal()])]
     assert [letter.kind for letter in letters] == ["vote"]
-    again = seat.chain.member(seat.me, said=letters, session=2)
+    again = seat.chain.member(seat.me, said=letters, start_number=2)
     seat.member = again
     seat.gathers()
     other = seat.chain.record(updates=[seat.chain.update(seat.others[0])])
@@ -893,7 +893,7 @@ def test_a_restarted_member_says_nothing_else() -> None:
 def test_a_restarted_member_trains_once_a_round() -> None:
     seat = Seat()
     letters = [e.envelope for e in of(Publish, seat.trains())]
-    again = seat.chain.member(seat.me, said=letters, session=2, load=False)
+    again = seat.chain.member(seat.me, said=letters, start_number=2, load=False)
     effects = again.handle(Loaded(1, FINGERPRINT, None), 0.0)
     assert of(Train, effects) == []
     # But it asks for its own update, which is no longer in its memory.
@@ -906,7 +906,7 @@ def test_a_restarted_leader_proposes_nothing_else() -> None:
     kinds = [letter.kind for letter in letters]
     assert kinds == ["announcement", "proposal", "vote"]
     for count in (2, 3):
-        seat.member = seat.chain.member(seat.me, said=letters[:count], session=2)
+        seat.member = seat.chain.member(seat.me, said=letters[:count], start_number=2)
         *some, _ = seat.others
         effects = [
             *seat.member.handle(UpdateHeld(update_of(seat.me, 2)), 0.0),
@@ -922,7 +922,7 @@ def test_a_lone_member_that_was_killed_at_any_instant_goes_on() -> None:
     letters = [e.envelope for e in of(Publish, seat.trains())]
     assert [letter.kind for letter in letters] == ["announcement", "proposal", "vote", "finalize"]
     for count in range(len(letters) + 1):
-        member = seat.chain.member(seat.me, said=letters[:count], session=2, load=False)
+        member = seat.chain.member(seat.me, said=letters[:count], start_number=2, load=False)
         effects = member.handle(Loaded(1, FINGERPRINT, None), 0.0)
         if count == 0:
             assert of(Train, effects)
@@ -947,7 +947,7 @@ def test_words_about_rounds_that_the_disk_has_lost_are_not_forgotten() -> None:
         return
     letters = [e.envelope for e in of(Publish, seat.proposal())]
     assert [letter.kind for letter in letters] == ["vote"]
-    seat.member = before.member(seat.me, said=letters, session=2)
+    seat.member = before.member(seat.me, said=letters, start_number=2)
     seat.member.handle(Learned(decided), 0.0)
     seat.member.handle(Loaded(2, FINGERPRINT, None), 0.0)
     ready(seat)
@@ -961,15 +961,15 @@ def test_words_about_an_abandoned_chain_are_passed_over() -> None:
         seat.chain.envelope(seat.me, kind, seat.chain.ballot(NO_BLOCK, parent=RecordId(b"x" * 32)))
         for kind in BALLOT_KINDS
     ]
-    member = seat.chain.member(seat.me, said=letters, session=2)
+    member = seat.chain.member(seat.me, said=letters, start_number=2)
     assert member._current.agreement.pending_ballots() == []
 
 
 def test_heartbeats_grow_over_restarts() -> None:
     counts = []
-    for session in (1, 2):
+    for start_number in (1, 2):
         seat = Seat()
-        seat.member = seat.chain.member(seat.me, session=session)
+        seat.member = seat.chain.member(seat.me, start_number=start_number)
         counts += [m.count for m in said(seat.waits(10.0)) if isinstance(m, Heartbeat)]
     assert len(counts) > 6
     assert counts == sorted(set(counts))

@@ -212,10 +212,10 @@ def test_a_restart_in_mid_flight_resumes() -> None:
     seat.loads()
     letters = [effect.envelope for effect in of(Publish, seat.trains(2))]
     seat.trains(3)
-    seat.member = seat.chain.member(seat.me, said=letters, session=2, load=False)
+    seat.member = seat.chain.member(seat.me, said=letters, start_number=2, load=False)
     effects = seat.loads()
     assert trained_for(effects) == [3]
-    seat.member = seat.chain.member(seat.me, session=3, load=False)
+    seat.member = seat.chain.member(seat.me, start_number=3, load=False)
     assert trained_for(seat.loads()) == [2]
 
 

@@ -23,7 +23,7 @@ from distro_node.protocol.wire.introductions import (
     MAX_RESPONSE_BYTES,
     IntroductionRequest,
     IntroductionResponse,
-    seal_record,
+    seal_peer_record,
 )
 from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity, networks, star, until
@@ -168,7 +168,7 @@ async def liar(port: int) -> AsyncIterator[str]:
                 nobody = Identity.generate()
                 ending = f"/tcp/{port}/p2p/{peer_text(nobody.peer)}"
                 hosts = [f"/ip4/127.0.0.{number}{ending}" for number in range(1, 9)]
-                records.append(seal_record(nobody, SWARM, hosts, 1))
+                records.append(seal_peer_record(nobody, SWARM, hosts, 1))
             return IntroductionResponse(records=tuple(records)).encode()
 
         opened.serve(PROTOCOL, answer, max_request=MAX_REQUEST_BYTES, max_concurrent=16)
@@ -233,7 +233,7 @@ async def test_a_liar_far_away_sends_us_nowhere_near(
     async with third_party() as (victim, port), liar(port) as address:
         async with introduced(address, known) as introducer:
             await until(lambda: len(introducer._tried) > 300)
-            assert len(introducer.records) > 60
+            assert len(introducer.peer_records) > 60
         assert not victim.knocks
         # Nor after a restart, when it would be our own word.
         assert not known.exists() or not json.loads(known.read_text())["records"]
@@ -248,7 +248,7 @@ async def test_whoever_was_met_is_remembered_wherever_it_is(
     async with open_network(LOOPBACK, identity(2)) as other:
         async with introduced(other.addresses[0], known) as introducer:
             await until(lambda: bool(other.connected()))
-            record = seal_record(identity(2), SWARM, other.addresses, 5)
+            record = seal_peer_record(identity(2), SWARM, other.addresses, 5)
             await other.request(
                 identity(1).peer,
                 PROTOCOL,
@@ -256,5 +256,5 @@ async def test_whoever_was_met_is_remembered_wherever_it_is(
                 max_response=MAX_RESPONSE_BYTES,
                 timeout=5,
             )
-            assert other.peer in introducer.records
+            assert other.peer in introducer.peer_records
         assert len(json.loads(known.read_text())["records"]) == 1

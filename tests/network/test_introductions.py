@@ -33,7 +33,7 @@ from distro_node.protocol.wire.introductions import (
     IntroductionRequest,
     Registry,
     decode_response,
-    seal_record,
+    seal_peer_record,
 )
 from distro_node.protocol.wire.manifest import SwarmId
 from network.support import LOOPBACK, identity, networks, star, until
@@ -118,7 +118,7 @@ async def test_nodes_find_each_other_and_outlive_the_bootstrap_peer(tmp_path: Pa
             providers=lambda: [a.network.peer],
             timeout=20,
         )
-        assert set(a.introducer.records) == {each.network.peer for each in nodes[1:]}
+        assert set(a.introducer.peer_records) == {each.network.peer for each in nodes[1:]}
         # A newcomer that knows a member can do without the bootstrap peer, too.
         async with node(5, a.network.addresses) as newcomer:
             await until(lambda: len(newcomer.network.connected()) == 4)
@@ -132,7 +132,7 @@ async def test_swarms_are_not_mixed_up() -> None:
         other = await stack.enter_async_context(node(3, addresses, swarm=OTHER))
         await other.introducer.first_contact(10)
         await until(lambda: all(len(each.network.connected()) == 2 for each in ours))
-        assert other.introducer.records == {}
+        assert other.introducer.peer_records == {}
         assert len(other.network.connected()) == 1
         bootstrap.scope.cancel()
 
@@ -145,7 +145,9 @@ async def test_a_node_returns_by_the_peers_it_remembers(tmp_path: Path) -> None:
         a = await stack.enter_async_context(node(1, addresses))
         async with node(2, addresses, known) as b:
             await until(lambda: len(b.network.connected()) == 2)
-            await until(lambda: b.introducer._registry.records(SWARM, trio.current_time()) != [])
+            await until(
+                lambda: b.introducer._registry.peer_records(SWARM, trio.current_time()) != []
+            )
         bootstrap.scope.cancel()
         await bootstrap.stopped.wait()
         assert len(json.loads(known.read_bytes())["records"]) == 1
@@ -169,15 +171,15 @@ async def test_a_node_whose_clock_was_once_ahead_gets_back_in(
         async with node(1, addresses) as other:
             async with node(2, addresses, numbering=Numbering(path, clock=now + ahead)) as wrong:
                 me = wrong.network.peer
-                await until(lambda: me in other.introducer.records)
-                refused = other.introducer.records[me]
+                await until(lambda: me in other.introducer.peer_records)
+                refused = other.introducer.peer_records[me]
             await until(lambda: me not in other.network.connected())
             if disk == "lost":
                 path.unlink()
             async with node(2, addresses, numbering=Numbering(path, clock=now + 60)) as right:
-                await until(lambda: other.introducer.records[me].number > refused.number)
+                await until(lambda: other.introducer.peer_records[me].number > refused.number)
                 here = tuple(right.network.addresses)
-                await until(lambda: other.introducer.records[me].addresses == here)
+                await until(lambda: other.introducer.peer_records[me].addresses == here)
                 await until(lambda: me in other.network.connected())
         bootstrap.scope.cancel()
     told = [record for record in caplog.records if "newer record of this peer" in record.message]
@@ -189,7 +191,7 @@ async def test_what_is_newer_holds_no_longer_for_being_contradicted() -> None:
     async with networks(1) as (network,):
         introducer = Introducer(network, identity(1), SWARM)
         newer, older = (
-            introductions.open_record(seal_record(identity(2), SWARM, [], number), SWARM)
+            introductions.open_peer_record(seal_peer_record(identity(2), SWARM, [], number), SWARM)
             for number in (3600, 60)
         )
         introducer._hear(newer, Word(None, Scope.WORLD))
@@ -264,11 +266,11 @@ async def ask(asker: Network, peer: Any, record: bytes | None, swarm: SwarmId = 
 async def test_only_a_peer_itself_can_be_introduced() -> None:
     async with star(3) as (hub, a, b):
         IntroductionService(hub, Registry(), {SWARM})
-        mine = seal_record(identity(2), SWARM, a.addresses, 1)
+        mine = seal_peer_record(identity(2), SWARM, a.addresses, 1)
         assert await ask(a, hub.peer, mine) == []
         assert await ask(b, hub.peer, None) == [mine]
         # Of another swarm it knows nobody and takes nobody, but asking is no offence.
-        assert await ask(a, hub.peer, seal_record(identity(2), OTHER, [], 1), OTHER) == []
+        assert await ask(a, hub.peer, seal_peer_record(identity(2), OTHER, [], 1), OTHER) == []
         assert await ask(b, hub.peer, None, OTHER) == []
         assert not hub.refuses(a.peer)
         # Whether the reason arrives or the connection is closed before is a matter of luck.
@@ -282,9 +284,9 @@ async def test_a_crowd_of_invented_peers_does_not_keep_real_ones_away() -> None:
         registry = Registry()
         IntroductionService(hub, registry)
         for number in range(1000, 1060):
-            sealed = seal_record(identity(number), SWARM, [closed_address(number)], 1)
-            registry.add(introductions.open_record(sealed, SWARM), trio.current_time())
-        await ask(real, hub.peer, seal_record(identity(2), SWARM, real.addresses, 1))
+            sealed = seal_peer_record(identity(number), SWARM, [closed_address(number)], 1)
+            registry.add(introductions.open_peer_record(sealed, SWARM), trio.current_time())
+        await ask(real, hub.peer, seal_peer_record(identity(2), SWARM, real.addresses, 1))
         async with node(3, hub.addresses) as newcomer:
             await until(lambda: real.peer in newcomer.network.connected())
 

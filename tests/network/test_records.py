@@ -14,20 +14,20 @@ from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.introductions import (
     MAX_ADDRESSES,
+    MAX_PEER_RECORD_BYTES,
+    MAX_PEER_RECORDS,
     MAX_PEERS_PER_SWARM,
-    MAX_RECORD_BYTES,
-    MAX_RECORDS,
     MAX_SWARMS,
     MAX_SWARMS_PER_PEER,
-    RECORD_SECONDS,
+    PEER_RECORD_SECONDS,
     IntroductionRequest,
     IntroductionResponse,
     PeerRecord,
     Registry,
     decode_request,
     decode_response,
-    open_record,
-    seal_record,
+    open_peer_record,
+    seal_peer_record,
 )
 from distro_node.protocol.wire.manifest import SwarmId
 from hypothesis import given
@@ -43,15 +43,15 @@ def address(number: int, port: int = 4001) -> str:
 
 
 def sealed(peer: int, swarm: SwarmId = SWARM, number: int = 1_700_000_000) -> bytes:
-    return seal_record(identity(peer), swarm, [address(peer)], number)
+    return seal_peer_record(identity(peer), swarm, [address(peer)], number)
 
 
 def record(peer: int, swarm: SwarmId = SWARM, number: int = 1_700_000_000) -> PeerRecord:
-    return open_record(sealed(peer, swarm, number), swarm)
+    return open_peer_record(sealed(peer, swarm, number), swarm)
 
 
 def test_a_record_says_who_where_and_when() -> None:
-    opened = open_record(sealed(1), SWARM)
+    opened = open_peer_record(sealed(1), SWARM)
     assert opened == PeerRecord(
         peer=identity(1).peer,
         swarm=SWARM,
@@ -64,18 +64,18 @@ def test_a_record_says_who_where_and_when() -> None:
 def test_sealing_leaves_out_what_nobody_would_accept() -> None:
     addresses = [address(2), "/ip4/1.2.3.4", "/dns4/" + "x" * 240 + address(1)]
     addresses += [address(1, port) for port in range(1, 20)]
-    opened = open_record(seal_record(identity(1), SWARM, addresses, 1), SWARM)
+    opened = open_peer_record(seal_peer_record(identity(1), SWARM, addresses, 1), SWARM)
     assert opened.addresses == tuple(address(1, port) for port in range(1, 1 + MAX_ADDRESSES))
 
 
 def test_the_largest_record_fits() -> None:
     ending = "/p2p/" + peer_text(identity(1).peer)
     longest = ["/dns4/" + f"{n:x}" * (122 - len(ending)) + ending for n in range(MAX_ADDRESSES)]
-    data = seal_record(identity(1), SWARM, longest, 2**63 - 1)
-    assert len(open_record(data, SWARM).addresses) == MAX_ADDRESSES
-    response = IntroductionResponse(records=(data,) * MAX_RECORDS)
+    data = seal_peer_record(identity(1), SWARM, longest, 2**63 - 1)
+    assert len(open_peer_record(data, SWARM).addresses) == MAX_ADDRESSES
+    response = IntroductionResponse(records=(data,) * MAX_PEER_RECORDS)
     assert decode_response(response.encode()) == response
-    request = IntroductionRequest(swarm=SWARM, record=bytes(MAX_RECORD_BYTES))
+    request = IntroductionRequest(swarm=SWARM, record=bytes(MAX_PEER_RECORD_BYTES))
     assert decode_request(request.encode()) == request
 
 
@@ -83,7 +83,7 @@ def test_the_largest_record_fits() -> None:
     ("data", "reason"),
     [
         (b"", "malformed"),
-        (bytes(MAX_RECORD_BYTES + 1), "oversized"),
+        (bytes(MAX_PEER_RECORD_BYTES + 1), "oversized"),
         (sealed(1, OTHER), "wrong_swarm"),
         (sealed(1)[:-1] + b"\0", "bad_signature"),
         (seal(identity(1), "vote", SWARM, encode([[address(1)], 1])), "invalid"),
@@ -97,7 +97,7 @@ def test_the_largest_record_fits() -> None:
 )
 def test_a_record_that_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(ProtocolError) as caught:
-        open_record(data, SWARM)
+        open_peer_record(data, SWARM)
     assert caught.value.reason == reason
 
 
@@ -116,7 +116,7 @@ def test_newer_records_replace_older_ones() -> None:
     assert registry.add(record(1, number=10), now=0.0) is None
     assert registry.add(record(1, number=11), now=1.0) is None
     assert registry.add(record(1, number=9), now=2.0) == record(1, number=11)
-    assert [each.number for each in registry.records(SWARM, 2.0)] == [11]
+    assert [each.number for each in registry.peer_records(SWARM, 2.0)] == [11]
 
 
 def test_records_hold_for_a_while_and_swarms_are_apart() -> None:
@@ -124,18 +124,22 @@ def test_records_hold_for_a_while_and_swarms_are_apart() -> None:
     registry.add(record(1), 0.0)
     registry.add(record(2), 60.0)
     registry.add(record(3, OTHER), 60.0)
-    assert {each.peer for each in registry.records(SWARM, RECORD_SECONDS - 1)} == {
+    assert {each.peer for each in registry.peer_records(SWARM, PEER_RECORD_SECONDS - 1)} == {
         identity(1).peer,
         identity(2).peer,
     }
-    assert [each.peer for each in registry.records(SWARM, RECORD_SECONDS)] == [identity(2).peer]
-    assert [each.peer for each in registry.records(OTHER, RECORD_SECONDS)] == [identity(3).peer]
-    assert registry.records(SWARM, 1000.0) == []
+    assert [each.peer for each in registry.peer_records(SWARM, PEER_RECORD_SECONDS)] == [
+        identity(2).peer
+    ]
+    assert [each.peer for each in registry.peer_records(OTHER, PEER_RECORD_SECONDS)] == [
+        identity(3).peer
+    ]
+    assert registry.peer_records(SWARM, 1000.0) == []
     assert registry.swarms() == 0
     # Renewed in time, it stays.
     registry.add(record(1), 1000.0)
     registry.add(record(1), 1100.0)
-    assert len(registry.records(SWARM, 1150.0)) == 1
+    assert len(registry.peer_records(SWARM, 1150.0)) == 1
 
 
 def test_a_sample_is_bounded_leaves_the_asker_out_and_varies() -> None:
@@ -145,7 +149,7 @@ def test_a_sample_is_bounded_leaves_the_asker_out_and_varies() -> None:
     asker = identity(7).peer
     samples = [registry.sample(SWARM, 10.0, bytes([salt]), asker) for salt in range(4)]
     for sample in samples:
-        assert len(sample) == MAX_RECORDS
+        assert len(sample) == MAX_PEER_RECORDS
         assert asker not in {each.peer for each in sample}
     assert len({tuple(each.peer for each in sample) for sample in samples}) == 4
 
@@ -154,16 +158,16 @@ def test_the_registry_is_bounded() -> None:
     registry = Registry()
     for number in range(MAX_PEERS_PER_SWARM + 20):
         registry.add(record(number), 1.0)
-    kept = [each.peer for each in registry.records(SWARM, 1.0)]
+    kept = [each.peer for each in registry.peer_records(SWARM, 1.0)]
     assert kept == [identity(number).peer for number in range(20, MAX_PEERS_PER_SWARM + 20)]
     swarms = [SwarmId(number.to_bytes(32, "big")) for number in range(MAX_SWARMS + 10)]
     for number, swarm in enumerate(swarms):
         registry.add(record(number, swarm), 2.0)
     assert registry.swarms() == MAX_SWARMS
-    assert registry.records(swarms[-1], 2.0)
+    assert registry.peer_records(swarms[-1], 2.0)
     # Those of peers that are in another swarm, too, count half.
-    assert registry.records(swarms[0], 2.0)
-    assert not registry.records(swarms[20], 2.0)
+    assert registry.peer_records(swarms[0], 2.0)
+    assert not registry.peer_records(swarms[20], 2.0)
 
 
 def test_one_peer_cannot_push_swarms_out() -> None:
@@ -172,7 +176,7 @@ def test_one_peer_cannot_push_swarms_out() -> None:
     for number in range(MAX_SWARMS + 10):
         registry.add(record(2, SwarmId(number.to_bytes(32, "little"))), 1.0)
     assert registry.swarms() == 1 + MAX_SWARMS_PER_PEER
-    assert len(registry.records(SWARM, 1.0)) == 1
+    assert len(registry.peer_records(SWARM, 1.0)) == 1
 
 
 def test_a_few_peers_with_many_swarms_push_nobody_out() -> None:
@@ -186,15 +190,15 @@ def test_a_few_peers_with_many_swarms_push_nobody_out() -> None:
         for place in range(MAX_SWARMS_PER_PEER):
             other = SwarmId(bytes([number, place]) * 16)
             registry.add(record(40 + number, other), 1.0)
-    assert len(registry.records(honest, 1.0)) == 28
-    assert len(registry.records(SWARM, 1.0)) == 1
+    assert len(registry.peer_records(honest, 1.0)) == 28
+    assert len(registry.peer_records(SWARM, 1.0)) == 1
     assert registry.swarms() == MAX_SWARMS
 
 
 DECODERS: list[Callable[[bytes], Any]] = [
     decode_request,
     decode_response,
-    lambda data: open_record(data, SWARM),
+    lambda data: open_peer_record(data, SWARM),
 ]
 
 

@@ -25,7 +25,7 @@ from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.introductions import (
     IntroductionResponse,
     Registry,
-    seal_record,
+    seal_peer_record,
 )
 from distro_node.protocol.wire.manifest import SwarmId
 from fuzz import inventory
@@ -203,7 +203,7 @@ async def crowd(peer: PeerId, request: bytes) -> bytes:
     invented = [Identity.generate() for _ in range(64)]
     return IntroductionResponse(
         tuple(
-            seal_record(one, SWARM, [f"/ip4/127.0.0.1/tcp/1/p2p/{id_of(one.peer)}"], 2**62)
+            seal_peer_record(one, SWARM, [f"/ip4/127.0.0.1/tcp/1/p2p/{id_of(one.peer)}"], 2**62)
             for one in invented
         )
     ).encode()

@@ -26,8 +26,10 @@ class Attempts:
     def __init__(self, network: Network, peer: PeerId) -> None:
         self.dialled: list[str] = []
         self.punched: list[PeerId] = []
-        self.place: tuple[str, int] | None = None
-        self.records = {peer: SimpleNamespace(addresses=(DEAD, "/p2p/relay/p2p-circuit/p2p/peer"))}
+        self.public_endpoint: tuple[str, int] | None = None
+        self.peer_records = {
+            peer: SimpleNamespace(addresses=(DEAD, "/p2p/relay/p2p-circuit/p2p/peer"))
+        }
         target: Any = network
         target.connect = self.connect
 
@@ -66,7 +68,7 @@ async def test_holes_are_punched_once_it_is_known_where_the_world_sees_us() -> N
     async with trying(smaller=True) as (attempts, peer):
         await until(lambda: len(attempts.dialled) >= 3)
         assert not attempts.punched
-        attempts.place = ("7.7.0.1", 4001)
+        attempts.public_endpoint = ("7.7.0.1", 4001)
         await until(lambda: len(attempts.punched) >= 2)
         assert set(attempts.punched) == {peer}
         assert set(attempts.dialled) == {DEAD}
@@ -74,7 +76,7 @@ async def test_holes_are_punched_once_it_is_known_where_the_world_sees_us() -> N
 
 async def test_one_of_the_two_begins() -> None:
     async with trying(smaller=False) as (attempts, _):
-        attempts.place = ("7.7.0.1", 4001)
+        attempts.public_endpoint = ("7.7.0.1", 4001)
         await until(lambda: len(attempts.dialled) >= 5)
         assert not attempts.punched
 
@@ -86,6 +88,6 @@ async def test_what_is_new_is_tried_soon_however_often_the_old_was_in_vain(
     async with trying(smaller=True) as (attempts, peer):
         # By now the next turn is more than a second away, and so on.
         await until(lambda: len(attempts.dialled) >= 8)
-        attempts.records[peer] = SimpleNamespace(addresses=(DEAD, NEW))
+        attempts.peer_records[peer] = SimpleNamespace(addresses=(DEAD, NEW))
         await until(lambda: NEW in attempts.dialled)
         assert len(attempts.dialled) <= 12

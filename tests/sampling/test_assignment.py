@@ -1,4 +1,4 @@
-"""Shares are disjoint and cover the round, and a member keeps its lanes for as long as a block lasts."""
+"""Shares are disjoint and cover the round, and a member keeps its lanes for as long as a span lasts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_with_fewer_lanes_than_members_everybody_takes_turns() -> None:
 
 
 def test_a_member_trains_on_its_part_of_a_large_corpus() -> None:
-    """Of 256 blocks each of four members reads a quarter in an epoch, and hardly any chunk twice."""
+    """Of 256 spans each of four members reads a quarter in an epoch, and hardly any chunk twice."""
     chunk = 16
     order, everybody = Order(1, 256 * 8 * chunk, 32, 8 * chunk, chunk), members(4)
     deals = [Deal(round_) for round_ in range(1, 8 * 8 * chunk + 1)]

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from distro_node.protocol.sampling.sampler import BLOCK_CHUNKS, Order, order_of
+from distro_node.protocol.sampling.sampler import SPAN_CHUNKS, Order, order_of
 from distro_node.protocol.wire.blobs import CHUNK_BYTES
 from distro_node.protocol.wire.manifest import Manifest
 from hypothesis import given, settings
@@ -17,9 +17,9 @@ from simulation.toy import toy_manifest
 
 def first_places(order: Order, count: int) -> list[int]:
     """The samples at the first `count` places of the endless sequence, epoch after epoch."""
-    window, inside = np.divmod(np.arange(count), order.lanes * order.block)
-    lanes, row = np.divmod(inside, order.block)
-    return order.samples_at(lanes, window * order.block + row)
+    window, inside = np.divmod(np.arange(count), order.lanes * order.span)
+    lanes, row = np.divmod(inside, order.span)
+    return order.samples_at(lanes, window * order.span + row)
 
 
 def corpus(samples: int, lanes: int, length: int = 100) -> Manifest:
@@ -41,9 +41,9 @@ def corpus(samples: int, lanes: int, length: int = 100) -> Manifest:
     st.integers(1, 300),
 )
 def test_an_epoch_visits_every_sample_once(
-    seed: int, samples: int, lanes: int, block: int, mixed: int
+    seed: int, samples: int, lanes: int, span: int, mixed: int
 ) -> None:
-    order = Order(seed, samples, lanes, min(block, samples), mixed)
+    order = Order(seed, samples, lanes, min(span, samples), mixed)
     visited = first_places(order, 3 * samples)
     for epoch in range(3):
         mine = visited[epoch * samples : (epoch + 1) * samples]
@@ -53,11 +53,11 @@ def test_an_epoch_visits_every_sample_once(
 @settings(deadline=None)
 @given(st.integers(20, 80), st.integers(1, 10), st.integers(1, 20), st.integers(1, 12))
 def test_rows_of_all_lanes_are_places_of_the_sequence(
-    samples: int, lanes: int, rows: int, block: int
+    samples: int, lanes: int, rows: int, span: int
 ) -> None:
     """Whole windows of rows are as many places from the first on, each once."""
-    order = Order(5, samples, lanes, min(block, samples), block)
-    rows = -(-rows // order.block) * order.block
+    order = Order(5, samples, lanes, min(span, samples), span)
+    rows = -(-rows // order.span) * order.span
     row, lane = np.divmod(np.arange(rows * lanes), lanes)
     assert sorted(order.samples_at(lane, row)) == sorted(first_places(order, rows * lanes))
 
@@ -73,7 +73,7 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 
 def test_a_small_corpus_is_read_from_everywhere_in_random_order() -> None:
     order = order_of(corpus(10_000, lanes=16))
-    assert (order.block, order.mixed) == (625, 625)
+    assert (order.span, order.mixed) == (625, 625)
     rounds = [order.samples_at(np.arange(16), np.full(16, row)) for row in range(625)]
     # A round has a sample of every sixteenth of the corpus, and what a lane reads jumps about in it.
     for samples in rounds:
@@ -83,34 +83,34 @@ def test_a_small_corpus_is_read_from_everywhere_in_random_order() -> None:
     # Of a random order one expects 1 and 2, with a Poisson spread.
     assert sum(place == index for place, index in enumerate(lane)) < 10
     assert sum(abs(a - b) == 1 for a, b in pairwise(lane)) < 15
-    # Each half of the rows draws evenly from each half of the block: 156 ± 6.
+    # Each half of the rows draws evenly from each half of the span: 156 ± 6.
     assert abs(sum(place < 312 for place in lane[:312]) - 156) < 40
 
 
 def test_a_lane_of_a_large_corpus_reads_chunk_by_chunk() -> None:
     """Tens of gigabytes: a lane stays in one chunk and its neighbour for as many rounds as the chunk has
-    samples, and in a block for eight times as long."""
+    samples, and in a span for eight times as long."""
     length = 2048
     chunk = CHUNK_BYTES // (length * 2)
     order = order_of(corpus(20_000_000, lanes=64, length=length))
-    assert (order.block, order.mixed) == (BLOCK_CHUNKS * chunk, chunk)
+    assert (order.span, order.mixed) == (SPAN_CHUNKS * chunk, chunk)
     for lane in (0, 17, 63):
-        rows = np.arange(2 * order.block)
+        rows = np.arange(2 * order.span)
         samples = np.array(order.samples_at(np.full(len(rows), lane), rows))
         for part in samples.reshape(-1, chunk):
             assert part.max() - part.min() == chunk - 1
             assert (np.diff(part) != 1).mean() > 0.98
-        for part in samples.reshape(-1, order.block):
-            assert sorted(part) == list(range(part.min(), part.min() + order.block))
+        for part in samples.reshape(-1, order.span):
+            assert sorted(part) == list(range(part.min(), part.min() + order.span))
     # All lanes are somewhere else, and nowhere in particular.
-    blocks = np.array(order.samples_at(np.arange(64), np.zeros(64, int))) // order.block
-    assert len(set(blocks)) == 64
-    assert 0.3 < blocks.mean() / (order.samples / order.block) < 0.7
+    spans = np.array(order.samples_at(np.arange(64), np.zeros(64, int))) // order.span
+    assert len(set(spans)) == 64
+    assert 0.3 < spans.mean() / (order.samples / order.span) < 0.7
 
 
 def test_fewer_samples_than_lanes() -> None:
     order = order_of(corpus(5, lanes=8))
-    assert (order.block, order.mixed) == (1, 1)
+    assert (order.span, order.mixed) == (1, 1)
     assert sorted(first_places(order, 15)) == sorted(list(range(5)) * 3)
 
 
@@ -133,10 +133,10 @@ def test_frozen_order() -> None:
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [({"samples": 0}, "samples"), ({"seed": -1}, "seed"), ({"lanes": 0}, "at least one"),
-     ({"block": 101}, "at most the corpus"), ({"mixed": 0}, "at least one")],
+     ({"span": 101}, "at most the corpus"), ({"mixed": 0}, "at least one")],
 )  # fmt: skip
 def test_what_is_refused(wrong: dict[str, int], what: str) -> None:
-    right = {"seed": 0, "samples": 100, "lanes": 4, "block": 25, "mixed": 25}
+    right = {"seed": 0, "samples": 100, "lanes": 4, "span": 25, "mixed": 25}
     Order(**right)
     with pytest.raises(ValueError, match=what):
         Order(**(right | wrong))

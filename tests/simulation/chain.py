@@ -258,7 +258,7 @@ class Chain:
         who: int | PeerId,
         *,
         now: float = 0.0,
-        session: int = 1,
+        start_number: int = 1,
         said: Iterable[Envelope] = (),
         load: bool = True,
         ticket: bytes = b"",
@@ -279,7 +279,7 @@ class Chain:
             ),
             ledger=self.ledger.truncated(len(self.ledger)),
             now=now,
-            session=session,
+            start_number=start_number,
             ticket=ticket,
             recall=recall,
         )

@@ -232,7 +232,7 @@ class Node:
             sign=self.sign,
             ledger=ledger,
             now=self.now,
-            session=self.disk.salt,
+            start_number=self.disk.salt,
             # Its disk is new, or was lost; with its own words at hand it need not ask.
             recall=not self.disk.said,
         )

@@ -248,8 +248,8 @@ def what_is_final(root: Path) -> None:
 @scenario(nothing_more)
 def numbers_that_grow(root: Path) -> None:
     """Without a disk the clock has to do."""
-    first = Numbering(root / "number").session
-    assert Numbering(root / "number", clock=0.0).session >= first
+    first = Numbering(root / "number").start_number
+    assert Numbering(root / "number", clock=0.0).start_number >= first
 
 
 # The cheapest that a key file may have, and the next: each step takes half a dozen of them.

@@ -21,7 +21,7 @@ def test_a_clock_that_was_once_ahead_makes_no_smaller_numbers(tmp_path: Path, ah
     for clock in (NOW + ahead, NOW + 60, NOW + 120):
         numbering = Numbering(path, clock=clock)
         # What it says of itself, and what a member counts its heartbeats from.
-        said += [numbering.session << 20, *(numbering.next() for _ in range(60))]
+        said += [numbering.start_number << 20, *(numbering.next() for _ in range(60))]
     assert said == sorted(set(said))
 
 
@@ -29,7 +29,7 @@ def test_a_clock_that_was_once_ahead_makes_no_smaller_numbers(tmp_path: Path, ah
 def test_any_clock_gives_numbers_that_fit(tmp_path: Path, clock: float) -> None:
     for expected in (1, 2, 3):
         numbering = Numbering(tmp_path / "starts", clock=clock)
-        assert numbering.session == expected
+        assert numbering.start_number == expected
         Heartbeat(0, numbering.next())
 
 
@@ -69,14 +69,14 @@ def test_a_damaged_number_is_said_and_replaced(
     path = tmp_path / "starts"
     path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        assert Numbering(path, clock=NOW).session == int(NOW)
+        assert Numbering(path, clock=NOW).start_number == int(NOW)
     assert str(path) in caplog.text
-    assert Numbering(path, clock=NOW).session == int(NOW) + 1
+    assert Numbering(path, clock=NOW).start_number == int(NOW) + 1
 
 
 def test_a_disk_that_cannot_be_written_is_said_and_no_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert Numbering(tmp_path / "gone" / "starts", clock=NOW).session == int(NOW)
+        assert Numbering(tmp_path / "gone" / "starts", clock=NOW).start_number == int(NOW)
     assert "cannot be kept" in caplog.text

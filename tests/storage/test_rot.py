@@ -29,7 +29,7 @@ from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer.momentum import load_momentum, save_momentum
 from distro_node.protocol.wire.checkpoint import Checkpoint
-from distro_node.protocol.wire.introductions import PeerRecord, open_record, seal_record
+from distro_node.protocol.wire.introductions import PeerRecord, open_peer_record, seal_peer_record
 from distro_node.protocol.wire.messages import NO_BLOCK
 from simulation.chain import Chain
 from trainer.support import make_session
@@ -208,8 +208,8 @@ def test_remembered_peers(tmp_path: Path, said: Said) -> None:
 def a_record(number: int) -> PeerRecord:
     who = Identity.from_seed(bytes([number + 1]) * 32)
     address = f"/ip4/127.0.0.1/tcp/4001/p2p/{peer_text(who.peer)}"
-    sealed = seal_record(who, CHAIN.manifest.swarm, [address], number)
-    return open_record(sealed, CHAIN.manifest.swarm)
+    sealed = seal_peer_record(who, CHAIN.manifest.swarm, [address], number)
+    return open_peer_record(sealed, CHAIN.manifest.swarm)
 
 
 def test_the_history(directory: SwarmDir) -> None:
@@ -268,11 +268,11 @@ def test_the_number_of_starts(tmp_path: Path, said: Said) -> None:
         again = Numbering(path, clock=now + 60)
         text = changed.decode("latin-1").strip()
         if changed.isascii() and text.isdecimal():
-            assert again.session > int(text)
+            assert again.start_number > int(text)
         else:
             assert said()
         assert again.next() > heard
-        assert path.read_bytes() == b"%d\n" % again.session
+        assert path.read_bytes() == b"%d\n" % again.start_number
         known = heard + (1 << 40)
         again.beyond(known)
         assert again.next() > known

@@ -25,7 +25,7 @@ from distro_node.node.network.nat.dial_back import (
     encode_finding,
     encode_ports,
 )
-from distro_node.node.network.nat.punching import NOW, WHERE, decode_place, encode_place
+from distro_node.node.network.nat.punching import NOW, WHERE, decode_endpoint, encode_endpoint
 from distro_node.protocol.wire.messages import MESSAGE_TYPES
 from simulation.formats import FORMATS, MANIFEST, RECORD
 
@@ -50,12 +50,12 @@ SPELT = {
         lambda data: decode_finding(data, PORTS),
     ),
     "punch_where": Spelt(
-        WHERE + encode_place(("7.7.0.1", 4001)),
+        WHERE + encode_endpoint(("7.7.0.1", 4001)),
         ("7.7.0.1", 4001),
-        lambda data: decode_place(data.removeprefix(WHERE)),
+        lambda data: decode_endpoint(data.removeprefix(WHERE)),
     ),
     "punch_answer": Spelt(
-        encode_place(("2600::1", 65535)), ("2600::1", 65535), lambda data: decode_place(data)
+        encode_endpoint(("2600::1", 65535)), ("2600::1", 65535), lambda data: decode_endpoint(data)
     ),
     "punch_now": Spelt(NOW, NOW, bytes),
 }

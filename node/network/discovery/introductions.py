@@ -22,7 +22,7 @@ from ....protocol.wire.backoff import Backoff, Pause
 from ....protocol.wire.bounded import Bounded
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.introductions import (
-    MAX_RECORDS,
+    MAX_PEER_RECORDS,
     MAX_REQUEST_BYTES,
     MAX_RESPONSE_BYTES,
     IntroductionRequest,
@@ -31,8 +31,8 @@ from ....protocol.wire.introductions import (
     Registry,
     decode_request,
     decode_response,
-    open_record,
-    seal_record,
+    open_peer_record,
+    seal_peer_record,
 )
 from ....protocol.wire.manifest import SwarmId
 from ...storage.numbering import Numbering
@@ -50,7 +50,7 @@ PROTOCOL = "/distro/introduce/1"
 
 # A swarm of this many is connected each to each; in larger ones gossip hops.
 MAX_CONNECTED = 64
-# Records heard of and not (yet) connected to.
+# Peers heard of and not (yet) connected to.
 _MAX_HEARD = 512
 _HEARD_SECONDS = 600.0
 _MAX_SUGGESTIONS = 64
@@ -58,7 +58,7 @@ _ASK_SECONDS = 5.0
 _DIAL_SECONDS = 5.0
 # Three more stops on the way, and the relay's line may be full.
 _CIRCUIT_SECONDS = 15.0
-# While there is news we ask again soon; a settled swarm needs a look in the time a record holds.
+# While there is news we ask again soon; a settled swarm needs a look in the time a peer record holds.
 _SOON_SECONDS = 1.0
 _SETTLED_SECONDS = 30.0
 _FIRST_RETRY_SECONDS = 1.0
@@ -106,14 +106,14 @@ class IntroductionService:
             return IntroductionResponse(records=()).encode()
         now, newer = trio.current_time(), None
         if request.record is not None:
-            record = open_record(request.record, swarm)
+            record = open_peer_record(request.record, swarm)
             if record.peer != peer:
                 raise ProtocolError("impersonation", "a peer introduces itself as another")
             newer = self._registry.add(record, now)
         chosen = self._registry.sample(swarm, now, secrets.token_bytes(8), peer)
         if newer is not None:
             # Its own, so that it knows why it is refused, and from which number to go on.
-            chosen = [newer, *chosen[: MAX_RECORDS - 1]]
+            chosen = [newer, *chosen[: MAX_PEER_RECORDS - 1]]
         return IntroductionResponse(records=tuple(record.sealed for record in chosen)).encode()
 
 
@@ -132,7 +132,7 @@ class Introducer:
         numbering: Numbering | None = None,
     ) -> None:
         """`known_path` is the file of remembered peers; `patience` is how many seconds
-        `first_contact` waits for suggestions; records have the numbers of `numbering`. Raises
+        `first_contact` waits for suggestions; peer records have the numbers of `numbering`. Raises
         `BadAddress` for a bootstrap address.
 
         Serves introductions for the swarm, too.
@@ -162,10 +162,10 @@ class Introducer:
         self._remembered = [record for record in remembered if record.peer != network.peer]
 
     @property
-    def records(self) -> dict[PeerId, PeerRecord]:
-        """What is known of the other peers of the swarm: the newest record of each."""
+    def peer_records(self) -> dict[PeerId, PeerRecord]:
+        """What is known of the other peers of the swarm: the newest peer record of each."""
         result = {peer: heard.record for peer, heard in self._heard.items()}
-        for record in self._registry.records(self._swarm, trio.current_time()):
+        for record in self._registry.peer_records(self._swarm, trio.current_time()):
             result[record.peer] = record
         result.pop(self._network.peer, None)
         return result
@@ -173,7 +173,7 @@ class Introducer:
     def word_about(self, peer: PeerId) -> Word | None:
         """On whose word we would dial a peer; None if we have met it, and it is our own."""
         heard, told = self._heard.get(peer), None
-        for record in self._registry.records(self._swarm, trio.current_time()):
+        for record in self._registry.peer_records(self._swarm, trio.current_time()):
             if record.peer == peer:
                 told = _Heard(record, 0.0, self._network.word_of(peer))
         if told is None:
@@ -233,7 +233,7 @@ class Introducer:
         with self._network.peer_events() as events:
             async for event in events:
                 if isinstance(event, PeerDown) and (
-                    event.peer in self.bootstrap_peers or event.peer in self.records
+                    event.peer in self.bootstrap_peers or event.peer in self.peer_records
                 ):
                     self._tell_news()
 
@@ -276,7 +276,7 @@ class Introducer:
         pause = _Pause(lambda: self._news)
         while True:
             connected = self._network.connected()
-            members = [peer for peer in self.records if peer in connected]
+            members = [peer for peer in self.peer_records if peer in connected]
             for peer in random.sample(members, min(_MEMBERS_ASKED, len(members))):
                 await self._introduce(peer)
             await pause.wait()
@@ -284,7 +284,7 @@ class Introducer:
     async def _introduce(self, peer: PeerId, address: str | None = None) -> bool:
         """Tell a connected peer who we are and hear whom it knows."""
         number = self._numbering.next()
-        record = seal_record(self._identity, self._swarm, self._network.addresses, number)
+        record = seal_peer_record(self._identity, self._swarm, self._network.addresses, number)
         try:
             response = decode_response(
                 await self._network.request(
@@ -296,7 +296,7 @@ class Introducer:
                 )
             )
             for sealed in response.records:
-                opened = open_record(sealed, self._swarm)
+                opened = open_peer_record(sealed, self._swarm)
                 if opened.peer == self._network.peer:
                     self._go_beyond(opened)
                 else:
@@ -313,7 +313,7 @@ class Introducer:
         return True
 
     def _go_beyond(self, record: PeerRecord) -> None:
-        """Somebody knows this record of our own, and may have refused what has a smaller number."""
+        """Somebody knows this peer record of our own, and may have refused what has a smaller number."""
         if self._numbering.beyond(record.number):
             log.log(logging.DEBUG if self._outdone else logging.WARNING, _OUTDONE)
             self._outdone = True
@@ -370,13 +370,13 @@ class Introducer:
 
     def _by_turn(self) -> list[tuple[PeerId, PeerRecord]]:
         # Peers that failed least come first, so that invented ones cannot keep real ones waiting.
-        return sorted(self.records.items(), key=lambda item: self._turns.due(item[0]))
+        return sorted(self.peer_records.items(), key=lambda item: self._turns.due(item[0]))
 
     def _forget(self, now: float, connected: Collection[PeerId]) -> None:
         for peer in [p for p, heard in self._heard.items() if heard.then + _HEARD_SECONDS < now]:
             if peer not in connected:
                 del self._heard[peer]
-        records = self.records
+        records = self.peer_records
         for peer in [p for p in self._turns if p in connected or p not in records]:
             del self._turns[peer]
 
@@ -435,7 +435,7 @@ class Introducer:
         await trio.to_thread.run_sync(self._numbering.keep)
         if self._known is not None:
             connected = self._network.connected()
-            known = [record for record in self.records.values() if self._may_remember(record)]
+            known = [record for record in self.peer_records.values() if self._may_remember(record)]
             known.sort(key=lambda record: record.peer not in connected)
             await trio.to_thread.run_sync(self._known.save, known)
 
@@ -460,7 +460,7 @@ _UNTRIED = _Tried("no answer yet", 0)
 
 @dataclass(frozen=True)
 class _Heard:
-    """A record, when we heard it, and from whom; None: it was on our own disk."""
+    """A peer record, when we heard it, and from whom; None: it was on our own disk."""
 
     record: PeerRecord
     then: float

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from ....protocol.wire.errors import ProtocolError
-from ....protocol.wire.introductions import MAX_RECORD_BYTES, PeerRecord, open_record
+from ....protocol.wire.introductions import MAX_PEER_RECORD_BYTES, PeerRecord, open_peer_record
 from ....protocol.wire.manifest import SwarmId
 from ...storage.atomic_write import write_atomically
 
 log = logging.getLogger(__name__)
 
 _MAX_REMEMBERED = 64
-_MAX_FILE_BYTES = _MAX_REMEMBERED * (MAX_RECORD_BYTES * 4 // 3 + 16) + 1024
+_MAX_FILE_BYTES = _MAX_REMEMBERED * (MAX_PEER_RECORD_BYTES * 4 // 3 + 16) + 1024
 
 
 class PeersFile:
-    """The records of peers of one swarm in a file, which need not be there, or whole."""
+    """The peer records of one swarm in a file, which need not be there, or whole."""
 
     def __init__(self, path: Path, swarm: SwarmId) -> None:
         self._path = path
@@ -29,7 +29,7 @@ class PeersFile:
         self._saved = b""
 
     def save(self, records: Sequence[PeerRecord]) -> None:
-        """Keep the first 64 records. With none, those of last time stay."""
+        """Keep the first 64. With none, those of last time stay."""
         kept = [base64.b64encode(record.sealed).decode() for record in records[:_MAX_REMEMBERED]]
         data = json.dumps({"version": 1, "records": kept}).encode()
         if not kept or data == self._saved:
@@ -56,7 +56,7 @@ class PeersFile:
                 raise ValueError("too large")
             content: Any = json.loads(data)
             for text in content["records"][:_MAX_REMEMBERED]:
-                records.append(open_record(base64.b64decode(text, validate=True), self._swarm))
+                records.append(open_peer_record(base64.b64decode(text, validate=True), self._swarm))
         except (ValueError, TypeError, KeyError, RecursionError, ProtocolError) as error:
             log.warning("the remembered peers in %s are damaged: %s", self._path, error)
         return records

@@ -36,7 +36,7 @@ _MAX_DELAY_SECONDS = 1.0
 _PAUSE_SECONDS = 3.0
 _MAX_CALLERS = 1024
 
-Place = tuple[str, int]
+Endpoint = tuple[str, int]
 
 
 class Punching:
@@ -46,24 +46,24 @@ class Punching:
         self._network = network
         self._observed = observed
         # By peer: where it is seen, and when it may ask again.
-        self._expected: Bounded[PeerId, Place] = Bounded(_MAX_CALLERS)
+        self._expected: Bounded[PeerId, Endpoint] = Bounded(_MAX_CALLERS)
         self._again: Bounded[PeerId, float] = Bounded(_MAX_CALLERS)
         network.serve(PROTOCOL, self._answer, max_request=_MAX_BYTES, max_concurrent=8)
 
     @property
-    def place(self) -> Place | None:
+    def public_endpoint(self) -> Endpoint | None:
         """Where the world sees this node, if its router keeps the port; None: nobody has told yet."""
         ports, outside = self._network.listening_ports, self._observed()
         return (outside, ports[0]) if ports and outside is not None else None
 
     async def punch(self, peer: PeerId) -> bool:
         """Try once with a peer that is connected through a relay; whether it is direct now."""
-        own = self.place
+        own = self.public_endpoint
         if own is None:
             return False
         try:
             asked = trio.current_time()
-            there = decode_place(await self._ask(peer, WHERE + encode_place(own)))
+            there = decode_endpoint(await self._ask(peer, WHERE + encode_endpoint(own)))
             delay = (trio.current_time() - asked) / 2
             if there is None:
                 return False
@@ -82,7 +82,7 @@ class Punching:
         return peer not in self._network.relayed()
 
     async def _answer(self, peer: PeerId, data: bytes) -> bytes:
-        now, own = trio.current_time(), self.place
+        now, own = trio.current_time(), self.public_endpoint
         if data[:1] == NOW:
             there = self._expected.pop(peer, None)
             if there is not None:
@@ -90,15 +90,15 @@ class Punching:
             return b""
         if data[:1] != WHERE:
             raise ProtocolError("malformed", "neither where nor now")
-        there = decode_place(data[1:])
+        there = decode_endpoint(data[1:])
         late = self._again.get(peer, now) > now
         if own is None or there is None or late or peer not in self._network.relayed():
             return b""
         self._expected[peer] = there
         self._again[peer] = now + _PAUSE_SECONDS
-        return encode_place(own)
+        return encode_endpoint(own)
 
-    async def _dial(self, peer: PeerId, there: Place) -> None:
+    async def _dial(self, peer: PeerId, there: Endpoint) -> None:
         await self._network.dial_from_port(peer, *there, _DIAL_SECONDS, answering=False)
 
     async def _ask(self, peer: PeerId, question: bytes) -> bytes:
@@ -114,13 +114,13 @@ class Punching:
             return
 
 
-def encode_place(place: Place) -> bytes:
+def encode_endpoint(endpoint: Endpoint) -> bytes:
     """`<address> <port>`."""
-    return f"{place[0]} {place[1]}".encode("ascii")
+    return f"{endpoint[0]} {endpoint[1]}".encode("ascii")
 
 
-def decode_place(data: bytes) -> Place | None:
-    """The place in a message; None if there is none to dial. Raises `ProtocolError`."""
+def decode_endpoint(data: bytes) -> Endpoint | None:
+    """The endpoint in a message; None if there is none to dial. Raises `ProtocolError`."""
     if not data:
         return None
     try:

@@ -73,11 +73,11 @@ class Upgrades:
         if addresses := self._addresses(peer):
             yield "dial", addresses
         # One of the two has to begin, and it must have learnt where the world sees it.
-        if self._network.peer < peer and self._punching.place is not None:
-            yield "punch", self._punching.place
+        if self._network.peer < peer and self._punching.public_endpoint is not None:
+            yield "punch", self._punching.public_endpoint
 
     def _addresses(self, peer: PeerId) -> tuple[str, ...]:
-        record = self._introducer.records.get(peer)
+        record = self._introducer.peer_records.get(peer)
         return tuple(a for a in record.addresses if not through_relay(a)) if record else ()
 
     def _is_due(self, peer: PeerId, way: Way, known: Hashable, now: float) -> bool:

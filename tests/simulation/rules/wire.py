@@ -133,7 +133,7 @@ def _relay_requests_have_a_length() -> bool:
 
 def _peer_records_have_a_length() -> bool:
     try:
-        introductions.open_record(bytes(3073), SWARM)
+        introductions.open_peer_record(bytes(3073), SWARM)
     except ProtocolError as error:
         return error.reason == "oversized"
     return False
@@ -199,7 +199,7 @@ def _registry(records: list[PeerRecord], now: float = 0.0) -> Registry:
 
 def _a_swarm_has_so_many_peers() -> bool:
     registry = _registry([_record(n, 0) for n in range(600)])
-    return len(registry.records(_record(0, 0).swarm, 0.0)) == 512
+    return len(registry.peer_records(_record(0, 0).swarm, 0.0)) == 512
 
 
 def _so_many_swarms_are_known() -> bool:
@@ -215,7 +215,7 @@ def _a_swarm_with_fewer_peers_goes_first() -> bool:
     """Whoever has many keys and swarms pushes out none that people are in."""
     people = [_record(n, 0) for n in range(3)]
     registry = _registry([*people, *(_record(100 + n, 1 + n) for n in range(80))])
-    return len(registry.records(people[0].swarm, 0.0)) == 3
+    return len(registry.peer_records(people[0].swarm, 0.0)) == 3
 
 
 def _an_answer_has_so_many_records() -> bool:
@@ -225,14 +225,14 @@ def _an_answer_has_so_many_records() -> bool:
 
 def _an_introduction_holds_for_a_while() -> bool:
     registry = _registry([_record(1, 0)])
-    held = [len(registry.records(_record(1, 0).swarm, now)) for now in (119.0, 121.0)]
+    held = [len(registry.peer_records(_record(1, 0).swarm, now)) for now in (119.0, 121.0)]
     return held == [1, 0]
 
 
 def _an_older_record_replaces_no_newer_one() -> bool:
     """Whoever repeats it sends others where its peer is no more."""
     registry = _registry([_record(1, 0, 5), _record(1, 0, 4)])
-    (kept,) = registry.records(_record(1, 0).swarm, 0.0)
+    (kept,) = registry.peer_records(_record(1, 0).swarm, 0.0)
     return kept.number == 5
 
 
@@ -354,8 +354,8 @@ def _addresses_have_a_length() -> bool:
 
 def _named(addresses: list[str]) -> int:
     """How many of its addresses a peer tells of itself, as others read it."""
-    sealed = introductions.seal_record(identity(1), SWARM, addresses, 1)
-    return len(introductions.open_record(sealed, SWARM).addresses)
+    sealed = introductions.seal_peer_record(identity(1), SWARM, addresses, 1)
+    return len(introductions.open_peer_record(sealed, SWARM).addresses)
 
 
 def _a_peer_tells_of_few_addresses() -> bool:
@@ -385,7 +385,7 @@ RULES = (
     Rule(
         "a peer record has a length",
         _peer_records_have_a_length,
-        put(introductions, "MAX_RECORD_BYTES", 1 << 40),
+        put(introductions, "MAX_PEER_RECORD_BYTES", 1 << 40),
     ),
     Rule(
         "a link has a length", _links_have_a_length, put(swarm_id, "MAX_INVITE_CHARACTERS", 1 << 40)
@@ -427,12 +427,12 @@ RULES = (
     Rule(
         "an answer has so many records",
         _an_answer_has_so_many_records,
-        put(introductions, "MAX_RECORDS", 9999),
+        put(introductions, "MAX_PEER_RECORDS", 9999),
     ),
     Rule(
         "an introduction holds for a while",
         _an_introduction_holds_for_a_while,
-        put(introductions, "RECORD_SECONDS", 1e9),
+        put(introductions, "PEER_RECORD_SECONDS", 1e9),
     ),
     Rule(
         "an older record replaces no newer one",
