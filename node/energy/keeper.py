@@ -10,6 +10,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable
+from threading import Thread
 from typing import Protocol, TypeVar
 
 import psutil
@@ -104,9 +105,12 @@ class EnergyKeeper:
                     await self._in_thread(self._put_back)
 
     def put_back(self) -> None:
-        """Give the GPU its own limit back, at once, from whatever thread."""
+        """Give the GPU its own limit back, before the program ends at once."""
         if self._gpu.limited:
-            self._put_back()
+            # A driver that hangs does not keep it from ending.
+            thread = Thread(target=self._put_back, daemon=True)
+            thread.start()
+            thread.join(_PUT_BACK_SECONDS)
 
     def status(self) -> EnergyStatus:
         """What the node says of it."""
@@ -173,7 +177,9 @@ class EnergyKeeper:
             return
         self._limit_tried = True
         try:
-            with trio.fail_after(_READ_SECONDS):
+            with trio.fail_after(_READ_SECONDS) as scope:
+                # Once it is asked for, it is known whether there is something to put back.
+                scope.shield = True
                 await _thread(functools.partial(self._gpu.set_limit, watts), self._meters)
         except (LimitRefused, trio.TooSlowError) as error:
             said = str(error) or "the driver does not answer"
@@ -225,10 +231,7 @@ class EnergyKeeper:
             if not self._computes_on_a_gpu():
                 continue
             self._aim()
-            ours = _family() if self._telemetry.state != "paused" else frozenset()
-            use = await self._in_thread(functools.partial(self._gpu.use_by_others, ours))
-            if use is None:
-                use = Use(None)
+            use = await self._in_thread(self._use_by_others) or Use(None)
             if use.others is None and not told and self._telemetry.state == "training":
                 told = True
                 why = self._gpu.why or "the driver does not say which program is whose"
@@ -239,6 +242,11 @@ class EnergyKeeper:
                 f"another program{f' ({use.program})' if use.program else ''} wants the GPU",
                 again=use.others is True,
             )
+
+    def _use_by_others(self) -> Use:
+        """In a thread: to look through all processes takes a while."""
+        ours = _family() if self._telemetry.state != "paused" else frozenset()
+        return self._gpu.use_by_others(ours)
 
     async def _make_way_for_people(self) -> None:
         courtesy, told = Courtesy(), False

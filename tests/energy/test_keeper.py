@@ -197,6 +197,19 @@ async def test_a_limit_holds_while_the_node_works(wound: MockClock) -> None:
     assert rig.driver.limit == 300_000
 
 
+async def test_a_limit_is_put_back_by_whoever_leaves_at_once(
+    wound: MockClock, nursery: trio.Nursery
+) -> None:
+    rig = Rig(EnergySettings(power_limit=220.0))
+    rig.keeper.put_back()
+    assert rig.driver.limit == 300_000
+    nursery.start_soon(rig.keeper.run)
+    await trio.sleep(3 * METER_SECONDS)
+    assert rig.driver.limit == 220_000
+    rig.keeper.put_back()
+    assert rig.driver.limit == 300_000
+
+
 async def test_a_limit_that_is_refused_is_said_once(
     wound: MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:

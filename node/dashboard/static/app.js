@@ -263,7 +263,7 @@ function energyFacts() {
   const watts = (part) => shown(part?.watts, (number) => `${Math.round(number)} W`);
   const parts = [[energy.gpu, "the GPU"], [energy.processor, "the processor"]].filter(([part]) => part);
   const known = parts.filter(([part]) => part.joules !== null).map(([, name]) => name);
-  const price = energy.price === null ? "give --price to see what it costs" : `at ${energy.price} ${energy.currency ?? ""} a kWh`;
+  const price = energy.price === null ? "give --price to see what it costs" : `at ${energy.price}${energy.currency === null ? "" : ` ${energy.currency}`} a kWh`;
   const limit = energy.power_limit === null ? null : `kept to ${energy.power_limit} W`;
   return [
     ...(energy.gpu ? fact("GPU draws", watts(energy.gpu), energy.gpu.why ?? limit) : []),
