@@ -82,7 +82,7 @@ def sessions_idle(shown: str, now: float) -> float | None:
     stand between empty lines; None: none of them says."""
     idle = []
     for block in shown.split("\n\n"):
-        said = dict(line.partition("=")[::2] for line in block.splitlines())
+        said = {name: value for name, _, value in (x.partition("=") for x in block.splitlines())}
         if (
             said.get("Class") != "user"
             or said.get("Type") not in _GRAPHICAL
