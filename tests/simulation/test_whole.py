@@ -74,6 +74,12 @@ def test_a_seed_is_a_run() -> None:
     assert len(one) == 2
 
 
+def test_a_machine_runs_one_process_at_a_time() -> None:
+    """One that is told to leave may be ended by its full disk before; then it is started again once."""
+    outcome = run(draw_scenario(609, "crash"))
+    assert outcome.failure is None
+
+
 def test_a_failure_is_shrunk_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EntryFile, "sync", lambda self: None)
     schedule = Schedule((Action(9.0, "trainer dies", 0, 0.0, 1.0),), cut_off=False)

@@ -197,7 +197,8 @@ class Faults:
                     self._come_back(machine, action.seconds)
 
     def _come_back(self, machine: Machine, seconds: float) -> None:
-        """Start a node again that was told to leave, once it has left."""
+        """Start a node again that was told to leave, once it has left. Where a full disk ended it before
+        that, it is started again anyway: a machine runs one process at a time."""
         index = machine.index
         self.down.add(index)
 
@@ -205,7 +206,8 @@ class Faults:
             while machine.alive:  # noqa: ASYNC110 - a process that has ended sets no event
                 await trio.sleep(0.5)
             self.down.discard(index)
-            self.start(index, seconds)
+            if not machine.comes_back:
+                self.start(index, seconds)
 
         self._nursery.start_soon(wait)
 

@@ -64,6 +64,8 @@ class Machine:
         self.alive = False
         self.started_at = 0.0
         self.starts = 0
+        self.comes_back = False
+        """Whether whoever watches over the node starts it again, since it ended by itself."""
         self.notes: list[Note] = []
         self.settings = loop.Machine(work=self._job)
         self.write_seconds = 0.001
@@ -113,8 +115,8 @@ class Machine:
         """Run one process until it ends, and another one if it ended because its disk was full."""
         while True:
             await trio.sleep(START_SECONDS)
-            again = await self._run()
-            if not again:
+            self.comes_back = await self._run()
+            if not self.comes_back:
                 return
             await trio.sleep(_AGAIN_SECONDS)
 
