@@ -28,8 +28,8 @@ from distro_node.node.telemetry.telemetry import Telemetry
 from energy.test_meters import UUID, Driver
 from trio.testing import MockClock
 
-# Private here: `_in_thread`: a driver that hangs; `_totals`, `_gate`: tokens and words without a swarm
-# and a server.
+# Private here: `_family`: the processes of a trainer; `_in_thread`: a driver that hangs; `_totals`,
+# `_gate`: tokens and words without a swarm and a server.
 
 OURS = 10
 
