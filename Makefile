@@ -102,7 +102,7 @@ constraints: ## take the newest releases of all dependencies into constraints.tx
 	$(FRESH)/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -e '.[train,create,diffusion,browser,benchmark,dev]'
 	{ sed '/^[^#]/,$$d' constraints.txt; \
 		$(FRESH)/bin/python -m pip freeze --all --exclude-editable --exclude pip --exclude wheel \
-		| sed -e 's/+.*//' | grep -v -E '^(nvidia|cuda|triton)'; } > $(FRESH)/constraints.txt
+		| sed -e 's/+.*//' | awk '/^nvidia-ml-py=/ || !/^(nvidia|cuda|triton)/'; } > $(FRESH)/constraints.txt
 	mv $(FRESH)/constraints.txt constraints.txt
 	rm -rf $(FRESH)
 

@@ -800,6 +800,56 @@ def finetuning() -> Iterator[Figure]:
     )
 
 
+def tariffs() -> Iterator[Figure]:
+    """What pausing by price moves, and costs."""
+    measured = results("tariffs")
+    setting, means = measured["setting"], measured["means"]
+    words = {
+        "always": "always on",
+        "threshold": "by price, one bound",
+        "hysteresis": "by price, with hysteresis",
+        "night": "22:00-07:00",
+    }
+    yield table(
+        "docs/energy.md",
+        "| returns of a member | nobody there, % |",
+        8,
+        [
+            (
+                f"| {words[name]} | {{:.0f}} | {{:.0f}} | {{:.1f}} | {{:.0f}} | {{:.0f}} | {{:.1f}} | "
+                "{:.1f} |",
+                (
+                    mean["kwh"],
+                    100 * mean["cheap_share"],
+                    mean["price"],
+                    100 * mean["updates_share"],
+                    100 * mean["cost_per_update_share"],
+                    mean["returns"],
+                    100 * mean["still_share"],
+                ),
+            )
+            for name, mean in means.items()
+        ],
+    )
+    usual = means["hysteresis"]
+    yield Figure(
+        "docs/energy.md",
+        "{:d} members with {:.0f} W each, a third in each of three time zones, over {:d} weeks",
+        (setting["members"], setting["watts"], measured["seeds"]),
+    )
+    yield Figure(
+        "docs/energy.md",
+        "{:.0f} % of the energy falls into the cheaper half of the hours instead of {:.0f} %, a kWh "
+        "costs {:.0f} % less, and the swarm gets {:.0f} % of the updates",
+        (
+            100 * usual["cheap_share"],
+            100 * means["always"]["cheap_share"],
+            100 * (1 - usual["price"] / means["always"]["price"]),
+            100 * usual["updates_share"],
+        ),
+    )
+
+
 SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     audit,
     codec,
@@ -814,6 +864,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     creating,
     finetuning,
     page,
+    tariffs,
 )
 
 

@@ -25,6 +25,7 @@ from .control.supervisor import Stay as Supervised
 from .control.supervisor import Supervisor
 from .dashboard.address import link_of, open_address
 from .dashboard.serving import serve_dashboard
+from .energy.keeper import EnergyKeeper
 from .errors import ExitCode, UserError
 from .network.addresses import parse_dial
 from .network.circuit_relay import MEMBER_CIRCUITS
@@ -98,11 +99,13 @@ async def serve_owner(
         address = open_address(settings.dashboard) if settings.dashboard is not None else None
         if address is not None:
             stack.callback(address.close)
+        shifts = Shifts(settings.active)
+        keeper = EnergyKeeper(settings.energy, shifts, telemetry, observes=observer)
         supervisor = Supervisor(
             socket=data.socket,
             limits=limits,
             link=lambda: link_of(address),
-            shifts=Shifts(settings.active),
+            shifts=shifts,
             telemetry=telemetry,
             node=NodeStatus(
                 version=__version__,
@@ -115,10 +118,12 @@ async def serve_owner(
                 observer=observer,
             ),
             screen=settings.screen,
+            energy=keeper.status,
+            at_once=keeper.put_back,
         )
         files = data.swarm(settings.swarm)
         served = serve_dashboard(address, supervisor, files, settings.swarm, identity.peer, invite)
-        async with supervisor.open(), served:
+        async with supervisor.open(), served, _kept(keeper):
             while await supervisor.next_stay():
                 async with _network(settings, limits, identity) as network:
                     stay = begin(settings, data, identity, network, telemetry)
@@ -128,6 +133,15 @@ async def serve_owner(
                 if not stay.told_to_leave:
                     break
     return finished
+
+
+@contextlib.asynccontextmanager
+async def _kept(keeper: EnergyKeeper) -> AsyncIterator[None]:
+    """Keep account while it lasts; a GPU has its own power limit back at the end."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.run)
+        yield
+        nursery.cancel_scope.cancel()
 
 
 @contextlib.asynccontextmanager

@@ -62,6 +62,43 @@ class DashboardSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PauseWhen:
+    """A number, or a yes or no, that says when the node pauses."""
+
+    ask: str
+    """A URL that begins with http:// or https://, or a command for the shell."""
+    field: str | None = None
+    """Where the number stands in JSON, such as data.0.intensity.actual; None: it is all there is."""
+    pause: float | None = None
+    """Beyond it the node pauses; None: the command's exit code says, 0 for pause and 1 for work."""
+    resume: float | None = None
+    """Back beyond it the node goes on; None: at `pause`."""
+    high: bool = True
+    """Whether high numbers pause, or low ones."""
+    every: float = 300.0
+    """Seconds from one question to the next."""
+
+    @property
+    def is_url(self) -> bool:
+        """Whether the web is asked."""
+        return self.ask.startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergySettings:
+    """What the node's work may cost."""
+
+    price: float | None = None
+    """Of a kWh; None: not known."""
+    currency: str | None = None
+    power_limit: float | None = None
+    """Watts that the GPU is told to stay under; None: what it is set to."""
+    pause_when: PauseWhen | None = None
+    polite: bool = False
+    """Make way for other programs on the GPU, and for people at the computer."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DaemonSettings:
     """Everything `run_daemon` needs to know."""
 
@@ -93,6 +130,7 @@ class DaemonSettings:
     """When the node may work; None: always."""
     mdns: bool = True
     """Look for members in the local network, and be found there."""
+    energy: EnergySettings = EnergySettings()
     device: str = "auto"
     metrics_address: tuple[str, int] | None = DEFAULT_METRICS_ADDRESS
     dashboard: DashboardSettings | None = DashboardSettings()

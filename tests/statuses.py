@@ -6,10 +6,14 @@ from dataclasses import replace
 
 from distro_node.node.telemetry.scores import Score, Scores
 from distro_node.node.telemetry.status import (
+    NO_ENERGY,
     NO_LINE,
     Awaited,
     Connection,
+    EnergyPart,
+    EnergyStatus,
     EventStatus,
+    Hold,
     LineStatus,
     Losses,
     MemberStatus,
@@ -68,6 +72,20 @@ UNREACHABLE = ReachStatus(
     relays=(B,),
     connections=(Connection(peer=B, way="relayed"), Connection(peer=C, way="direct")),
 )
+ENERGY = EnergyStatus(
+    gpu=EnergyPart(watts=213.7, joules=1_800_000.0, measured=0.99, why=None),
+    processor=EnergyPart(
+        watts=None, joules=None, measured=0.0, why="only root may read the processor's counters"
+    ),
+    watts=213.7,
+    kwh=0.5,
+    price=0.3,
+    currency="EUR",
+    cost=0.15,
+    joules_per_token=4.5,
+    power_limit=220.0,
+    signal=0.41,
+)
 TRAINING = Status(
     node=NodeStatus(
         version="0.1.0",
@@ -81,7 +99,7 @@ TRAINING = Status(
     ),
     state="training",
     progress=None,
-    shift=ShiftStatus(at_work=True, by_command=False, active=None, until=None),
+    shift=ShiftStatus(at_work=True, by_command=False, active=None, until=None, holds=()),
     training=TrainingStatus(
         round=17,
         phase="compute",
@@ -92,6 +110,7 @@ TRAINING = Status(
         received_bytes_per_round=6120.0,
         own=OwnWork(
             counted=14,
+            tokens=400_000,
             first_round=3,
             last_round=17,
             update_bytes=3060.0,
@@ -114,6 +133,7 @@ TRAINING = Status(
         max_download=None,
     ),
     reach=None,
+    energy=ENERGY,
     events=EVENTS,
 )
 AWAITING = replace(
@@ -123,7 +143,13 @@ AWAITING = replace(
     ),
     reach=UNREACHABLE,
     progress=Progress(what="replaying rounds", done=3, total=None),
-    shift=ShiftStatus(at_work=True, by_command=True, active="22:00-07:00", until="07:00"),
+    shift=ShiftStatus(
+        at_work=True,
+        by_command=True,
+        active="22:00-07:00",
+        until="07:00",
+        holds=(Hold(kind="signal", text="0.41 is above 0.3 (prices.example)", waived=True),),
+    ),
 )
 EARLY = Status(
     node=replace(TRAINING.node, metrics=None, dashboard=None),
@@ -140,6 +166,7 @@ EARLY = Status(
         received_bytes_per_round=None,
         own=OwnWork(
             counted=0,
+            tokens=0,
             first_round=None,
             last_round=None,
             update_bytes=None,
@@ -154,6 +181,7 @@ EARLY = Status(
     scores=None,
     line=NO_LINE,
     reach=None,
+    energy=NO_ENERGY,
     events=(),
 )
 OBSERVING = replace(

@@ -156,6 +156,8 @@ def test_every_option_takes_a_value_from_a_file(tmp_path: Path) -> None:
             plain = examples.get(kind.kind, "'text'" if name == "log_format" else "'info'")
             if kind.kind is int:
                 plain = str(int(kind.low or 0))
+            elif kind.kind is float and kind.low is not None:
+                plain = str(kind.low + 0.5)
             value = f"[{plain}]" if kind.multiple else plain
             found = defaults(tmp_path, f"[{command}]\n{name.replace('_', '-')} = {value}")
             assert name in found[command]

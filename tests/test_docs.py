@@ -261,6 +261,8 @@ def test_every_dependency_has_an_exact_release(project: dict[str, Any], checkout
         match = re.match(r"[\w-]+", entry)
         assert match
         assert match.group() in pinned, f"run `make constraints`: {entry}"
+    # One file of Python, which is the same everywhere.
+    pinned.pop("nvidia-ml-py")
     assert not [name for name in pinned if name.startswith(("nvidia", "triton"))]
 
 

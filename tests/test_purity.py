@@ -71,6 +71,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/storage", "node/network", "node/network/discovery", "node/network/exchange"),
     ),
     "node/telemetry": (*_SHARED, "crypto", "protocol/wire", "node/network"),
+    "node/energy": (*_SHARED, "node/network", "node/telemetry"),
     "node/control": (*_SHARED, "node/storage", "node/telemetry"),
     "node/dashboard": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/chain"),
@@ -88,11 +89,12 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
         *("protocol/chain", "protocol/member", "node/storage", "node/network"),
         *("node/network/discovery", "node/network/nat", "node/network/exchange"),
-        *("node/content", "node/telemetry", "node/control", "node/dashboard", "node/trainer"),
+        *("node/content", "node/telemetry", "node/energy", "node/control", "node/dashboard"),
+        "node/trainer",
     ),
     "node/doctor": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "node/storage", "node/network"),
-        *("node/network/discovery", "node/network/nat", "node/network/exchange"),
+        *("node/network/discovery", "node/network/nat", "node/network/exchange", "node/energy"),
     ),
     "node/service": (*_SHARED, "node/storage"),
     "node/results": (
@@ -105,7 +107,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "node/cli": (
         *(*_SHARED, "crypto", "protocol/wire", "node/storage", "node/network"),
-        *("node/telemetry", "node/control", "node/create", "node", "node/results"),
+        *("node/telemetry", "node/energy", "node/control", "node/create", "node", "node/results"),
         *("node/service", "node/doctor", "node/demo"),
     ),
     # `python -m distro_node.node` is the command.

@@ -7,9 +7,7 @@ a while, and blobs that no mirror has come from the peers.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ import trio
 
 from ...crypto.hashing import ContentId, content_id, content_text
 from ..network.exchange.blobs import BlobFetcher
+from ..network.web import Reach, Web, WebError
 from ..storage.blob_store import BlobStore
 
 _log = logging.getLogger(__name__)
@@ -27,12 +26,8 @@ _log = logging.getLogger(__name__)
 # A mirror that failed three times in a row, or has not what is wanted, is asked again after this.
 _REST_SECONDS = 60.0
 _FAILURES = 3
-_CONNECT_SECONDS = 10.0
-_IDLE_SECONDS = 10.0
 # No slower than 64 kbit/s, as with peers.
 _SLOWEST_BYTES_PER_SECOND = 8_000
-_MAX_REDIRECTS = 3
-_MOVED = frozenset({301, 302, 303, 307, 308})
 
 
 class Mirrors:
@@ -45,10 +40,10 @@ class Mirrors:
 
     def __init__(self, own: Sequence[str], founders: Sequence[str] = ()) -> None:
         self._mirrors: list[_Mirror] = [
-            _Web(mirror, public=False) if is_url(mirror) else _Folder(Path(mirror))
+            _OnTheWeb(mirror, public=False) if is_url(mirror) else _Folder(Path(mirror))
             for mirror in own
         ]
-        self._mirrors += [_Web(mirror, public=True) for mirror in founders]
+        self._mirrors += [_OnTheWeb(mirror, public=True) for mirror in founders]
 
     def __bool__(self) -> bool:
         return bool(self._mirrors)
@@ -122,115 +117,17 @@ class _Folder(_Mirror):
         return await trio.to_thread.run_sync(read)
 
 
-class _Web(_Mirror):
+class _OnTheWeb(_Mirror):
     def __init__(self, url: str, *, public: bool) -> None:
         self._url = url.rstrip("/") + "/"
-        self._public = public
-        self._pool: Any = None
+        self._web = Web(Reach.PUBLIC if public else Reach.ANYWHERE)
 
     def __str__(self) -> str:
         return self._url
 
     async def read(self, name: str, max_bytes: int) -> bytes | None:
-        # Only where there is a mirror on the web: it takes a third of a second to load.
-        import httpcore
-
-        if self._pool is None:
-            self._pool = _new_pool(self._public)
-        url = urljoin(self._url, name)
         try:
-            for _ in range(_MAX_REDIRECTS + 1):
-                async with self._pool.stream("GET", url, **_REQUEST) as answer:
-                    if answer.status == 200:
-                        return await _body(answer, max_bytes)
-                    location = dict(answer.headers).get(b"location")
-                    if answer.status not in _MOVED or location is None:
-                        return None
-                    target = urljoin(url, location.decode("ascii"))
-                # Never from the encrypted to the open web, nor to anything that is no web.
-                if not target.startswith("https://" if url.startswith("https://") else "http"):
-                    return None
-                url = target
-        except (*_failures(httpcore), OSError, ValueError) as error:
-            _log.info("the mirror %s: %s", self._url, error or type(error).__name__)
-        return None
-
-
-# As it is: what is compressed could grow without bound.
-_REQUEST: dict[str, Any] = {
-    "headers": {"accept-encoding": "identity", "user-agent": "distro-node"},
-    "extensions": {
-        "timeout": {
-            "connect": _CONNECT_SECONDS,
-            "pool": _CONNECT_SECONDS,
-            "read": _IDLE_SECONDS,
-            "write": _IDLE_SECONDS,
-        }
-    },
-}
-
-
-def _new_pool(public: bool) -> Any:
-    import certifi
-    import httpcore
-
-    backend: Any = httpcore.TrioBackend()
-    return httpcore.AsyncConnectionPool(
-        ssl_context=ssl.create_default_context(cafile=certifi.where()),
-        network_backend=_public_only(httpcore, backend) if public else backend,
-        max_connections=4,
-    )
-
-
-def _public_only(httpcore: Any, inner: Any) -> Any:
-    """A backend that connects to addresses of the public internet alone.
-
-    It resolves names itself and connects to what it has looked at: a name that is public when it is
-    asked for and private when it is dialled gains nothing.
-    """
-
-    class PublicBackend(httpcore.AsyncNetworkBackend):
-        async def connect_tcp(self, host: str, port: int, **options: Any) -> Any:
-            found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
-            for address in dict.fromkeys(str(entry[4][0]) for entry in found):
-                if is_public(address):
-                    return await inner.connect_tcp(address, port, **options)
-            raise httpcore.ConnectError(f"{host} is not on the public internet")
-
-    return PublicBackend()
-
-
-def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet's, also where it carries another in itself."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(ip, ipaddress.IPv6Address):
-        # Mapped, 6to4 and Teredo addresses lead wherever the one inside leads.
-        inside = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if inside is not None and not is_public(str(inside)):
-            return False
-        # NAT64's prefix, RFC 6052.
-        if ip in ipaddress.ip_network("64:ff9b::/96"):
-            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
-    return ip.is_global and not ip.is_multicast
-
-
-def _failures(httpcore: Any) -> tuple[type[Exception], ...]:
-    return (
-        httpcore.NetworkError,
-        httpcore.ProtocolError,
-        httpcore.ProxyError,
-        httpcore.TimeoutException,
-        httpcore.UnsupportedProtocol,
-    )
-
-
-async def _body(answer: Any, max_bytes: int) -> bytes | None:
-    data = bytearray()
-    async for piece in answer.aiter_stream():
-        data += piece
-        if len(data) > max_bytes:
+            return await self._web.get(urljoin(self._url, name), max_bytes)
+        except WebError as error:
+            _log.info("the mirror %s: %s", self._url, error)
             return None
-    return bytes(data)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..telemetry.status import BootstrapStatus, LineStatus, Status
+from ..telemetry.status import BootstrapStatus, EnergyStatus, LineStatus, Status
 from ..telemetry.words import (
     STATES,
     duration_words,
@@ -25,6 +25,8 @@ UNKNOWN = "–"
 # The preset `gpt4all` has six.
 _TASKS_SHOWN = 8
 _APART_SHOWN = 4
+# The first reading has none before it.
+_WHOLE = 0.95
 
 # The screens' colours. States that a node passes through are yellow; `killed` and `left` are the demo's.
 OTHER_COLOUR = "yellow"
@@ -72,6 +74,10 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
     if status.shift.active is not None:
         when = f"{status.shift.active}, now until {_text(status.shift.until)}"
         yield Row("hours", when, shift_sentence(status.shift))
+    for hold in status.shift.holds:
+        yield Row(
+            "held back", hold.text, "waived by you" if hold.waived else "it goes on by itself"
+        )
     yield _rounds_done(status)
     yield Row("members", _members(status), "who trains, you included")
     if swarm is not None and swarm.apart:
@@ -109,6 +115,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
     if training.trainer.idle is not None:
         share = f"{training.trainer.idle:.0%} of the time"
         yield Row("trainer waits", share, "for the line, or for others")
+    yield from _energy(status.energy)
     reach = status.reach
     if reach is not None:
         words = reach_words(reach)
@@ -152,6 +159,34 @@ def _pages(status: Status, note: str) -> Iterator[Row]:
         yield Row("page", status.node.dashboard, note)
     if status.node.metrics is not None:
         yield Row("metrics", status.node.metrics, "for Prometheus")
+
+
+def _energy(energy: EnergyStatus) -> Iterator[Row]:
+    parts = {"the processor": energy.processor}
+    if energy.gpu is not None:
+        parts = {"the GPU": energy.gpu, **parts}
+    drawn = [f"{name} {_watts(part.watts)}" for name, part in parts.items()]
+    limit = "" if energy.power_limit is None else f"the GPU kept to {energy.power_limit:g} W"
+    why = next((part.why for part in parts.values() if part.why is not None), None)
+    yield Row("power", ", ".join(drawn), why or limit or "other programs' share included")
+    known = [name for name, part in parts.items() if part.joules is not None]
+    if energy.kwh is None:
+        yield Row("energy", UNKNOWN, "nothing could be measured")
+        return
+    value = f"{_watts(energy.watts)}, {energy.kwh:.{1 if energy.kwh >= 10 else 3}f} kWh"
+    if energy.cost is not None:
+        value += f", {energy.cost:.2f}{f' {energy.currency}' if energy.currency else ''}"
+    each = energy.joules_per_token
+    notes = [] if each is None else [f"{each:.3g} J a token"]
+    if len(known) < len(parts):
+        notes.append(f"of {known[0]} alone")
+    elif any((part.measured or 0.0) < _WHOLE for part in parts.values()):
+        notes.append("measured in part")
+    yield Row("energy", value, ", ".join(notes))
+
+
+def _watts(watts: float | None) -> str:
+    return UNKNOWN if watts is None else f"{watts:.0f} W"
 
 
 def _line(line: LineStatus) -> Iterator[Row]:

@@ -39,7 +39,7 @@ _MEMBER_LINES = 2
 # What there is room for on a screen of 24 lines.
 _SHOWN = (
     *("round", "members", "loss", "held-out loss", "tokens", "your rounds", "update", "received"),
-    *("instead of", "traffic", "model"),
+    *("instead of", "traffic", "energy", "model"),
 )
 
 

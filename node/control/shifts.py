@@ -1,7 +1,10 @@
-"""When a node is at work: at the hours its owner has set, and at the owner's word.
+"""When a node is at work: at the hours its owner has set, unless something holds it, and at the owner's
+word.
 
 A command holds until the hours change next; without hours, until the next command. Times of day are the
-computer's own, so summer time and a suspended laptop take care of themselves.
+computer's own, so summer time and a suspended laptop take care of themselves. A hold is a cause that
+comes and goes by itself (a price, another program, a person): the owner who resumes waives those that
+are there, each until it is over; a pause outlasts them all.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from datetime import datetime
 import trio
 
 from ..hours import Hours
-from ..telemetry.status import ShiftStatus
+from ..telemetry.status import Hold, HoldKind, ShiftStatus
 
 _LOOK_SECONDS = 1.0
 
@@ -26,22 +29,38 @@ class Shifts:
         self._scheduled = self._is_scheduled()
         # What the owner has said since the hours changed last.
         self._order: bool | None = None
+        self._holds: dict[HoldKind, str] = {}
+        self._waived: set[HoldKind] = set()
         self._changed = trio.Event()
 
     @property
     def at_work(self) -> bool:
         """Whether the node is to be at work now."""
-        return self._scheduled if self._order is None else self._order
+        wanted = self._scheduled if self._order is None else self._order
+        return wanted and self._holds.keys() <= self._waived
 
     def pause(self) -> None:
         """The owner wants the computer back."""
         self._order = False
+        self._waived.clear()
         self._tell()
 
     def resume(self) -> None:
         """The owner lends it again."""
         self._order = True
+        self._waived = {*self._holds}
         self._tell()
+
+    def hold(self, kind: HoldKind, text: str) -> None:
+        """Something speaks against work, or still does; `text` says what, for people."""
+        self._holds[kind] = text
+        self._tell()
+
+    def release(self, kind: HoldKind) -> None:
+        """It does not any more."""
+        if self._holds.pop(kind, None) is not None:
+            self._waived.discard(kind)
+            self._tell()
 
     def keep(self, hours: Hours | None) -> None:
         """The owner has set other hours; what was said before does not hold any more."""
@@ -54,9 +73,14 @@ class Shifts:
         change = self._hours.next_change(self._minute()) if self._hours is not None else None
         return ShiftStatus(
             at_work=self.at_work,
-            by_command=self._order is not None and self._order != self._scheduled,
+            by_command=bool(self._waived)
+            or (self._order is not None and self._order != self._scheduled),
             active=self._hours.text if self._hours is not None else None,
             until=None if change is None else f"{change // 60:02}:{change % 60:02}",
+            holds=tuple(
+                Hold(kind=kind, text=text, waived=kind in self._waived)
+                for kind, text in self._holds.items()
+            ),
         )
 
     async def run(self) -> None:

@@ -23,7 +23,9 @@ from ..hours import parse_hours
 from ..settings import parse_rate
 from ..telemetry.scores import read_scores
 from ..telemetry.status import (
+    NO_ENERGY,
     NO_LINE,
+    EnergyStatus,
     NodeStatus,
     ShiftStatus,
     Status,
@@ -58,7 +60,11 @@ class Stay(Protocol):
 
 
 def whole_status(
-    node: NodeStatus, shift: ShiftStatus, telemetry: Telemetry, stay: StayStatus
+    node: NodeStatus,
+    shift: ShiftStatus,
+    telemetry: Telemetry,
+    stay: StayStatus,
+    energy: EnergyStatus = NO_ENERGY,
 ) -> Status:
     """All that a node says of itself."""
     training = telemetry.status()
@@ -73,6 +79,7 @@ def whole_status(
         scores=telemetry.scores,
         line=stay.line,
         reach=stay.reach,
+        energy=energy,
         events=telemetry.events,
     )
 
@@ -90,13 +97,18 @@ class Supervisor:
         screen: bool,
         limits: Limits | None = None,
         link: Callable[[], dict[str, Any]] = dict,
+        energy: Callable[[], EnergyStatus] = lambda: NO_ENERGY,
+        at_once: Callable[[], None] = lambda: None,
     ) -> None:
-        """`link` says where the page is, to whoever may ask."""
+        """`link` says where the page is, to whoever may ask; `energy`, what the work costs. `at_once` is
+        called before the program ends without ceremony; it must be quick."""
         self._socket = socket
         self._shifts = shifts
         self._telemetry = telemetry
         self._limits = limits or Limits()
         self._link = link
+        self._energy = energy
+        self._at_once = at_once
         self._node = node
         self._screen = screen
         self._stay: Stay | None = None
@@ -172,7 +184,9 @@ class Supervisor:
 
     def status(self) -> Status:
         """What the node says of itself."""
-        return whole_status(self._node, self._shifts.status(), self._telemetry, self._now())
+        return whole_status(
+            self._node, self._shifts.status(), self._telemetry, self._now(), self._energy()
+        )
 
     def _now(self) -> StayStatus:
         """This stay; what its line moved comes on top of what those before it did."""
@@ -242,7 +256,8 @@ class Supervisor:
     async def _watch_shifts(self) -> None:
         while True:
             await self._shifts.wait(at_work=False)
-            _log.info("pausing")
+            causes = "; ".join(each.text for each in self._shifts.status().holds if not each.waived)
+            _log.info("pausing%s", f": {causes}" if causes else "")
             if self._stay is not None:
                 self._stay.leave()
             await self._shifts.wait(at_work=True)
@@ -255,6 +270,7 @@ class Supervisor:
                 if self._leaving.is_set():
                     # The trainer ends with the pipe to it. Nothing is lost: all is on disk.
                     _log.warning("leaving at once")
+                    self._at_once()
                     os._exit(ExitCode.INTERRUPTED)
                 _log.info("leaving politely; once more to leave at once")
                 self._leave()

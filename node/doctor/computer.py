@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import json
 import os
 import platform
@@ -21,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from ..energy.processor import Processor
 from ..settings import DEFAULT_METRICS_ADDRESS
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
 from .findings import Finding, good
@@ -57,6 +59,7 @@ def examine_computer(data: DataDir, parameters: int | None) -> Iterator[Finding]
     yield from examine_disk(data, parameters)
     yield from examine_clock(data, time.time())
     yield from examine_ports(data)
+    yield from examine_energy(Processor(), has_nvidia=_has_nvidia())
 
 
 def ask_torch() -> dict[str, Any] | str:
@@ -78,6 +81,27 @@ def ask_torch() -> dict[str, Any] | str:
             return answer
     lines = done.stderr.strip().splitlines()
     return lines[-1] if lines else f"it ended with code {done.returncode}"
+
+
+def examine_energy(processor: Processor, *, has_nvidia: bool) -> Iterator[Finding]:
+    """Whether it can be told what training draws here; a node works without."""
+    why = processor.why_not()
+    if has_nvidia and importlib.util.find_spec("pynvml") is None:
+        yield Finding(
+            subject="energy",
+            severity="unknown",
+            what="what the GPU draws cannot be told: the package nvidia-ml-py is not installed",
+            remedy="pip install 'distro-node[nvidia]', if you want to know",
+        )
+    elif why is not None:
+        yield Finding(
+            subject="energy",
+            severity="unknown",
+            what=f"what the processor draws cannot be told: {why}",
+            remedy="a meter at the socket knows",
+        )
+    else:
+        yield good("energy", "what training draws can be told")
 
 
 def examine_trainer(torch: dict[str, Any] | str, parameters: int | None) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ Subject = Literal[
     "memory",
     "clock",
     "ports",
+    "energy",
     "bootstrap",
     "reach",
     "swarm",

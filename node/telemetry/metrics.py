@@ -52,6 +52,7 @@ Task = Literal[
     "other",
 ]
 Owner = Literal["node", "trainer", "device", "other"]
+Part = Literal["gpu", "processor", "other"]
 # What envelopes, decoders and the checks of the protocol say of a message that they refuse.
 Reason = Literal[
     "bad_hash",
@@ -280,6 +281,32 @@ class Metrics:
         self.received = self._family(
             Counter, "received_bytes_total", f"Bytes received from peers{_RELAYED}.", "kind", Kind
         )
+        self.power = self._family(
+            Gauge,
+            "power_watts",
+            "What a part of the computer draws, other programs included; no number: not known.",
+            "part",
+            Part,
+        )
+        for part in get_args(Part):
+            self.power[part].set(math.nan)
+        self.energy = self._family(
+            Counter,
+            "energy_joules_total",
+            "Measured while the node was at work; what cannot be measured is not in it.",
+            "part",
+            Part,
+        )
+        self.energy_cost = self._unknown(
+            "energy_cost", "What that energy costs at `--price`; no number: not known."
+        )
+        self.joules_per_token = self._unknown(
+            "joules_per_token",
+            "That energy over the tokens of own updates that counted; no number: not known.",
+        )
+        self.pause_signal = self._unknown(
+            "pause_signal", "The number that `--pause-when` was told last; no number: none holds."
+        )
         self.rejected = self._family(
             Counter,
             "messages_rejected_total",
@@ -313,6 +340,12 @@ class Metrics:
         already, `BAD_ADDRESS` if the address is none of this machine's.
         """
         return serve_page(self.registry, address)
+
+    def _unknown(self, name: str, text: str) -> Gauge:
+        """A gauge that has no number before it is set: it is not zero."""
+        gauge = self._single(Gauge, name, text)
+        gauge.set(math.nan)
+        return gauge
 
     def _single(self, kind: type[Metric], name: str, text: str, **options: Any) -> Metric:
         return kind(f"distro_{name}", text, registry=self.registry, **options)

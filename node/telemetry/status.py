@@ -32,6 +32,7 @@ State = Literal[
 Phase = Literal["idle", "compute", "transfer", "agree", "apply"]
 Verdict = Literal["unknown", "reachable", "local", "unreachable"]
 Way = Literal["direct", "relayed"]
+HoldKind = Literal["signal", "program", "person"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,18 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hold:
+    """Why a node is not to work beside its hours."""
+
+    kind: HoldKind
+    """What `--pause-when` asks, another program on the GPU, or a person at the computer."""
+    text: str
+    """The cause, for people."""
+    waived: bool
+    """The owner wants the node to work all the same, until this cause is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShiftStatus:
     """When the node works."""
 
@@ -80,6 +93,8 @@ class ShiftStatus:
     """Its hours, as the owner wrote them; None: always."""
     until: str | None
     """The time of day at which that changes."""
+    holds: tuple[Hold, ...]
+    """What else speaks against it now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +115,8 @@ class OwnWork:
 
     counted: int
     """Rounds in which its update counted."""
+    tokens: int
+    """What its updates in these rounds were computed on."""
     first_round: int | None
     """The first of them."""
     last_round: int | None
@@ -263,6 +280,60 @@ class ReachStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnergyPart:
+    """What one part of the computer takes. It is the whole part's: other programs' share is in it."""
+
+    watts: float | None
+    """Drawn now; None: nobody can say."""
+    joules: float | None
+    """Measured while the node was at work, since its start; None: nothing was."""
+    measured: float | None
+    """Of which part of that time it was measured, from 0 to 1; None: it has not worked yet."""
+    why: str | None
+    """Why it is not known now, for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyStatus:
+    """What the node's work costs. Sums are over the parts that could be measured, and no others."""
+
+    gpu: EnergyPart | None
+    """None: the trainer computes on none, as far as is known."""
+    processor: EnergyPart
+    """Its packages and, where it has a counter, the memory."""
+    watts: float | None
+    """Drawn now by the parts that are known; None: none is."""
+    kwh: float | None
+    """Since this node's start, while it was at work; None: nothing was measured."""
+    price: float | None
+    """Of a kWh, as the owner gave it."""
+    currency: str | None
+    """The price's, likewise."""
+    cost: float | None
+    """Of `kwh`; None without a price, or where nothing was measured."""
+    joules_per_token: float | None
+    """Of all that was measured, over the tokens of own updates that counted."""
+    power_limit: float | None
+    """Watts that the GPU was told to stay under; None: it was not, or refused."""
+    signal: float | None
+    """The number that `--pause-when` was told last, while it holds."""
+
+
+NO_ENERGY = EnergyStatus(
+    gpu=None,
+    processor=EnergyPart(watts=None, joules=None, measured=None, why=None),
+    watts=None,
+    kwh=None,
+    price=None,
+    currency=None,
+    cost=None,
+    joules_per_token=None,
+    power_limit=None,
+    signal=None,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
 class EventStatus:
     """Something that happened."""
 
@@ -297,6 +368,7 @@ class Status:
     line: LineStatus
     reach: ReachStatus | None
     """None while this node is not connected."""
+    energy: EnergyStatus
     events: tuple[EventStatus, ...]
     """The last ones, the newest last."""
 

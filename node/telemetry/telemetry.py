@@ -72,6 +72,7 @@ class OwnUpdate:
 @dataclass
 class _Totals:
     tokens: int = 0
+    own_tokens: int = 0
     contributed: int = 0
     first_round: int | None = None
     last_round: int | None = None
@@ -98,6 +99,7 @@ class Telemetry:
         self.scores: Scores | None = None
         self.trainer_restarts = 0
         self.device: str | None = None
+        self.gpu: str | None = None  # the card's UUID
         self.memory: tuple[int, int | None] | None = None
         """Bytes of the trainer process, and on its device if that has memory of its own."""
         self.times: dict[int, RoundTimes] = {}
@@ -305,6 +307,7 @@ class Telemetry:
             received_bytes_per_round=_mean(totals.received),
             own=OwnWork(
                 counted=totals.contributed,
+                tokens=totals.own_tokens,
                 first_round=totals.first_round,
                 last_round=totals.last_round,
                 update_bytes=_mean(totals.update_bytes),
@@ -382,6 +385,7 @@ class Telemetry:
             _add(totals.received, received)
         if counted:
             totals.contributed += 1
+            totals.own_tokens += own.tokens if own is not None else 0
             totals.last_round = round
             if totals.first_round is None:
                 totals.first_round = round

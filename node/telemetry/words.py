@@ -83,6 +83,8 @@ def state_sentence(status: Status) -> str:
     """What the node does now, and for whom or what it waits."""
     if status.state == "observing":
         return _observed_sentence(status)
+    if status.state == "paused" and (causes := hold_words(status.shift)):
+        return f"{causes}: {STATES['paused'].meaning}"
     if status.state != "training":
         return STATES[status.state].meaning
     if status.swarm is not None and status.swarm.awaited:
@@ -143,6 +145,11 @@ def shift_sentence(shift: ShiftStatus) -> str:
     """Whether the node keeps to its hours."""
     kept = "you have told it otherwise for now" if shift.by_command else "it keeps to them"
     return f"when it works; {kept}"
+
+
+def hold_words(shift: ShiftStatus) -> str:
+    """What keeps the node from work beside its hours; empty: nothing does."""
+    return "; ".join(hold.text for hold in shift.holds if not hold.waived)
 
 
 def duration_words(seconds: float) -> str:

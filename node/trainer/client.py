@@ -142,7 +142,7 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
             threads=spec.threads,
             micro_batch=spec.micro_batch,
         )
-        client.device = answer["device"]
+        client.device, client.gpu = answer["device"], answer["gpu"]
         yield client
 
 
@@ -192,6 +192,8 @@ class TrainerClient:
     """
 
     device: str
+    gpu: str | None
+    """The UUID of the card that it computes on; None: none that has one."""
 
     def __init__(self, process: trio.Process, requests: int, answers: int) -> None:
         self._process = process

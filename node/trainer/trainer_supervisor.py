@@ -149,6 +149,7 @@ class TrainerSupervisor:
             try:
                 async with self._start(self._spec) as trainer:
                     self._telemetry.device = trainer.device
+                    self._telemetry.gpu = trainer.gpu
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:
                 reason = str(death)

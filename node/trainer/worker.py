@@ -102,7 +102,7 @@ class Worker:
             raise TrainerFailed("bad_model", f"the manifest does not decode: {error}") from None
         self._store = BlobStore(Path(blobs))
         self._session = TrainingSession(decoded, self._store, chosen, micro_batch)
-        return {"device": _device_text(chosen)}
+        return {"device": _device_text(chosen), "gpu": _gpu_uuid(chosen)}
 
     def _initialise(
         self,
@@ -214,6 +214,14 @@ def _describe(error: Exception) -> tuple[FailureKind, str]:
         return "disk_broken", first_line
     _log.error("internal error\n%s", "".join(traceback.format_exception(error)))
     return "internal", f"{type(error).__name__}: {first_line}"
+
+
+def _gpu_uuid(device: torch.device) -> str | None:
+    """What the driver calls the card, whatever its number is here; None: it is none of NVIDIA's."""
+    if device.type != "cuda":
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else str(uuid)
 
 
 def _device_text(device: torch.device) -> str:

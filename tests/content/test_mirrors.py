@@ -14,6 +14,7 @@ from distro_node.crypto.hashing import ContentId, content_id, content_text
 from distro_node.crypto.identity import PeerId
 from distro_node.node.content import mirrors
 from distro_node.node.content.mirrors import MirroredFetcher, Mirrors
+from distro_node.node.network import web as web_client
 from distro_node.node.storage.blob_store import BlobStore
 
 DATA = b"a chunk of the corpus" * 1000
@@ -103,7 +104,7 @@ async def test_redirects_are_followed_a_few_times(web: Web) -> None:
     web.answers["/elsewhere"] = (302, {"location": web.name}, b"")
     web.asked.clear()
     assert await Mirrors([web.url]).get(CID, len(DATA)) is None
-    assert len(web.asked) <= 1 + mirrors._MAX_REDIRECTS
+    assert len(web.asked) <= 1 + web_client.MAX_REDIRECTS
 
 
 async def test_a_mirror_that_fails_is_left_alone_for_a_while(web: Web) -> None:
@@ -125,9 +126,11 @@ async def test_a_founders_mirror_leads_to_no_private_address(web: Web) -> None:
 
 async def test_nor_does_its_redirect(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mirror itself counts as public here; where it sends us does not."""
-    real = mirrors.is_public
+    real = web_client.is_public
     first = iter([True])
-    monkeypatch.setattr(mirrors, "is_public", lambda address: next(first, False) or real(address))
+    monkeypatch.setattr(
+        web_client, "is_public", lambda address: next(first, False) or real(address)
+    )
     target = web.url.replace("127.0.0.1", "127.0.0.2") + "/inside"
     web.answers |= {web.name: (302, {"location": target}, b""), "/inside": (200, {}, DATA)}
     assert await Mirrors([], [web.url]).get(CID, len(DATA)) is None
@@ -158,7 +161,7 @@ async def test_nor_does_its_redirect(web: Web, monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_what_is_public(address: str, public: bool) -> None:
-    assert mirrors.is_public(address) == public
+    assert web_client.is_public(address) == public
 
 
 class Peers:

@@ -11,11 +11,14 @@ from typing import get_args
 import pytest
 import trio.testing
 from distro_node.node.control import screen
+from distro_node.node.control.rows import rows
 from distro_node.node.control.screen import Curves, screen_text, show_screen
 from distro_node.node.control.terminal import size_text, sparkline
 from distro_node.node.network.scopes import open_scope
 from distro_node.node.telemetry.status import (
+    EnergyPart,
     EventStatus,
+    Hold,
     Losses,
     MemberStatus,
     Progress,
@@ -51,10 +54,48 @@ def test_a_newcomer_reads_what_goes_on() -> None:
         # 2 bytes × 857,216 parameters × 2 others, and by how much that exceeds 6,120 bytes.
         "3.43 MB, 560 ×",
         "CCCCCC (heard 12 s ago)",
+        "214 W, 0.500 kWh, 0.15 EUR",
+        "4.5 J a token, of the GPU alone",
         "event 49",
         "Ctrl-C",
     ):
         assert part in text
+
+
+def told(status: Status, name: str) -> list[tuple[str, str]]:
+    return [(row.value, row.note) for row in rows(status) if row.name == name]
+
+
+def test_energy_that_nobody_measured_is_no_zero() -> None:
+    assert told(EARLY, "power") == [("the processor –", "other programs' share included")]
+    assert told(EARLY, "energy") == [("–", "nothing could be measured")]
+    why = "only root may read the processor's counters"
+    assert told(TRAINING, "power") == [("the GPU 214 W, the processor –", why)]
+    known = EnergyPart(watts=50.0, joules=1.0, measured=0.999, why=None)
+    whole = replace(TRAINING.energy, processor=known, cost=None, kwh=123.456, watts=263.7)
+    assert told(replace(TRAINING, energy=whole), "energy") == [
+        ("264 W, 123.5 kWh", "4.5 J a token")
+    ]
+    part = replace(whole, gpu=None, processor=replace(known, measured=0.5), joules_per_token=None)
+    assert told(replace(TRAINING, energy=part), "energy") == [
+        ("264 W, 123.5 kWh", "measured in part")
+    ]
+
+
+def test_a_pause_says_its_cause() -> None:
+    hold = Hold(kind="signal", text="41 is above 30 (prices.example)", waived=False)
+    paused = replace(
+        TRAINING,
+        state="paused",
+        shift=replace(TRAINING.shift, at_work=False, holds=(hold,)),
+    )
+    assert f"{hold.text}: the line and the computer are yours" in "\n".join(
+        drawn(paused, width=120)
+    )
+    assert told(paused, "held back") == [(hold.text, "it goes on by itself")]
+    waived = replace(paused.shift, holds=(replace(hold, waived=True),))
+    assert hold.text not in "\n".join(drawn(replace(paused, shift=waived), width=120))
+    assert told(replace(paused, shift=waived), "held back") == [(hold.text, "waived by you")]
 
 
 def test_whoever_cannot_be_called_is_told_what_helps() -> None:

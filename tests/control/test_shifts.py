@@ -127,7 +127,7 @@ async def test_without_hours_a_command_holds_until_the_next(
     assert not shifts.at_work
     shifts.resume()
     assert shifts.at_work
-    nothing = ShiftStatus(at_work=True, by_command=False, active=None, until=None)
+    nothing = ShiftStatus(at_work=True, by_command=False, active=None, until=None, holds=())
     assert shifts.status() == nothing
 
 
@@ -250,3 +250,52 @@ async def test_other_hours_and_limits_hold_at_once_and_for_the_stays_after(
     assert supervisor.status().shift.active == "12:00-13:00"
     assert act["hours"]({"active": None})["active"] is None
     assert shifts.at_work
+
+
+async def test_what_holds_a_node_back_comes_and_goes_by_itself() -> None:
+    shifts = Shifts(None)
+    shifts.hold("signal", "too dear")
+    assert not shifts.at_work
+    assert not shifts.status().by_command
+    shifts.hold("person", "somebody is there")
+    shifts.release("signal")
+    assert not shifts.at_work
+    shifts.release("person")
+    shifts.release("person")
+    assert shifts.at_work
+
+
+async def test_the_owner_waives_what_holds_now_and_no_more() -> None:
+    shifts = Shifts(None)
+    shifts.hold("signal", "too dear")
+    shifts.resume()
+    assert shifts.at_work
+    assert shifts.status().by_command
+    # The same cause, with other words, is waived until it is over; another one is not.
+    shifts.hold("signal", "dearer still")
+    assert shifts.at_work
+    shifts.hold("program", "a game")
+    assert not shifts.at_work
+    shifts.release("program")
+    shifts.release("signal")
+    shifts.hold("signal", "too dear again")
+    assert not shifts.at_work
+
+
+async def test_a_pause_outlasts_what_holds_the_node_back() -> None:
+    shifts = Shifts(None)
+    shifts.hold("signal", "too dear")
+    shifts.resume()
+    shifts.pause()
+    shifts.release("signal")
+    assert not shifts.at_work
+    shifts.hold("signal", "too dear")
+    shifts.resume()
+    assert shifts.at_work
+
+
+async def test_hours_and_holds_both_have_to_agree() -> None:
+    shifts = Shifts(parse_hours("22:00-07:00"), lambda: MIDNIGHT + timedelta(hours=12))
+    shifts.hold("signal", "too dear")
+    shifts.release("signal")
+    assert not shifts.at_work

@@ -13,6 +13,7 @@ import distro_node.node.doctor.computer as computer
 import pytest
 from cli.schemas import conforms
 from distro_node.node.doctor.findings import Finding, fit, good, ordered
+from distro_node.node.energy.processor import Processor
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
 
@@ -151,3 +152,23 @@ def test_torch_is_asked_in_a_process_of_its_own() -> None:
     found = computer.ask_torch()
     assert isinstance(found, dict), found
     assert found.keys() == TORCH.keys()
+
+
+def test_what_training_draws(tmp_path: Path) -> None:
+    (found,) = computer.examine_energy(Processor(tmp_path), has_nvidia=False)
+    assert (found.subject, found.severity) == ("energy", "unknown")
+    assert "no counters" in found.what
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    for name, text in (("name", "package-0"), ("energy_uj", "5"), ("max_energy_range_uj", "9")):
+        (zone / name).write_text(text)
+    (found,) = computer.examine_energy(Processor(tmp_path), has_nvidia=False)
+    assert found.severity == "good"
+
+
+def test_a_gpu_without_the_package_that_asks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computer.importlib.util, "find_spec", lambda name: None)
+    (found,) = computer.examine_energy(Processor(tmp_path), has_nvidia=True)
+    assert "distro-node[nvidia]" in found.remedy

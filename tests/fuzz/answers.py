@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from distro_node.crypto.envelope import seal
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import peer_text
 from distro_node.node.content.mirrors import Mirrors
+from distro_node.node.energy.asking import Asker, NotTold
 from distro_node.node.network.circuits import Circuits
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.discovery.speaking import spoken_versions
@@ -22,6 +24,7 @@ from distro_node.node.network.exchange.chunks import ask_holdings
 from distro_node.node.network.hearsay import Scope, Word
 from distro_node.node.network.nat.dial_back import ask_dial_back
 from distro_node.node.network.streams import FrameOversized, StreamEnded, read_reply
+from distro_node.node.settings import PauseWhen
 from distro_node.node.versions import explain_spoken
 from distro_node.protocol.chain.catching_up import CatchingUp
 from distro_node.protocol.chain.comparing import Comparison, Rests
@@ -39,10 +42,11 @@ from multiaddr import Multiaddr
 from simulation.chain import Chain
 from simulation.swarm import identity
 
-# Private here: `_introduce`, `_mirrors`, `_pool`: what takes an answer, with the wire left out.
+# Private here: `_introduce`, `_mirrors`, `_web`, `_pools`: what takes an answer, with the wire left out.
 # A machine asks this often at most before its input has run out.
 _STEPS = 12
 _BLOB = b"what was asked for" * 20
+_NOW = datetime(2026, 3, 2, 17, 40, tzinfo=UTC)
 
 
 def targets() -> Iterator[Target]:
@@ -128,6 +132,18 @@ def targets() -> Iterator[Target]:
             b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno",
         ),
         ("a mirror's answer",),
+        allowed=(),
+        structured=False,
+    )
+    prices = (
+        b'{"data": [{"from": 0, "to": 2000000000, "price": 31.4}, {"start": "2026-03-02T17:30Z"}]}'
+    )
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+    yield Target(
+        "tariff",
+        partial(idle.run, _tariff),
+        (head % len(prices) + prices, head % 4 + b"31.4", head % 8 + b"[[[[NaN]"),
+        ("what a tariff's server answers",),
         allowed=(),
         structured=False,
     )
@@ -280,9 +296,23 @@ async def _mirror(data: bytes) -> object:
     mirror: Any = mirrors._mirrors[0]
     # Half at a time: what is parsed may come in any pieces.
     pieces = [data[: len(data) // 2], data[len(data) // 2 :]]
-    mirror._pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend(pieces))
-    async with mirror._pool:
+    pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend(pieces))
+    mirror._web._pools[False] = pool
+    async with pool:
         return await mirrors.get(content_id(_BLOB), len(_BLOB))
+
+
+async def _tariff(data: bytes) -> object:
+    settings = PauseWhen(ask="http://a.example/", field="data.now.price", pause=30.0)
+    asker: Any = Asker(settings, now=lambda: _NOW)
+    pieces = [data[: len(data) // 2], data[len(data) // 2 :]]
+    pool = httpcore.AsyncConnectionPool(network_backend=httpcore.AsyncMockBackend(pieces))
+    asker._web._pools[False] = pool
+    async with pool:
+        try:
+            return await asker.ask()
+        except NotTold:
+            return None
 
 
 def _answering(data: bytes) -> Callable[..., Any]:

@@ -39,6 +39,7 @@ class FakeTrainer:
     """Its parameters are the number of the last round that was applied to them."""
 
     device = "fake"
+    gpu = None
 
     def __init__(self, shop: FakeSupervisor) -> None:
         self._shop = shop

@@ -253,8 +253,26 @@ function showComputer() {
     ...fact("Idle", shown(trainer.idle, percent), "of the time the trainer waits for the line or for others"),
     ...fact("Restarts", shown(trainer.restarts, count), "of the trainer process"),
     ...fact("Model", shown(swarm?.parameters, (n) => `${scaled(n)} parameters`)),
+    ...energyFacts(),
     ...fact("Hours", shift.active ?? "always", shift.until ? `that changes at ${shift.until}` : null),
   ]);
+}
+
+function energyFacts() {
+  const energy = told.status.energy;
+  const watts = (part) => shown(part?.watts, (number) => `${Math.round(number)} W`);
+  const parts = [[energy.gpu, "the GPU"], [energy.processor, "the processor"]].filter(([part]) => part);
+  const known = parts.filter(([part]) => part.joules !== null).map(([, name]) => name);
+  const price = energy.price === null ? "give --price to see what it costs" : `at ${energy.price}${energy.currency === null ? "" : ` ${energy.currency}`} a kWh`;
+  const limit = energy.power_limit === null ? null : `kept to ${energy.power_limit} W`;
+  return [
+    ...(energy.gpu ? fact("GPU draws", watts(energy.gpu), energy.gpu.why ?? limit) : []),
+    ...fact("Processor draws", watts(energy.processor), energy.processor.why ?? "all programs on it"),
+    ...fact("Energy", shown(energy.kwh, (number) => `${number.toFixed(3)} kWh`), known.length ? `of ${known.join(" and ")}, while at work since this start` : null),
+    ...fact("Cost", shown(energy.cost, (number) => `${number.toFixed(2)} ${energy.currency ?? ""}`.trim()), energy.kwh === null ? null : price),
+    ...fact("A token", shown(energy.joules_per_token, (number) => `${number.toPrecision(3)} J`), "of yours that counted"),
+    ...told.status.shift.holds.flatMap((hold) => fact("Held back", hold.text, hold.waived ? "waived by you" : "it goes on by itself")),
+  ];
 }
 
 function showScores() {

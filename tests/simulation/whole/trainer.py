@@ -112,6 +112,7 @@ class Toy:
     """A trainer at work, in the place of a `TrainerClient`."""
 
     device = "toy"
+    gpu = None
 
     def __init__(self, workshop: Workshop, manifest: Manifest, store: BlobStore) -> None:
         self._workshop = workshop

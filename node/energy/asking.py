@@ -1,0 +1,112 @@
+"""Asks what `--pause-when` names, again and again, and decides by it whether the node is to pause.
+
+Whoever is asked may be slow, silent or mad: each question has an end in time and in bytes, what is no
+number counts as no answer, and the last word holds only for so long (`threshold.KEEP_SECONDS`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+import trio
+
+from ..network.web import Reach, Web, WebError
+from ..settings import PauseWhen
+from .commands import Answer, CommandFailed, ask_command
+from .numbers import MAX_BYTES, NoNumber, check_path, number_in_json, number_in_text
+from .threshold import KEEP_SECONDS, Gate, Threshold, threshold_of
+
+_log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 20.0
+# What a shell says with its exit code.
+_PAUSE, _WORK = 0, 1
+_HALF = Threshold(pause=0.5, resume=0.5)
+
+
+class NotTold(Exception):
+    """No answer came, or none that says anything; the text says why, in part in others' words."""
+
+
+class Asker:
+    """Asks, and keeps what was decided. Times are trio's."""
+
+    def __init__(
+        self,
+        settings: PauseWhen,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._settings = settings
+        self._seconds = answer_seconds
+        self._now = now
+        self._steps = check_path(settings.field) if settings.field is not None else ()
+        self._web = Web(Reach.AS_NAMED) if settings.is_url else None
+        self._gate = Gate(threshold_of(settings) or _HALF)
+        self._failing = False
+
+    @property
+    def value(self) -> float | None:
+        """The number that was told last, while it holds; None without one, too."""
+        return self._gate.value if self._settings.pause is not None else None
+
+    @property
+    def sentence(self) -> str:
+        """What was decided, for people."""
+        if self._settings.pause is None:
+            return "the command of --pause-when says so"
+        # An address may hold a key, and a command a password: the host will do.
+        host = urlsplit(self._settings.ask).hostname if self._settings.is_url else None
+        return self._gate.sentence + (f" ({host})" if host else "")
+
+    async def look(self) -> bool:
+        """Ask once; returns whether the node is to pause."""
+        try:
+            value = await self.ask()
+        except NotTold as problem:
+            if not self._failing:
+                _log.warning(
+                    "--pause-when: %s; its last word holds for %.0f min, then this node works",
+                    problem,
+                    KEEP_SECONDS / 60,
+                )
+                self._failing = True
+            known = self._gate.value is not None
+            paused = self._gate.miss(trio.current_time())
+            if known and self._gate.value is None:
+                _log.warning("--pause-when: no answer for so long that this node works")
+            return paused
+        if self._failing:
+            _log.info("--pause-when: there are answers again")
+            self._failing = False
+        return self._gate.hear(value, trio.current_time())
+
+    async def ask(self) -> float:
+        """The number, or 1 for a command's yes and 0 for its no. Raises `NotTold`."""
+        try:
+            with trio.move_on_after(self._seconds):
+                if self._web is not None:
+                    body = await self._web.get(self._settings.ask, MAX_BYTES)
+                    return self._number(body)
+                return self._answered(await ask_command(self._settings.ask, self._seconds))
+        except (WebError, CommandFailed, NoNumber) as error:
+            raise NotTold(str(error)[:512]) from None
+        raise NotTold(f"it took longer than {self._seconds:g} s")
+
+    def _answered(self, answer: Answer) -> float:
+        if self._settings.pause is None:
+            if answer.code not in (_PAUSE, _WORK):
+                raise NoNumber(f"the command ended with {answer.code}, not with 0 or 1")
+            return 1.0 if answer.code == _PAUSE else 0.0
+        if answer.code != 0:
+            raise NoNumber(f"the command ended with {answer.code}")
+        return self._number(answer.text.encode())
+
+    def _number(self, body: bytes) -> float:
+        if self._steps:
+            return number_in_json(body, self._steps, self._now())
+        return number_in_text(body[:MAX_BYTES].decode("utf-8", "replace"))

@@ -1,0 +1,71 @@
+"""Commands of the owner's and of the system's that are asked something: bounded in time and in words.
+
+A command that takes too long is killed with all that it started and did not hide; what it prints beyond
+the bound is not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+MAX_BYTES = 1 << 16
+_END_SECONDS = 2.0
+
+
+class CommandFailed(Exception):
+    """A command gave no answer; says why. It may hold the command's words."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a command ended."""
+
+    code: int
+    text: str
+
+
+async def ask_command(command: str | Sequence[str], seconds: float) -> Answer:
+    """Run a command, a string through the shell, and return what it printed. Raises `CommandFailed`."""
+    try:
+        process = await trio.lowlevel.open_process(
+            command,
+            shell=isinstance(command, str),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            # A group of its own, so that all of it can be ended.
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise CommandFailed(str(error)) from None
+    output = bytearray()
+    stdout = process.stdout
+    assert stdout is not None
+    try:
+        with trio.move_on_after(seconds):
+            async for piece in stdout:
+                output += piece
+                if len(output) > MAX_BYTES:
+                    raise CommandFailed(f"it prints more than {MAX_BYTES} bytes")
+            code = await process.wait()
+            return Answer(code, output.decode("utf-8", "replace"))
+        raise CommandFailed(f"it took longer than {seconds:g} s")
+    except BaseException:
+        await _end(process, stdout)
+        raise
+
+
+async def _end(process: trio.Process, stdout: trio.abc.ReceiveStream) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with trio.move_on_after(_END_SECONDS) as scope:
+        scope.shield = True
+        await stdout.aclose()
+        await process.wait()

@@ -1,0 +1,227 @@
+"""The GPU that the trainer computes on, as NVIDIA's driver tells of it (NVML, package nvidia-ml-py).
+
+Without the package, the driver or the card all is unknown; a card that falls off the bus in the middle
+is asked for again now and then. Every call blocks: call from a thread. None of these methods raises,
+except where it says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from .arithmetic import Reading
+
+_log = logging.getLogger(__name__)
+
+# A driver that answers with an error is opened anew after this.
+_REST_SECONDS = 60.0
+_MILLIJOULES = 1e3
+_MILLIWATTS = 1e3
+# A desktop that draws its windows takes less, a program that computes more.
+BUSY_PERCENT = 15
+
+
+class LimitRefused(Exception):
+    """A power limit was not taken; says why, for people."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """How others use the card. None: nobody can say."""
+
+    others: bool | None
+    program: str | None = None
+    """Its name, if it is known. A stranger's words."""
+
+
+class Gpu:
+    """One card, found by its UUID. `library` is pynvml, or what stands in for it."""
+
+    def __init__(
+        self,
+        library: Callable[[], Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._load = library or (lambda: importlib.import_module("pynvml"))
+        self._clock = clock
+        self._library: Any = None
+        self._opened = False
+        self._rests_until = float("-inf")
+        self._uuid: str | None = None
+        self._handle: Any = None
+        self._no_counter = False
+        self._before: int | None = None
+        """What the limit was before it was changed, in mW."""
+        self._seen = 0
+        self.why: str | None = "no GPU has been looked for"
+        """Why nothing is known, for people; None: all is well."""
+
+    def aim(self, uuid: str | None) -> None:
+        """From now on the card with this UUID is meant, with or without `GPU-` in front; None: none."""
+        if uuid is not None and not uuid.startswith(("GPU-", "MIG-")):
+            uuid = f"GPU-{uuid}"
+        if uuid != self._uuid:
+            self._uuid, self._handle, self._no_counter = uuid, None, False
+            self._rests_until = float("-inf")
+
+    def read(self) -> Reading | None:
+        """What the card has taken so far, and takes now; None: unknown."""
+        handle = self._card()
+        if handle is None:
+            return None
+        library = self._library
+        try:
+            watts = library.nvmlDeviceGetPowerUsage(handle) / _MILLIWATTS
+        except library.NVMLError as error:
+            self._lost(error)
+            return None
+        counters: tuple[tuple[str, int, int | None, float], ...] = ()
+        if not self._no_counter:
+            try:
+                taken = library.nvmlDeviceGetTotalEnergyConsumption(handle)
+                counters = (("gpu", int(taken), None, _MILLIJOULES),)
+            except library.NVMLError:
+                # Cards before Volta have none: the power is added up.
+                self._no_counter = True
+        return Reading(at=self._clock(), counters=counters, watts=float(watts))
+
+    def set_limit(self, watts: float) -> None:
+        """Let the card draw no more. Raises `LimitRefused`."""
+        handle = self._card()
+        if handle is None:
+            raise LimitRefused(self.why or "there is no GPU")
+        library = self._library
+        try:
+            lowest, highest = (
+                limit / _MILLIWATTS
+                for limit in library.nvmlDeviceGetPowerManagementLimitConstraints(handle)
+            )
+            if not lowest <= watts <= highest:
+                raise LimitRefused(f"this card takes limits from {lowest:g} to {highest:g} W")
+            before = int(library.nvmlDeviceGetPowerManagementLimit(handle))
+            library.nvmlDeviceSetPowerManagementLimit(handle, round(watts * _MILLIWATTS))
+        except library.NVMLError as error:
+            if isinstance(error, _kind(library, "NVMLError_NoPermission")):
+                raise LimitRefused("only root may set it") from None
+            raise LimitRefused(f"the driver says: {error}") from None
+        if self._before is None:
+            self._before = before
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit of ours holds."""
+        return self._before is not None
+
+    def put_back(self) -> bool:
+        """Give the card the limit that it had; False if the driver does not take it."""
+        if self._before is None:
+            return True
+        before, self._before = self._before, None
+        # Even if the driver failed a moment ago: this is the last try.
+        self._rests_until = float("-inf")
+        handle = self._card()
+        if handle is None:
+            return False
+        try:
+            self._library.nvmlDeviceSetPowerManagementLimit(handle, before)
+        except self._library.NVMLError:
+            return False
+        return True
+
+    def use_by_others(self, ours: Collection[int]) -> Use:
+        """Whether a program that is none of `ours` (process ids) computes on the card.
+
+        Where the driver counts for each process, whoever uses more than `BUSY_PERCENT` does. While none
+        of ours is there, all that the card does is others'. Else nobody can say: a container hides
+        which process is whose.
+        """
+        handle = self._card()
+        if handle is None:
+            return Use(None)
+        library = self._library
+        try:
+            there = {
+                process.pid
+                for list_ in (
+                    library.nvmlDeviceGetComputeRunningProcesses(handle),
+                    library.nvmlDeviceGetGraphicsRunningProcesses(handle),
+                )
+                for process in list_
+            }
+        except library.NVMLError as error:
+            self._lost(error)
+            return Use(None)
+        try:
+            if not there & set(ours):
+                if ours:
+                    return Use(None)
+                percent = library.nvmlDeviceGetUtilizationRates(handle).gpu
+                return Use(percent >= BUSY_PERCENT)
+            samples = library.nvmlDeviceGetProcessUtilization(handle, self._seen)
+            self._seen = max([self._seen, *(sample.timeStamp for sample in samples)])
+        except library.NVMLError as error:
+            # It says so where nothing has been counted since the last time.
+            if isinstance(error, _kind(library, "NVMLError_NotFound")):
+                return Use(False)
+            return Use(None)
+        busy = [s.pid for s in samples if s.pid not in ours and s.smUtil >= BUSY_PERCENT]
+        return Use(bool(busy), self._name(busy[0]) if busy else None)
+
+    def _name(self, pid: int) -> str | None:
+        try:
+            name = self._library.nvmlSystemGetProcessName(pid)
+        except self._library.NVMLError:
+            return None
+        text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
+        return text.split(" ")[0].rpartition("/")[2][:64] or None
+
+    def _card(self) -> Any:
+        """The card's handle; None: it is not to be had at present, and `why` says why."""
+        if self._handle is not None:
+            return self._handle
+        if self._clock() < self._rests_until:
+            return None
+        if self._uuid is None:
+            self.why = "the trainer computes on no GPU of NVIDIA's"
+            return None
+        if self._library is None:
+            try:
+                self._library = self._load()
+            except ImportError:
+                self.why = "the package nvidia-ml-py is not installed (extra `nvidia`)"
+                self._rests_until = float("inf")
+                return None
+        library = self._library
+        try:
+            if not self._opened:
+                library.nvmlInit()
+                self._opened = True
+            self._handle = library.nvmlDeviceGetHandleByUUID(self._uuid)
+        except library.NVMLError as error:
+            self._lost(error)
+            return None
+        self.why = None
+        return self._handle
+
+    def _lost(self, error: Exception) -> None:
+        """The driver or the card does not answer: it is opened anew later."""
+        self.why = f"the driver says: {error}"
+        _log.debug("NVML: %s", error)
+        self._handle = None
+        self._rests_until = self._clock() + _REST_SECONDS
+        if self._opened:
+            self._opened = False
+            try:
+                self._library.nvmlShutdown()
+            except self._library.NVMLError as again:
+                _log.debug("NVML did not close: %s", again)
+
+
+def _kind(library: Any, name: str) -> type[Exception]:
+    """An error's class, which the library makes from the driver's numbers."""
+    return getattr(library, name, type("Never", (Exception,), {}))

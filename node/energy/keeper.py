@@ -1,0 +1,302 @@
+"""Keeps account of what the node's work costs, and holds it back when it costs too much or disturbs.
+
+It lasts as long as the program: the meters run on while the node pauses, though what is drawn then is
+not the swarm's and is not counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable
+from threading import Thread
+from typing import Protocol, TypeVar
+
+import psutil
+import trio
+
+from ..settings import EnergySettings
+from ..telemetry.metrics import Follower
+from ..telemetry.status import EnergyPart, EnergyStatus, HoldKind
+from ..telemetry.telemetry import Telemetry
+from .arithmetic import JOULES_PER_KWH, Meter, cost, per_token, total
+from .asking import Asker
+from .courtesy import QUIET_SECONDS, Courtesy
+from .gpu import Gpu, LimitRefused, Use
+from .people import People
+from .processor import Processor
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+METER_SECONDS = 2.0
+"""A counter of 32 bits wraps twice a minute at most; power that is added up wants to be read often."""
+_POLITE_SECONDS = 2.0
+# A driver whose card has gone may never answer: the thread that asked is left to itself.
+_READ_SECONDS = 10.0
+_PUT_BACK_SECONDS = 2.0
+_FOR_AS_LONG = f"until {QUIET_SECONDS / 60:g} min of quiet"
+
+
+class Holds(Protocol):
+    """What can be held back: the shifts."""
+
+    @property
+    def at_work(self) -> bool:
+        """Whether the node is at work."""
+        ...
+
+    def hold(self, kind: HoldKind, text: str) -> None:
+        """Something speaks against work."""
+        ...
+
+    def release(self, kind: HoldKind) -> None:
+        """It does not any more."""
+        ...
+
+
+class EnergyKeeper:
+    """Meters, limits and courtesy of one node. `run` keeps it up."""
+
+    def __init__(
+        self,
+        settings: EnergySettings,
+        shifts: Holds,
+        telemetry: Telemetry,
+        *,
+        observes: bool = False,
+        gpu: Gpu | None = None,
+        processor: Processor | None = None,
+        people: People | None = None,
+    ) -> None:
+        self._settings = settings
+        self._shifts = shifts
+        self._telemetry = telemetry
+        self._observes = observes
+        self._gpu = gpu or Gpu()
+        self._processor = processor or Processor()
+        self._people = people or People()
+        self._gpu_meter, self._processor_meter = Meter(), Meter()
+        self._processor_why: str | None = None
+        self._asker = Asker(settings.pause_when) if settings.pause_when is not None else None
+        self._limited: float | None = None
+        self._limit_tried = False
+        self._uuid: str | None = None
+        # One at a time: a driver that hangs takes one thread, not more and more of them.
+        self._meters = trio.CapacityLimiter(1)
+        self._measured = Follower(telemetry.metrics.energy)
+
+    async def run(self) -> None:
+        """For ever. Cancelled, it gives the GPU its own limit back."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._measure)
+                if self._asker is not None:
+                    nursery.start_soon(self._ask, self._asker)
+                if self._settings.polite:
+                    nursery.start_soon(self._make_way_for_programs)
+                    nursery.start_soon(self._make_way_for_people)
+        finally:
+            if self._gpu.limited:
+                with trio.move_on_after(_PUT_BACK_SECONDS) as scope:
+                    scope.shield = True
+                    await self._in_thread(self._put_back)
+
+    def put_back(self) -> None:
+        """Give the GPU its own limit back, before the program ends at once."""
+        if self._gpu.limited:
+            # A driver that hangs does not keep it from ending.
+            thread = Thread(target=self._put_back, daemon=True)
+            thread.start()
+            thread.join(_PUT_BACK_SECONDS)
+
+    def status(self) -> EnergyStatus:
+        """What the node says of it."""
+        gpu = self._gpu_part()
+        processor = _part(self._processor_meter, self._processor_why)
+        parts = [processor, *([] if gpu is None else [gpu])]
+        joules = total([part.joules for part in parts])
+        settings, own = self._settings, self._telemetry.status().own
+        return EnergyStatus(
+            gpu=gpu,
+            processor=processor,
+            watts=total([part.watts for part in parts]),
+            kwh=None if joules is None else joules / JOULES_PER_KWH,
+            price=settings.price,
+            currency=settings.currency,
+            cost=cost(joules, settings.price),
+            joules_per_token=per_token(joules, own.tokens),
+            power_limit=self._limited,
+            signal=None if self._asker is None else self._asker.value,
+        )
+
+    # The meters
+
+    async def _measure(self) -> None:
+        last = trio.current_time()
+        while True:
+            await trio.sleep(METER_SECONDS)
+            now = trio.current_time()
+            seconds, last = now - last, now
+            at_work = self._shifts.at_work
+            reading = await self._in_thread(self._processor.read)
+            self._processor_meter.take(reading, seconds, at_work)
+            if reading is None:
+                self._processor_why = await self._in_thread(self._processor.why_not)
+            else:
+                self._processor_why = None
+            if self._computes_on_a_gpu():
+                self._aim()
+                taken = await self._in_thread(self._gpu.read)
+                self._gpu_meter.take(taken, seconds, at_work)
+                await self._limit(at_work)
+            self._tell_metrics()
+
+    def _computes_on_a_gpu(self) -> bool:
+        device = self._telemetry.device
+        return device is not None and not self._observes and not device.startswith("cpu")
+
+    def _aim(self) -> None:
+        if self._telemetry.gpu != self._uuid:
+            self._uuid = self._telemetry.gpu
+            self._gpu.aim(self._uuid)
+
+    async def _limit(self, at_work: bool) -> None:
+        """Hold the card to `--power-limit` while the node works, and only then."""
+        watts = self._settings.power_limit
+        if watts is None:
+            return
+        if not at_work:
+            if self._gpu.limited:
+                await self._in_thread(self._put_back)
+            self._limit_tried = False
+            return
+        if self._limited is not None or self._limit_tried:
+            return
+        self._limit_tried = True
+        try:
+            with trio.fail_after(_READ_SECONDS) as scope:
+                # Once it is asked for, it is known whether there is something to put back.
+                scope.shield = True
+                await _thread(functools.partial(self._gpu.set_limit, watts), self._meters)
+        except (LimitRefused, trio.TooSlowError) as error:
+            said = str(error) or "the driver does not answer"
+            _log.warning("--power-limit %g: %s; the GPU stays as it is", watts, said)
+            text = f"the GPU takes no limit of {watts:g} W: {said}"
+            self._telemetry.event("power_limit", self._telemetry.round or 0, text=text)
+        else:
+            self._limited = watts
+            _log.info("the GPU keeps to %g W while this node works", watts)
+
+    def _put_back(self) -> None:
+        self._limited = None
+        if self._gpu.put_back():
+            _log.info("the GPU has its own power limit back")
+        else:
+            _log.warning("the driver does not give the GPU its own power limit back")
+
+    def _gpu_part(self) -> EnergyPart | None:
+        return _part(self._gpu_meter, self._gpu.why) if self._computes_on_a_gpu() else None
+
+    def _tell_metrics(self) -> None:
+        metrics, status = self._telemetry.metrics, self.status()
+        parts = {"processor": status.processor, "gpu": status.gpu}
+        for name, part in parts.items():
+            watts = None if part is None else part.watts
+            metrics.power[name].set(_or_nan(watts))
+        self._measured.update(
+            {name: part.joules for name, part in parts.items() if part and part.joules is not None}
+        )
+        metrics.energy_cost.set(_or_nan(status.cost))
+        metrics.joules_per_token.set(_or_nan(status.joules_per_token))
+        metrics.pause_signal.set(_or_nan(status.signal))
+
+    # What holds the node back
+
+    async def _ask(self, asker: Asker) -> None:
+        assert self._settings.pause_when is not None
+        while True:
+            if await asker.look():
+                self._shifts.hold("signal", asker.sentence)
+            else:
+                self._shifts.release("signal")
+            await trio.sleep(self._settings.pause_when.every)
+
+    async def _make_way_for_programs(self) -> None:
+        courtesy, told = Courtesy(), False
+        while True:
+            await trio.sleep(_POLITE_SECONDS)
+            if not self._computes_on_a_gpu():
+                continue
+            self._aim()
+            use = await self._in_thread(self._use_by_others) or Use(None)
+            if use.others is None and not told and self._telemetry.state == "training":
+                told = True
+                why = self._gpu.why or "the driver does not say which program is whose"
+                _log.warning("--polite cannot see other programs on the GPU: %s", why)
+            self._make_way(
+                courtesy.hear(0.0 if use.others else None, trio.current_time()),
+                "program",
+                f"another program{f' ({use.program})' if use.program else ''} wants the GPU",
+                again=use.others is True,
+            )
+
+    def _use_by_others(self) -> Use:
+        """In a thread: to look through all processes takes a while."""
+        ours = _family() if self._telemetry.state != "paused" else frozenset()
+        return self._gpu.use_by_others(ours)
+
+    async def _make_way_for_people(self) -> None:
+        courtesy, told = Courtesy(), False
+        while True:
+            idle = await self._people.idle_seconds()
+            if idle is None and not told:
+                told = True
+                _log.warning("--polite cannot see whether somebody uses this computer")
+            self._make_way(
+                courtesy.hear(idle, trio.current_time()), "person", "somebody uses the computer"
+            )
+            await trio.sleep(_POLITE_SECONDS)
+
+    def _make_way(self, away: bool, kind: HoldKind, words: str, again: bool = True) -> None:
+        if not away:
+            self._shifts.release(kind)
+        elif again:
+            self._shifts.hold(kind, f"{words}, {_FOR_AS_LONG}")
+
+    async def _in_thread(self, function: Callable[[], T]) -> T | None:
+        """What it gives; None if it takes too long, and then it is left to itself."""
+        with trio.move_on_after(_READ_SECONDS):
+            return await _thread(function, self._meters)
+        return None
+
+
+async def _thread(function: Callable[[], T], limiter: trio.CapacityLimiter) -> T:
+    return await trio.to_thread.run_sync(
+        function,
+        # The stubs that libp2p brings along know trio before this was called so.
+        abandon_on_cancel=True,  # pyright: ignore[reportCallIssue]
+        limiter=limiter,
+    )
+
+
+def _part(meter: Meter, why: str | None) -> EnergyPart:
+    known = meter.watts is not None
+    return EnergyPart(
+        watts=meter.watts,
+        joules=meter.joules,
+        measured=meter.measured,
+        why=None if known else why,
+    )
+
+
+def _family() -> frozenset[int]:
+    """This process and all that it started: the trainer is among them."""
+    me = psutil.Process()
+    return frozenset([me.pid, *(child.pid for child in me.children(recursive=True))])
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

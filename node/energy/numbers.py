@@ -1,0 +1,141 @@
+"""A number out of what a web server or a command says: pure. Whatever they say, it is one, or an error.
+
+A path such as `data.0.intensity.actual` leads through tables by name and through lists by number (from
+0; -1 is the last). `now` picks the one element of a list that holds now, by its own times, since a
+tariff is often a list of all of the day's prices.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+MAX_BYTES = 1 << 18
+"""Two days of prices in quarters of an hour, with all that some write around each, are 40 kB."""
+MAX_STEPS = 16
+
+_NUMBER = re.compile(r"[+-]?(\d{1,32}(\.\d{0,32})?|\.\d{1,32})([eE][+-]?\d{1,3})?", re.ASCII)
+_INDEX = re.compile(r"-?\d{1,6}", re.ASCII)
+# What such lists call their elements' times, as (from, to).
+_SPANS = (
+    ("from", "to"),
+    ("start", "end"),
+    ("valid_from", "valid_to"),
+    ("start_timestamp", "end_timestamp"),
+    ("time_start", "time_end"),
+    ("startsAt", "endsAt"),
+)
+# Seconds since 1970 have ten digits until 2286, milliseconds thirteen.
+_MILLISECONDS = 1e11
+_MAX_ELEMENTS = 10_000
+
+
+class NoNumber(Exception):
+    """What was said is no number; says why. It may hold the other side's words."""
+
+
+def check_path(path: str) -> tuple[str, ...]:
+    """The steps of a path. Raises `ValueError`."""
+    steps = tuple(path.split("."))
+    if not all(steps) or len(steps) > MAX_STEPS or len(path) > 256:
+        raise ValueError("a path is names and numbers with points between them")
+    return steps
+
+
+def number_in_json(body: bytes, steps: tuple[str, ...], now: datetime) -> float:
+    """The number to which `steps` lead. `now` has a time zone. Raises `NoNumber`."""
+    if len(body) > MAX_BYTES:
+        raise NoNumber(f"it has more than {MAX_BYTES} bytes")
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise NoNumber(f"it is not JSON: {error}") from None
+    for taken, step in enumerate(steps):
+        value = _step(value, step, ".".join(steps[:taken]) or "the whole", now)
+    return as_number(value)
+
+
+def number_in_text(text: str) -> float:
+    """The number that is the first line. Raises `NoNumber`."""
+    line = text.lstrip().partition("\n")[0].strip()
+    return as_number(line)
+
+
+def as_number(value: object) -> float:
+    """A finite number, also as the text of one. Raises `NoNumber`."""
+    if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        shown = f"{type(value).__name__}" if not isinstance(value, str) else repr(value[:64])
+        raise NoNumber(f"{shown} is no number")
+    try:
+        number = float(value)
+    except OverflowError:
+        raise NoNumber("the number is too large to be one") from None
+    if not math.isfinite(number):
+        raise NoNumber(f"{number} is no number")
+    return number
+
+
+def _step(value: Any, step: str, at: str, now: datetime) -> Any:
+    if isinstance(value, dict):
+        if step not in value:
+            raise NoNumber(f"{at} has no {step!r}")
+        return value[step]
+    if not isinstance(value, list):
+        raise NoNumber(f"{at} is neither a table nor a list, so there is no {step!r}")
+    if step == "now":
+        return _current(value, at, now)
+    if not _INDEX.fullmatch(step):
+        raise NoNumber(f"{at} is a list: name an element by its number, or `now`")
+    try:
+        return value[int(step)]
+    except IndexError:
+        raise NoNumber(f"{at} has only {len(value)} elements") from None
+
+
+def _current(elements: list[Any], at: str, now: datetime) -> Any:
+    """The element whose time it is. Where several overlap, the one that began last."""
+    found: tuple[datetime, Any] | None = None
+    for element in elements[:_MAX_ELEMENTS]:
+        span = _span(element)
+        if span is None:
+            continue
+        begin, end = span
+        if begin <= now and (end is None or now < end) and (found is None or begin > found[0]):
+            found = begin, element
+    if found is None:
+        raise NoNumber(f"{at} has no element for the present time")
+    return found[1]
+
+
+def _span(element: Any) -> tuple[datetime, datetime | None] | None:
+    """From when until when an element holds; the end None: until another word."""
+    if not isinstance(element, dict):
+        return None
+    for first, last in _SPANS:
+        if first in element:
+            begin = _time(element[first])
+            if begin is None:
+                return None
+            end = element.get(last)
+            until = None if end is None else _time(end)
+            return None if end is not None and until is None else (begin, until)
+    return None
+
+
+def _time(value: object) -> datetime | None:
+    """A point in time out of ISO 8601 (without a zone: UTC), or seconds or ms since 1970."""
+    try:
+        if isinstance(value, str):
+            read = datetime.fromisoformat(value)
+            return read if read.tzinfo is not None else read.replace(tzinfo=UTC)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            seconds = value / 1000 if abs(value) >= _MILLISECONDS else value
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        return None
+    return None

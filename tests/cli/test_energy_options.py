@@ -1,0 +1,81 @@
+"""The options of what the work costs: what fits together, and one clear line for what does not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from distro_node.node.cli.energy import energy_settings
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.settings import EnergySettings, PauseWhen
+
+NOTHING: dict[str, Any] = {
+    "price": None,
+    "currency": None,
+    "power_limit": None,
+    "pause_when": None,
+    "pause_field": None,
+    "above": (None, None),
+    "below": (None, None),
+    "every": 300.0,
+    "polite": False,
+}
+URL = "https://prices.example/now"
+
+
+def test_without_options_nothing_is_asked() -> None:
+    assert energy_settings(**NOTHING) == EnergySettings()
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (
+            {"pause_when": URL, "pause_field": "data.0.x", "above": (200.0, 150.0)},
+            PauseWhen(ask=URL, field="data.0.x", pause=200.0, resume=150.0),
+        ),
+        ({"pause_when": URL, "above": (0.3, None)}, PauseWhen(ask=URL, pause=0.3)),
+        (
+            {"pause_when": "roof", "below": (500.0, 800.0)},
+            PauseWhen(ask="roof", pause=500.0, resume=800.0, high=False),
+        ),
+        ({"pause_when": "pgrep game"}, PauseWhen(ask="pgrep game")),
+    ],
+)
+def test_what_goes_together(options: dict[str, Any], settings: PauseWhen) -> None:
+    assert energy_settings(**NOTHING | options).pause_when == settings
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"above": (1.0, None)}, "nobody to ask"),
+        ({"pause_field": "a"}, "nobody to ask"),
+        ({"pause_when": " "}, "names nothing"),
+        ({"pause_when": "a\0b"}, "names nothing"),
+        ({"pause_when": "x" * 5000}, "names nothing"),
+        ({"pause_when": URL}, "which one pauses"),
+        ({"pause_when": "x", "pause_field": "a"}, "which one pauses"),
+        ({"pause_when": "x", "above": (1.0, 2.0)}, "resume where it pauses"),
+        ({"pause_when": "x", "below": (2.0, 1.0)}, "resume where it pauses"),
+        ({"pause_when": "x", "above": (math.nan, None)}, "a number"),
+        ({"pause_when": "x", "above": (math.inf, 1.0)}, "a number"),
+        ({"pause_when": "x", "above": (1.0, None), "pause_field": "a..b"}, "path"),
+        ({"pause_when": "x", "above": (1.0, None), "below": (0.5, None)}, "go together"),
+        ({"pause_when": "x", "above": (1.0, None), "below": (None, 0.5)}, "go together"),
+        ({"pause_when": "x", "above": (None, 1.0)}, "go together"),
+        ({"pause_when": "x", "below": (1.0, None), "above": (None, 0.5)}, "go together"),
+        ({"currency": "EUR"}, "without a price"),
+        ({"price": 0.3, "currency": "a coin"}, "no currency"),
+        ({"price": 0.3, "currency": "\x1b[2J"}, "no currency"),
+        ({"price": math.nan}, "no number"),
+        ({"power_limit": math.nan}, "no number"),
+        ({"every": math.nan}, "no number"),
+    ],
+)
+def test_what_does_not_is_said_in_a_line(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        energy_settings(**NOTHING | options)
+    assert caught.value.code is ExitCode.USAGE
+    assert caught.value.remedy

@@ -1,0 +1,321 @@
+"""The meters: trees as Linux has them, a driver as NVIDIA's answers, and both when they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from distro_node.node.energy.arithmetic import joules_between
+from distro_node.node.energy.gpu import Gpu, LimitRefused, Use
+from distro_node.node.energy.processor import Processor
+
+UUID = "GPU-0a1b2c3d-0000-1111-2222-333344445555"
+
+
+def zone(
+    root: Path, name: str, what: str, energy: object, wraps_at: object = 262_143_328_850
+) -> Path:
+    folder = root / name
+    folder.mkdir(parents=True)
+    (folder / "name").write_text(f"{what}\n")
+    (folder / "energy_uj").write_text(f"{energy}\n")
+    (folder / "max_energy_range_uj").write_text(f"{wraps_at}\n")
+    return folder
+
+
+def test_packages_and_memory_count_once(tmp_path: Path) -> None:
+    clock = iter([0.0, 2.0])
+    meter = Processor(tmp_path, clock=lambda: next(clock))
+    package = zone(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
+    core = zone(tmp_path, "intel-rapl:0:0", "core", 1)
+    memory = zone(tmp_path, "intel-rapl:0:1", "dram", 262_143_328_849)
+    # The whole platform has the packages in it.
+    platform = zone(tmp_path, "intel-rapl:1", "psys", 1)
+    before = meter.read()
+    for folder, energy in (
+        (package, 91_000_000),
+        (core, 10**9),
+        (memory, 9_999_999),
+        (platform, 1),
+    ):
+        (folder / "energy_uj").write_text(str(energy))
+    after = meter.read()
+    assert before is not None
+    assert after is not None
+    assert joules_between(before, after) == pytest.approx(100.0)
+    assert Processor(tmp_path).why_not() is None
+
+
+@pytest.mark.parametrize("energy", ["", "many", "-5", "1e9", "9" * 5000])
+def test_a_counter_that_says_no_number_is_unknown(tmp_path: Path, energy: str) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0", energy)
+    zone(tmp_path, "intel-rapl:1", "package-1", 5)
+    reading = Processor(tmp_path).read()
+    # Read in part, the longest one is a number of 64 digits, which no two readings fit.
+    assert reading is None or energy == "9" * 5000
+
+
+def test_a_counter_that_only_root_reads_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0", 5)
+    real = Path.open
+
+    def denied(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "energy_uj":
+            raise PermissionError(13, "Permission denied")
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", denied)
+    assert Processor(tmp_path).read() is None
+    assert "only root" in (Processor(tmp_path).why_not() or "")
+
+
+def test_without_counters_nothing_is_known(tmp_path: Path) -> None:
+    assert Processor(tmp_path / "nowhere").read() is None
+    assert "no counters" in (Processor(tmp_path / "nowhere").why_not() or "")
+
+
+class NVMLError(Exception):
+    """As the driver's library has it."""
+
+
+class NoPermission(NVMLError):
+    """Only root may."""
+
+
+class NotFound(NVMLError):
+    """Nothing was counted."""
+
+
+class Driver:
+    """NVML with one card. `gone`: it has fallen off the bus."""
+
+    NVMLError = NVMLError
+    NVMLError_NoPermission = NoPermission
+    NVMLError_NotFound = NotFound
+
+    def __init__(self) -> None:
+        self.gone = False
+        self.counts = True
+        self.milliwatts, self.millijoules = 200_000, 5_000
+        self.limit = 300_000
+        self.root = True
+        self.compute: list[int] = []
+        self.graphics: list[int] = []
+        self.percent = 0
+        self.samples: list[tuple[int, int]] | None = []
+        self.opened = 0
+
+    def nvmlInit(self) -> None:
+        self._check()
+        self.opened += 1
+
+    def nvmlShutdown(self) -> None:
+        self.opened -= 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> object:
+        self._check()
+        assert self.opened == 1
+        if uuid != UUID:
+            raise NotFound("Not Found")
+        return ("card", self.opened)
+
+    def nvmlDeviceGetPowerUsage(self, handle: object) -> int:
+        self._check()
+        return self.milliwatts
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:
+        if not self.counts:
+            raise NVMLError("Not Supported")
+        return self.millijoules
+
+    def nvmlDeviceGetPowerManagementLimitConstraints(self, handle: object) -> list[int]:
+        self._check()
+        return [100_000, 350_000]
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: object) -> int:
+        return self.limit
+
+    def nvmlDeviceSetPowerManagementLimit(self, handle: object, limit: int) -> None:
+        self._check()
+        if not self.root:
+            raise NoPermission("Insufficient Permissions")
+        self.limit = limit
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[Any]:
+        self._check()
+        return [SimpleNamespace(pid=pid) for pid in self.compute]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: object) -> list[Any]:
+        return [SimpleNamespace(pid=pid) for pid in self.graphics]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: object) -> Any:
+        return SimpleNamespace(gpu=self.percent)
+
+    def nvmlDeviceGetProcessUtilization(self, handle: object, seen: int) -> list[Any]:
+        if self.samples is None:
+            raise NVMLError("Not Supported")
+        if not self.samples:
+            raise NotFound("Not Found")
+        return [
+            SimpleNamespace(pid=pid, smUtil=percent, timeStamp=seen + 1)
+            for pid, percent in self.samples
+        ]
+
+    def nvmlSystemGetProcessName(self, pid: int) -> bytes:
+        return b"/usr/bin/game\x1b[31m --full-screen"
+
+    def _check(self) -> None:
+        if self.gone:
+            raise NVMLError("GPU is lost")
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+@pytest.fixture
+def time() -> list[float]:
+    return [0.0]
+
+
+@pytest.fixture
+def gpu(driver: Driver, time: list[float]) -> Gpu:
+    made = Gpu(lambda: driver, clock=lambda: time[0])
+    made.aim(UUID.removeprefix("GPU-"))
+    return made
+
+
+def test_all_that_is_called_is_there() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    for name in vars(Driver):
+        if name.startswith(("nvml", "NVMLError")):
+            assert hasattr(pynvml, name), name
+    # No driver here, or there is one: either way nothing is raised.
+    made = Gpu()
+    made.aim(UUID)
+    assert made.read() is None
+    assert made.why
+
+
+def test_energy_by_the_cards_own_counter(gpu: Gpu, driver: Driver, time: list[float]) -> None:
+    before = gpu.read()
+    driver.millijoules += 500_000
+    time[0] = 2.0
+    after = gpu.read()
+    assert before is not None
+    assert after is not None
+    assert joules_between(before, after) == 500
+    assert (after.watts, gpu.why) == (200, None)
+
+
+def test_an_older_card_has_its_power_added_up(gpu: Gpu, driver: Driver, time: list[float]) -> None:
+    driver.counts = False
+    before = gpu.read()
+    time[0] = 2.0
+    after = gpu.read()
+    assert before is not None
+    assert after is not None
+    assert joules_between(before, after) == 400
+
+
+def test_a_card_that_falls_off_is_unknown_until_it_is_back(
+    gpu: Gpu, driver: Driver, time: list[float]
+) -> None:
+    assert gpu.read() is not None
+    driver.gone = True
+    assert gpu.read() is None
+    assert "lost" in (gpu.why or "")
+    driver.gone = False
+    # It is left alone for a while; then it is opened anew, once.
+    assert gpu.read() is None
+    time[0] = 61.0
+    assert gpu.read() is not None
+    assert (gpu.why, driver.opened) == (None, 1)
+
+
+def missing() -> Any:
+    raise ImportError("No module named 'pynvml'")
+
+
+@pytest.mark.parametrize(
+    ("load", "uuid", "why"),
+    [(missing, UUID, "nvidia-ml-py"), (Driver, None, "no GPU"), (Driver, "GPU-other", "Not Found")],
+)
+def test_without_package_card_or_driver_nothing_is_known(
+    load: Callable[[], Any], uuid: str | None, why: str
+) -> None:
+    gpu = Gpu(load)
+    gpu.aim(uuid)
+    assert gpu.read() is None
+    assert gpu.use_by_others([1]) == Use(None)
+    assert why in (gpu.why or "")
+    with pytest.raises(LimitRefused, match=why):
+        gpu.set_limit(200)
+
+
+def test_a_limit_is_set_and_put_back(gpu: Gpu, driver: Driver) -> None:
+    assert gpu.put_back()
+    gpu.set_limit(220.0)
+    assert (driver.limit, gpu.limited) == (220_000, True)
+    gpu.set_limit(180.0)
+    assert gpu.put_back()
+    assert (driver.limit, gpu.limited) == (300_000, False)
+
+
+def test_a_limit_is_put_back_after_the_driver_was_away(
+    gpu: Gpu, driver: Driver, time: list[float]
+) -> None:
+    gpu.set_limit(220.0)
+    driver.gone = True
+    assert gpu.read() is None
+    driver.gone = False
+    assert gpu.put_back()
+    assert driver.limit == 300_000
+    gpu.set_limit(220.0)
+    driver.gone = True
+    assert not gpu.put_back()
+
+
+@pytest.mark.parametrize(
+    ("watts", "root", "why"), [(90, True, "100 to 350 W"), (200, False, "root")]
+)
+def test_a_limit_that_is_refused_says_why(
+    gpu: Gpu, driver: Driver, watts: float, root: bool, why: str
+) -> None:
+    driver.root = root
+    with pytest.raises(LimitRefused, match=why):
+        gpu.set_limit(watts)
+    assert (driver.limit, gpu.limited) == (300_000, False)
+
+
+def test_who_uses_the_card(gpu: Gpu, driver: Driver) -> None:
+    ours, desktop, game = 10, 20, 30
+    driver.compute, driver.graphics = [ours], [desktop]
+    # The driver has counted nothing, then the desktop draws its windows.
+    assert gpu.use_by_others([9, ours]) == Use(False)
+    driver.samples = [(ours, 99), (desktop, 4)]
+    assert gpu.use_by_others([9, ours]) == Use(False)
+    driver.graphics = [desktop, game]
+    driver.samples = [(ours, 50), (desktop, 4), (game, 45)]
+    assert gpu.use_by_others([9, ours]) == Use(True, "game\x1b[31m")
+    # It does not count by process.
+    driver.samples = None
+    assert gpu.use_by_others([9, ours]) == Use(None)
+
+
+def test_while_ours_is_not_there_all_use_is_others(gpu: Gpu, driver: Driver) -> None:
+    driver.compute, driver.percent = [30], 80
+    assert gpu.use_by_others([]) == Use(True)
+    driver.percent = 5
+    assert gpu.use_by_others([]) == Use(False)
+    # In a container the driver knows our trainer by another number.
+    driver.percent = 99
+    assert gpu.use_by_others([9, 10]) == Use(None)
+    driver.gone = True
+    assert gpu.use_by_others([]) == Use(None)
