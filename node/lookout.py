@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 # A disk on which room was made is found soon enough, and nothing is asked in vain all the time.
 _AGAIN_SECONDS = 60.0
-_ALWAYS = ShiftStatus(at_work=True, by_command=False, active=None, until=None)
+_ALWAYS = ShiftStatus(at_work=True, by_command=False, active=None, until=None, holds=())
 
 
 @contextlib.contextmanager
