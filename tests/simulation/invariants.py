@@ -466,6 +466,15 @@ class Watch:
                     entry.update,
                 )
 
+    def undecided(self, record: Record) -> None:
+        """The one who had decided a record is gone, before anybody else could know of it."""
+        self.chains.children[record.parent].pop(record.id, None)
+        self._followed.get(record.parent, set()).discard(record.id)
+        self.decided_at.pop(record.id, None)
+        self.decisions.pop(record.id, None)
+        if self._last_final == record.id:
+            self._last_final = record.parent
+
     def forgets(self, node: Node) -> None:
         """A node's disk is lost."""
         self.forgetful.add(node.index)

@@ -199,6 +199,7 @@ class Machine:
         """The process is gone at once."""
         if not self.alive:
             return
+        self.swarm.dies(self)
         self.alive = False
         if not orderly:
             self.swarm.note(self, "dies", "dark" if dark else "killed")

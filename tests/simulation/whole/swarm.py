@@ -84,6 +84,7 @@ class WholeSwarm:
         self.problem: BaseException | None = None
         self.decided: list[str] = []
         """Every record that an honest member decided, in the order of events."""
+        self._deciders: dict[RecordId, set[int]] = {}
         self._numbers: dict[PeerId, int] = {}
         self._written: dict[int, set[bytes]] = {}
         self._sizes: dict[int, dict[str, int]] = {}
@@ -157,6 +158,22 @@ class WholeSwarm:
         honest = (m for m in self.alive if m is not guest and m.index not in self.watch.liars)
         ledgers = (machine.member.ledger for machine in honest if machine.member is not None)
         return next((ledger.bound for ledger in ledgers if ledger.binding), None)
+
+    def dies(self, machine: Machine) -> None:
+        """A process is about to be gone. What it has decided by a ballot of its own that is not on its
+        disk yet, it has told nobody: if nobody else has decided it, nothing was decided."""
+        if machine.member is None or machine.index in self.watch.liars:
+            return
+        ledger, kept = machine.member.ledger, self._durable(machine, "ledger")
+        said = b"".join(self._durable(machine, "votes"))
+        for round_ in reversed(range(len(ledger))):
+            decided = ledger[round_]
+            ballots = decided.certificate.ballots
+            own = [ballot.signature for ballot in ballots if ballot.peer == machine.peer]
+            alone = self._deciders.get(decided.record.id) == {machine.index}
+            if not own or not alone or own[0] in said or ledger.raw(round_) in kept:
+                break
+            self.watch.undecided(decided.record)
 
     def make_network(self, machine: Machine) -> SimulatedNetwork:
         """The network of a new process."""
@@ -255,6 +272,7 @@ class WholeSwarm:
                     watch.kept(node, decided)  # type: ignore[arg-type]
                     record = decided.record
                     if node.index not in watch.liars:
+                        self._deciders.setdefault(record.id, set()).add(node.index)
                         self.decided.append(f"{node.index} {record.round} {record.id.hex()}")
                         self.note(node, "decides", record.round, record.id)
                 case Train():
