@@ -24,7 +24,8 @@ help: ## list the targets
 demo: $(INSTALLED) ## a swarm on this machine: trains, loses a node, takes it back
 	$(BIN)/distro-node demo $(ARGS)
 
-# Three at a time, file by file, since tests wait more than they compute: tests/turns.py says which worker begins where.
+# Three at a time, file by file, since tests wait more than they compute; tests/turns.py says which
+# worker begins where.
 test: lint ## everything that CI runs, but for the soak tests
 	$(BIN)/pytest -n 3 --dist loadfile -m "not soak" $(ARGS)
 

@@ -208,6 +208,14 @@ def simulator() -> Iterator[Figure]:
     words = "{:,d} runs decided {:,d} rounds; violations: {:d}"
     counts = (soak["seeds"], soak["rounds_decided"], soak["violations"])
     yield Figure("docs/protocol.md", words, counts)
+    whole = results("simulate-whole")
+    words = (
+        "in the whole one {:,d} runs with {:,d} processes decided {:,d} rounds; violations: {:d}"
+    )
+    counts = tuple(
+        whole[key] for key in ("seeds", "processes_started", "rounds_decided", "violations")
+    )
+    yield Figure("docs/protocol.md", words, counts)
 
 
 def audit() -> Iterator[Figure]:

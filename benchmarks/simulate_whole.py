@@ -3,6 +3,7 @@
     python benchmarks/simulate_whole.py [--seeds A:B,…] [--faults none|crash|network|liars|all|cut]
                                         [--json FILE]
     python benchmarks/simulate_whole.py --soak FILE [--seeds A:B] [--commit TEXT]
+    python benchmarks/simulate_whole.py --summarise FILE [--json FILE]
 
 `tests/simulation/whole/` says what is simulated, and what must hold. A run that fails is shrunk and
 printed, with the command that repeats it, and the exit status is 1. `--soak FILE` goes through all
@@ -126,11 +127,23 @@ def soak(path: Path, seeds: range, commit: str) -> int:
     return 1 if violations else 0
 
 
+def summarise_soak(path: Path) -> dict[str, Any]:
+    """Add up the lines of a soak."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    total = Tally().summary()
+    sums = {key for key in total if key not in ("by_invariant", "processor_seconds_a_seed")}
+    return {key: sum(line[key] for line in lines) for key in total if key in sums} | {
+        "commits": dict(Counter(line["commit"] for line in lines)),
+        "failures": [failure for line in lines for failure in line["failures"]],
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Whole node processes under faults.")
     parser.add_argument("--seeds", default="0:20", metavar="A:B,…", help="from A to B - 1")
     parser.add_argument("--faults", choices=FAMILIES, default="all")
     parser.add_argument("--soak", type=Path, metavar="FILE", help="all families; continues FILE")
+    parser.add_argument("--summarise", type=Path, metavar="FILE", help="add up a soak's FILE")
     parser.add_argument("--commit", default="", help="what to write beside a soak's figures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     options = parser.parse_args()
@@ -142,6 +155,12 @@ def main() -> int:
     ranges = [range(*map(int, part.split(":"))) for part in options.seeds.split(",")]
     if options.soak:
         return soak(options.soak, ranges[0], options.commit)
+    if options.summarise:
+        text = json.dumps(summarise_soak(options.summarise), indent=2)
+        print(text)
+        if options.json:
+            options.json.write_text(text + "\n")
+        return 0
     tally, failures = Tally(), []
     for number, seed in enumerate(itertools.chain(*ranges), 1):
         failures += run_seeds(range(seed, seed + 1), options.faults, tally)
