@@ -16,6 +16,7 @@ from distro_node.node.network.discovery.speaking import SPEAKING, spoken_version
 from distro_node.node.network.exchange.blobs import BlobFetcher
 from distro_node.node.network.network import open_network
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.introductions import Registry, Spoken, decode_spoken
 from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
 from network.support import LOOPBACK, identity, until
@@ -48,6 +49,11 @@ def test_how_a_version_is_said_stays_the_same() -> None:
     assert SPEAKING == "/distro/version/1"
     assert Spoken(2).encode() == b"\x91\x02"
     assert decode_spoken(b"\x91\xce\x7f\xff\xff\xff").version == 2**31 - 1
+
+
+def test_a_version_is_not_long() -> None:
+    with pytest.raises(ProtocolError, match="17 bytes where at most 16 are allowed"):
+        decode_spoken(bytes(17))
 
 
 async def looking(root: Path, monkeypatch: pytest.MonkeyPatch, spoken: int) -> UserError:

@@ -24,6 +24,7 @@ SHOWN_BY = {
     "member/own_words.FORGET_ROUNDS": "own words go now and then",
     "wire/backoff._MOST_KEYS": "so many are left alone",
     "wire/blobs.MAX_CHUNKS": "wire/test_blob_lists.py::test_a_longer_list_is_refused",
+    "wire/introductions.MAX_SPOKEN_BYTES": "test_versions.py::test_a_version_is_not_long",
     "wire/manifest.MAX_MEMBERS": "member/test_proposing.py::test_the_largest_record_fits_a_message",
     "wire/structure._SHOWN_CHARACTERS": "wire/test_structure.py::test_long_names_are_cut_in_errors",
 }
