@@ -23,6 +23,8 @@ MIN_RATE = 64_000.0
 """Bytes a second: shared by the four blobs that may be under way at once, twice what peers put up with
 before they give up on one."""
 
+MAX_PROMPT_CHARACTERS = 1000
+
 _DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMG]?)(bit|B)(?:/s)?")
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMGT]?)B")
@@ -143,6 +145,8 @@ class DaemonSettings:
     """The trainer gives up the network and all files but its own, where the system can do that."""
     evaluate_every: int | None = None
     """Rounds between evaluations on the held-out part; None: the daemon's own choice."""
+    sample_prompt: str | None = None
+    """What the model goes on from after each of them, for the page; None: it writes nothing."""
     passphrase: str | None = None
     screen: bool = True
     until_round: int | None = None
@@ -212,6 +216,17 @@ def parse_size(text: str) -> int:
         )
     number, prefix = found.groups()
     return int(float(number) * _PREFIXES[prefix])
+
+
+def parse_prompt(text: str) -> str:
+    """Check a beginning for the model to go on from. Raises `UserError` (`USAGE`)."""
+    if len(text) > MAX_PROMPT_CHARACTERS:
+        raise UserError(
+            ExitCode.USAGE,
+            f"the beginning given with --sample-prompt has {len(text)} characters",
+            f"give at most {MAX_PROMPT_CHARACTERS}: a sentence will do",
+        )
+    return text
 
 
 def parse_mirror(text: str) -> str:

@@ -220,6 +220,7 @@ class Stay:
             momentum=means.directory.momentum,
             telemetry=self._telemetry,
             evaluate_every=settings.evaluate_every or _EVALUATE_ROUNDS,
+            sample_prompt=settings.sample_prompt,
             last_round=_earlier(settings.until_round, manifest.last_round),
             data_ready=prefetch.ready,
             base_ready=functools.partial(fetch_base, means, manifest),

@@ -13,6 +13,7 @@ from ..settings import (
     parse_device,
     parse_metrics_address,
     parse_mirror,
+    parse_prompt,
     parse_rate,
     parse_size,
 )
@@ -109,6 +110,15 @@ def join(
             metavar="ROUNDS",
             min=1,
             help="Rounds between measurements of the loss on held-out text. [default: 10]",
+        ),
+    ] = None,
+    sample_prompt: Annotated[
+        str | None,
+        typer.Option(
+            "--sample-prompt",
+            metavar="TEXT",
+            help="Let the model go on from this beginning after each of these measurements, and show on "
+            "the page what it writes. [default: it writes nothing]",
         ),
     ] = None,
     max_upload: MaxUpload = None,
@@ -233,6 +243,7 @@ def join(
         micro_batch=micro_batch,
         sandbox=sandbox,
         evaluate_every=evaluate_every,
+        sample_prompt=None if sample_prompt is None else parse_prompt(sample_prompt),
         passphrase=find_passphrase(data, passphrase_file),
         # Lines for people would spoil a stream of JSON.
         screen=screen and log_format is LogFormat.TEXT,

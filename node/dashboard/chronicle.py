@@ -20,12 +20,16 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.chain.entries import MAX_DECIDED_BYTES, decode_decided
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.messages import Record
+from ..harmless import harmless_piece
+from ..telemetry.history import MAX_SAMPLE_CHARACTERS
+
+T = TypeVar("T")
 
 MAX_ROWS = 4096
 """Rounds, or rounds merged, that are kept: more than a screen has pixels."""
@@ -43,6 +47,9 @@ _PEERS_AGAIN = 64
 # Of those who have gone, the last so many stand among the members.
 _GONE_SHOWN = 64
 _MAX_HELDOUT = 4096
+_MAX_SAMPLES = 64
+# With each news; more are not written in a second.
+_SAMPLES_AGAIN = 2
 # A line of a thousand members has some 60 kB.
 _MAX_LINE_BYTES = 1 << 20
 # Taken in at once, so that whoever waits for the first page sees something soon.
@@ -113,6 +120,7 @@ class Chronicle:
     def _forget(self) -> None:
         self.rows: list[Row] = []
         self.heldout: list[tuple[int, float]] = []
+        self.samples: list[tuple[int, str]] = []
         self.phases: deque[dict[str, Any]] = deque(maxlen=_PHASES_KEPT)
         self.accounts: list[Account] = []
         self._numbers: dict[PeerId, int] = {}
@@ -137,7 +145,7 @@ class Chronicle:
 
     def whole(self) -> dict[str, Any]:
         """All of it."""
-        return self._said(self.rows, self.heldout, 0)
+        return self._said(self.rows, self.heldout, self.samples, 0)
 
     def latest(self, rows: int) -> dict[str, Any]:
         """The last so many rows, with all that goes with them; they replace those that somebody has.
@@ -146,14 +154,19 @@ class Chronicle:
         there may be thousands.
         """
         known = max(0, len(self.accounts) - _PEERS_AGAIN)
-        return self._said(self.rows[-rows:], self.heldout[-rows:], known)
+        samples = self.samples[-_SAMPLES_AGAIN:]
+        return self._said(self.rows[-rows:], self.heldout[-rows:], samples, known)
 
     def contributions(self) -> list[dict[str, Any]]:
         """A row for everybody who was ever a member, in the order of coming."""
         return [self._account(account) for account in self.accounts]
 
     def _said(
-        self, rows: list[Row], heldout: list[tuple[int, float]], peers_at: int
+        self,
+        rows: list[Row],
+        heldout: list[tuple[int, float]],
+        samples: list[tuple[int, str]],
+        peers_at: int,
     ) -> dict[str, Any]:
         return {
             "generation": self.generation,
@@ -172,6 +185,7 @@ class Chronicle:
                 "counted": [f"{row.counted:x}" for row in rows],
             },
             "heldout": [list(each) for each in heldout],
+            "samples": [list(each) for each in samples],
             "phases": list(self.phases),
             "members": [self._account(account) for account in self._of_now()],
         }
@@ -322,12 +336,12 @@ class Chronicle:
         if "heldout" in line:
             loss = _number(line["heldout"])
             if loss is not None:
-                while self.heldout and self.heldout[-1][0] >= round_:
-                    self.heldout.pop()
-                self.heldout.append((round_, loss))
-                if len(self.heldout) > _MAX_HELDOUT:
-                    half = _MAX_HELDOUT // 2
-                    self.heldout = [*self.heldout[:half:2], *self.heldout[half:]]
+                self.heldout = _with(self.heldout, (round_, loss), _MAX_HELDOUT)
+            return
+        if "sample" in line:
+            text = line["sample"]
+            if isinstance(text, str) and len(text) <= MAX_SAMPLE_CHARACTERS:
+                self.samples = _with(self.samples, (round_, harmless_piece(text)), _MAX_SAMPLES)
             return
         seconds = line["seconds"]
         time = _number(line["time"])
@@ -343,6 +357,16 @@ class Chronicle:
         self.phases.append(
             {"round": round_, "time": time, **{name: _number(seconds.get(name)) for name in PHASES}}
         )
+
+
+def _with(known: list[tuple[int, T]], new: tuple[int, T], most: int) -> list[tuple[int, T]]:
+    """What was seen after rounds, and one more; of too many, every second of the older half goes."""
+    while known and known[-1][0] >= new[0]:
+        # The round was done again, on another chain.
+        known.pop()
+    known.append(new)
+    half = most // 2
+    return known if len(known) <= most else [*known[:half:2], *known[half:]]
 
 
 def _merged(rows: list[Row]) -> list[Row]:

@@ -193,6 +193,10 @@ class Telemetry:
         known = loss if math.isfinite(loss) else None
         self._write({"round": round, "time": time.time(), "heldout": known})
 
+    def sampled(self, round: int, text: str) -> None:
+        """What the model wrote after `round`; a stranger's words."""
+        self._write({"round": round, "time": time.time(), "sample": text})
+
     def scored(self, scores: Scores) -> None:
         """`distro-node evaluate` has measured a state of this swarm's model."""
         self.scores = scores

@@ -25,6 +25,7 @@ from ...protocol.wire.messages import SnapshotEntry
 from ..content.snapshots import Snapshots
 from ..errors import ExitCode, UserError
 from ..storage.blob_store import BlobStore
+from ..telemetry.history import MAX_SAMPLE_CHARACTERS
 from ..telemetry.telemetry import OwnUpdate, Telemetry
 from .client import (
     TrainerClient,
@@ -34,6 +35,7 @@ from .client import (
     open_trainer,
 )
 from .explain import explain_trainer
+from .task_names import DIFFUSION
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,10 @@ _LONGEST_PAUSE_SECONDS = 60.0
 _MAX_FALSE_STARTS = 5
 
 _HELDOUT_SEQUENCES = 128
+
+# A few lines on a page; on a processor some seconds of a trainer that has nothing else to do.
+_SAMPLE_TOKENS = 64
+_SAMPLE_TEMPERATURE = 0.8
 
 # What a restart may mend; anything else that a trainer reports is for the user to mend.
 _RESTARTABLE = frozenset({"bad_snapshot", "internal"})
@@ -95,13 +101,15 @@ class TrainerSupervisor:
         momentum: Path,
         telemetry: Telemetry,
         evaluate_every: int,
+        sample_prompt: str | None = None,
         last_round: int | None = None,
         data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
         base_ready: Callable[[], Awaitable[None]] | None = None,
         start: OpenTrainer = open_trainer,
     ) -> None:
-        """`data_ready` returns when the data of these training samples is on the disk, `base_ready` when
-        the weights are that adapters stand beside; `start` starts a trainer."""
+        """After each measurement the model goes on from `sample_prompt`, if there is one and it writes
+        text. `data_ready` returns when the data of these training samples is on the disk, `base_ready`
+        when the weights are that adapters stand beside; `start` starts a trainer."""
         self._manifest = manifest
         self._start = start
         self._spec = spec
@@ -110,6 +118,7 @@ class TrainerSupervisor:
         self._momentum = momentum
         self._telemetry = telemetry
         self._evaluate_every = evaluate_every
+        self._sample_prompt = None if manifest.task == DIFFUSION else sample_prompt
         self._last_round = last_round
         self._data_ready = data_ready
         self._base_ready = base_ready
@@ -237,6 +246,29 @@ class TrainerSupervisor:
             run = self._manifest.last_round
             of = self._applied if run is None else min(run, self._applied)
             self._telemetry.evaluated(of, loss)
+            if self._sample_prompt is not None:
+                await self._sample(trainer, self._sample_prompt, of)
+
+    async def _sample(self, trainer: TrainerClient, prompt: str, round_: int) -> None:
+        """Let the model write, so that people see how it gets on; whatever is to be done comes first."""
+        text = ""
+        try:
+            # The same chance each time, so that what differs is what was learned.
+            await trainer.begin_text(
+                prompt, seed=0, temperature=_SAMPLE_TEMPERATURE, max_tokens=_SAMPLE_TOKENS
+            )
+            while len(text) < MAX_SAMPLE_CHARACTERS and not self._jobs and not self._reload:
+                piece = await trainer.next_text()
+                if piece is None:
+                    break
+                text += piece
+        except TrainerFailed as failure:
+            if failure.kind != "bad_data":
+                raise
+            _log.warning("the model writes no sample: %s", failure)
+            self._sample_prompt = None
+        if text:
+            self._telemetry.sampled(round_, text[:MAX_SAMPLE_CHARACTERS])
 
     async def _have_data(self, samples: tuple[int, ...]) -> bool:
         """Wait for the data of these samples; False if a record came to be applied meanwhile."""

@@ -213,6 +213,24 @@ def test_a_crowd_of_identities_is_bounded(
     assert whole["rows"]["updates"][1] == 3
 
 
+def test_samples_are_bounded_and_of_one_chain(chain: Chain, files: tuple[Path, Path]) -> None:
+    _, history = files
+
+    def sample(round_: int, text: object) -> str:
+        return json.dumps({"round": round_, "time": 1, "sample": text}) + "\n"
+
+    wrong = sample(3, 5) + sample(3, "x" * 1001) + sample(3, None)
+    history.write_text(wrong + sample(1, "one") + sample(5, "five") + sample(4, "four"))
+    chronicle = open_it(chain, files)
+    assert read(chronicle)["samples"] == [[1, "one"], [4, "four"]]
+    with history.open("a") as file:
+        file.write("".join(sample(round_, "again") for round_ in range(10, 300)))
+    samples = read(chronicle)["samples"]
+    assert len(samples) <= 64
+    assert [samples[0][0], samples[-1][0]] == [1, 299]
+    assert chronicle.latest(4)["samples"] == samples[-2:]
+
+
 def test_the_history_that_a_node_writes_is_the_one_that_is_read(
     chain: Chain, files: tuple[Path, Path]
 ) -> None:
@@ -222,8 +240,10 @@ def test_the_history_that_a_node_writes_is_the_one_that_is_read(
     times.compute, times.trained, times.collected, times.decided = 0.5, 1.0, 3.0, 3.5
     telemetry.applied(chain.ledger[7].record, 2, 9, 0.125, 4.0)
     telemetry.evaluated(7, 2.0)
+    telemetry.sampled(7, "and so on\x1b[2J\n")
     whole = read(open_it(chain, files))
     assert whole["heldout"] == [[7, 2.0]]
+    assert whole["samples"] == [[7, "and so on\N{REPLACEMENT CHARACTER}[2J\n"]]
     assert whole["rows"]["time"][7] is not None
     (phases,) = whole["phases"]
     assert (phases["compute"], phases["transfer"], phases["agree"]) == (0.5, 2.0, 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -69,7 +70,19 @@ class FakeTrainer:
         return Applied(round_, 0.0, 0)
 
     async def evaluate(self, sequences: int) -> float:
-        raise TrainerFailed("missing_data", "a chunk is damaged")
+        if self._shop.heldout is None:
+            raise TrainerFailed("missing_data", "a chunk is damaged")
+        return self._shop.heldout
+
+    async def begin_text(self, prompt: str, **_: object) -> None:
+        self._shop.prompts.append(prompt)
+        if prompt == "too long":
+            raise TrainerFailed("bad_data", "the beginning has 9 tokens, the model takes 1 to 7")
+        self._pieces = iter(self._shop.pieces)
+
+    async def next_text(self) -> str | None:
+        await self._shop.while_writing()
+        return next(self._pieces, None)
 
     async def memory(self) -> dict[str, int]:
         return {"process_bytes": 0, "device_bytes": 0}
@@ -78,9 +91,15 @@ class FakeTrainer:
 class FakeSupervisor:
     """A supervisor with such trainers, and the member it reports to: it wants the next round applied."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(
+        self, tmp_path: Path, prompt: str | None = None, evaluate_every: int = 1000
+    ) -> None:
         self.deaths = 0
         self.losses = 0
+        self.heldout: float | None = None
+        self.prompts: list[str] = []
+        self.pieces = ["and ", "so ", "on"]
+        self.while_writing: Callable[[], Any] = trio.lowlevel.checkpoint
         self.applied_rounds: list[int] = []
         self.telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
         self.trained_on: dict[int, int] = {}
@@ -100,7 +119,8 @@ class FakeSupervisor:
             snapshots=snapshots,
             momentum=tmp_path / "momentum",
             telemetry=self.telemetry,
-            evaluate_every=1000,
+            evaluate_every=evaluate_every,
+            sample_prompt=prompt,
             data_ready=lambda samples: self.data_ready(samples),
             base_ready=lambda: self.base_ready(),
             start=start,
@@ -316,3 +336,57 @@ async def test_a_measured_loss_is_never_of_a_round_behind_the_runs_last(
         nursery.start_soon(run_until, shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
     assert rounds
     assert max(rounds) <= last
+
+
+def sampled(history: Path) -> dict[int, str]:
+    if not history.exists():
+        return {}
+    lines = [json.loads(line) for line in history.read_text(encoding="utf-8").splitlines()]
+    return {line["round"]: line["sample"] for line in lines if "sample" in line}
+
+
+async def test_the_model_writes_after_each_measurement(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    """The last round's measurement is behind everything else that there is to do."""
+    shop = FakeSupervisor(tmp_path, "Once upon a time", evaluate_every=LOADED_ROUND + 5)
+    shop.telemetry.keep_history(tmp_path / "history")
+    shop.heldout = 2.5
+    await run_until(shop, lambda: bool(sampled(tmp_path / "history")))
+    assert sampled(tmp_path / "history") == {LOADED_ROUND + 5: "and so on"}
+    assert shop.prompts == ["Once upon a time"]
+
+
+async def test_what_is_to_be_done_comes_before_the_rest_of_a_sample(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    shop = FakeSupervisor(tmp_path, "Once", evaluate_every=LOADED_ROUND + 5)
+    shop.telemetry.keep_history(tmp_path / "history")
+    shop.heldout = 2.5
+
+    async def decide() -> None:
+        shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 6))
+
+    shop.while_writing = decide
+    await run_until(shop, lambda: LOADED_ROUND + 6 in shop.applied_rounds)
+    assert sampled(tmp_path / "history") == {LOADED_ROUND + 5: "and "}
+
+
+async def test_a_beginning_that_the_model_cannot_take_is_tried_once(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = FakeSupervisor(tmp_path, "too long", evaluate_every=1)
+    shop.heldout = 2.5
+    await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
+    assert shop.prompts == ["too long"]
+    assert "the model writes no sample" in caplog.text
+
+
+async def test_nothing_is_written_where_nobody_asked_for_it(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    shop = FakeSupervisor(tmp_path, None, evaluate_every=1)
+    shop.heldout = 2.5
+    await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
+    assert shop.telemetry.heldout is not None
+    assert shop.prompts == []

@@ -292,6 +292,12 @@ function showScores() {
   ]);
 }
 
+function showSamples() {
+  const samples = [...(book?.samples ?? [])].reverse();
+  $("sampled").hidden = !samples.length;
+  fill($("samples"), samples.map(([round, text]) => element("li", {}, element("span", { class: "quiet" }, `after round ${count(round)}: `), element("span", { class: "said" }, text))));
+}
+
 function showEvents() {
   const events = [...told.status.events].reverse();
   fill($("events"), events.length
@@ -429,6 +435,7 @@ function showAll() {
 
 function showBook() {
   if (!book) return;
+  showSamples();
   chart.show(book);
   crowd.show(book, chart.axis);
   const merged = book.rows.rounds.some((each) => each > 1);
@@ -465,6 +472,7 @@ async function takeRounds(news) {
   if (gap) return fetchRounds();
   for (const [name, column] of Object.entries(news.rows)) rows[name].splice(first, Infinity, ...column);
   if (news.heldout.length) book.heldout = [...book.heldout.filter(([round]) => round < news.heldout[0][0]), ...news.heldout];
+  if (news.samples.length) book.samples = [...book.samples.filter(([round]) => round < news.samples[0][0]), ...news.samples];
   book.peers.splice(news.peers_at, Infinity, ...news.peers);
   book.phases = news.phases;
   book.members = news.members;
