@@ -1,6 +1,78 @@
-"""What a history says beside its rounds, as far as who writes it and who reads it have to agree."""
+"""The history file: a line of JSON for each round, and for what was measured and written after it.
+
+It is a convenience for people and for the page; nothing depends on it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .scores import Scores, read_scores
+
+_log = logging.getLogger(__name__)
+
 MAX_SAMPLE_CHARACTERS = 1000
 """Of a text that the model wrote: what is longer is cut off, and not believed when it is read."""
+
+# Read from the history's end; some hundred members make a line of ten kilobytes.
+_TAIL_BYTES = 8 << 20
+
+
+def write(history: Path, line: dict[str, Any]) -> None:
+    """Add a line. A full disk is noticed where it matters."""
+    try:
+        _append(history, json.dumps(line).encode() + b"\n")
+    except OSError as error:
+        _log.warning("the history was not written: %s", error.strerror)
+
+
+def last_rounds(history: Path, most: int) -> Iterator[tuple[int, int]]:
+    """The last rounds of a history, at most so many, and their fingerprints; other lines are skipped.
+
+    A last line that a crash cut off is removed.
+    """
+    try:
+        with history.open("rb+") as file:
+            start = file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            tail = file.read()
+            whole = tail.rfind(b"\n") + 1
+            if whole < len(tail):
+                file.truncate(start + whole)
+    except OSError:
+        return
+    for line in tail[:whole].splitlines()[-most:]:
+        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            entry = json.loads(line)
+            yield int(entry["round"]), int(entry["fingerprint"], 16)
+
+
+def last_scores(history: Path) -> Scores | None:
+    """What was measured last, by the end of a history."""
+    found = None
+    with contextlib.suppress(OSError), history.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        for line in file:
+            # A word of JSON that no other line has: a history has a line for each round.
+            if b'"scores"' in line:
+                with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+                    found = read_scores(json.loads(line)["scores"]) or found
+    return found
+
+
+def _append(history: Path, line: bytes) -> None:
+    """Add a line, whole or not at all. Raises `OSError`."""
+    with history.open("ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            file.truncate(end)
+            raise

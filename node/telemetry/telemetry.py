@@ -6,14 +6,11 @@ Everything that happens is told to the telemetry once; from there it goes to the
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import math
-import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -21,8 +18,9 @@ from typing import Any, get_args
 from ...crypto.identity import PeerId, peer_text
 from ...protocol.wire.bounded import Bounded
 from ...protocol.wire.messages import Record
+from .history import last_rounds, last_scores, write
 from .metrics import Metrics, Task
-from .scores import Scores, read_scores
+from .scores import Scores
 from .status import (
     EventStatus,
     Losses,
@@ -42,8 +40,6 @@ _EVENTS_KEPT = 50
 _ROUNDS_REMEMBERED = 1024
 # What a status says of "the last rounds" is about so many.
 _ROUNDS_AVERAGED = 17
-# Read from the history's end; some hundred members make a line of ten kilobytes.
-_TAIL_BYTES = 8 << 20
 
 
 @dataclass
@@ -120,8 +116,8 @@ class Telemetry:
     def keep_history(self, path: Path) -> None:
         """Write the history into this file, after what is there. Reads its end."""
         self._history = path
-        self._told.update(_last_rounds(path))
-        last = _last_scores(path)
+        self._told.update(last_rounds(path, _ROUNDS_REMEMBERED))
+        last = last_scores(path)
         if last is not None:
             self.scored(last)
 
@@ -436,59 +432,8 @@ class Telemetry:
         )
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self._history is None:
-            return
-        try:
-            _append(self._history, json.dumps(line).encode() + b"\n")
-        except OSError as error:
-            # The history is a convenience; a full disk is noticed where it matters.
-            _log.warning("the history was not written: %s", error.strerror)
-
-
-def _append(history: Path, line: bytes) -> None:
-    """Add a line, whole or not at all. Raises `OSError`."""
-    with history.open("ab", buffering=0) as file:
-        end = file.tell()
-        try:
-            rest = memoryview(line)
-            while rest:
-                rest = rest[file.write(rest) :]
-        except OSError:
-            file.truncate(end)
-            raise
-
-
-def _last_rounds(history: Path) -> Iterator[tuple[int, int]]:
-    """Rounds and their fingerprints from the end of a history; other lines are skipped.
-
-    A last line that a crash cut off is removed.
-    """
-    try:
-        with history.open("rb+") as file:
-            start = file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            tail = file.read()
-            whole = tail.rfind(b"\n") + 1
-            if whole < len(tail):
-                file.truncate(start + whole)
-    except OSError:
-        return
-    for line in tail[:whole].splitlines()[-_ROUNDS_REMEMBERED:]:
-        with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            entry = json.loads(line)
-            yield int(entry["round"]), int(entry["fingerprint"], 16)
-
-
-def _last_scores(history: Path) -> Scores | None:
-    """What was measured last, by the end of a history."""
-    found = None
-    with contextlib.suppress(OSError), history.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        for line in file:
-            # A word of JSON that no other line has: a history has a line for each round.
-            if b'"scores"' in line:
-                with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-                    found = read_scores(json.loads(line)["scores"]) or found
-    return found
+        if self._history is not None:
+            write(self._history, line)
 
 
 def _difference(end: float | None, start: float | None) -> float | None:
