@@ -134,12 +134,14 @@ def test_without_a_command_there_is_help(command) -> None:
 
 def test_options_are_named_as_their_settings() -> None:
     # The names in the configuration file and the environment are derived from the function's.
-    for name, function in COMMANDS.items():
+    for command_name, function in COMMANDS.items():
         code = sys.modules[function.__module__].__file__
         assert code is not None
-        source = Path(code).read_text() + (Path(code).parent / "options.py").read_text()
+        # Options that several commands have, or that are many, stand in modules of their own.
+        shared = [Path(code).parent / name for name in ("options.py", "energy.py")]
+        source = "".join(path.read_text() for path in [Path(code), *shared])
         for option in command_options(function):
-            assert f'"--{option.replace("_", "-")}' in source, (name, option)
+            assert f'"--{option.replace("_", "-")}' in source, (command_name, option)
 
 
 def test_a_misspelled_option_is_a_usage_error(command) -> None:
