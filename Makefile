@@ -24,10 +24,10 @@ help: ## list the targets
 demo: $(INSTALLED) ## a swarm on this machine: trains, loses a node, takes it back
 	$(BIN)/distro-node demo $(ARGS)
 
-# Four at a time, file by file: on two cores half of them wait. tests/turns.py says which
+# Three at a time, file by file: on two cores some of them wait. tests/turns.py says which
 # worker begins where.
 test: lint ## everything that CI runs, but for the soak tests
-	$(BIN)/pytest -n 4 --dist loadfile -m "not soak" $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadfile -m "not soak" $(ARGS)
 
 lint: $(INSTALLED) ## style and types
 	$(BIN)/ruff check .

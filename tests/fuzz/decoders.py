@@ -87,6 +87,7 @@ OWNERS = {
     "node.settings:parse_device": "the command line",
     "node.settings:parse_metrics_address": "the command line",
     "node.settings:parse_mirror": "the command line",
+    "node.settings:parse_prompt": "the command line",
     "node.settings:parse_rate": "the command line",
     "node.settings:parse_size": "the command line",
     "node.telemetry.status:decode_any_status": "the owner's own control socket",
