@@ -33,6 +33,7 @@ from simulation.floor import floor_table
 from simulation.mutations import table
 from simulation.scale import FIBRE, GoodCase, pace_table, run_good_case
 from simulation.scenario import Failure, run_seed, shrink
+from soaks import summarise_soak
 
 SCALE = (4, 16, 64, 256, 1000)
 # How a soak divides its seeds: what has found most gets most.
@@ -45,6 +46,16 @@ _SOAK: tuple[tuple[Family, int], ...] = (
     ("none", 2),
 )
 _CHUNK = sum(share for _, share in _SOAK)
+# What a soak's lines are added up by.
+_COUNTS = (
+    "seeds",
+    "violations",
+    "liars_outnumbered_the_others",
+    "rounds_decided",
+    "chain_changes",
+    "virtual_hours",
+    "processor_seconds",
+)
 
 
 @dataclass
@@ -162,24 +173,6 @@ def soak(path: Path, seeds: range, commit: str) -> int:
     return 1 if worst else 0
 
 
-def summarise_soak(path: Path) -> dict[str, Any]:
-    """Add up the lines of a soak."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return {
-        "seeds": sum(line["seeds"] for line in lines),
-        "violations": sum(line["violations"] for line in lines),
-        "liars_outnumbered_the_others": sum(
-            line.get("liars_outnumbered_the_others", 0) for line in lines
-        ),
-        "rounds_decided": sum(line["rounds_decided"] for line in lines),
-        "chain_changes": sum(line["chain_changes"] for line in lines),
-        "virtual_hours": sum(line["virtual_hours"] for line in lines),
-        "processor_seconds": sum(line["processor_seconds"] for line in lines),
-        "commits": dict(Counter(line["commit"] for line in lines)),
-        "failures": [failure for line in lines for failure in line["failures"]],
-    }
-
-
 def print_scale(cases: list[GoodCase]) -> None:
     """The table of sizes."""
     print("one-way delay: median time of a message to a member. Updates of 2.8 MB.\n")
@@ -243,7 +236,7 @@ def main() -> int:
     elif options.soak:
         return soak(options.soak, range(first, last), options.commit)
     elif options.summarise:
-        result = summarise_soak(options.summarise)
+        result = summarise_soak(options.summarise, _COUNTS)
         print(json.dumps(result, indent=2))
     else:
         tally = Tally()

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from simulation.faults import FAMILIES, Family
 from simulation.whole.scenario import Failure, run_seed, shrink
+from soaks import summarise_soak
 
 _HASH_SEED = "0"
 # How a soak divides its seeds.
@@ -41,6 +42,17 @@ _SOAK: tuple[tuple[Family, int], ...] = (
     ("none", 1),
 )
 _CHUNK = sum(share for _, share in _SOAK)
+# What a soak's lines are added up by.
+_COUNTS = (
+    "seeds",
+    "violations",
+    "liars_outnumbered_the_others",
+    "rounds_decided",
+    "processes_started",
+    "chain_changes",
+    "virtual_hours",
+    "processor_seconds",
+)
 
 
 @dataclass
@@ -127,17 +139,6 @@ def soak(path: Path, seeds: range, commit: str) -> int:
     return 1 if violations else 0
 
 
-def summarise_soak(path: Path) -> dict[str, Any]:
-    """Add up the lines of a soak."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    total = Tally().summary()
-    sums = {key for key in total if key not in ("by_invariant", "processor_seconds_a_seed")}
-    return {key: sum(line[key] for line in lines) for key in total if key in sums} | {
-        "commits": dict(Counter(line["commit"] for line in lines)),
-        "failures": [failure for line in lines for failure in line["failures"]],
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Whole node processes under faults.")
     parser.add_argument("--seeds", default="0:20", metavar="A:B,…", help="from A to B - 1")
@@ -156,7 +157,7 @@ def main() -> int:
     if options.soak:
         return soak(options.soak, ranges[0], options.commit)
     if options.summarise:
-        text = json.dumps(summarise_soak(options.summarise), indent=2)
+        text = json.dumps(summarise_soak(options.summarise, _COUNTS), indent=2)
         print(text)
         if options.json:
             options.json.write_text(text + "\n")
