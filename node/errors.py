@@ -5,6 +5,7 @@ docs/exit-codes.md has an entry for every code; a test keeps the two in step.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import IntEnum
 
 
@@ -58,3 +59,12 @@ class UserError(Exception):
         self.code = code
         self.problem = problem
         self.remedy = remedy
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """What an exception comes down to: itself, or what is in a group, and in the groups therein."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error

@@ -22,7 +22,7 @@ from .control.command_socket import Handler
 from .control.supervisor import whole_status
 from .dashboard.address import Address, open_address
 from .dashboard.serving import serve_dashboard
-from .errors import UserError
+from .errors import UserError, leaves
 from .network.addresses import parse_dial
 from .network.network import Network
 from .observer import Observation, link_for_everybody
@@ -134,19 +134,11 @@ class Lookout:
         try:
             await observation.run(b"")
         except* UserError as group:
-            problems += (error for error in _leaves(group) if isinstance(error, UserError))
+            problems += (error for error in leaves(group) if isinstance(error, UserError))
         except* OSError as group:
-            explained = [explain_disk(error) for error in _leaves(group)]
+            explained = [explain_disk(error) for error in leaves(group)]
             if None in explained:
                 # No fault of the disk, so one of ours.
                 raise
             problems += (error for error in explained if error is not None)
         return problems[0]
-
-
-def _leaves(group: BaseExceptionGroup[Exception]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

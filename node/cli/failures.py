@@ -11,9 +11,8 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
 
-from ..errors import ExitCode, UserError
+from ..errors import ExitCode, UserError, leaves
 from ..harmless import harmless
 from ..storage.disk_faults import explain_disk
 
@@ -37,15 +36,6 @@ def explain(error: BaseException) -> int:
         traceback.print_exception(error)
         return ExitCode.BUG
     return _tell_bug(error, found[0])
-
-
-def leaves(error: BaseException) -> Iterator[BaseException]:
-    """What an exception comes down to: itself, or what is in a group, and in the groups therein."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error
 
 
 def _tell(error: UserError) -> int:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 from distro_node.crypto.hashing import ContentId, content_text
-from distro_node.node.cli.failures import leaves
-from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.network.scopes import open_scope
 from distro_node.node.settings import DaemonSettings
 from distro_node.node.stay import Stay
