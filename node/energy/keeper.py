@@ -79,7 +79,6 @@ class EnergyKeeper:
         self._processor = processor or Processor()
         self._people = people or People()
         self._gpu_meter, self._processor_meter = Meter(), Meter()
-        self._processor_why: str | None = None
         self._asker = Asker(settings.pause_when) if settings.pause_when is not None else None
         self._limited: float | None = None
         self._limit_tried = False
@@ -115,7 +114,7 @@ class EnergyKeeper:
     def status(self) -> EnergyStatus:
         """What the node says of it."""
         gpu = self._gpu_part()
-        processor = _part(self._processor_meter, self._processor_why)
+        processor = _part(self._processor_meter, self._processor.why)
         parts = [processor, *([] if gpu is None else [gpu])]
         joules = total([part.joules for part in parts])
         settings, own = self._settings, self._telemetry.status().own
@@ -143,10 +142,6 @@ class EnergyKeeper:
             at_work = self._shifts.at_work
             reading = await self._in_thread(self._processor.read)
             self._processor_meter.take(reading, seconds, at_work)
-            if reading is None:
-                self._processor_why = await self._in_thread(self._processor.why_not)
-            else:
-                self._processor_why = None
             if self._computes_on_a_gpu():
                 self._aim()
                 taken = await self._in_thread(self._gpu.read)

@@ -28,10 +28,14 @@ class Processor:
     def __init__(self, root: Path = POWERCAP, clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._clock = clock
+        self.why: str | None = None
+        """Why the last reading had nothing, for people; None: it had."""
 
     def read(self) -> Reading | None:
         """What they say now; None if one that is there cannot be read, or there is none."""
+        zones: list[Path] = []
         counters = []
+        self.why = None
         try:
             zones = sorted(self._root.glob("intel-rapl:*"))[:_MAX_ZONES]
             for zone in zones:
@@ -41,23 +45,25 @@ class Processor:
                 value = int(_text(zone / "energy_uj"))
                 wraps_at = int(_text(zone / "max_energy_range_uj"))
                 if value < 0 or wraps_at <= 0:
-                    return None
+                    return self._nothing(zones)
                 counters.append((zone.name, value, wraps_at, _MICROJOULES))
         except (OSError, ValueError):
-            return None
-        return Reading(at=self._clock(), counters=tuple(counters)) if counters else None
+            return self._nothing(zones)
+        if not counters:
+            return self._nothing(zones)
+        return Reading(at=self._clock(), counters=tuple(counters))
 
     def why_not(self) -> str | None:
         """Why the counters say nothing, for people; None: they do."""
-        if self.read() is not None:
-            return None
-        try:
-            zones = [*self._root.glob("intel-rapl:*")]
-        except OSError:
-            zones = []
-        if not zones:
-            return "this system has no counters of the processor's energy (RAPL)"
-        return "only root may read the processor's counters of energy (RAPL)"
+        self.read()
+        return self.why
+
+    def _nothing(self, zones: list[Path]) -> None:
+        self.why = (
+            "only root may read the processor's counters of energy (RAPL)"
+            if zones
+            else "this system has no counters of the processor's energy (RAPL)"
+        )
 
 
 def _text(path: Path) -> str:

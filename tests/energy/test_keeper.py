@@ -43,7 +43,8 @@ class Watts:
     def read(self) -> Reading | None:
         return None if self.watts is None else Reading(at=trio_time(), watts=self.watts)
 
-    def why_not(self) -> str | None:
+    @property
+    def why(self) -> str | None:
         return "only root may" if self.watts is None else None
 
 
