@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,47 +14,30 @@ from distro_node.node.content import mirrors
 from distro_node.node.content.mirrors import MirroredFetcher, Mirrors
 from distro_node.node.network import web as web_client
 from distro_node.node.storage.blob_store import BlobStore
+from web_server import Answer, WebServer
 
 DATA = b"a chunk of the corpus" * 1000
 CID = content_id(DATA)
 
 
-class Web(ThreadingHTTPServer):
-    """A web server whose answers a test sets: status, headers, body."""
+class Web(WebServer):
+    """Answers are set by path: status, headers, body."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
         self.answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                server.asked.append(self.path)
-                status, headers, body = server.answers.get(self.path, (404, {}, b"no"))
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        super().__init__(self._answer)
         self.name = f"/{content_text(CID)}"
+
+    def _answer(self, path: str) -> Answer:
+        status, headers, body = self.answers.get(path, (404, {}, b"no"))
+        return status, headers, lambda write: write(body)
 
 
 @pytest.fixture
 def web() -> Iterator[Web]:
-    with Web() as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Web()
+    with server.serving():
+        yield server
 
 
 async def test_a_blob_comes_from_the_web(web: Web) -> None:

@@ -8,9 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import psutil
@@ -23,38 +21,17 @@ from distro_node.node.network import web as web_client
 from distro_node.node.settings import PauseWhen
 from energy.test_threshold import CARBON, HALF_HOURS, NOW
 from trio.testing import MockClock
+from web_server import Answer, WebServer, Write
 
 # Private here: `_now`, which tests replace.
 
-Write = Callable[[bytes], object]
 
-
-class Service(ThreadingHTTPServer):
-    """A server whose answers a test sets, by path: status, headers, and what is written."""
-
-    daemon_threads = True
+class Service(WebServer):
+    """Answers are set by path, whatever is asked for behind a question mark."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, tuple[int, dict[str, str], Callable[[Write], object]]] = {}
-        self.asked: list[str] = []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                server.asked.append(self.path)
-                status, headers, write = server.answers[self.path.partition("?")[0]]
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                with contextlib.suppress(OSError):
-                    write(self.wfile.write)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.answers: dict[str, Answer] = {}
+        super().__init__(lambda path: self.answers[path.partition("?")[0]])
 
     def say(self, path: str, value: object) -> None:
         body = json.dumps(value).encode()
@@ -63,14 +40,9 @@ class Service(ThreadingHTTPServer):
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with Service() as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = Service()
+    with server.serving():
+        yield server
 
 
 def asker(ask: str, **settings: Any) -> Asker:
