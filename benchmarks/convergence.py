@@ -41,6 +41,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from distro_node.node.trainer.memory_options import StateOptions
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from runs import append_run, read_runs
 from training import (
@@ -76,6 +77,16 @@ VARIANTS = {
     ),
     "damped": Variant(name="ours, damped", rate=4e-3, optimizer=OptimizerSpec(damping=0.5)),
     "ours": Variant(name="ours: k 8, β 0.95, orthogonal", rate=4e-3),
+    "bfloat16": Variant(
+        name="ours: k 8, β 0.95, orthogonal [state in bfloat16]",
+        rate=4e-3,
+        state=StateOptions(precision="bfloat16"),
+    ),
+    "int8": Variant(
+        name="ours: k 8, β 0.95, orthogonal [state in 8 bits]",
+        rate=4e-3,
+        state=StateOptions(precision="int8"),
+    ),
     "ours-32": Variant(name="ours with k 32", rate=4e-3, optimizer=OptimizerSpec(top_k=32)),
     "ours-7": Variant(name="ours with k 7", rate=4e-3, optimizer=OptimizerSpec(top_k=7)),
     "ours-6": Variant(name="ours with k 6", rate=4e-3, optimizer=OptimizerSpec(top_k=6)),

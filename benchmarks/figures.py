@@ -15,6 +15,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
+from typing import Any
 
 from documents import CHECKOUT, Figure, WholeTable, results, rewritten, table
 from llamas import llama
@@ -332,6 +333,36 @@ def overlap() -> Iterator[Figure]:
             for run in (results("overlap")[line]["in turn"], results("overlap")[line]["overlap"])
             for name in ("compute_seconds", "line_seconds", "measured_seconds", "trainer_waits")
         ),
+    )
+
+
+def precision() -> Iterator[Figure]:
+    """What learning loses where members keep their state in fewer bits."""
+    losses: dict[str, dict[int, float]] = {}
+    for run in results("precision")["runs"]:
+        kept = run["settings"].get("state", {}).get("precision", "float32")
+        losses.setdefault(kept, {})[run["settings"]["seed"]] = run["heldout_loss"]
+    exact = losses["float32"]
+    numbers: list[float] = []
+    for kept in ("bfloat16", "int8"):
+        shares = [100 * (loss / exact[seed] - 1) for seed, loss in losses[kept].items()]
+        error = statistics.stdev(shares) / len(shares) ** 0.5
+        numbers += [statistics.fmean(shares), error, len(shares)]
+    yield Figure(
+        "docs/optimizer.md",
+        "the held-out loss is {:+.2f} ± {:.2f} % apart from float32's with bfloat16 ({:d} seeds) and "
+        "{:+.2f} ± {:.2f} % with 8 bits ({:d} seeds)",
+        tuple(numbers),
+    )
+
+
+def memory() -> Iterator[Figure]:
+    """What the 1.2B preset takes on a card."""
+    fitting = [row["device_bytes"] / 1e9 for row in results("memory")["preset"] if row["fits"]]
+    yield Figure(
+        "docs/operations.md",
+        "takes {:.1f} GB of a GPU's memory at one sequence at once",
+        (min(fitting),),
     )
 
 
@@ -858,12 +889,157 @@ def tariffs() -> Iterator[Figure]:
     )
 
 
+CHECKED = ("0.14M", "0.9M", "3M")
+
+
+def checks() -> Iterator[Figure | WholeTable]:
+    """How well honest work is told from other work."""
+    measured = results("checks")
+    usual = {case["size"]: case for case in measured["cases"] if case["label"] == "usual"}
+
+    def heading(first: str, *columns: str) -> str:
+        cells = [f"{size}: {columns[0]} | " + " | ".join(columns[1:]) for size in CHECKED]
+        return f"| {first} | " + " | ".join(cells) + " |"
+
+    def row(name: str, cells: Callable[[dict[str, Any]], Iterable[str]], columns: int) -> str:
+        all_cells: list[str] = []
+        for size in CHECKED:
+            all_cells += cells(usual[size]) if size in usual else ["–"] * columns
+        return f"| {name} | " + " | ".join(all_cells) + " |"
+
+    def statistic(name: str) -> str:
+        def cells(case: dict[str, Any]) -> list[str]:
+            if name not in case["statistics"]:
+                return ["–"] * 3
+            found = case["statistics"][name]
+            return [
+                f"{found['least_auc']:.3f}",
+                f"{100 * found['honest_low']:.1f} %",
+                f"{100 * found['strangers_pass']:.0f} %",
+            ]
+
+        bold = f"**{name}**" if name == measured["statistic"] else name
+        return row(bold, cells, 3)
+
+    names = [
+        name
+        for name in dict.fromkeys(name for case in usual.values() for name in case["statistics"])
+        if not name.startswith(("control: ", "least tensor"))
+    ]
+    yield WholeTable(
+        "docs/checks.md",
+        heading("statistic", "AUC", "honest low", "others pass"),
+        tuple(statistic(name) for name in names),
+    )
+
+    yield Figure(
+        "docs/checks.md",
+        "had a least AUC of {:.3f} in the smallest model and {:.3f} in the middle one",
+        tuple(usual[size]["mixture"]["least_auc"] for size in CHECKED[:2]),
+    )
+
+    small, middle = (usual[size]["statistics"] for size in CHECKED[:2])
+    yield Figure(
+        "docs/checks.md",
+        "honest scores of {:.1f} fall to {:.1f} at 0.14M",
+        (
+            small["less others' signs"]["honest_mean"],
+            small["less others' signs, one a copy"]["honest_mean"],
+        ),
+    )
+    alike = [case["honest"]["correlation_of_checkers"] for case in usual.values()]
+    yield Figure("docs/checks.md", "correlate with {:.2f} to {:.2f}", (min(alike), max(alike)))
+    updates = [usual[size]["opponents"]["other data"]["updates"] for size in CHECKED]
+    yield Figure(
+        "docs/checks.md", "so {:d} updates at 0.14M, {:d} at 0.9M and {:d} at 3M", tuple(updates)
+    )
+    least = middle["least tensor, plain"]
+    yield Figure(
+        "docs/checks.md",
+        "it is {:.1f} ± {:.1f} for the honest at 0.9M and, with a d′ of {:.1f}, far below",
+        (
+            least["honest_mean"],
+            least["honest_deviation"],
+            least["apart"]["poisons the head"][0],
+        ),
+    )
+
+    def somebody(kind: str, name: str) -> str:
+        def cells(case: dict[str, Any]) -> list[str]:
+            if name not in case[kind]:
+                return ["–"] * 3
+            found = case[kind][name]
+            until = found["checks_until_found"]
+            return [
+                f"{found['mean']:.1f} ± {found['deviation']:.1f}",
+                "not found" if until is None else f"{until:.0f}",
+                f"{100 * found['found_share']:.0f} %",
+            ]
+
+        return row(name, cells, 3)
+
+    largest = usual[max(usual, key=lambda size: usual[size]["parameters"])]
+    yield WholeTable(
+        "docs/checks.md",
+        heading("who", "score", "found after", "within 20"),
+        tuple(
+            somebody(kind, name)
+            for kind in ("honest_elsewhere", "opponents")
+            for name in largest[kind]
+        ),
+    )
+    rows = []
+    for case in measured["cases"]:
+        honest, cost = case["honest"], case["cost"]
+        once = max(fit["fails_first"] for fit in honest["fitted"].values())
+        both = max(fit["fails"] for fit in honest["fitted"].values())
+        cells = (
+            f"{case['size']}, {case['label']}",
+            f"{case['coefficients']:,}",
+            f"{honest['checks']:,}",
+            f"{honest['mean']:.1f} ± {honest['deviation']:.1f}",
+            f"{honest['lowest']:.1f}",
+            f"{case['passing']:.1f}",
+            f"{100 * honest['failed_first_look']:.1f} % / {100 * once:.2f} %",
+            f"{100 * honest['failed_both']:.1f} % / {both:.0e}",
+            f"{case['false_accusation_rate']:.0e}",
+            f"{cost['sequences_a_look']:.1f}",
+            f"{cost['rounds_a_check']:d} ({100 * cost['share']:.1f} %)",
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    yield WholeTable(
+        "docs/checks.md",
+        "| case | N | honest checks | honest score | lowest | passes from | one look fails: counted / "
+        "fitted | both fail: counted / fitted | false accusations a check | a look, in sequences | one "
+        "check in so many rounds |",
+        tuple(rows),
+    )
+
+
+def shares() -> Iterator[Figure]:
+    """What shares by speed are worth to members of different speeds."""
+    measured = results("shares")
+    rounds = measured["rounds_per_hour"]
+    yield Figure(
+        "docs/protocol.md",
+        "{:.0f} rounds an hour with equal shares, {:.0f} with shares by speed, and {:.0f} if nothing",
+        (rounds["equal"], rounds["by_speed"], rounds["ideal"]),
+    )
+    yield Figure(
+        "docs/protocol.md",
+        "of which shares by speed reach {:.0f} %",
+        (100 * measured["of_ideal"]["by_speed"],),
+    )
+
+
 SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     audit,
     codec,
     simulator,
     optimizer,
     overlap,
+    precision,
+    memory,
     learning,
     convergence,
     strangers,
@@ -873,6 +1049,8 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     finetuning,
     page,
     tariffs,
+    checks,
+    shares,
 )
 
 

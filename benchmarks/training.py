@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from distro_node.node.trainer.exact import apply_step
+from distro_node.node.trainer.memory_options import IN_FLOAT32, StateOptions
 from distro_node.node.trainer.model import build_model, ordered_parameters
 from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.protocol.codec.audit import contradicted
@@ -64,6 +65,8 @@ class Variant:
     name: str
     rate: float
     optimizer: Optimizer = field(default_factory=OptimizerSpec)
+    state: StateOptions = IN_FLOAT32
+    """How members of DisTrO keep momentum and second moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +235,7 @@ def train(
         final=0.1,
     )
     if isinstance(variant.optimizer, OptimizerSpec):
-        step = _distro_step(variant.optimizer, trouble, trial)
+        step = _distro_step(variant.optimizer, variant.state, trouble, trial)
     else:
         step = _dense_step(variant.optimizer, trouble, trial)
     tally = Tally()
@@ -261,12 +264,14 @@ def run_name(variant: Variant, trouble: Trouble) -> str:
 
 def known_settings(variant: Variant, trouble: Trouble, setting: Setting) -> dict[str, Any]:
     """Those of a run's settings that are known before it begins."""
-    return {
+    known = {
         "rate": variant.rate,
         **asdict(setting),
         "optimizer": asdict(variant.optimizer),
         "trouble": asdict(trouble),
     }
+    # Runs from before there was a choice are found again.
+    return known if variant.state == IN_FLOAT32 else known | {"state": asdict(variant.state)}
 
 
 def dense_optimizers(
@@ -321,10 +326,10 @@ def _dense_step(spec: AdamW | Muon, trouble: Trouble, trial: Trial) -> Step:
     return step
 
 
-def _distro_step(spec: OptimizerSpec, trouble: Trouble, trial: Trial) -> Step:
+def _distro_step(spec: OptimizerSpec, state: StateOptions, trouble: Trouble, trial: Trial) -> Step:
     count = trial.setting.workers
     layout = update_layout(trial.table, spec.chunk, spec.top_k)
-    workers = [LocalOptimizer(layout, trial.parameters, spec) for _ in range(count)]
+    workers = [LocalOptimizer(layout, trial.parameters, spec, state) for _ in range(count)]
     parameters = [parameter.data for parameter in trial.parameters]
     stale = _Stale(parameters)
     chance = np.random.default_rng(trial.setting.seed + 1)

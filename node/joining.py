@@ -37,6 +37,7 @@ from .network.discovery.introductions import Introducer
 from .network.exchange.blobs import BlobFetcher
 from .network.exchange.chunks import ChunkFetcher, Fetcher
 from .network.network import Network
+from .outdated import check_version
 from .settings import DaemonSettings
 from .storage.atomic_write import write_atomically
 from .storage.blob_store import BlobStore
@@ -132,6 +133,7 @@ async def fetch_ledger(means: Means, manifest: Manifest, swarm_store: SwarmStore
             await trio.sleep(AGAIN_SECONDS)
     for point in (linked, known):
         _check_point(ledger, point)
+    check_version(ledger)
     return ledger
 
 
@@ -143,8 +145,11 @@ async def follow_ledger(
     report: Callable[[int, int], None],
 ) -> bool:
     """Bring a ledger, and the one on the disk, up to what the others have; whether anybody was there
-    whose chain has the ledger's checkpoint. `report` hears how many entries there are of how many."""
-    return await catch_up(
+    whose chain has the ledger's checkpoint. `report` hears how many entries there are of how many.
+
+    Raises `UserError` (`VERSION`) if the swarm has come to speak a version that this program does not.
+    """
+    found = await catch_up(
         means.network,
         manifest,
         ledger,
@@ -154,6 +159,8 @@ async def follow_ledger(
         report=report,
         peers=means.connected,
     )
+    check_version(ledger)
+    return found
 
 
 def _load_ledger(

@@ -17,6 +17,7 @@ import trio
 from ..crypto.identity import Identity, PeerId, peer_text
 from ..protocol.chain.comparing import Rests
 from ..protocol.chain.ledger import Ledger
+from ..protocol.member.parting import LOOK_SECONDS
 from ..protocol.wire.introductions import Registry
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.messages import RecordId
@@ -24,14 +25,16 @@ from ..protocol.wire.swarm_id import Invite, invite_text
 from .contact import Contact
 from .control.limits import Limits
 from .daemon import serve_owner
+from .hosting import Host
 from .joining import fetch_ledger, find_manifest, follow_ledger
 from .network.network import Network
 from .network.scopes import open_scope
+from .outdated import change_status
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.swarm_store import SwarmStore
 from .sync import compare_chains
-from .telemetry.status import MemberStatus, StayStatus, SwarmStatus
+from .telemetry.status import ChangeStatus, MemberStatus, StayStatus, SwarmStatus
 from .telemetry.telemetry import Telemetry
 
 # A question of some hundred bytes to each of a few peers; a page that is three seconds behind is live.
@@ -73,8 +76,10 @@ class Observation:
         self._telemetry = telemetry
         self._contact = Contact(settings, data, identity, network, telemetry, registry=registry)
         self.told_to_leave = False
+        self._hosts, self._shared = settings.serve_result, registry is not None
         self._looking = open_scope()
         self._manifest: Manifest | None = None
+        self._host: Host | None = None
         self._seen: _Seen | None = None
         self._looked = trio.current_time()
 
@@ -84,7 +89,7 @@ class Observation:
         async with trio.open_nursery() as nursery:
             self._contact.keep(nursery)
             with self._looking:
-                await self._follow()
+                await self._follow(nursery)
             nursery.cancel_scope.cancel()
 
     def leave(self) -> None:
@@ -100,7 +105,7 @@ class Observation:
         """The parts of the status that hold while this lasts."""
         return StayStatus(swarm=self._swarm_status(), line=self._contact.line(), reach=None)
 
-    async def _follow(self) -> None:
+    async def _follow(self, nursery: trio.Nursery) -> None:
         means, telemetry = self._contact.means, self._telemetry
         telemetry.enter("connecting")
         manifest = self._manifest = await find_manifest(means, takes_part=False)
@@ -111,10 +116,13 @@ class Observation:
         telemetry.arrive(len(ledger))
         telemetry.progress = None
         telemetry.enter("observing")
+        if self._hosts:
+            self._host = Host(means, manifest, store, ledger, shared=self._shared)
+            nursery.start_soon(self._host.run)
         self._tell(ledger, len(ledger) - 1)
         looks, rests = 0, Rests()
         while True:
-            await trio.sleep(_AGAIN_SECONDS)
+            await trio.sleep(LOOK_SECONDS if ends_soon(ledger) else _AGAIN_SECONDS)
             length, head = len(ledger), ledger.head
             await follow_ledger(means, manifest, ledger, store, _unseen)
             first = follows_anew(ledger, length, head)
@@ -139,6 +147,8 @@ class Observation:
     def _tell(self, ledger: Ledger, first: int) -> None:
         """Tell of the rounds from this one on, and show what holds now."""
         rounds, now = range(max(0, first), len(ledger)), trio.current_time()
+        if rounds and self._host is not None:
+            self._host.tell(ledger)
         # Several came with one look: they were decided one after the other since the one before.
         since, self._looked = self._looked, now
         for number, round_ in enumerate(rounds, 1):
@@ -146,7 +156,13 @@ class Observation:
             at = since + (now - since) * number / len(rounds)
             self._telemetry.watched(record, len(members), at)
         # A thread adds to the ledger while the status is asked for.
-        self._seen = _Seen(len(ledger), ledger.final_round, ledger.membership(len(ledger)).peers)
+        self._seen = _Seen(
+            len(ledger),
+            ledger.final_round,
+            ledger.membership(len(ledger)).peers,
+            ledger.versions[len(ledger)].now,
+            change_status(ledger),
+        )
 
     def _swarm_status(self) -> SwarmStatus | None:
         if self._manifest is None:
@@ -162,6 +178,9 @@ class Observation:
             awaited=(),
             decided_seconds=self._telemetry.learned_seconds(trio.current_time()),
             apart=(),
+            version=None if seen is None else seen.version,
+            change=None if seen is None else seen.change,
+            hosted_round=None if self._host is None else self._host.round,
         )
 
 
@@ -170,6 +189,12 @@ def follows_anew(ledger: Ledger, length: int, head: RecordId) -> int:
     the first, if it was begun anew."""
     grew = len(ledger) >= length and ledger.parent(length) == head
     return length if grew else 0
+
+
+def ends_soon(ledger: Ledger) -> bool:
+    """Whether members may go at any moment, with records that an observer lacks."""
+    closing = ledger.manifest.schedule.closing_round
+    return closing is not None and len(ledger) >= closing - 1 and not ledger.finished
 
 
 @dataclass(frozen=True)
@@ -182,6 +207,9 @@ class _Seen:
     """The last final round; -1 if there is none."""
     members: Sequence[PeerId]
     """Of the round to be decided next."""
+    version: int
+    """Of the protocol, in that round."""
+    change: ChangeStatus | None
 
 
 def _members(peers: Sequence[PeerId], connected: Container[PeerId]) -> tuple[MemberStatus, ...]:

@@ -48,6 +48,7 @@ from ..protocol.member.inputs import (
 )
 from ..protocol.member.member import Member
 from ..protocol.member.own_words import OwnWords
+from ..protocol.member.parting import Parting
 from ..protocol.member.taking_in import TakingIn
 from ..protocol.member.vote_recovery import Recalling
 from ..protocol.wire.bounded import Bounded
@@ -62,12 +63,15 @@ from .storage.blob_store import BlobStore
 from .storage.swarm_store import SwarmStore
 from .sync import Synchronizer
 from .telemetry.telemetry import Telemetry
+from .trainer.client import Trained as Made
 from .trainer.trainer_supervisor import TrainerSupervisor
 from .updates import Updates
 
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
+# What a leave of its own accord waits for the others to take note.
+_GOODBYE_SECONDS = 8.0
 
 
 class Runner:
@@ -127,12 +131,15 @@ class Runner:
             ids=update_ids,
             tell=self._dispatch,
         )
-        self._sync = Synchronizer(network, manifest, self.member, swarm_store.written)
+        self._parting = Parting()
+        self._sync = Synchronizer(
+            network, manifest, self.member, swarm_store.written, gave=self.gave
+        )
         self._syncing = False
         self._settling = False
         self._leave_by = float("inf")
         self._until_round: int | None = None
-        self._stay = False
+        self._serve_result = False
         self._nursery: trio.Nursery | None = None
         self.trainer_supervisor: TrainerSupervisor | None = None
         self.finished = trio.Event()
@@ -143,12 +150,12 @@ class Runner:
         trainer_supervisor: TrainerSupervisor,
         *,
         until_round: int | None = None,
-        stay: bool = False,
+        serve_result: bool = False,
     ) -> None:
-        """Take part until `finished`: with `stay` on after the end of the run, for whoever asks for what
-        came out. The supervisor must not have been opened yet."""
+        """Take part until `finished`: with `serve_result` on after the end of the run, for whoever asks
+        for what came out. The supervisor must not have been opened yet."""
         self.trainer_supervisor = trainer_supervisor
-        self._stay = stay
+        self._serve_result = serve_result
         self._until_round = until_round
         async with trio.open_nursery() as nursery:
             # First of all: a leave may come at any time from now on.
@@ -185,6 +192,11 @@ class Runner:
         self._leave_by = trio.current_time() + patience
         self._dispatch(Goodbye())
 
+    def gave(self, peer: PeerId, *, blob: bool = False) -> None:
+        """A peer got records that it lacks, or asked for a `blob` of a snapshot."""
+        if peer not in self.member.members:
+            self._parting.gave(trio.current_time(), blob=blob)
+
     # What the trainer's supervisor reports
 
     def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
@@ -193,12 +205,23 @@ class Runner:
         self._dispatch(Loaded(round, fingerprint, snapshot))
         self._say_state()
 
-    async def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
-        """Our update for `round` is ready. Raises `DiskFull`."""
-        update = await trio.to_thread.run_sync(self._store.put, body)
+    async def trained(self, round: int, sequences: int, made: Made) -> None:
+        """Our update for `round`, of so many sequences, is ready. Raises `DiskFull`."""
+        update = await trio.to_thread.run_sync(self._store.put, made.body)
         self._updates.keep(round, update)
         self.telemetry.round_times(round).trained = trio.current_time()
-        self._dispatch(Trained(round, update, len(body), tokens, loss))
+        self._dispatch(
+            Trained(
+                round,
+                update,
+                len(made.body),
+                made.tokens,
+                made.loss,
+                sequences,
+                made.compute_seconds,
+                made.encode_seconds,
+            )
+        )
 
     async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
@@ -212,12 +235,12 @@ class Runner:
         if record.updates or record_round == 0:
             members = len(self.member.ledger.membership(record_round))
             self.telemetry.applied(record, members, fingerprint, seconds, now)
-        self._dispatch(Applied(record_round, fingerprint, snapshot))
+        self._dispatch(Applied(record_round, fingerprint, snapshot, seconds))
         self._say_state()
         # After the last round of the run the end comes by itself, with a record that needs all of us.
         over = self._manifest.last_round is not None and record_round >= self._manifest.last_round
         if self._until_round is not None and record_round >= self._until_round and not over:
-            self.leave(patience=8.0)
+            self.leave(_GOODBYE_SECONDS)
         await self._updates.sweep(record_round)
 
     # Inputs
@@ -259,12 +282,14 @@ class Runner:
             self._dispatch(Tick())
             self._note_collected()
             now = trio.current_time()
-            if self.member.is_expelled:
+            if self.member.is_expelled or self.member.is_outdated:
                 # It would never be admitted again: the daemon says why.
                 self.finished.set()
+            if self.member.ledger.versions.soon_outdated:
+                self.leave(_GOODBYE_SECONDS)
             if self.leaving and (now >= self._leave_by or self._may_go()):
                 self.finished.set()
-            if self.member.may_end(now) and not self._stay:
+            if self.member.may_end(now) and not self._serve_result and self._may_part(now):
                 self.finished.set()
             await trio.sleep(TICK_SECONDS)
 
@@ -273,6 +298,11 @@ class Runner:
         others = set(self.member.members) - {self.member.me}
         over = not self.member.is_member or self.member.is_finished
         return over or others <= self.member.leaving
+
+    def _may_part(self, now: float) -> bool:
+        """Whether nobody fetches what came out of the run."""
+        watched = not self._network.connected() <= set(self.member.members)
+        return self._parting.may_go(now, watched=watched)
 
     # Effects
 
@@ -301,9 +331,9 @@ class Runner:
                 self._spawn(self._recall, round_)
             case FetchUpdate():
                 self._spawn(self._updates.fetch, effect)
-            case Train(round_, _, samples):
+            case Train(round_, _, samples, aside):
                 self.telemetry.round_times(round_).began = trio.current_time()
-                self._trainer_supervisor.train(round_, samples)
+                self._trainer_supervisor.train(round_, samples, aside)
             case Apply():
                 self._trainer_supervisor.apply(effect)
             case Keep(decided):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from ..protocol.wire.checkpoint import Checkpoint
@@ -26,10 +27,22 @@ before they give up on one."""
 MAX_PROMPT_CHARACTERS = 1000
 
 _DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+_IN_A_LIST = re.compile(r"cpu|cuda:\d{1,3}")
+# Processes on one machine.
+_MOST_DEVICES = 64
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMG]?)(bit|B)(?:/s)?")
 _SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?([kMGT]?)B")
 _PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+
+
+class Split(StrEnum):
+    """What each of several devices has of the parameters."""
+
+    AUTO = "auto"
+    """All of them, if they fit, or else a part."""
+    COPIES = "copies"
+    SHARDS = "shards"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +152,11 @@ class DaemonSettings:
     """Where its page is served; None: nowhere."""
     threads: int | None = None
     """CPU threads of the trainer; None: the library's own choice."""
+    split: Split = Split.AUTO
     micro_batch: int | None = None
     """Sequences per forward pass; None: found by trying."""
+    memory: int | None = None
+    """Bytes that the trainer may take on its device; None: what is free."""
     sandbox: bool = True
     """The trainer gives up the network and all files but its own, where the system can do that."""
     evaluate_every: int | None = None
@@ -151,8 +167,9 @@ class DaemonSettings:
     screen: bool = True
     until_round: int | None = None
     """Leave politely once this round is applied."""
-    stay: bool = False
-    """Go on after the end of the run, for whoever asks for what came out."""
+    serve_result: bool = False
+    """Give what came out of the run to whoever asks: a member goes on after the end, and an observer
+    keeps it (`hosting`)."""
 
     def __repr__(self) -> str:
         # A repr ends up in logs; the passphrase must not.
@@ -180,6 +197,38 @@ def parse_device(text: str) -> str:
             "use auto, cpu, mps, cuda or cuda:0 (the first GPU), cuda:1, …",
         )
     return text
+
+
+def parse_devices(text: str) -> str:
+    """Check the name of a device, a list of some, or `all`. Raises `UserError` (`NO_DEVICE`)."""
+    names = text.split(",")
+    if text == "all" or len(names) == 1:
+        return text if text == "all" else parse_device(text)
+    problem = None
+    strange = [name for name in names if not _IN_A_LIST.fullmatch(name)]
+    # cuda:01 is cuda:1.
+    names = [name if name in ("cpu", *strange) else f"cuda:{int(name[5:])}" for name in names]
+    twice = [name for name in names if name != "cpu" and names.count(name) > 1]
+    if strange:
+        problem = f"{strange[0]!r} cannot be one of several devices"
+    elif twice:
+        problem = f"{twice[0]} is named twice"
+    elif len(set(names)) > 1 and "cpu" in names:
+        problem = "GPUs and processors cannot be one member together"
+    elif len(names) > _MOST_DEVICES:
+        problem = f"{len(names)} devices are too many"
+    if problem is not None:
+        raise UserError(
+            ExitCode.NO_DEVICE,
+            problem,
+            f"name at most {_MOST_DEVICES} GPUs, each once, as in cuda:0,cuda:1, or all",
+        )
+    return ",".join(names)
+
+
+def names_several(device: str) -> bool:
+    """Whether this names a list of devices, which may be of one."""
+    return device == "all" or "," in device
 
 
 def parse_rate(text: str) -> float:

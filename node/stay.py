@@ -39,11 +39,12 @@ from .network.exchange.update_relay import UpdateRelay
 from .network.nat.reach import Reach
 from .network.network import Network
 from .network.scopes import open_scope
+from .outdated import change_status, check_version
 from .runner import Runner
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.swarm_store import SwarmStore
-from .telemetry.metrics import Follower
+from .telemetry.metrics import Follower, Metrics
 from .telemetry.status import (
     Awaited,
     Connection,
@@ -53,6 +54,7 @@ from .telemetry.status import (
     SwarmStatus,
 )
 from .telemetry.telemetry import Telemetry
+from .telemetry.words import WEIGHTS
 from .trainer.client import TrainerSpec, open_trainer
 from .trainer.trainer_supervisor import OpenTrainer, TrainerSupervisor
 from .updates import RECENT_UPDATES
@@ -209,6 +211,8 @@ class Stay:
             device=settings.device,
             threads=settings.threads,
             micro_batch=settings.micro_batch,
+            memory=settings.memory,
+            split=settings.split,
             writable=(means.directory.momentum.parent,),
             confined=settings.sandbox,
         )
@@ -238,14 +242,18 @@ class Stay:
 
         self._network.spawn(work.prefetch.run, upcoming, lambda: runner.ledger().head)
         settings = self._settings
-        await runner.run(work.trainer, until_round=settings.until_round, stay=settings.stay)
+        await runner.run(
+            work.trainer, until_round=settings.until_round, serve_result=settings.serve_result
+        )
         check_standing(runner.ledger(), me)
+        if not self._told_to_leave:
+            check_version(runner.ledger())
 
     # While it lasts
 
     def _note_request(self, peer: PeerId, blob: ContentId) -> None:
-        if self._work is not None:
-            self._work.snapshots.asked(peer, blob)
+        if self._work is not None and self._work.snapshots.asked(peer, blob):
+            self._work.runner.gave(peer, blob=True)
 
     def _swarm_status(self) -> SwarmStatus | None:
         if self._manifest is None:
@@ -261,6 +269,9 @@ class Stay:
             awaited=() if member is None else _awaited(member),
             decided_seconds=self._telemetry.learned_seconds(trio.current_time()),
             apart=() if self._work is None else _texts(self._work.runner.apart()),
+            version=None if member is None else member.ledger.versions[member.round].now,
+            change=None if member is None else change_status(member.ledger),
+            hosted_round=None,
         )
 
     async def _update_metrics(self) -> None:
@@ -276,6 +287,8 @@ class Stay:
                 and (final := _final_round(self._work.runner.member)) is not None
             ):
                 metrics.final_round.set(final)
+            if self._work is not None:
+                _measure_share(metrics, self._work.runner.member)
             metrics.peers_connected.set(len(network.connected()))
             metrics.peers_relayed.set(len(network.relayed()))
             if self._reach.dialable is not None:
@@ -303,9 +316,17 @@ def _final_round(member: Member) -> int | None:
     return None if bound is None else bound.round
 
 
+def _measure_share(metrics: Metrics, member: Member) -> None:
+    shares = member.ledger.dealing.shares(member.round)
+    weight = shares.weights.get(member.me)
+    metrics.share.set(shares.part(member.me) if weight is not None else 0.0)
+    metrics.capacity.set(weight.capacity if weight is not None else 0)
+
+
 def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus, ...]:
     now = trio.current_time()
     rows = []
+    shares = member.ledger.dealing.shares(member.round)
     for peer in member.members:
         heard, me = member.last_heard(peer), peer == member.me
         rows.append(
@@ -314,6 +335,9 @@ def _members(member: Member, connected: frozenset[PeerId]) -> tuple[MemberStatus
                 me=me,
                 connected=me or peer in connected,
                 heard_seconds=None if me or heard is None else max(0.0, now - heard),
+                share=shares.part(peer),
+                capacity=shares.weights[peer].capacity or None,
+                why=WEIGHTS[shares.weights[peer].why],
             )
         )
     return tuple(rows)

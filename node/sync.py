@@ -15,6 +15,7 @@ from typing import Protocol
 
 import trio
 
+from ..crypto.envelope import Envelope
 from ..crypto.identity import PeerId, short_peer
 from ..protocol.chain.apart import Apart
 from ..protocol.chain.asking import Asking
@@ -37,7 +38,7 @@ from ..protocol.member.vote_recovery import Recalling
 from ..protocol.wire.encoding import encode
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
-from .network.errors import RequestError
+from .network.errors import NotHere, RequestError
 from .network.network import Network
 
 _log = logging.getLogger(__name__)
@@ -54,22 +55,62 @@ Peers = Callable[[], Collection[PeerId]]
 """Whom one could ask at the time."""
 
 
+Gave = Callable[[PeerId], None]
+"""Hears of peers that got records which they lack."""
+
+
 def serve_sync(
     network: Network,
     manifest: Manifest,
     member: Member,
     written: Written = trio.lowlevel.checkpoint,
+    gave: Gave = lambda peer: None,
 ) -> None:
     """Answer sync requests out of a member's ledger and mailbox, with nothing that is not `written`."""
 
+    def ledger() -> Ledger:
+        return member.ledger
+
+    _serve(network, manifest, ledger, member.messages, written, gave, shared=False)
+
+
+def serve_ledger(
+    network: Network,
+    manifest: Manifest,
+    ledger: Callable[[], Ledger],
+    written: Written = trio.lowlevel.checkpoint,
+    *,
+    shared: bool,
+) -> None:
+    """Answer sync requests out of a ledger alone, for whoever has no part in the swarm.
+
+    `shared`: peers of other swarms are connected as well, and commit no offence if they ask.
+    """
+    _serve(network, manifest, ledger, lambda _: [], written, lambda _: None, shared=shared)
+
+
+def _serve(
+    network: Network,
+    manifest: Manifest,
+    ledger: Callable[[], Ledger],
+    messages: Callable[[int], list[Envelope]],
+    written: Written,
+    gave: Gave,
+    *,
+    shared: bool,
+) -> None:
     async def answer(peer: PeerId, data: bytes) -> bytes:
         request = decode_request(data)
         if request.swarm != manifest.swarm:
+            if shared:
+                raise NotHere
             raise ProtocolError("wrong_swarm", "a sync request for another swarm")
-        height, ids, rounds, messages = answer_to(request, member.ledger, member.messages)
-        entries = map(member.ledger.raw, rounds)
-        envelopes = [envelope.encode() for envelope in messages]
-        response = compose_response(height, entries, envelopes, ids)
+        known = ledger()
+        height, ids, rounds, heard = answer_to(request, known, messages)
+        if rounds:
+            gave(peer)
+        entries = map(known.raw, rounds)
+        response = compose_response(height, entries, [each.encode() for each in heard], ids)
         # Own words are among the messages, and they bind us once somebody has seen them.
         await written()
         return encode(response)
@@ -183,16 +224,21 @@ class Synchronizer:
     """A member's questions to the others."""
 
     def __init__(
-        self, network: Network, manifest: Manifest, member: Member, written: Written
+        self,
+        network: Network,
+        manifest: Manifest,
+        member: Member,
+        written: Written,
+        gave: Gave,
     ) -> None:
-        """`written` as in `serve_sync`."""
+        """`written` and `gave` as in `serve_sync`."""
         self._network = network
         self._manifest = manifest
         self._member = member
         self._rests = Rests()
         self._apart = Apart()
         self._news: list[PeerId] = []
-        serve_sync(network, manifest, member, written)
+        serve_sync(network, manifest, member, written, gave)
 
     async def ask(self, round: int) -> tuple[PeerId, Answer] | None:
         """What some member knows from `round` on, and who it is."""

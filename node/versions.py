@@ -1,8 +1,8 @@
 """What a swarm of another protocol version means to the user, and the way out.
 
-A swarm-id is a hash of a description that names the version, so all peers of a swarm speak the same one,
-and whoever has another learns it from the description, before anything else is said. Where not even that
-can be fetched, peers are asked which version they speak.
+A swarm-id is a hash of a description that names the version with which the swarm begins, so whoever has
+another learns it from the description, before anything else is said. Where not even that can be fetched,
+peers are asked which version they speak. A later version the swarm's records tell (`outdated`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .errors import ExitCode, UserError
 
 def explain_version(error: OtherVersion) -> UserError:
     """The error to show: which of the two is too old, and what to do about it."""
-    return _explain(error.version, str(error))
+    return explain_too_old(error.version, str(error))
 
 
 def explain_spoken(versions: Collection[int]) -> UserError | None:
@@ -25,14 +25,15 @@ def explain_spoken(versions: Collection[int]) -> UserError | None:
     if not versions or PROTOCOL_VERSION in versions:
         return None
     newest = max(versions)
-    return _explain(
+    return explain_too_old(
         newest,
         f"the peers that could be reached speak protocol version {newest}, this program "
         f"{PROTOCOL_VERSION}",
     )
 
 
-def _explain(version: int, problem: str) -> UserError:
+def explain_too_old(version: int, problem: str) -> UserError:
+    """What to do where the others speak this version, as the `problem` says."""
     if version > PROTOCOL_VERSION:
         return UserError(
             ExitCode.VERSION,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 from distro_node.node.network.network import Network, open_network
@@ -29,6 +30,8 @@ class Founder:
     network: Network
     telemetry: Telemetry
     stay: Stay
+    ended: trio.Event
+    """Set when it has gone by itself, with its run."""
 
     @property
     def members(self) -> int:
@@ -37,8 +40,11 @@ class Founder:
 
 
 @asynccontextmanager
-async def founding(root: Path, bootstrap: tuple[str, ...] = ()) -> AsyncIterator[Founder]:
-    manifest, blobs, _ = toy_swarm(min_seconds=0.2)
+async def founding(
+    root: Path, bootstrap: tuple[str, ...] = (), **changes: Any
+) -> AsyncIterator[Founder]:
+    """Until the end of the `with`, or of the run. `changes` as in `toy_swarm`."""
+    manifest, blobs, _ = toy_swarm(min_seconds=0.2, **changes)
     data = DataDir(root)
     data.create()
     for blob in blobs:
@@ -49,7 +55,13 @@ async def founding(root: Path, bootstrap: tuple[str, ...] = ()) -> AsyncIterator
     settings = quiet_settings(manifest, root, bootstrap=bootstrap)
     async with open_network(LOOPBACK, me) as network, trio.open_nursery() as nursery:
         stay = Stay(settings, data, me, network, telemetry, workshop.start)
-        nursery.start_soon(stay.run, b"")
+        ended = trio.Event()
+
+        async def run() -> None:
+            await stay.run(b"")
+            ended.set()
+
+        nursery.start_soon(run)
         await until(lambda: (telemetry.round or 0) >= 2)
-        yield Founder(manifest, network, telemetry, stay)
+        yield Founder(manifest, network, telemetry, stay, ended)
         nursery.cancel_scope.cancel()

@@ -32,9 +32,17 @@ ME = "12D3KooWRwvjkGxUF6KC3rbtbQHNfmHL5VAFeCBbtYnshHRwn4H"
 B, C = "12D3KooWaaaaaaBBBBBB", "12D3KooWaaaaaaCCCCCC"
 
 MEMBERS = (
-    MemberStatus(peer=ME, me=True, connected=True, heard_seconds=None),
-    MemberStatus(peer=B, me=False, connected=True, heard_seconds=0.4),
-    MemberStatus(peer=C, me=False, connected=False, heard_seconds=12.0),
+    MemberStatus(peer=ME, me=True, connected=True, heard_seconds=None, share=0.5, capacity=86_400),
+    MemberStatus(
+        peer=B,
+        me=False,
+        connected=True,
+        heard_seconds=0.4,
+        share=0.25,
+        capacity=500_000,
+        why="shrunk: came late",
+    ),
+    MemberStatus(peer=C, me=False, connected=False, heard_seconds=12.0, share=0.25, why="new"),
 )
 EVENTS = tuple(
     EventStatus(time=1e6 + n, round=n, kind="joined", peer=ME, text=f"event {n}") for n in range(50)
@@ -49,6 +57,9 @@ SWARM = SwarmStatus(
     awaited=(),
     decided_seconds=41.0,
     apart=(),
+    version=3,
+    change=None,
+    hosted_round=None,
 )
 SCORES = Scores(
     swarm="swarm-abc",
@@ -117,7 +128,12 @@ TRAINING = Status(
             bits_per_coefficient=10.56,
         ),
         trainer=TrainerStatus(
-            device="cpu", restarts=0, idle=None, process_bytes=500_000_000, device_bytes=None
+            device="cpu",
+            memory_use=None,
+            restarts=0,
+            idle=None,
+            process_bytes=500_000_000,
+            device_bytes=None,
         ),
     ),
     swarm=SWARM,
@@ -173,7 +189,12 @@ EARLY = Status(
             bits_per_coefficient=None,
         ),
         trainer=TrainerStatus(
-            device=None, restarts=0, idle=None, process_bytes=None, device_bytes=None
+            device=None,
+            memory_use=None,
+            restarts=0,
+            idle=None,
+            process_bytes=None,
+            device_bytes=None,
         ),
     ),
     swarm=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,9 @@ def test_every_option_takes_a_value_from_a_file(tmp_path: Path) -> None:
     examples = {bool: "true", str: "'x'", Path: "'x'", float: "1.5"}
     for command, options in OPTIONS.items():
         for name, kind in options.items():
-            plain = examples.get(kind.kind, "'text'" if name == "log_format" else "'info'")
+            plain = examples.get(kind.kind, "")
+            if issubclass(kind.kind, Enum):
+                plain = f"'{next(iter(kind.kind)).value}'"
             if kind.kind is int:
                 plain = str(int(kind.low or 0))
             elif kind.kind is float and kind.low is not None:

@@ -3,100 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 import trio
 from distro_node.crypto.hashing import content_id
-from distro_node.crypto.identity import Identity, PeerId, peer_text
+from distro_node.crypto.identity import PeerId, peer_text
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
-from distro_node.node.control.command_socket import ask
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.network import open_network
 from distro_node.node.settings import DashboardSettings
-from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.telemetry.status import BootstrapStatus, decode_any_status
 from distro_node.protocol.chain.sync import MAX_SYNC_REQUEST_BYTES, SYNC_PROTOCOL
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_text
 from founder import founding
-from network.support import LOOPBACK, PATIENCE_SECONDS, identity, until
+from lookouts import BOOTSTRAP, get, introducing, shown, shown_once
+from network.support import LOOPBACK, identity, until
 from network.victim import quiet_settings
 from simulation.whole.trainer import toy_swarm
-
-BOOTSTRAP = Identity.from_seed(bytes(31) + b"b")
-
-
-@dataclass
-class Peer:
-    """A bootstrap peer that follows the toy swarm."""
-
-    address: str
-    socket: Path
-
-    async def ask(self, command: str) -> dict[str, Any]:
-        return await trio.to_thread.run_sync(ask, self.socket, command, 60.0)
-
-    async def status(self) -> BootstrapStatus:
-        status = decode_any_status(await self.ask("status"))
-        assert isinstance(status, BootstrapStatus)
-        return status
-
-
-@asynccontextmanager
-async def introducing(root: Path, *, bootstrap: tuple[str, ...] = ()) -> AsyncIterator[Peer]:
-    manifest, _, _ = toy_swarm(min_seconds=0.2)
-    DataDir(root).create()
-    page = DashboardSettings(address=("127.0.0.1", 0), public=True)
-    settings = BootstrapSettings(
-        identity=BOOTSTRAP,
-        listen=LOOPBACK.listen,
-        socket=root / "socket",
-        observe=quiet_settings(manifest, root, bootstrap=bootstrap, dashboard=page),
-    )
-    async with trio.open_nursery() as nursery:
-        told: list[str] = []
-
-        async def run() -> None:
-            await run_bootstrap(settings, ready=told.extend)
-
-        nursery.start_soon(run)
-        await until(lambda: bool(told))
-        yield Peer(told[0], root / "socket")
-        nursery.cancel_scope.cancel()
-
-
-async def get(url: str, body: bytes | None = None) -> Any:
-    """What the page answers; with a body it is told to act."""
-    request = Request(url, data=body, headers={"Content-Type": "application/json"})
-
-    def answer() -> Any:
-        with urlopen(request, timeout=PATIENCE_SECONDS) as reply:
-            return json.load(reply)
-
-    return await trio.to_thread.run_sync(answer)
-
-
-async def shown(page: str) -> Any:
-    return (await get(page + "api/status"))["status"]
-
-
-async def shown_once(page: str, condition: Callable[[Any], bool]) -> Any:
-    """The status that the page shows, as soon as the condition holds for it."""
-    with trio.fail_after(PATIENCE_SECONDS):
-        while True:
-            status = await shown(page)
-            if condition(status):
-                return status
-            await trio.sleep(0.1)
 
 
 async def test_its_page_shows_the_swarm(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "crypto": (),
     "protocol/wire": ("crypto",),
     "protocol/codec": ("crypto", "protocol/wire"),
+    "protocol/checks": ("crypto", "protocol/wire", "protocol/codec"),
     "protocol/sampling": ("crypto", "protocol/wire"),
     "protocol/chain": ("crypto", "protocol/wire", "protocol/sampling"),
     "protocol/member": ("crypto", "protocol/wire", "protocol/sampling", "protocol/chain"),
@@ -78,8 +79,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *("node/storage", "node/telemetry", "node/control"),
     ),
     "node/trainer": (
-        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/member"),
-        *("node/storage", "node/content", "node/telemetry"),
+        *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/checks"),
+        *("protocol/member", "node/storage", "node/content", "node/telemetry"),
     ),
     "node/create": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
@@ -119,13 +120,19 @@ FOLDERS = ("crypto", "protocol", "node")
 NODE_SIDE_OF_TRAINER = {
     *(
         "__init__",
+        "answers",
         "architectures",
         "chat",
         "client",
+        "environment",
         "errors",
         "explain",
         "frames",
+        "memory_model",
+        "memory_options",
+        "memory_plan",
         "sandbox",
+        "survey",
         "task_names",
         "tokenizer_settings",
         "trainer_supervisor",

@@ -176,7 +176,7 @@ class World:
     async def run(self, reports: Runner) -> None:
         reports.loaded(len(self.chain.ledger) - 1, FINGERPRINT, None)
 
-    def train(self, round: int, samples: object) -> None:
+    def train(self, round: int, samples: object, aside: bool = False) -> None:
         pass
 
     def apply(self, effect: Apply) -> None:

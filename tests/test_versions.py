@@ -4,23 +4,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from distro_node import __version__
 from distro_node.crypto.identity import PeerId
 from distro_node.node.content.manifest_search import Search, read_manifest
-from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.control.rows import rows
+from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.network.discovery.introductions import Introducer, IntroductionService
 from distro_node.node.network.discovery.speaking import SPEAKING, spoken_versions
 from distro_node.node.network.exchange.blobs import BlobFetcher
 from distro_node.node.network.network import open_network
+from distro_node.node.outdated import change_status, check_version
+from distro_node.node.stay import Stay
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.status import ChangeStatus
+from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.versions import READY_ROUNDS
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.introductions import Registry, Spoken, decode_spoken
-from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
-from network.support import LOOPBACK, identity, until
+from distro_node.protocol.wire.manifest import PROTOCOL_VERSION, Manifest
+from network.support import LOOPBACK, PATIENCE_SECONDS, until
+from network.victim import on_disk, quiet_settings
 from simulation.chain import Chain
+from simulation.keys import identity
+from simulation.whole.trainer import Workshop, toy_swarm
+from statuses import SWARM, TRAINING
 
 
 @pytest.mark.parametrize(
@@ -135,3 +149,70 @@ async def test_an_answer_that_is_none_says_nothing(answer: bytes) -> None:
         peer.serve(SPEAKING, wrong, max_request=1, max_concurrent=1)
         await other.connect(peer.addresses[0])
         assert await spoken_versions(other, [peer.peer]) == set()
+
+
+def changing(root: Path, rounds: int, **changes: Any) -> tuple[Chain, DataDir]:
+    """A founder's disk with so many rounds behind which it spoke the next version in all of them."""
+    manifest, blobs, fingerprint = toy_swarm(min_seconds=0.0, version_notice=8, **changes)
+    chain = Chain(0)
+    chain.manifest, chain.ledger = manifest, Ledger(manifest, speaks=PROTOCOL_VERSION + 1)
+    chain.grow(updates=(), fingerprint=fingerprint)
+    for _ in range(rounds):
+        said = chain.update(0, speaks=PROTOCOL_VERSION + 1, fingerprint=fingerprint)
+        chain.grow(updates=[said], fingerprint=fingerprint)
+    return chain, on_disk(root, blobs, chain)
+
+
+async def taking_part(data: DataDir, manifest: Manifest) -> UserError:
+    """What somebody is told who goes on from that disk with this program."""
+    me, telemetry = identity(0), Telemetry(identity(0).peer, Metrics(version="test"))
+    settings = quiet_settings(manifest, data.root)
+    async with open_network(LOOPBACK, me) as network:
+        stay = Stay(settings, data, me, network, telemetry, Workshop(me.peer, 0).start)
+        told: list[UserError] = []
+        with trio.fail_after(PATIENCE_SECONDS):
+            try:
+                await stay.run(b"")
+            except* UserError as group:
+                told += (error for error in leaves(group) if isinstance(error, UserError))
+    (error,) = told
+    return error
+
+
+@pytest.mark.parametrize("beyond", [-2, 0, 3])
+async def test_who_does_not_speak_the_version_of_the_round_is_told(
+    tmp_path: Path, beyond: int
+) -> None:
+    """In time, as well: in the rounds just before, nobody is to begin waiting for it."""
+    at = 1 + READY_ROUNDS + 8
+    chain, data = changing(tmp_path, at - 1 + beyond)
+    (ledger,) = data.root.glob("swarms/*/ledger*")
+    written = ledger.read_bytes()
+    error = await taking_part(data, chain.manifest)
+    # What a newer program wrote stays as it is.
+    assert ledger.read_bytes() == written
+    assert error.code is ExitCode.VERSION
+    assert f"protocol version {PROTOCOL_VERSION + 1}" in error.problem
+    assert f"this program {PROTOCOL_VERSION}" in error.problem
+    assert f"round {at}" in error.problem
+    assert "this node is too old" in error.problem
+
+
+def test_before_that_the_round_is_shown(tmp_path: Path) -> None:
+    chain, _ = changing(tmp_path, READY_ROUNDS)
+    change = change_status(chain.ledger)
+    assert change == ChangeStatus(
+        version=PROTOCOL_VERSION + 1, round=1 + READY_ROUNDS + 8, spoken=True
+    )
+    ours = Ledger(chain.manifest)
+    for round_ in range(len(chain.ledger)):
+        ours.append(chain.ledger[round_])
+    status = change_status(ours)
+    assert status is not None
+    assert not status.spoken
+    check_version(ours)
+    swarm = replace(SWARM, change=status)
+    shown = [row for row in rows(replace(TRAINING, swarm=swarm)) if row.name == "version"]
+    assert [(row.value, row.note) for row in shown] == [
+        (f"{status.version} from round {status.round} on", "update this node before that")
+    ]

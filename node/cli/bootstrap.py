@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import ExitCode, UserError
 from ..settings import DaemonSettings, parse_metrics_address, parse_rate
 from ..telemetry.logs import LogFormat, LogLevel, configure_logging
 from .options import (
@@ -27,6 +28,7 @@ from .options import (
     PassphraseFile,
     RelayMemory,
     RelayUpdates,
+    ServeResult,
     dashboard_settings,
     data_directory,
     find_passphrase,
@@ -64,6 +66,7 @@ def bootstrap(
             "(in quotes) or a swarm-id.",
         ),
     ] = None,
+    serve_result: ServeResult = False,
     dashboard: Annotated[
         str,
         typer.Option(
@@ -92,7 +95,7 @@ def bootstrap(
     \b
         distro-node bootstrap --announce /dns4/boot.example.org/tcp/4001
 
-    With --observe it also serves the page of one swarm:
+    With --observe it also serves the page of one swarm, and with --serve-result what comes out of it:
 
     \b
         distro-node bootstrap --observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:80 \\
@@ -105,6 +108,12 @@ def bootstrap(
     download = parse_rate(max_download) if max_download else None
     data = data_directory(data_dir)
     watched = None
+    if serve_result and observe is None:
+        raise UserError(
+            ExitCode.USAGE,
+            "--serve-result needs to know of which swarm",
+            "name it with --observe LINK",
+        )
     if observe is not None:
         invite = parse_target(observe)
         watched = DaemonSettings(
@@ -114,6 +123,7 @@ def bootstrap(
             at=invite.at,
             # The members of a swarm come to its bootstrap peer, whichever of them starts first.
             wait=True,
+            serve_result=serve_result,
             upnp=False,
             mdns=False,
             metrics_address=None,

@@ -10,7 +10,8 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..hours import parse_hours
 from ..settings import (
     DaemonSettings,
-    parse_device,
+    Split,
+    parse_devices,
     parse_metrics_address,
     parse_mirror,
     parse_prompt,
@@ -46,6 +47,8 @@ from .options import (
     MaxDownload,
     MaxUpload,
     Mdns,
+    Memory,
+    MicroBatch,
     Mirror,
     PassphraseFile,
     RelayMemory,
@@ -73,9 +76,18 @@ def join(
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="What to train on: auto, cpu, cuda, cuda:1 (the second GPU) or mps.",
+            help="What to train on: auto, cpu, cuda, cuda:1 (the second GPU) or mps; cuda:0,cuda:1 or "
+            "all are several as one member.",
         ),
     ] = "auto",
+    split: Annotated[
+        Split,
+        typer.Option(
+            "--split",
+            help="With several devices: each has a copy of the model (copies), or a part of it "
+            "(shards); auto takes copies if they fit.",
+        ),
+    ] = Split.AUTO,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -86,16 +98,8 @@ def join(
             help="CPU threads to train with. [default: as many as there are cores]",
         ),
     ] = None,
-    micro_batch: Annotated[
-        int | None,
-        typer.Option(
-            "--micro-batch",
-            metavar="N",
-            min=1,
-            max=65536,
-            help="Sequences computed at once. [default: what fits the device]",
-        ),
-    ] = None,
+    micro_batch: MicroBatch = None,
+    memory: Memory = None,
     sandbox: Annotated[
         bool,
         typer.Option(
@@ -183,10 +187,10 @@ def join(
             "--until-round", metavar="ROUND", min=1, help="Leave politely after this round."
         ),
     ] = None,
-    stay: Annotated[
+    serve_result: Annotated[
         bool,
         typer.Option(
-            "--stay/--no-stay",
+            "--serve-result/--no-serve-result",
             help="When the run is over, go on giving what came out to whoever asks for it.",
         ),
     ] = False,
@@ -236,11 +240,13 @@ def join(
             every=pause_every,
             polite=polite,
         ),
-        device=parse_device(device),
+        device=parse_devices(device),
+        split=split,
         metrics_address=parse_metrics_address(metrics_addr),
         dashboard=dashboard_settings(dashboard, dashboard_cert, dashboard_key, dashboard_plain),
         threads=threads,
         micro_batch=micro_batch,
+        memory=parse_size(memory) if memory else None,
         sandbox=sandbox,
         evaluate_every=evaluate_every,
         sample_prompt=None if sample_prompt is None else parse_prompt(sample_prompt),
@@ -248,7 +254,7 @@ def join(
         # Lines for people would spoil a stream of JSON.
         screen=screen and log_format is LogFormat.TEXT,
         until_round=until_round,
-        stay=stay,
+        serve_result=serve_result,
     )
     data.create()
     # libp2p: only now, so that --help is quick and a mistake above is told at once.

@@ -25,6 +25,7 @@ from .demo import demo
 from .doctor import doctor
 from .export import export, verify
 from .failures import explain
+from .fit import fit
 from .identity import id_command
 from .invite import invite
 from .join import join
@@ -51,6 +52,7 @@ COMMANDS = {
     "id": id_command,
     "service": service,
     "doctor": doctor,
+    "fit": fit,
     "demo": demo,
 }
 

@@ -27,6 +27,7 @@ from .options import (
     Mdns,
     PassphraseFile,
     Screen,
+    ServeResult,
     Wait,
     dashboard_settings,
     data_directory,
@@ -66,6 +67,7 @@ def observe(
     max_download: MaxDownload = None,
     listen: Listen = None,
     announce: Announce = None,
+    serve_result: ServeResult = False,
     wait: Wait = False,
     mdns: Mdns = True,
     data_dir: DataDirectory = None,
@@ -77,9 +79,9 @@ def observe(
     """Follow a swarm, and serve its page, without a part in it.
 
     Fetches the swarm's records, checks them, and shows what it does: members, losses, tokens,
-    contributions, and the link with which others join. It needs no GPU, no PyTorch and no model, and a
-    few kilobytes a round. Beside a node on the same computer give it a data directory of its own. For
-    example:
+    contributions, and the link with which others join. It needs no GPU, no PyTorch and, unless it serves
+    the result, no model, and a few kilobytes a round. Beside a node on the same computer give it a data
+    directory of its own. For example:
 
     \b
         distro-node observe 'distro:swarm-…?bootstrap=…' --dashboard 0.0.0.0:80 --dashboard-plain
@@ -96,6 +98,7 @@ def observe(
         max_upload=parse_rate(max_upload) if max_upload else None,
         max_download=parse_rate(max_download) if max_download else None,
         wait=wait,
+        serve_result=serve_result,
         upnp=False,
         mdns=mdns,
         metrics_address=parse_metrics_address(metrics_addr),

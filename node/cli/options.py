@@ -126,6 +126,26 @@ MaxDisk = Annotated[
         "[default: no limit]",
     ),
 ]
+MicroBatch = Annotated[
+    int | None,
+    typer.Option(
+        "--micro-batch",
+        metavar="N",
+        min=1,
+        max=65536,
+        help="Sequences computed at once. [default: what fits the device]",
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="The most memory that training may take on the device, such as 8GB: momentum is kept in "
+        "fewer bits or in main memory, and activations are computed twice, as far as needed. "
+        "[default: what is free]",
+    ),
+]
 Mirror = Annotated[
     list[str] | None,
     typer.Option(
@@ -169,6 +189,15 @@ Wait = Annotated[
     typer.Option(
         "--wait/--no-wait",
         help="Go on looking, rather than end, while nobody who knows the swarm can be reached.",
+    ),
+]
+ServeResult = Annotated[
+    bool,
+    typer.Option(
+        "--serve-result/--no-serve-result",
+        help="Keep what comes out (the newest snapshot of the parameters, and what evaluating it "
+        "takes), and give it to whoever asks, also when no member is left. It needs disk for three "
+        "snapshots.",
     ),
 ]
 Mdns = Annotated[

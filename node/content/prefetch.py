@@ -18,10 +18,10 @@ import trio
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ...protocol.chain.ledger import Ledger
-from ...protocol.sampling.assignment import share
+from ...protocol.chain.shares import upcoming
+from ...protocol.sampling.assignment import samples_of
 from ...protocol.wire.blobs import CHUNK_BYTES, BlobList, decode_blob_list
 from ...protocol.wire.manifest import DataSpec, Manifest, ShardSpec
-from ...protocol.wire.membership import Membership
 from ..errors import ExitCode, UserError
 from ..network.exchange.blobs import FetchFailed
 from ..network.exchange.chunks import Fetcher
@@ -320,11 +320,13 @@ def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
 
 def upcoming_samples(ledger: Ledger, me: PeerId, rounds: int) -> list[int]:
     """The samples that `me` will compute in the next rounds if nobody fails, comes or goes."""
-    now = ledger.membership(len(ledger))
-    members = now if me in now else Membership(since={**now.since, me: len(ledger)})
-    # With `overlap` the round after this one is what is computed now.
-    first = max(1, len(ledger)) + ledger.manifest.rounds.overlap
-    deals = [ledger.deal(first)]
-    for _ in range(1, rounds):
-        deals.append(deals[-1].then(deals[-1], [], ledger.order.lanes))
-    return list(share(ledger.order, deals, members, me))
+    now = len(ledger)
+    samples = [sample for _, _, mine in ledger.dealing.works(me) for sample in mine()]
+    members, shares = ledger.membership(now), ledger.dealing.shares(now)
+    dealt = max((assigned.round for assigned in shares.dealt), default=0)
+    deal, lanes = ledger.deal(max(1, dealt)), ledger.order.lanes
+    for assigned in upcoming(ledger.dealing.terms, shares, members, me, rounds):
+        if assigned.round > deal.round:
+            deal = deal.then(deal, [], lanes)
+        samples += samples_of(ledger.order, [deal], [assigned.lanes_of(me)])
+    return samples

@@ -45,6 +45,10 @@ class Retention:
         self._owned.add(snapshot)
         self._owners |= dict.fromkeys(blobs, snapshot)
 
+    def is_of_snapshot(self, blob: ContentId) -> bool:
+        """Whether one that `learn` was told of has this blob."""
+        return blob in self._owners
+
     def note(
         self, peer: PeerId, blob: ContentId, kept: list[LocalSnapshot], ledger: Ledger
     ) -> None:

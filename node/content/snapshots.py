@@ -115,9 +115,11 @@ class Snapshots:
         await self._abandon()
         return False
 
-    def asked(self, peer: PeerId, blob: ContentId) -> None:
-        """A peer asks for this blob: if it is of a snapshot or an update, that is still needed."""
+    def asked(self, peer: PeerId, blob: ContentId) -> bool:
+        """A peer asks for this blob: if it is of a snapshot or an update, that is still needed. Returns
+        whether it is of a snapshot."""
         self._retention.note(peer, blob, self._kept, self._ledger())
+        return self._retention.is_of_snapshot(blob)
 
     def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
         """The chunks of a snapshot that `best` returned."""

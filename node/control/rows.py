@@ -84,6 +84,7 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         names = ", ".join(map(short, swarm.apart[:_APART_SHOWN]))
         more = f" +{len(swarm.apart) - _APART_SHOWN}" if len(swarm.apart) > _APART_SHOWN else ""
         yield Row("apart", names + more, "on a chain that parts from ours before what is final")
+    yield from _change(status)
     losses = training.losses
     yield Row("loss", _loss(losses.training), "on training text, mean of all")
     if losses.heldout_round is not None:
@@ -134,12 +135,15 @@ def _observed(status: Status) -> Iterator[Row]:
     yield _rounds_done(status)
     members = None if swarm is None or swarm.members is None else len(swarm.members)
     yield Row("members", _count(members), "who trains")
+    yield from _change(status)
     yield Row("loss", _loss(training.losses.training), "on training text, mean of all")
     yield Row("tokens", _count(training.tokens), "by the swarm, since this program looks on")
     if training.received_bytes_per_round is not None:
         yield Row("updates", size_text(training.received_bytes_per_round), "of all, a round")
     yield from _line(status.line)
     yield Row("connections", _count(status.line.peers), "to whomever it is")
+    if swarm is not None and swarm.hosted_round is not None:
+        yield Row("serves", f"round {swarm.hosted_round:,}", "its parameters, to whoever asks")
     yield from _pages(status, "the page of the swarm")
 
 
@@ -152,6 +156,13 @@ def _rounds_done(status: Status) -> Row:
     final = None if status.swarm is None else status.swarm.final_round
     said = "each a step of the shared model" if final is None else f"final up to {final:,}"
     return Row("round", _round(status), said)
+
+
+def _change(status: Status) -> Iterator[Row]:
+    change = None if status.swarm is None else status.swarm.change
+    if change is not None:
+        note = "this node speaks it" if change.spoken else "update this node before that"
+        yield Row("version", f"{change.version} from round {change.round:,} on", note)
 
 
 def _pages(status: Status, note: str) -> Iterator[Row]:

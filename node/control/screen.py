@@ -197,10 +197,12 @@ def _members(status: Status, width: int) -> list[Text]:
 
 def _member(member: MemberStatus) -> Text:
     name = short(harmless(member.peer))
+    share = f" {member.share:.0%}" if member.share is not None else ""
+    why = f" ({harmless(member.why)})" if member.why is not None else ""
     if member.me:
-        return Text(f"{name} (you)", "cyan")
+        return Text(f"{name} (you){share}{why}", "cyan")
     if member.connected:
-        return Text(name, "green")
+        return Text(f"{name}{share}{why}", "green")
     heard = member.heard_seconds
     since = f"heard {_duration(heard)} ago" if heard is not None else "not heard of"
     return Text(f"{name} ({since})", "yellow")

@@ -19,13 +19,11 @@ from ...protocol.wire.blobs import MAX_BLOB_BYTES, MAX_BLOB_LIST_BYTES, decode_a
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, OtherVersion, decode_manifest
 from ...protocol.wire.swarm_id import Invite
-from ..network.addresses import parse_dial
 from ..network.discovery.introductions import Introducer, NoBootstrap
-from ..network.errors import BadAddress, PortInUse
 from ..network.exchange.blobs import BlobFetcher, FetchFailed
-from ..network.explain import explain_network
 from ..network.nat.reach import Reach
-from ..network.network import Network, NetworkSettings, open_network
+from ..network.network import Network
+from ..network.visiting import visit
 from ..storage.blob_store import BlobStore
 from ..versions import explain_version
 from .findings import Finding, good
@@ -43,16 +41,9 @@ _ROUND_SECONDS = 60.0
 async def examine_line(invite: Invite, listen: tuple[str, ...] = ()) -> list[Finding]:
     """All that can be told of the way to this swarm. Raises `UserError` (`PORT_IN_USE`,
     `BAD_ADDRESS`)."""
-    settings = NetworkSettings(listen=listen or NetworkSettings().listen)
-    try:
-        for address in invite.bootstrap:
-            parse_dial(address)
+    async with visit(invite.bootstrap, listen) as (network, identity):
         with tempfile.TemporaryDirectory(prefix="distro-node-doctor-") as folder:
-            identity = Identity.generate()
-            async with open_network(settings, identity) as network:
-                return await _examine(network, identity, invite, BlobStore(Path(folder)))
-    except (BadAddress, PortInUse) as error:
-        raise explain_network(error) from None
+            return await _examine(network, identity, invite, BlobStore(Path(folder)))
 
 
 async def _examine(

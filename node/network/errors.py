@@ -35,6 +35,10 @@ class DialError(Exception):
         self.reason = reason
 
 
+class NotHere(Exception):
+    """Raised by a handler: what was asked for is nothing of this node's, and asking was no offence."""
+
+
 class RequestError(Exception):
     """A request got no answer.
 

@@ -24,7 +24,7 @@ from ...crypto.identity import PeerId, short_peer
 from ...protocol.wire.errors import ProtocolError
 from .addresses import id_of, peer_of
 from .credit import widen
-from .errors import RequestError
+from .errors import NotHere, RequestError
 from .rates import Rate
 from .scopes import open_scope
 from .streams import (
@@ -98,9 +98,9 @@ class Requests:
         """Answer requests on a protocol, at most `max_concurrent` of a kind at a time.
 
         One peer gets at most half of that, or `max_per_peer`; the answer to more is "busy". A
-        `ProtocolError` from the handler refuses the request and scores the peer; any other exception is
-        our bug: logged, counted, and answered with a failure. `kind` says what the bytes are counted as.
-        Peers that `first` names are served beyond `max_concurrent` as well.
+        `ProtocolError` from the handler refuses the request and scores the peer, `NotHere` refuses it;
+        any other exception is our bug: logged, counted, and answered with a failure. `kind` says what
+        the bytes are counted as. Peers that `first` names are served beyond `max_concurrent` as well.
         """
         # One peer must not be able to keep all others out.
         per_peer = (max_concurrent + 1) // 2 if max_per_peer is None else max_per_peer
@@ -241,6 +241,8 @@ class Requests:
             self._traffic.reject(error.reason)
             self._penalise(peer, error.reason)
             return Status.REFUSED, error.reason.encode()[:MAX_REASON_BYTES]
+        except NotHere:
+            return Status.REFUSED, b"not_here"
         except Exception:
             log.exception("the handler of %s failed", protocol)
             self._traffic.fail(protocol)

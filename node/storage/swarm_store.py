@@ -203,7 +203,8 @@ class SwarmStore:
         self._handed_over += 1
 
     def load_ledger(self, *, mend: bool = True, checkpoint: Checkpoint | None = None) -> Ledger:
-        """The ledger on disk, checked again up to the first bad entry.
+        """The ledger on disk, checked again up to the first bad entry, or the first in a version of the
+        protocol that this program does not speak.
 
         `mend`: drop what follows it. Not beside a running node. Raises `ProtocolError` (`checkpoint`) if
         it is a chain without the record of the `checkpoint`.
@@ -218,6 +219,9 @@ class SwarmStore:
         entries: list[bytes] = []
         damaged = False
         for entry in self._ledger.read(mend=mend):
+            if ledger.versions.outdated:
+                # A newer program was here. What it wrote is good, and not for this one to read.
+                break
             try:
                 ledger.append(decode_decided(entry))
             except ProtocolError as error:

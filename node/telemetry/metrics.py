@@ -67,6 +67,7 @@ Reason = Literal[
     "malformed",
     "mismatch",
     "not_leader",
+    "not_due",
     "not_member",
     "other_round",
     "oversized",
@@ -185,6 +186,14 @@ class Metrics:
             Gauge, "final_round", "The last round that this node never goes back behind."
         )
         self.members = self._single(Gauge, "members", "Members in force in the current round.")
+        self.share = self._single(
+            Gauge, "share", "This node's part of the swarm's work, from 0 to 1."
+        )
+        self.capacity = self._single(
+            Gauge,
+            "capacity",
+            "Sequences a day that this node last said it can train; 0: it has not.",
+        )
         self.training_loss = self._single(
             Gauge, "training_loss", "Mean training loss of the last round, nats per token."
         )

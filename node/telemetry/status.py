@@ -133,6 +133,8 @@ class TrainerStatus:
 
     device: str | None
     """What it computes on."""
+    memory_use: str | None
+    """What it takes of the memory there, how it keeps its state and activations, and what that costs."""
     restarts: int
     """How often it had to be started again."""
     idle: float | None
@@ -176,6 +178,12 @@ class MemberStatus:
     """Whether there is a connection to it; to oneself always."""
     heard_seconds: float | None
     """Since it was last heard; None: it is this node, or was never heard."""
+    share: float | None = None
+    """Which part of the swarm's work it has, from 0 to 1."""
+    capacity: int | None = None
+    """How many sequences a day it says that it can train; None: it has not said."""
+    why: str | None = None
+    """Why its share is smaller than that comes to, for people; None: it is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +196,18 @@ class Awaited:
     """How long nothing was heard of it."""
     lease_seconds: float
     """After so many it counts as gone, and the others go on without it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeStatus:
+    """A change to a newer version of the protocol."""
+
+    version: int
+    """The new one."""
+    round: int
+    """From this round on the swarm speaks it."""
+    spoken: bool
+    """Whether this node speaks it; else it leaves shortly before, and has to be updated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +234,13 @@ class SwarmStatus:
     apart: tuple[str, ...]
     """Peer ids of those in reach, members here once or still, whose chain parts from this one before
     `final_round`. Neither side follows the other by itself."""
+    version: int | None
+    """Of the protocol, that the swarm speaks now; None: it is not known yet."""
+    change: ChangeStatus | None
+    """What a quorum of the members has brought about by speaking a newer one; None: nothing."""
+    hosted_round: int | None
+    """An observer keeps the parameters after this round for whoever asks; None: it keeps none, or this
+    is a member."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,6 +96,8 @@ class Telemetry:
         self.trainer_restarts = 0
         self.device: str | None = None
         self.gpu: str | None = None  # the card's UUID
+        self.memory_use: str | None = None
+        """How the trainer keeps its state and activations, for people."""
         self.memory: tuple[int, int | None] | None = None
         """Bytes of the trainer process, and on its device if that has memory of its own."""
         self.times: dict[int, RoundTimes] = {}
@@ -315,6 +317,7 @@ class Telemetry:
             ),
             trainer=TrainerStatus(
                 device=self.device,
+                memory_use=self.memory_use,
                 restarts=self.trainer_restarts,
                 idle=self._idle_share(),
                 process_bytes=process,

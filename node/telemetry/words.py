@@ -50,6 +50,15 @@ STATES: dict[State, Words] = {
     ),
 }
 
+WEIGHTS: dict[str, str | None] = {
+    "": None,
+    "new": "new: begins with little",
+    "late": "shrunk: came late",
+    "careful": "grows carefully: came late",
+    "growing": "grows step by step",
+}
+"""Why a member's share is smaller than what it states comes to."""
+
 _PHASES: dict[Phase, str] = {
     "idle": "round {round} is about to begin",
     "compute": "your {device} computes round {round}'s share",
@@ -72,6 +81,8 @@ _EVENTS = {
     "apart": "{who} is on another chain, which parts from ours before the end of round {detail}: "
     "that is final here, so this node stays on its own",
     "moved_on": "others were away for so long that records up to round {round} are final without them",
+    "version": "a quorum of the members speaks version {detail} of the protocol: the swarm changes "
+    "over to it in round {round}",
     "resync": "fetching the swarm's state again: {detail}",
     "finished": "the run is over: this node has what came out",
     "trainer": "the trainer process was started again: {detail}",

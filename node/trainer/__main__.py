@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -15,9 +16,11 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..settings import Split
 from .frames import FrameDecoder, FrameError, encode_frame
 from .sandbox import confine
 
@@ -36,6 +39,11 @@ def main() -> None:
     parser.add_argument("--writable", type=Path, action="append", default=[], metavar="PATH")
     parser.add_argument("--unconfined", action="store_true", help="give up nothing (`sandbox`)")
     parser.add_argument("--nice", type=int, default=0, help="step back behind other processes")
+    parser.add_argument(
+        "--several", action="store_true", help="one process for each of its devices"
+    )
+    parser.add_argument("--patience", type=float, help="seconds that these wait for each other")
+    parser.add_argument("--split", type=Split, choices=[*Split], default=Split.AUTO)
     arguments = parser.parse_args()
     os.nice(arguments.nice)
     # Ctrl-C in a terminal reaches every process there; only the parent decides what it means.
@@ -44,22 +52,28 @@ def main() -> None:
 
     # Before any thread begins, which would keep its rights, and before any library is loaded.
     if not arguments.unconfined:
-        confine(arguments.readable, arguments.writable)
+        enforced = confine(arguments.readable, arguments.writable, several=arguments.several)
+        if arguments.several and enforced == ("files",):
+            logging.getLogger(__name__).warning(
+                "this system gives the processes of several devices no network of their own: what they "
+                "run could reach yours"
+            )
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     # Before torch is imported, which takes seconds in which the parent may die, too.
     threading.Thread(target=_read, args=(arguments.requests, requests), daemon=True).start()
 
-    worker = _new_worker()
+    answers = _Answers(arguments.answers)
+    worker = _new_worker(answers, arguments if arguments.several else None)
     while (request := requests.get())["method"] != "exit":
         answer = worker.answer(request)
         if answer is not None:
-            _write(arguments.answers, answer)
+            answers.write(answer)
     # Threads of torch and its kernels may hang in an orderly exit; there is nothing left to save.
     _end(0)
 
 
-def _new_worker() -> Worker:
-    """A worker, with the libraries that it stands on.
+def _new_worker(answers: _Answers, several: argparse.Namespace | None) -> Worker:
+    """A worker, with the libraries that it stands on; with `several`, for several devices.
 
     They make half a million objects, and all of them stay: looking through them again and again for
     what could be freed is a fifth of the time that a trainer takes to start. Later collections pass
@@ -68,9 +82,14 @@ def _new_worker() -> Worker:
     gc.disable()
     from .worker import Worker
 
+    new: Callable[[], Worker] = Worker
+    if several is not None:
+        from .rank_worker import RankWorker
+
+        new = functools.partial(RankWorker, answers.last_words, several.patience, several.split)
     gc.freeze()
     gc.enable()
-    return Worker()
+    return new()
 
 
 def _read(descriptor: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
@@ -86,16 +105,30 @@ def _read(descriptor: int, requests: queue.SimpleQueue[dict[str, Any]]) -> None:
     _end(0)
 
 
-def _write(descriptor: int, answer: dict[str, Any]) -> None:
-    data = memoryview(encode_frame(answer))
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    except BrokenPipeError:
-        _end(0)
+class _Answers:
+    """The pipe to the node. Any thread may write to it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def write(self, answer: dict[str, Any]) -> None:
+        """Send an answer; end the process if nobody is there any more."""
+        data = memoryview(encode_frame(answer))
+        with self._lock:
+            try:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+            except BrokenPipeError:
+                _end(0)
+
+    def last_words(self, reason: str, micro_batch: int | None) -> NoReturn:
+        """Tell the node why the process ends, and with how many sequences at once it may not; end it."""
+        self.write({"id": -1, "died": reason, "micro_batch": micro_batch})
+        _end(1)
 
 
-def _end(code: int) -> None:
+def _end(code: int) -> NoReturn:
     # Nobody may be there any more to read what was said.
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()

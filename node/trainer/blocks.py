@@ -14,12 +14,7 @@ import torch
 
 from ...protocol.codec.basis import integer_basis, orthonormal_basis
 from ...protocol.codec.update import TensorLayout
-
-# Elements of a stripe. A CPU is fastest while the few arrays of that size that are worked on stay in
-# its caches (half a MiB each in float32); a GPU is kept busy by 64 MiB, small beside any model that
-# needs one.
-_CPU_STRIPE = 1 << 17
-_GPU_STRIPE = 1 << 24
+from .memory_options import CPU_STRIPE, GPU_STRIPE
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ def stripes(layout: TensorLayout, device: torch.device) -> Iterator[Stripe]:
     """Cut a tensor into stripes of a size that suits the device, but of one block row at least."""
     across = layout.columns // layout.block_columns
     block_rows = layout.rows // layout.block_rows
-    limit = _CPU_STRIPE if device.type == "cpu" else _GPU_STRIPE
+    limit = CPU_STRIPE if device.type == "cpu" else GPU_STRIPE
     step = max(1, limit // (layout.block_rows * layout.columns))
     for start in range(0, block_rows, step):
         stop = min(start + step, block_rows)

@@ -25,6 +25,9 @@ from ...crypto.hashing import ContentId
 from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
 from ...protocol.wire.structure import from_plain
 from ..harmless import MOST_CHARACTERS
+from ..settings import Split, names_several
+from .answers import Applied, Examined, InitialModel, SnapshotResult
+from .environment import environment
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
 from .frames import FrameDecoder, FrameError, Trained, encode_frame
 
@@ -51,6 +54,10 @@ _EXIT_SECONDS = 5.0
 # And to die once it is killed; one that is stuck in a driver does not.
 _DEATH_SECONDS = 5.0
 
+PATIENCE_SECONDS = 600.0
+"""How long the processes of several devices wait for each other before they are started anew: also for
+the one that computes the most, or whose disk is slow."""
+
 # By signal, what probably ended a trainer (`limits` sets the second bound).
 _HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory?)",
@@ -69,56 +76,19 @@ class TrainerSpec:
     threads: int | None = None
     micro_batch: int | None = None
     """Sequences at once; by default as many as fit. Halved when memory runs out."""
+    memory: int | None = None
+    """Bytes that may be taken on the device; by default what is free."""
     writable: tuple[Path, ...] = ()
     """Folders that it writes to beside `blobs`; made if they are not there."""
     readable: tuple[Path, ...] = ()
     """Files and folders that it reads beside those."""
     confined: bool = True
     """Whether it gives up the network and all other files, where the system can do that."""
+    patience: float = PATIENCE_SECONDS
+    """With several devices, the seconds for which their processes wait for each other."""
+    split: Split = Split.AUTO
     nice: int = 0
     """How far it steps back behind other processes, as `nice` counts."""
-
-
-@dataclass(frozen=True)
-class Applied:
-    """The parameters after a step."""
-
-    fingerprint: int
-    seconds: float
-    left_out: int
-    """Updates that the others contradict and the audit has therefore left out of the step."""
-
-
-@dataclass(frozen=True)
-class SnapshotResult:
-    """The encoded blob list of a snapshot whose chunks are in the store, and its size in bytes."""
-
-    blob_list: bytes
-    size: int
-
-
-@dataclass(frozen=True)
-class Examined:
-    """An exported model's parameters: their fingerprint, and the blob list that a snapshot of them
-    has."""
-
-    fingerprint: int
-    blob_list: bytes
-    differing: tuple[str, ...]
-    """The keys of its configuration that are not as the manifest says."""
-    tokenizer: bytes
-    """The content id of its `tokenizer.json`; of `NO_TOKENIZER` if there is none."""
-
-
-@dataclass(frozen=True)
-class InitialModel:
-    """A manifest's parameter table, and its initial snapshot as in `SnapshotResult`."""
-
-    parameters: tuple[ParameterSpec, ...]
-    blob_list: bytes
-    size: int
-    adapter: AdapterSpec | None = None
-    """Of adapters: what the manifest says of them. The base's chunks and their list are in the store."""
 
 
 @asynccontextmanager
@@ -131,8 +101,17 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
     Errors: `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …), `TrainerDied`.
     """
     writable = (spec.blobs, *spec.writable)
-    async with _trainer_process(
-        spec.threads, writable, spec.readable, confined=spec.confined, nice=spec.nice
+    async with trainer_process(
+        spec.threads,
+        writable,
+        spec.readable,
+        confined=spec.confined,
+        nice=spec.nice,
+        several=(
+            ("--several", f"--patience={spec.patience}", f"--split={spec.split}")
+            if names_several(spec.device)
+            else ()
+        ),
     ) as client:
         answer = await client._call(
             "open",
@@ -141,8 +120,10 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
             device=spec.device,
             threads=spec.threads,
             micro_batch=spec.micro_batch,
+            memory=spec.memory,
         )
         client.device, client.gpu = answer["device"], answer["gpu"]
+        client.memory_use = answer["memory"]
         yield client
 
 
@@ -164,7 +145,7 @@ async def initialise_model(
     Raises `TrainerFailed` and `TrainerDied`.
     """
     readable = () if checkpoint is None else (checkpoint,)
-    async with _trainer_process(None, (blobs,), readable) as client:
+    async with trainer_process(None, (blobs,), readable) as client:
         answer = await client._call(
             "initialise",
             config=config,
@@ -187,13 +168,13 @@ async def initialise_model(
 class TrainerClient:
     """A running trainer. Get one from `open_trainer`.
 
-    Every call raises `TrainerFailed` if the trainer refuses (it lives on), and `TrainerDied` if the
-    process is gone (and so will all later calls).
+    Every call raises `TrainerFailed` if the trainer refuses (it lives on), `TrainerDied` if it is gone.
     """
 
     device: str
     gpu: str | None
     """The UUID of the card that it computes on; None: none that has one."""
+    memory_use: str  # how much it takes and how it keeps its state, for people
 
     def __init__(self, process: trio.Process, requests: int, answers: int) -> None:
         self._process = process
@@ -227,6 +208,12 @@ class TrainerClient:
         pending until `apply` settles the round.
         """
         return Trained(**await self._call("train", round_number=round, samples=list(samples)))
+
+    async def train_aside(self, round: int, samples: Sequence[int]) -> Trained | None:
+        """Begin as `train` does, beside all that is called meanwhile; asked again, the update if it is
+        there, else None."""
+        found = await self._call("train_aside", round_number=round, samples=list(samples))
+        return None if found is None else Trained(**found)
 
     async def apply(
         self, round: int, updates: Sequence[bytes], learning_rate: float, own_counted: bool
@@ -300,6 +287,10 @@ class TrainerClient:
         """`process_bytes` (resident) and `device_bytes` (0 on the CPU)."""
         return await self._call("memory")
 
+    async def survey(self, **about: Any) -> dict[str, Any]:
+        """As `survey.survey` does."""
+        return await self._call("survey", **about)
+
     async def _call(self, method: str, staged: Sequence[bytes] = (), **arguments: Any) -> Any:
         async with self._lock:
             if self._closed:
@@ -340,6 +331,8 @@ class TrainerClient:
         while True:
             while self._received:
                 answer = self._received.pop(0)
+                if "died" in answer:
+                    raise TrainerDied(answer["died"], answer["micro_batch"])
                 # Anything else answers a call that was cancelled.
                 if answer["id"] == identifier:
                     return answer
@@ -359,6 +352,8 @@ class TrainerClient:
         """Say how the process ended, which it has or is about to."""
         with trio.move_on_after(_EXIT_SECONDS):
             await self._process.wait()
+        if (words := self._last_words()) is not None:
+            return TrainerDied(words["died"], words["micro_batch"])
         code = self._process.returncode
         if code is None:
             return TrainerDied("the trainer closed its pipe")
@@ -366,6 +361,13 @@ class TrainerClient:
             return TrainerDied(f"the trainer ended with exit code {code}")
         hint = _HINTS.get(-code, "")
         return TrainerDied(f"the trainer was ended by signal {-code}{hint}")
+
+    def _last_words(self) -> dict[str, Any] | None:
+        """Why it ended, if it has said so while nobody waited for an answer."""
+        with suppress(OSError, FrameError):
+            while data := os.read(self._answers, _READ_BYTES):
+                self._received += self._decoder.feed(data)
+        return next((each for each in self._received if "died" in each), None)
 
     async def _shut_down(self) -> None:
         """Ask the process to exit, then see to it that it has."""
@@ -389,14 +391,16 @@ class TrainerClient:
 
 
 @asynccontextmanager
-async def _trainer_process(
+async def trainer_process(
     threads: int | None,
     writable: Sequence[Path],
     readable: Sequence[Path] = (),
     *,
     confined: bool = True,
     nice: int = 0,
+    several: Sequence[str] = (),
 ) -> AsyncIterator[TrainerClient]:
+    """A trainer process that has no model yet."""
     for folder in writable:
         folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="distro-trainer-", ignore_cleanup_errors=True) as scratch:
@@ -404,9 +408,10 @@ async def _trainer_process(
         options += [f"--readable={folder.resolve()}" for folder in readable]
         if not confined:
             options.append("--unconfined")
+        options += several
         if nice:
             options.append(f"--nice={nice}")
-        async with _spawned(options, _environment(threads, scratch)) as client:
+        async with _spawned(options, environment(threads, scratch)) as client:
             yield client
 
 
@@ -467,25 +472,3 @@ def _pass_on(descriptor: int) -> None:
             text = line.decode("utf-8", "replace").rstrip()
             if text:
                 _log.warning("trainer: %s", text)
-
-
-def _environment(threads: int | None, scratch: str) -> dict[str, str]:
-    # A passphrase of the keystore may stand in the environment; the trainer has no use for it.
-    environment = {k: v for k, v in os.environ.items() if "PASSPHRASE" not in k.upper()}
-    environment |= {
-        # Nothing is ever fetched behind the user's back.
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "DO_NOT_TRACK": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "TRANSFORMERS_VERBOSITY": "error",
-        # Nor written to the user's own caches.
-        "TMPDIR": scratch,
-        "XDG_CACHE_HOME": scratch,
-        "HF_HOME": scratch,
-        "CUDA_CACHE_PATH": scratch,
-        "TRITON_CACHE_DIR": scratch,
-    }
-    if threads is not None:
-        environment["OMP_NUM_THREADS"] = str(threads)
-    return environment

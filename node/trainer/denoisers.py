@@ -15,8 +15,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import PretrainedConfig, PreTrainedModel
 
-from ...protocol.wire.structure import StructureError
-from .architectures import check_configuration
 from .errors import TrainerFailed
 from .task_names import ImageSettings
 
@@ -25,9 +23,6 @@ UNET = "unet"
 SCHEDULER = "scheduler"
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 
-# Of each residual block and each attention: what it keeps for the backward pass, in images of its width.
-_KEPT_BY_BLOCK = 10
-_BYTES = 4
 # What the linear schedule begins and ends with where it has so many steps (Ho et al., arXiv 2006.11239);
 # with fewer each adds more, so that nothing but noise is left at the end all the same. The cosine one
 # (Nichol and Dhariwal, arXiv 2102.09672) needs no such numbers.
@@ -88,20 +83,6 @@ def noise_schedule(settings: ImageSettings) -> Any:
         prediction_type="epsilon",
         clip_sample=True,
     )
-
-
-def image_bytes(config: dict[str, Any]) -> int:
-    """An estimate of what one image in a micro-batch needs beside the model. Raises `TrainerFailed`
-    (`bad_model`) for a configuration that may not be built."""
-    try:
-        known = check_configuration(config)
-    except StructureError as error:
-        raise _bad(f"the manifest's model cannot be used: {error}"[:500]) from None
-    levels, width = known["block_out_channels"], known["sample_size"]
-    # On the way down and, with one block more, on the way up.
-    blocks = 2 * known["layers_per_block"] + 1
-    pixels = (channels * (width >> level) ** 2 for level, channels in enumerate(levels))
-    return _BYTES * _KEPT_BY_BLOCK * blocks * sum(pixels)
 
 
 def write_denoiser(model: Denoiser, settings: ImageSettings, directory: Path) -> None:

@@ -1,30 +1,14 @@
-"""Choosing a device, and whether a model fits on it."""
+"""Choosing a device, and what memory it has."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
 
-from .architectures import makes_images
-from .denoisers import image_bytes
 from .errors import TrainerFailed
-
-# Parameters, gradients, momentum and second moment, each float32.
-_BYTES_A_PARAMETER = 16
-# What is not trained: float32, and no more.
-_BYTES_A_FROZEN = 4
-
-# Activations kept for the backward pass: 34 bytes per token, layer and hidden unit in 16 bits
-# (Korthikanti et al., arXiv 2205.05198, eq. 2, without attention scores); twice that in float32.
-_BYTES_A_HIDDEN_UNIT = 68
-# Logits, their softmax and their gradient, float32.
-_BYTES_A_LOGIT = 12
-
-# More sequences than this at once only cost memory.
-_LARGEST_MICRO_BATCH = 32
+from .memory_plan import Room
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -64,6 +48,20 @@ def free_bytes(device: torch.device) -> int:
     return max(0, min(available, limit - used))
 
 
+def free_room(device: torch.device, limit: int | None = None) -> Room:
+    """The memory that a model may take, on the device and beside it; with `limit` so much on the
+    device, whatever is free."""
+    wanted = free_bytes(device) if limit is None else limit
+    return Room(device=wanted, host=0 if device.type == "cpu" else free_bytes(torch.device("cpu")))
+
+
+def limit_memory(device: torch.device, limit: int) -> None:
+    """Have no more than so many bytes taken on a GPU; main memory is the owner's own affair."""
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), device)
+
+
 def allocated_bytes(device: torch.device) -> int:
     """The device memory that this process holds; 0 on the CPU, where it is the process's own."""
     if device.type == "cuda":
@@ -71,41 +69,6 @@ def allocated_bytes(device: torch.device) -> int:
     if device.type == "mps":
         return torch.mps.driver_allocated_memory()
     return 0
-
-
-def sequence_bytes(config: dict[str, Any], sequence_length: int, vocabulary: int) -> int:
-    """An estimate of what one sequence in a micro-batch needs beside the model."""
-    if makes_images(str(config.get("model_type"))):
-        return image_bytes(config)
-    hidden = _whole(config, "hidden_size", "n_embd")
-    layers = _whole(config, "num_hidden_layers", "n_layer")
-    per_token = _BYTES_A_HIDDEN_UNIT * hidden * layers + _BYTES_A_LOGIT * vocabulary
-    return sequence_length * per_token
-
-
-def needed_bytes(elements: int, per_sequence: int, frozen: int = 0) -> int:
-    """What training takes at the least: the optimizer's state, so many `frozen` weights beside it, and
-    one sequence at a time."""
-    return _BYTES_A_PARAMETER * elements + _BYTES_A_FROZEN * frozen + per_sequence
-
-
-def check_fits(elements: int, per_sequence: int, device: torch.device, frozen: int = 0) -> None:
-    """Raise `TrainerFailed` with the kind `model_too_large` if the model cannot be trained here."""
-    needed, free = needed_bytes(elements, per_sequence, frozen), free_bytes(device)
-    if needed > free:
-        raise TrainerFailed(
-            "model_too_large",
-            f"training this model takes {needed} bytes ({needed / 2**30:.1f} GiB), "
-            f"{device} has {free} ({free / 2**30:.1f} GiB) free",
-        )
-
-
-def default_micro_batch(
-    elements: int, per_sequence: int, device: torch.device, frozen: int = 0
-) -> int:
-    """Sequences at once: as many as fit into half of what the model leaves free."""
-    spare = free_bytes(device) - needed_bytes(elements, 0, frozen)
-    return max(1, min(_LARGEST_MICRO_BATCH, spare // 2 // max(1, per_sequence)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -117,8 +80,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and (
         "out of memory" in text or "can't allocate memory" in text
     )
-
-
-def _whole(config: dict[str, Any], *names: str) -> int:
-    """The first of these keys that holds a number; an unknown kind of model counts as small."""
-    return next((config[name] for name in names if type(config.get(name)) is int), 1)

@@ -22,7 +22,15 @@ FAILURE_KINDS: tuple[FailureKind, ...] = get_args(FailureKind)
 
 
 class TrainerDied(Exception):
-    """The trainer process ended, or never spoke; it can be started again."""
+    """The trainer process ended, or never spoke; it can be started again.
+
+    `micro_batch`, where it ended for want of memory: how many sequences at once are worth a try, 0 if
+    one was too much.
+    """
+
+    def __init__(self, message: str, micro_batch: int | None = None) -> None:
+        super().__init__(message)
+        self.micro_batch = micro_batch
 
 
 class TrainerFailed(Exception):

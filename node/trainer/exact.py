@@ -47,7 +47,7 @@ def apply_step(
     `parameters` are float32 tensors in layout order, strided as they like; `learning_rate` is exactly
     a float32. Any `basis` but the protocol's is for experiments, and promises nothing.
     """
-    if not updates:
+    if not updates or not parameters:
         return
     decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
     positions_UC, signs_UC = _signed_positions(updates, layout, parameters[0].device)

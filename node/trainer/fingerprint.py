@@ -8,7 +8,8 @@ fingerprint. Snapshots are checked by their content ids instead.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import torch
 
@@ -29,17 +30,25 @@ def fingerprint(parameters: Sequence[torch.Tensor]) -> int:
     order. Every weight is odd, so a single flipped bit b changes the sum by ±2^b times an odd
     number, which is never 0 modulo 2^64. Wrapping addition is associative: no order matters.
     """
+    starts = accumulate((parameter.numel() for parameter in parameters), initial=0)
+    return fingerprint_pieces(zip(starts, parameters, strict=False))
+
+
+@torch.no_grad()
+def fingerprint_pieces(pieces: Iterable[tuple[int, torch.Tensor]]) -> int:
+    """The part of the sum that some elements make: each tensor with the number of its first element.
+
+    The sums of pieces that make up a model add up, modulo 2^64, to its fingerprint.
+    """
     # One sum a device, read once: a GPU is not waited for in between.
     totals: dict[torch.device, torch.Tensor] = {}
-    offset = 0
-    for parameter in parameters:
+    for offset, parameter in pieces:
         bits = parameter.detach().reshape(-1).view(torch.int32)
         if bits.device not in totals:
             totals[bits.device] = torch.zeros((), dtype=torch.int64, device=bits.device)
         size = _CPU_PIECE if bits.device.type == "cpu" else _GPU_PIECE
         for start in range(0, bits.numel(), size):
             totals[bits.device] += _weighted_sum(bits[start : start + size], offset + start, size)
-        offset += bits.numel()
     return sum(int(total) for total in totals.values()) % (1 << 64)
 
 

@@ -13,8 +13,10 @@ from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
 from ..storage.blob_store import BlobStore
 from .adapters import adapter_parameters, adapter_table, add_adapters, draw_adapters, target_names
-from .device import check_fits
+from .device import free_room
 from .errors import TrainerFailed
+from .memory_model import Workload
+from .memory_plan import choose
 from .model import auto_class, model_config, new_model, ordered_parameters, parameter_table
 from .snapshot import write_snapshot
 
@@ -67,13 +69,13 @@ def initialise(
         if checkpoint is None:
             raise TrainerFailed("bad_model", "adapters need a checkpoint to be put into")
         targets = tuple(sorted(set(lora.targets))) or target_names(skeleton)
-        trained = sum(spec.elements for spec in adapter_table(skeleton, lora.rank, targets))
-        check_fits(trained, 0, device, frozen=weights)
+        trained = adapter_table(skeleton, lora.rank, targets)
+        _check_fits(config, trained, device, frozen=weights)
         base = read_checkpoint(checkpoint, built)
         return _with_adapters(
             base, Lora(rank=lora.rank, alpha=lora.alpha, targets=targets), seed, store
         )
-    check_fits(weights, 0, device)
+    _check_fits(config, parameter_table(skeleton), device)
     if checkpoint is None:
         torch.manual_seed(seed)
         model = new_model(built, torch.device("cpu"))
@@ -85,6 +87,17 @@ def initialise(
     for parameter in parameters:
         parameter.masked_fill_(parameter.abs() < _SMALLEST_NORMAL, 0.0)
     return InitialParameters(table, write_snapshot(parameters, store))
+
+
+def _check_fits(
+    config: dict[str, Any],
+    table: tuple[ParameterSpec, ...],
+    device: torch.device,
+    frozen: int = 0,
+) -> None:
+    """Raise `TrainerFailed` (`model_too_large`) if the model cannot be trained here in any way."""
+    work = Workload(config=config, parameters=table, sequence_length=1, frozen=frozen)
+    choose(work, device.type, free_room(device))
 
 
 def _with_adapters(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
 
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.structure import StructureError
 from .architectures import makes_images, sees_both_ways
+from .cross_entropy import token_loss
 from .data import Tokens, read_tokens
 from .draws import drawn
 from .errors import TrainerFailed
@@ -64,10 +65,8 @@ class CausalLM:
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
         """The sum over all tokens but the first of each sample."""
-        tokens = batch["tokens"]
-        flat = self._logits(model, batch).float().flatten(0, 1)
-        targets = tokens[:, 1:].reshape(-1)
-        return Loss(functional.cross_entropy(flat, targets, reduction="sum"), targets.numel())
+        targets = batch["tokens"][:, 1:].reshape(-1)
+        return Loss(token_loss(model, self.inputs(batch), targets), targets.numel())
 
     def read(self, samples: Sequence[Sample]) -> Tokens:
         """Tokens and marks. Raises `TrainerFailed` (`bad_data`)."""
@@ -91,10 +90,10 @@ class CausalLM:
         begins = batch["begins"][:, :length]
         return document_inputs(begins, self.config, both_ways=self.both_ways)
 
-    def _logits(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        inputs = batch["tokens"][:, :-1]
-        borders = self.within(batch, inputs.shape[1])
-        return model(input_ids=inputs, use_cache=False, **borders).logits
+    def inputs(self, batch: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """What the model takes: all tokens but the last of each sample."""
+        tokens = batch["tokens"][:, :-1]
+        return {"input_ids": tokens, "use_cache": False, **self.within(batch, tokens.shape[1])}
 
 
 class InstructionTuning(CausalLM):
@@ -117,10 +116,8 @@ class InstructionTuning(CausalLM):
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
         """The sum over the tokens that are marked."""
         learned = batch["learned"][:, 1:]
-        # Of most rows nobody wants to know: they are left before they are made wider.
-        chosen = self._logits(model, batch)[learned].float()
         targets = batch["tokens"][:, 1:][learned]
-        return Loss(functional.cross_entropy(chosen, targets, reduction="sum"), len(targets))
+        return Loss(token_loss(model, self.inputs(batch), targets, learned), len(targets))
 
 
 class MaskedLM(CausalLM):
@@ -155,12 +152,11 @@ class MaskedLM(CausalLM):
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
         """The sum over the gaps."""
-        inputs, targets = batch["tokens"], batch["targets"]
-        borders = self.within(batch, inputs.shape[1])
+        tokens, targets = batch["tokens"], batch["targets"]
+        inputs = {"input_ids": tokens, **self.within(batch, tokens.shape[1])}
         found = targets != _LEFT_OUT
-        chosen = model(input_ids=inputs, **borders).logits[found].float()
         targets = targets[found]
-        return Loss(functional.cross_entropy(chosen, targets, reduction="sum"), len(targets))
+        return Loss(token_loss(model, inputs, targets, found), len(targets))
 
     def _hide(self, ids: np.ndarray, targets: np.ndarray, sample: Sample) -> None:
         """Make gaps in a sample's ids, and keep what was there."""

@@ -85,6 +85,16 @@ def auto_class(config: PretrainedConfig) -> Any:
     return AutoModelForMaskedLM if sees_both_ways(config.model_type) else AutoModelForCausalLM
 
 
+def lay_out(config: dict[str, Any]) -> PreTrainedModel:
+    """A model without memory for its parameters. Raises as `new_model` does."""
+    what = "the manifest's model cannot be used: to lay it out"
+    if makes_images(str(config.get("model_type"))):
+        # That takes longer than laying a model out.
+        load_library()
+    with limited("bad_model", what, seconds=_BUILD_SECONDS, memory=_BUILD_BYTES):
+        return new_model(model_config(config), torch.device("meta"))
+
+
 def build_model(
     config: dict[str, Any], table: Sequence[ParameterSpec], device: torch.device
 ) -> PreTrainedModel:
@@ -96,18 +106,12 @@ def build_model(
     layers = [config.get(key) for key in ("num_hidden_layers", "n_layer", "n_layers")]
     if any(type(count) is int and count > len(table) for count in layers):
         raise _bad("it has more layers than parameter tensors")
-    what = "the manifest's model cannot be used: to lay it out"
-    if makes_images(str(config.get("model_type"))):
-        # That takes longer than laying a model out.
-        load_library()
-    with limited("bad_model", what, seconds=_BUILD_SECONDS, memory=_BUILD_BYTES):
-        built = model_config(config)
-        skeleton = new_model(built, torch.device("meta"))
+    skeleton = lay_out(config)
     parameters = ordered_parameters(skeleton, table)
     buffers = sum(buffer.numel() * buffer.element_size() for buffer in skeleton.buffers())
     if buffers > max(_BUFFER_BYTES, 4 * sum(each.numel() for each in parameters)):
         raise _bad(f"it wants {buffers >> 20} MiB beside its parameters")
-    return new_model(built, device)
+    return new_model(skeleton.config, device)
 
 
 def ordered_parameters(
@@ -148,6 +152,18 @@ def _table_shape(model: PreTrainedModel, parameter: torch.nn.Parameter) -> tuple
     if isinstance(model, Denoiser) and len(shape) > 2:
         return (shape[0], math.prod(shape[1:]))
     return shape
+
+
+def compute_twice(model: PreTrainedModel) -> bool:
+    """Have each layer keep its input alone for the backward pass, and compute the rest once more; False
+    if the model cannot do that."""
+    if not model.supports_gradient_checkpointing:
+        return False
+    # The library's newer name for it; the older one warns.
+    newer = getattr(model, "activation_checkpointing_enable", None)
+    enable: Any = newer or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    return True
 
 
 def check_inputs(model: PreTrainedModel, vocabulary: int, sequence_length: int) -> None:

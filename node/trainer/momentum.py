@@ -7,8 +7,9 @@ empty momentum and does not fail.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import torch
@@ -18,6 +19,7 @@ from safetensors.torch import save_file
 from ...protocol.wire.manifest import ParameterSpec
 from ..storage.atomic_write import replacing
 from .optimizer import LocalOptimizer
+from .state import PARTS, StateTensor, put, values_of
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +34,11 @@ def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
     What is pending (sent, not yet counted) is not saved: after a restart nobody here can tell
     whether it was counted, and counting it twice would be worse than losing it.
     """
-    tensors = {key: tensor.cpu() for key, tensor in _tensors(optimizer, table).items()}
+    tensors = {
+        f"{key}{part}": tensor.cpu()
+        for key, state in _states(optimizer, table).items()
+        for part, tensor in state.parts().items()
+    }
     tensors[_STEPS] = torch.tensor(optimizer.steps)
     check = blake3()
     for key in sorted(tensors):
@@ -48,47 +54,52 @@ def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], pat
 def load_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], path: Path) -> bool:
     """Read it back. False, and nothing changed, if the file is missing, corrupt or of another model.
 
-    Pending rounds are dropped.
+    It may have been written in another precision than the optimizer's. Pending rounds are dropped.
     """
-    wanted = _tensors(optimizer, table)
+    wanted = _states(optimizer, table)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            if set(file.keys()) != {*wanted, _STEPS}:
+            there = set(file.keys())
+            known = {f"{key}{part}" for key in wanted for part in PARTS}
+            if not {*wanted, _STEPS} <= there <= known | {_STEPS}:
                 return _refuse(path, "it is of another model")
             steps = file.get_tensor(_STEPS)
             if steps.dtype != torch.int64 or steps.shape != () or not 0 <= int(steps) < 1 << 62:
                 return _refuse(path, "its step count is no count")
             # Checked before anything is changed; a tensor at a time, so memory stays small.
             check = blake3()
-            for key in sorted((*wanted, _STEPS)):
-                found = file.get_tensor(key)
-                _note(check, key, found)
-                if key == _STEPS:
-                    continue
-                if found.dtype != torch.float32 or found.shape != wanted[key].shape:
-                    return _refuse(path, "it is of another model")
-                if not torch.isfinite(found).all():
-                    return _refuse(path, "a number in it is not finite")
+            for name in sorted(there):
+                _note(check, name, file.get_tensor(name))
             if (file.metadata() or {}).get(_CHECK) != check.hexdigest():
                 return _refuse(path, "it is not as it was written")
-            for key, target in wanted.items():
-                target.copy_(file.get_tensor(key))
+            for key, state in wanted.items():
+                values_of(_parts(file, there, key), state)
+            for key, state in wanted.items():
+                parts = _parts(file, there, key)
+                put(state, parts, values_of(parts, state))
     except FileNotFoundError:
         return False
     except (OSError, safetensors.SafetensorError) as error:
         return _refuse(path, str(error))
+    except ValueError as error:
+        return _refuse(path, f"in it there is {error}")
     optimizer.steps = int(steps)
     optimizer.forget_all()
     return True
 
 
-def _tensors(optimizer: LocalOptimizer, table: Sequence[ParameterSpec]) -> dict[str, torch.Tensor]:
+def _states(optimizer: LocalOptimizer, table: Sequence[ParameterSpec]) -> dict[str, StateTensor]:
     names = [spec.name for spec in table]
-    momentum = zip(names, optimizer.momentum, strict=True)
-    tensors = {f"coefficients.{name}": tensor for name, tensor in momentum}
+    momentum = zip(names, optimizer.coefficients, strict=True)
+    states = {f"coefficients.{name}": state for name, state in momentum}
     # Without a preconditioner there is no second moment.
-    second = zip(names, optimizer.second_moment, strict=False)
-    return tensors | {f"second_moment.{name}": tensor for name, tensor in second}
+    second = zip(names, optimizer.squares, strict=False)
+    return states | {f"second_moment.{name}": state for name, state in second}
+
+
+def _parts(file: Any, there: Collection[str], key: str) -> dict[str, torch.Tensor]:
+    """Those of a file, of all that are there, that make up a state."""
+    return {part: file.get_tensor(f"{key}{part}") for part in PARTS if f"{key}{part}" in there}
 
 
 def _note(check: blake3, key: str, tensor: torch.Tensor) -> None:

@@ -11,16 +11,18 @@ so that sent coefficients are simply taken out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...protocol.codec.update import DecodedUpdate, UpdateLayout
+from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ...protocol.wire.manifest import OptimizerSpec
-from .blocks import block_view, float_basis, forward_transform, stripes
+from .blocks import Stripe, block_view, float_basis, forward_transform, stripes
+from .memory_options import IN_FLOAT32, StateOptions
+from .state import Noise, new_state
 
 # Against division by zero where a parameter has had no gradient yet. Far below any real root mean
 # square gradient, so it does not choose the step of any parameter.
@@ -55,23 +57,58 @@ class LocalOptimizer:
     """
 
     def __init__(
-        self, layout: UpdateLayout, parameters: Sequence[torch.Tensor], spec: OptimizerSpec
+        self,
+        layout: UpdateLayout,
+        parameters: Sequence[torch.Tensor],
+        spec: OptimizerSpec,
+        options: StateOptions = IN_FLOAT32,
     ) -> None:
+        """`options`: how the state is kept; nobody else can tell."""
         self._layout = layout
         self._spec = spec
-        self.momentum = [
-            torch.zeros((tensor.blocks, tensor.elements), device=parameter.device)
-            for tensor, parameter in zip(layout.tensors, parameters, strict=True)
+        devices = [parameter.device for parameter in parameters]
+        self._noise = {device: Noise(device) for device in devices}
+        self.coefficients = [
+            new_state(
+                (tensor.blocks, tensor.elements),
+                tensor.blocks,
+                device,
+                options,
+                self._noise[device],
+                signed=True,
+            )
+            for tensor, device in zip(layout.tensors, devices, strict=True)
         ]
-        """Its coefficients, a row for each block."""
-        self.second_moment = (
-            [torch.zeros_like(p, requires_grad=False) for p in parameters]
+        """The momentum: its coefficients, a row for each block."""
+        self.squares = (
+            [
+                new_state(
+                    parameter.shape,
+                    tensor.rows,
+                    parameter.device,
+                    options,
+                    self._noise[parameter.device],
+                    signed=False,
+                )
+                for tensor, parameter in zip(layout.tensors, parameters, strict=True)
+            ]
             if spec.preconditioner != "none"
             else []
         )
+        """The second moment, in the parameters' shapes."""
         self.steps = 0
         """Gradients in the second moment, for its bias correction."""
         self._pending: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    @property
+    def momentum(self) -> list[torch.Tensor]:
+        """Its coefficients in float32, (blocks, elements) for each tensor."""
+        return [state.whole() for state in self.coefficients]
+
+    @property
+    def second_moment(self) -> list[torch.Tensor]:
+        """In float32, as the parameters; empty without a preconditioner."""
+        return [state.whole() for state in self.squares]
 
     @torch.no_grad()
     def accumulate(self, gradients: Sequence[torch.Tensor | None]) -> None:
@@ -83,24 +120,24 @@ class LocalOptimizer:
         """
         self.steps += 1
         for index, gradient in enumerate(gradients):
-            self.momentum[index].mul_(self._spec.momentum)
-            if gradient is None:
-                continue
-            # A convolution may leave its kernel's in another order.
-            gradient = gradient.contiguous()
-            if self.second_moment:
-                beta = self._spec.second_moment
-                second = self.second_moment[index].mul_(beta)
-                second.addcmul_(gradient, gradient, value=1 - beta)
-                root = (second / (1 - beta**self.steps)).sqrt_().add_(_EPSILON)
-                gradient = gradient.div_(root)
-            self._add_transformed(index, gradient)
+            tensor, state = self._layout.tensors[index], self.coefficients[index]
+            if gradient is not None:
+                # A convolution may leave its kernel's in another order.
+                gradient = gradient.contiguous().view(tensor.rows, tensor.columns)
+            for stripe in stripes(tensor, state.device):
+                momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
+                if gradient is not None:
+                    self._precondition(index, stripe, gradient[stripe.rows])
+                    momentum.add_(transformed_stripe(gradient, tensor, self._spec, stripe))
+                state.write(stripe.blocks, momentum)
 
     @torch.no_grad()
     def decay(self) -> None:
         """A round without samples: the momentum fades as with a gradient of zero."""
-        for momentum in self.momentum:
-            momentum.mul_(self._spec.momentum)
+        for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):
+            for stripe in stripes(tensor, state.device):
+                momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
+                state.write(stripe.blocks, momentum)
 
     @torch.no_grad()
     def take(self, round_number: int) -> Taken:
@@ -139,9 +176,12 @@ class LocalOptimizer:
         if sent is None:
             return False
         for index, (positions, values) in enumerate(sent):
-            momentum = self.momentum[index]
-            indices = positions.to(momentum.device).to(torch.int64)
-            momentum.scatter_add_(1, indices, values.to(momentum.device))
+            state = self.coefficients[index]
+            for stripe in stripes(self._layout.tensors[index], state.device):
+                momentum = state.read(stripe.blocks)
+                indices = positions[stripe.blocks].to(momentum.device).to(torch.int64)
+                momentum.scatter_add_(1, indices, values[stripe.blocks].to(momentum.device))
+                state.write(stripe.blocks, momentum)
         return True
 
     def forget(self, round_number: int) -> bool:
@@ -158,44 +198,74 @@ class LocalOptimizer:
         if not updates or self._spec.damping == 0.0:
             return
         for index, tensor in enumerate(self._layout.tensors):
-            for stripe in stripes(tensor, self.momentum[index].device):
-                momentum = self.momentum[index][stripe.blocks]
+            state = self.coefficients[index]
+            for stripe in stripes(tensor, state.device):
+                momentum = state.read(stripe.blocks)
                 spoken = [update.positions[index][stripe.blocks] for update in updates]
                 indices = torch.from_numpy(np.concatenate(spoken, axis=1).astype(np.int16))
                 indices = indices.to(momentum.device).to(torch.int64)
                 # Where several speak of one coefficient, the same number is written several times.
                 damped = momentum.gather(1, indices).mul_(1 - self._spec.damping)
                 momentum.scatter_(1, indices, damped)
+                state.write(stripe.blocks, momentum)
 
     def forget_all(self) -> None:
         """Drop everything pending."""
         self._pending.clear()
 
-    def _add_transformed(self, index: int, gradient: torch.Tensor) -> None:
-        tensor = self._layout.tensors[index]
-        matrix_a = float_basis(tensor.block_rows, gradient.device)
-        matrix_b = float_basis(tensor.block_columns, gradient.device)
-        for stripe in stripes(tensor, gradient.device):
-            blocks = block_view(gradient, tensor, stripe)
-            blocks = blocks.reshape(stripe.count, tensor.block_rows, tensor.block_columns)
-            coefficients = forward_transform(blocks, matrix_a, matrix_b)
-            if self._spec.preconditioner == "orthogonal" and tensor.sides == 2:
-                # The transform is orthogonal on both sides, so it may as well come first.
-                coefficients = _orthogonalised(coefficients)
-            self.momentum[index][stripe.blocks].add_(coefficients.view(stripe.count, -1))
+    def _precondition(self, index: int, stripe: Stripe, gradient: torch.Tensor) -> None:
+        """Divide some rows of a gradient by the root of their second moment, which takes them in."""
+        if not self.squares:
+            return
+        beta = self._spec.second_moment
+        second = self.squares[index].read(stripe.rows).mul_(beta)
+        second.addcmul_(gradient, gradient, value=1 - beta)
+        self.squares[index].write(stripe.rows, second)
+        gradient.div_(root_of(second, beta, self.steps))
 
     def _take_tensor(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Positions (int16) and values (float32) of one tensor, both (blocks, k), on the CPU."""
         tensor = self._layout.tensors[index]
         all_positions, all_values = [], []
-        for stripe in stripes(tensor, self.momentum[index].device):
-            momentum = self.momentum[index][stripe.blocks]
+        state = self.coefficients[index]
+        for stripe in stripes(tensor, state.device):
+            momentum = state.read(stripe.blocks)
             positions = momentum.abs().topk(tensor.top_k, dim=1, sorted=False).indices
             positions = positions.sort(dim=1).values
             all_values.append(momentum.gather(1, positions).cpu())
             momentum.scatter_(1, positions, 0.0)
+            state.write(stripe.blocks, momentum)
             all_positions.append(positions.to(torch.int16).cpu())
         return torch.cat(all_positions), torch.cat(all_values)
+
+
+def root_of(second_moment: torch.Tensor, beta: float, steps: int) -> torch.Tensor:
+    """What a gradient is divided by: sqrt(v / (1 - β₂ᵗ)) + ε, after so many steps."""
+    return (second_moment / (1 - beta**steps)).sqrt_().add_(_EPSILON)
+
+
+def transformed(
+    gradient: torch.Tensor, tensor: TensorLayout, spec: OptimizerSpec
+) -> Iterator[tuple[Stripe, torch.Tensor]]:
+    """`transformed_stripe` of each stripe of a gradient."""
+    for stripe in stripes(tensor, gradient.device):
+        yield stripe, transformed_stripe(gradient, tensor, spec, stripe)
+
+
+def transformed_stripe(
+    gradient: torch.Tensor, tensor: TensorLayout, spec: OptimizerSpec, stripe: Stripe
+) -> torch.Tensor:
+    """The coefficients of some blocks of a contiguous gradient that is divided by its root already,
+    (blocks, elements), made nearly orthogonal where the manifest says so."""
+    matrix_a = float_basis(tensor.block_rows, gradient.device)
+    matrix_b = float_basis(tensor.block_columns, gradient.device)
+    blocks = block_view(gradient, tensor, stripe)
+    blocks = blocks.reshape(stripe.count, tensor.block_rows, tensor.block_columns)
+    coefficients = forward_transform(blocks, matrix_a, matrix_b)
+    if spec.preconditioner == "orthogonal" and tensor.sides == 2:
+        # The transform is orthogonal on both sides, so it may as well come first.
+        coefficients = _orthogonalised(coefficients)
+    return coefficients.view(stripe.count, -1)
 
 
 def _signs(values: npt.NDArray[np.float32], round_number: int) -> npt.NDArray[np.int8]:

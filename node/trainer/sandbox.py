@@ -12,9 +12,11 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import socket
 import struct
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 # Where systems keep libraries, devices and what drivers ask of the kernel.
@@ -54,17 +56,30 @@ _MACHINES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
 _IO_URING_SETUP = 425
 _X32_BIT = 0x40000000
 _AF_UNIX = 1
+# IPv4, IPv6, and netlink, by which libraries look for interfaces.
+_AF_RANKS = (2, 10, 16)
+
+# From include/uapi/linux/{sched,if,sockios}.h.
+_NEW_NETWORK, _NEW_USERS = 0x40000000, 0x10000000
+_UP, _SET_FLAGS = 1, 0x8914
 
 
-def confine(readable: Iterable[Path], writable: Sequence[Path]) -> tuple[str, ...]:
+def confine(
+    readable: Iterable[Path], writable: Sequence[Path], *, several: bool = False
+) -> tuple[str, ...]:
     """Give up, for this process and all that it starts, what is not named; call it before threads.
 
     `readable` and `writable` are added to what every trainer needs; those that do not exist are left
     out. Returns what is enforced: "files", "network", both or nothing.
+
+    With `several` the process and those it forks get a network of their own, with nothing in it but
+    themselves, through which they speak with each other; where the system gives them none, the network
+    is not restricted.
     """
     if sys.platform != "linux":
         return ()
     library = ctypes.CDLL(None, use_errno=True)
+    apart = several and _leave_network(library)
     if library.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return ()
     python = (sys.prefix, sys.base_prefix, sys.executable, *filter(None, sys.path))
@@ -75,7 +90,8 @@ def confine(readable: Iterable[Path], writable: Sequence[Path]) -> tuple[str, ..
     enforced = []
     if _restrict_files(library, read, [*map(Path, _DEVICES), *writable]):
         enforced.append("files")
-    if _restrict_network(library):
+    families = (_AF_UNIX, *_AF_RANKS) if several else (_AF_UNIX,)
+    if _restrict_network(library, families) and (apart or not several):
         enforced.append("network")
     return tuple(enforced)
 
@@ -118,7 +134,27 @@ def _allow(library: ctypes.CDLL, rules: int, path: Path, access: int) -> None:
         os.close(handle)
 
 
-def _restrict_network(library: ctypes.CDLL) -> bool:
+def _leave_network(library: ctypes.CDLL) -> bool:
+    """Go into a network namespace of the process's own, and switch its loopback on."""
+    user, group = os.geteuid(), os.getegid()
+    if library.unshare(_NEW_NETWORK) != 0:
+        # Who is not root may have one in a namespace of users, where the system allows that.
+        if library.unshare(_NEW_NETWORK | _NEW_USERS) != 0:
+            return False
+        with suppress(OSError):
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    # Not on every system.
+    import fcntl
+
+    # Where it stays off, ranks do not find each other, and say so.
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
+    return True
+
+
+def _restrict_network(library: ctypes.CDLL, families: Sequence[int]) -> bool:
     machine = _MACHINES.get(platform.machine())
     if machine is None:
         return False
@@ -139,8 +175,7 @@ def _restrict_network(library: ctypes.CDLL) -> bool:
         (equal, 1, 0, socket),
         (give, 0, 0, _ALLOW),
         (load, 0, 0, 16),
-        (equal, 0, 1, _AF_UNIX),
-        (give, 0, 0, _ALLOW),
+        *(line for each in families for line in ((equal, 0, 1, each), (give, 0, 0, _ALLOW))),
         (give, 0, 0, _ERRNO | _EACCES),
     ]
     code = b"".join(struct.pack("<HBBI", *line) for line in program)

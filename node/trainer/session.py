@@ -7,13 +7,17 @@ and only `apply`, which is exact, changes the parameters.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
+from transformers import PreTrainedModel
 
 from ...crypto.hashing import ContentId
 from ...protocol.codec.audit import audit_seed, contradicted
@@ -24,19 +28,16 @@ from ...protocol.wire.manifest import Manifest
 from ..storage.blob_store import BlobStore
 from .adapters import build_trained
 from .data import Corpus
-from .device import (
-    check_fits,
-    default_micro_batch,
-    is_out_of_memory,
-    sequence_bytes,
-)
+from .device import free_room, is_out_of_memory, limit_memory
 from .errors import TrainerFailed
 from .exact import apply_step
-from .fingerprint import fingerprint
 from .frames import Trained
-from .model import check_inputs
+from .memory_model import Workload
+from .memory_options import MemoryOptions
+from .memory_plan import Room, choose, chosen_line
+from .model import check_inputs, compute_twice
 from .optimizer import LocalOptimizer
-from .snapshot import read_snapshot, write_snapshot
+from .part import Part, WholeModel
 from .tasks import Sample, open_task
 
 _log = logging.getLogger(__name__)
@@ -59,26 +60,37 @@ class TrainingSession:
         store: BlobStore,
         device: torch.device,
         micro_batch: int | None = None,
+        memory: int | None = None,
+        options: MemoryOptions | None = None,
     ) -> None:
+        """`memory`: bytes that may be taken on the device; None: what is free. `options`: how they are
+        used; None: in the way that costs least of those that fit."""
         data = manifest.data
-        per_sequence = sequence_bytes(manifest.model, data.sequence_length, data.vocabulary)
-        frozen = manifest.frozen_elements
-        check_fits(manifest.elements, per_sequence, device, frozen)
         self.manifest = manifest
         self.device = device
-        self.model, self.parameters = build_trained(manifest, store, device)
+        self._store = store
+        room = self._room(memory)
+        choice = choose(self._workload(), device.type, room, micro_batch, options)
+        if memory is not None:
+            limit_memory(device, memory)
+        self.memory = chosen_line(choice, room)
+        """How memory is used, and what that costs, for people."""
+        self.options = choice.options
+        self.model, self.parameters = self._build(store)
         check_inputs(self.model, data.vocabulary, data.sequence_length)
         self.task = open_task(manifest, self.model.config)
         spec = manifest.optimizer
         self.layout = update_layout(manifest.parameters, spec.chunk, spec.top_k)
-        self.optimizer = LocalOptimizer(self.layout, self.parameters, spec)
-        self.micro_batch = micro_batch or default_micro_batch(
-            manifest.elements, per_sequence, device, frozen
+        self.part = self._part()
+        self.optimizer = LocalOptimizer(
+            self.part.layout, self.part.parameters, spec, self.options.state
         )
+        self.micro_batch = choice.micro_batch
+        if self.options.checkpointing:
+            compute_twice(self.model)
         self.left_out = 0
         """How many updates the audit left out of the last step."""
         self._corpus = Corpus(data, store)
-        self._store = store
         self._loaded = False
 
     def load(self, chunks: Sequence[ContentId]) -> int:
@@ -86,10 +98,10 @@ class TrainingSession:
 
         What is pending is dropped, the momentum kept.
         """
-        read_snapshot(self.parameters, self._store, chunks)
+        self.part.read(self._store, chunks)
         self._loaded = True
         self.optimizer.forget_all()
-        return fingerprint(self.parameters)
+        return self.part.fingerprint()
 
     def train(self, round_number: int, samples: Sequence[int]) -> Trained:
         """Compute the gradient over these samples and take this round's update from the momentum.
@@ -101,32 +113,56 @@ class TrainingSession:
         self._need_parameters()
         started = time.perf_counter()
         loss, counted = 0.0, 0
-        finite = False
         # From a share that was broken off, when the disk had lost some of its data.
         self._clear_gradients()
         if samples:
-            loss, counted = self._gradient(round_number, samples)
+            loss, counted = self.gradient(round_number, samples)
+        gradients = self.part.gradients() if counted else []
+        seconds = time.perf_counter() - started
+        made = self.finish(round_number, loss, counted, gradients, seconds)
+        self._clear_gradients()
+        return made
+
+    def shadow(self) -> TrainingSession:
+        """Another one with the same parameters, which `apply` does not change: for gradients alone."""
+        self._need_parameters()
+        self._clear_gradients()
+        copied = copy.copy(self)
+        copied.model, copied.parameters = copy.deepcopy((self.model, self.parameters))
+        return copied
+
+    def finish(
+        self,
+        round_number: int,
+        loss: float,
+        counted: int,
+        gradients: Sequence[torch.Tensor | None],
+        seconds: float,
+    ) -> Trained:
+        """Put these gradients, one for each of the part's parameters, into the momentum and take this
+        round's update from it. They are used up.
+
+        `loss` is the mean over all that was `counted`, and computing took so many seconds.
+        """
+        finite = False
         if counted:
-            finite = math.isfinite(loss) and all(
-                bool(torch.isfinite(p.grad).all()) for p in self.parameters if p.grad is not None
-            )
+            finite = self.part.everywhere(math.isfinite(loss) and _finite(gradients))
             if not finite:
                 _log.warning("the gradient of round %d is not finite and left out", round_number)
         computed = time.perf_counter()
         if finite:
-            self.optimizer.accumulate([parameter.grad for parameter in self.parameters])
+            self.optimizer.accumulate(gradients)
         else:
             self.optimizer.decay()
-        self._clear_gradients()
-        taken = self.optimizer.take(round_number)
-        body = encode_update(self.layout, taken.positions, taken.signs)
+        taken = self.part.merged(self.optimizer.take(round_number))
+        body = b"" if taken is None else encode_update(self.layout, taken.positions, taken.signs)
         return Trained(
             body=body,
             # A comparison with NaN is false, so NaN becomes the largest, too.
             loss=loss if loss < _LARGEST_LOSS else _LARGEST_LOSS,
             tokens=counted,
             coefficients=self.layout.coefficients,
-            compute_seconds=computed - started,
+            compute_seconds=seconds,
             encode_seconds=time.perf_counter() - computed,
         )
 
@@ -146,21 +182,26 @@ class TrainingSession:
             raise TrainerFailed("internal", f"an agreed update does not decode: {error}") from None
         spec = self.manifest.optimizer
         left_out = contradicted(self.layout, decoded, audit_seed(updates)) if spec.audit else set()
-        heard = [update for index, update in enumerate(decoded) if index not in left_out]
-        apply_step(self.parameters, self.layout, heard, learning_rate, spec.weight_decay)
-        own_heard = not any(self.optimizer.sent(round_number, decoded[i]) for i in left_out)
+        own = [self.part.own(update) for update in decoded]
+        heard = [update for index, update in enumerate(own) if index not in left_out]
+        part = self.part
+        apply_step(part.parameters, part.layout, heard, learning_rate, spec.weight_decay)
+        # All are asked of each: whoever asks others for the answer must not be alone with the question.
+        sent = [part.everywhere(self.optimizer.sent(round_number, own[i])) for i in left_out]
+        own_heard = not any(sent)
         if own_counted and own_heard:
             self.optimizer.forget(round_number)
         else:
             self.optimizer.refund(round_number)
         self.optimizer.yield_to(heard)
         self.left_out = len(left_out)
-        return fingerprint(self.parameters)
+        part.spread()
+        return part.fingerprint()
 
     def snapshot(self) -> BlobList:
         """Store the parameters' chunks; return their list."""
         self._need_parameters()
-        return write_snapshot(self.parameters, self._store)
+        return self.part.write(self._store)
 
     def evaluate(self, sequences: int) -> float:
         """The mean loss, in the task's unit, over the first held-out samples (all, if fewer)."""
@@ -175,16 +216,16 @@ class TrainingSession:
                 parts = [
                     (float(loss), n) for loss, n in self._losses(0, range(count), heldout=True)
                 ]
-            return self._mean(sum(loss for loss, _ in parts), sum(n for _, n in parts), count)
+            return sum(loss for loss, _ in parts), sum(n for _, n in parts)
 
-        loss, counted = self._within_memory(whole)
+        total, counted = self.part.summed(lambda: self._within_memory(whole))
         if not counted:
             raise TrainerFailed("bad_data", "there is nothing to learn in the held-out samples")
-        return loss
+        return self._mean(total, counted, count)
 
-    def _gradient(self, round_number: int, samples: Sequence[int]) -> tuple[float, int]:
-        """Leave the mean gradient over all that counts in `.grad`; return the mean loss, and over how
-        much."""
+    def gradient(self, round_number: int, samples: Sequence[int]) -> tuple[float, int]:
+        """Leave the mean gradient over all that counts in `.grad` (with other ranks: what these samples
+        here add to it); return the mean loss, and over how much."""
 
         def whole() -> tuple[float, int]:
             self.model.train()
@@ -194,15 +235,16 @@ class TrainingSession:
                 loss.backward()
                 total += loss.detach()
                 counted += count
-            nominal = self._nominal(len(samples))
-            if counted not in (0, nominal):
-                # How much counts is known at the end alone.
-                for parameter in self.parameters:
-                    if parameter.grad is not None:
-                        parameter.grad.mul_(nominal / counted)
-            return self._mean(float(total), counted, len(samples))
+            return float(total), counted
 
-        return self._within_memory(whole)
+        total, counted = self.part.summed(lambda: self._within_memory(whole))
+        nominal = self._nominal(len(samples))
+        if counted not in (0, nominal):
+            # How much counts is known at the end alone.
+            for parameter in self.parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(nominal / counted)
+        return self._mean(total, counted, len(samples)), counted
 
     def _losses(
         self, round_number: int, samples: Sequence[int], *, heldout: bool = False
@@ -215,31 +257,56 @@ class TrainingSession:
         """
         nominal, size = self._nominal(len(samples)), self.micro_batch
         read = self._corpus.heldout if heldout else self._corpus.training
-        for start in range(0, len(samples), size):
-            numbers = samples[start : start + size]
+        here = self.part.deal(samples)
+
+        def prepare(numbers: Sequence[int]) -> dict[str, torch.Tensor]:
             stored = [
                 Sample(data, number, round_number, heldout)
                 for data, number in zip(read(numbers), numbers, strict=True)
             ]
-            batch = self.task.batch(stored)
-            batch = {name: tensor.to(self.device) for name, tensor in batch.items()}
+            return self.task.batch(stored)
+
+        for start in range(0, self.part.passes(samples), size):
+            numbers = here[start : start + size]
+            # Whoever has none left goes along with the others' passes, and nothing comes of it.
+            batch = self.part.agreed(functools.partial(prepare, numbers or samples[:1]))
+            batch = {name: self._moved(tensor) for name, tensor in batch.items()}
             with self._autocast():
                 loss = self.task.loss(self.model, batch)
-            yield loss.total / nominal, loss.count
+            yield (loss.total / nominal, loss.count) if numbers else (loss.total * 0.0, 0)
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """To the device; a GPU fetches it while it is at something else."""
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
     def _nominal(self, samples: int) -> int:
         """Tokens in so many samples."""
         return samples * self.manifest.data.sequence_length
 
-    def _mean(self, scaled: float, counted: int, samples: int) -> tuple[float, int]:
+    def _mean(self, scaled: float, counted: int, samples: int) -> float:
         """The mean over what counts, of a sum that was divided by all tokens."""
         nominal = self._nominal(samples)
-        return (scaled if counted == nominal else scaled * nominal / max(1, counted)), counted
+        return scaled if counted == nominal else scaled * nominal / max(1, counted)
+
+    def _workload(self) -> Workload:
+        return Workload.of(self.manifest)
+
+    def _room(self, memory: int | None) -> Room:
+        return free_room(self.device, memory)
+
+    def _build(self, store: BlobStore) -> tuple[PreTrainedModel, list[torch.nn.Parameter]]:
+        return build_trained(self.manifest, store, self.device)
+
+    def _part(self) -> Part:
+        return WholeModel(self.layout, self.parameters, self.manifest.parameters)
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         # bfloat16 halves time and memory on CUDA and touches only the local gradient.
         if self.device.type == "cuda":
-            return torch.autocast("cuda", dtype=torch.bfloat16)
+            # Every weight is used once: kept, its cast would only take memory.
+            return torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False)
         return contextlib.nullcontext()
 
     def _within_memory(self, compute: Callable[[], T]) -> T:
@@ -255,10 +322,14 @@ class TrainingSession:
             self._clear_gradients()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            if self.micro_batch == 1:
+            if self.micro_batch > 1:
+                self.micro_batch //= 2
+                _log.warning("out of memory: the micro-batch is now %d", self.micro_batch)
+            elif not self.options.checkpointing and compute_twice(self.model):
+                self.options = replace(self.options, checkpointing=True)
+                _log.warning("out of memory: activations are now computed twice")
+            else:
                 raise TrainerFailed("out_of_memory", f"one sequence does not fit: {problem}")
-            self.micro_batch //= 2
-            _log.warning("out of memory: the micro-batch is now %d", self.micro_batch)
 
     def _clear_gradients(self) -> None:
         for parameter in self.parameters:
@@ -267,3 +338,14 @@ class TrainingSession:
     def _need_parameters(self) -> None:
         if not self._loaded:
             raise TrainerFailed("internal", "no parameters have been loaded yet")
+
+
+def _finite(gradients: Sequence[torch.Tensor | None]) -> bool:
+    """Whether no number of them is infinite or none at all."""
+    # The largest magnitude: nothing of a gradient's size is made on the way, and a GPU is read once.
+    sizes = [
+        torch.linalg.vector_norm(each, math.inf)
+        for each in gradients
+        if each is not None and each.numel()
+    ]
+    return not sizes or bool(torch.isfinite(torch.stack(sizes)).all())

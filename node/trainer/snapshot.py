@@ -41,21 +41,18 @@ def read_snapshot(
     number that is not finite.
     """
     elements = sum(parameter.numel() for parameter in parameters)
-    if len(chunks) != -(-elements // _CHUNK_ITEMS):
-        raise _bad(f"{len(chunks)} chunks do not make {elements} parameters")
-    sizes = [min(_CHUNK_ITEMS, elements - start) for start in range(0, elements, _CHUNK_ITEMS)]
-    for index, (chunk, size) in enumerate(zip(chunks, sizes, strict=True)):
-        if not np.isfinite(_values(store, chunk, size)).all():
-            raise _bad(f"chunk {index} holds a number that is not finite")
+    check_count(chunks, elements)
+    for index in range(len(chunks)):
+        read_values(store, chunks, index, elements, finite=True)
 
     values = np.empty(0, dtype=np.float32)
-    ahead = zip(chunks, sizes, strict=True)
+    ahead = iter(range(len(chunks)))
     for parameter in parameters:
         flat = parameter.detach().view(-1)
         filled = 0
         while filled < flat.numel():
             if not len(values):
-                values = _values(store, *next(ahead))
+                values = read_values(store, chunks, next(ahead), elements)
             piece, values = np.split(values, [flat.numel() - filled])
             flat[filled : filled + len(piece)].copy_(torch.from_numpy(piece))
             filled += len(piece)
@@ -78,14 +75,35 @@ def snapshot_chunks(parameters: Sequence[torch.Tensor]) -> Iterator[bytes]:
         yield bytes(buffer)
 
 
-def _values(store: BlobStore, chunk: ContentId, size: int) -> np.ndarray:
+def check_count(chunks: Sequence[ContentId], elements: int) -> None:
+    """Raise `TrainerFailed` (`bad_snapshot`) unless so many chunks hold so many elements."""
+    if len(chunks) != -(-elements // _CHUNK_ITEMS):
+        raise _bad(f"{len(chunks)} chunks do not make {elements} parameters")
+
+
+def read_values(
+    store: BlobStore,
+    chunks: Sequence[ContentId],
+    index: int,
+    elements: int,
+    *,
+    finite: bool = False,
+) -> np.ndarray:
+    """One chunk's numbers, of a snapshot of so many elements; `finite`: hold them against that, too.
+
+    Raises `TrainerFailed` (`bad_snapshot`).
+    """
+    chunk, size = chunks[index], min(_CHUNK_ITEMS, elements - index * _CHUNK_ITEMS)
     data = store.get(chunk)
     if data is None:
         raise _bad(f"chunk {chunk.hex()[:12]} is missing")
     if len(data) != size * _ITEM:
         raise _bad(f"chunk {chunk.hex()[:12]} has {len(data)} bytes, not {size * _ITEM}")
     # A copy, because torch wants memory that it could write to.
-    return np.frombuffer(data, dtype="<f4").astype(np.float32)
+    values = np.frombuffer(data, dtype="<f4").astype(np.float32)
+    if finite and not np.isfinite(values).all():
+        raise _bad(f"chunk {index} holds a number that is not finite")
+    return values
 
 
 def _bad(problem: str) -> TrainerFailed:

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +28,7 @@ from ..storage.blob_store import BlobStore
 from ..telemetry.history import MAX_SAMPLE_CHARACTERS
 from ..telemetry.telemetry import OwnUpdate, Telemetry
 from .client import (
+    Trained,
     TrainerClient,
     TrainerDied,
     TrainerFailed,
@@ -51,6 +52,9 @@ _HELDOUT_SEQUENCES = 128
 _SAMPLE_TOKENS = 64
 _SAMPLE_TEMPERATURE = 0.8
 
+# A gradient that takes several rounds is asked for so often.
+_ASIDE_SECONDS = 0.25
+
 # What a restart may mend; anything else that a trainer reports is for the user to mend.
 _RESTARTABLE = frozenset({"bad_snapshot", "internal"})
 
@@ -64,8 +68,8 @@ class Reports(Protocol):
     def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
         """The trainer holds the parameters after `round`."""
 
-    async def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
-        """The own update for `round` is ready."""
+    async def trained(self, round: int, sequences: int, made: Trained) -> None:
+        """The own update for `round`, of so many sequences, is ready."""
 
     async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
@@ -77,6 +81,9 @@ class Reports(Protocol):
 class _Train:
     round: int
     samples: tuple[int, ...]
+    aside: bool = False
+    begun: bool = False
+    """Whether the trainer is at it, beside other work."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +131,16 @@ class TrainerSupervisor:
         self._base_ready = base_ready
         self._overtaken = trio.Event()
         self._jobs: deque[_Train | Apply | _Evaluate] = deque()
+        # What the trainer is at beside other work.
+        self._aside: _Train | None = None
         self._wake = trio.Event()
         self._reload = False
         self._worked = False
         self._applied = -1
 
-    def train(self, round: int, samples: tuple[int, ...]) -> None:
-        """Queue: compute an update for `round`."""
-        self._put(_Train(round, samples))
+    def train(self, round: int, samples: tuple[int, ...], aside: bool = False) -> None:
+        """Queue: compute an update for `round`; `aside` while other rounds are applied."""
+        self._put(_Train(round, samples, aside))
 
     def apply(self, effect: Apply) -> None:
         """Queue: apply a record."""
@@ -159,9 +168,13 @@ class TrainerSupervisor:
                 async with self._start(self._spec) as trainer:
                     self._telemetry.device = trainer.device
                     self._telemetry.gpu = trainer.gpu
+                    self._telemetry.memory_use = trainer.memory_use
+                    _log.info("the trainer takes %s", trainer.memory_use)
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:
                 reason = str(death)
+                if death.micro_batch is not None:
+                    self._spec = _smaller(self._spec, death)
             except TrainerFailed as failure:
                 if failure.kind not in _RESTARTABLE:
                     raise explain_trainer(failure, self._spec.blobs) from None
@@ -200,6 +213,7 @@ class TrainerSupervisor:
             _log.info("took up the momentum where it was saved")
         # All queued jobs were for other parameters; the report makes the member ask anew.
         self._jobs.clear()
+        self._aside = None
         self._applied = snapshot.round
         reports.loaded(snapshot.round, fingerprint, self._snapshots.entry(snapshot))
 
@@ -207,30 +221,38 @@ class TrainerSupervisor:
         self, trainer: TrainerClient, reports: Reports, job: _Train | Apply | _Evaluate
     ) -> None:
         match job:
-            case _Train(round_, samples):
-                if not await self._have_data(samples):
-                    self._put_back(job)
-                    return
-                try:
-                    trained = await trainer.train(round_, samples)
-                except TrainerFailed as failure:
-                    if failure.kind != "missing_data":
-                        raise
-                    # The disk has lost some of it since: it is waited for once more.
-                    _log.warning("%s", failure)
-                    await trio.sleep(_FIRST_PAUSE_SECONDS)
-                    self._jobs.appendleft(job)
-                    return
-                times = self._telemetry.round_times(round_)
-                times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
-                update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens)
-                self._telemetry.trained(round_, update)
-                await reports.trained(round_, trained.body, trained.tokens, trained.loss)
+            case _Train():
+                await self._train(trainer, reports, job)
             case Apply():
                 await self._apply(trainer, reports, job)
             case _Evaluate():
                 await self._evaluate(trainer)
         self._worked = True
+
+    async def _train(self, trainer: TrainerClient, reports: Reports, job: _Train) -> None:
+        round_, samples = job.round, job.samples
+        if not job.begun and not await self._have_data(samples):
+            self._put_back(job)
+            return
+        compute = trainer.train_aside if job.aside else trainer.train
+        try:
+            trained = await compute(round_, samples)
+        except TrainerFailed as failure:
+            if failure.kind != "missing_data":
+                raise
+            # The disk has lost some of it since: it is waited for once more.
+            _log.warning("%s", failure)
+            await trio.sleep(_FIRST_PAUSE_SECONDS)
+            self._jobs.appendleft(replace(job, begun=False))
+            return
+        if trained is None:
+            self._aside = replace(job, begun=True)
+            return
+        times = self._telemetry.round_times(round_)
+        times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
+        update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens)
+        self._telemetry.trained(round_, update)
+        await reports.trained(round_, len(samples), trained)
 
     async def _evaluate(self, trainer: TrainerClient) -> None:
         """Measure, of whatever the parameters are by now: several rounds may have been queued."""
@@ -355,6 +377,25 @@ class TrainerSupervisor:
             if self._jobs:
                 return self._jobs.popleft()
             self._wake = trio.Event()
+            if self._aside is not None:
+                with trio.move_on_after(_ASIDE_SECONDS):
+                    await self._wake.wait()
+                if not self._jobs and not self._reload:
+                    job, self._aside = self._aside, None
+                    return job
+                continue
             began = trio.current_time()
             await self._wake.wait()
             self._telemetry.idle(trio.current_time() - began)
+
+
+def _smaller(spec: TrainerSpec, death: TrainerDied) -> TrainerSpec:
+    """With fewer sequences at once than those with which several devices ran out of memory.
+
+    Raises `UserError` where there are none.
+    """
+    if death.micro_batch:
+        _log.warning("out of memory: the micro-batch is now %d", death.micro_batch)
+        return replace(spec, micro_batch=death.micro_batch)
+    problem = TrainerFailed("out_of_memory", f"one sequence does not fit: {death}")
+    raise explain_trainer(problem, spec.blobs)

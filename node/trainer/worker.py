@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import logging
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,19 +18,19 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
 from ...protocol.wire.structure import to_plain
 from ..storage.blob_store import BlobStore
-from ..storage.disk_faults import BROKEN, FULL, error_number
-from .device import allocated_bytes, choose_device, is_out_of_memory
+from .aside import Aside
+from .describing import describe
+from .device import allocated_bytes, choose_device, free_room
 from .drawing import draw_images
 from .errors import FailureKind, TrainerFailed
 from .exact import check_exactness
 from .examine import examine
 from .export import export
 from .initial import Lora, initialise
-from .momentum import load_momentum, save_momentum
+from .model import lay_out, parameter_table
+from .rank_momentum import load_part, remove_others, save_part
 from .session import TrainingSession
 from .writing import write_text
-
-_log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -45,6 +42,7 @@ class Worker:
     def __init__(self) -> None:
         self._session: TrainingSession | None = None
         self._store: BlobStore | None = None
+        self._aside: Aside | None = None
         self._staged: list[bytes] = []
         self._staged_for = -1
         self._writing: Iterator[str] = iter(())
@@ -54,6 +52,7 @@ class Worker:
             "initialise": self._initialise,
             "load": self._load,
             "train": self._train,
+            "train_aside": self._train_aside,
             "apply": self._apply,
             "snapshot": self._snapshot,
             "evaluate": self._evaluate,
@@ -66,6 +65,7 @@ class Worker:
             "next_image": self._next_image,
             "examine": self._examine,
             "memory": self._memory,
+            "survey": self._survey,
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -80,7 +80,7 @@ class Worker:
         try:
             return {"id": identifier, "result": self._methods[method](**request["arguments"])}
         except Exception as error:
-            kind, message = _describe(error)
+            kind, message = self._failed(error, method)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return {"id": identifier, "error": {"kind": kind, "message": message}}
@@ -92,6 +92,7 @@ class Worker:
         device: str,
         threads: int | None,
         micro_batch: int | None,
+        memory: int | None,
     ) -> dict[str, Any]:
         self._prepare(threads)
         chosen = choose_device(device)
@@ -101,8 +102,26 @@ class Worker:
         except ProtocolError as error:
             raise TrainerFailed("bad_model", f"the manifest does not decode: {error}") from None
         self._store = BlobStore(Path(blobs))
-        self._session = TrainingSession(decoded, self._store, chosen, micro_batch)
-        return {"device": _device_text(chosen), "gpu": _gpu_uuid(chosen)}
+        self._session = self._new_session(decoded, self._store, chosen, micro_batch, memory)
+        return {
+            "device": _device_text(chosen),
+            "gpu": _gpu_uuid(chosen),
+            "memory": self._session.memory,
+        }
+
+    def _new_session(
+        self,
+        manifest: Manifest,
+        store: BlobStore,
+        device: torch.device,
+        micro_batch: int | None,
+        memory: int | None,
+    ) -> TrainingSession:
+        return TrainingSession(manifest, store, device, micro_batch, memory)
+
+    def _failed(self, error: Exception, method: str) -> tuple[FailureKind, str]:
+        """How a failure is told, if this process goes on."""
+        return describe(error)
 
     def _initialise(
         self,
@@ -127,6 +146,19 @@ class Worker:
             "adapter": None if made.adapter is None else to_plain(made.adapter, named=True),
         }
 
+    def _survey(self, device: str, config: dict[str, Any] | None) -> dict[str, Any]:
+        self._prepare(None)
+        chosen = choose_device(device)
+        room = free_room(chosen)
+        table = () if config is None else parameter_table(lay_out(config))
+        return {
+            "kind": chosen.type,
+            "device": _device_text(chosen),
+            "free_bytes": room.device,
+            "host_bytes": room.host,
+            "parameters": [to_plain(spec, named=True) for spec in table],
+        }
+
     def _prepare(self, threads: int | None) -> None:
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
@@ -136,10 +168,19 @@ class Worker:
             torch.set_num_threads(threads)
 
     def _load(self, chunks: list[bytes]) -> int:
+        self._aside = None
         return self._opened.load([ContentId(chunk) for chunk in chunks])
 
     def _train(self, round_number: int, samples: list[int]) -> dict[str, Any]:
         return asdict(self._opened.train(round_number, samples))
+
+    def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
+        if self._aside is None or self._aside.round != round_number:
+            self._aside = Aside(self._opened, round_number, samples)
+        if not self._aside.done:
+            return None
+        aside, self._aside = self._aside, None
+        return asdict(aside.finish())
 
     def _apply(self, round_number: int, learning_rate: float, own_counted: bool) -> dict[str, Any]:
         started = time.perf_counter()
@@ -160,11 +201,13 @@ class Worker:
 
     def _save_momentum(self, path: str) -> None:
         session = self._opened
-        save_momentum(session.optimizer, session.manifest.parameters, Path(path))
+        save_part(session.optimizer, session.part.seat, Path(path))
+        remove_others(session.part.seat.cut, Path(path))
 
     def _load_momentum(self, path: str) -> bool:
         session = self._opened
-        return load_momentum(session.optimizer, session.manifest.parameters, Path(path))
+        spec = session.manifest.optimizer
+        return load_part(session.optimizer, session.part.seat, Path(path), spec)
 
     def _export(self, directory: str, merged: bool) -> None:
         session = self._opened
@@ -198,22 +241,6 @@ class Worker:
         if self._session is None:
             raise TrainerFailed("internal", "no manifest has been opened")
         return self._session
-
-
-def _describe(error: Exception) -> tuple[FailureKind, str]:
-    """The kind and the one-line message under which the node hears of an exception."""
-    first_line = (str(error).splitlines() or [""])[0][:500] or repr(error)
-    if isinstance(error, TrainerFailed):
-        return error.kind, first_line
-    if is_out_of_memory(error):
-        return "out_of_memory", first_line
-    number = error_number(error)
-    if number in FULL:
-        return "disk_full", first_line
-    if number in BROKEN or isinstance(error, PermissionError) or number == errno.EACCES:
-        return "disk_broken", first_line
-    _log.error("internal error\n%s", "".join(traceback.format_exception(error)))
-    return "internal", f"{type(error).__name__}: {first_line}"
 
 
 def _gpu_uuid(device: torch.device) -> str | None:

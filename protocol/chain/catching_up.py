@@ -125,7 +125,8 @@ class CatchingUp:
         if not asked and self._goal is None and self._all_offered(now):
             self._choose_goal()
         if self._goal is not None and not self.done:
-            asked = self._on_the_way()
+            # What follows is in a version that we do not speak.
+            asked = [] if self._ledger.versions.outdated else self._on_the_way()
         for question in asked:
             self._asked[question.peer] = (question, now)
         if not self._asked and not asked:
@@ -322,7 +323,7 @@ class CatchingUp:
         before = len(self._ledger)
         assert self._goal is not None  # else nothing was asked for
         for decided in answer.entries():
-            if len(self._ledger) >= self._goal:
+            if len(self._ledger) >= self._goal or self._ledger.versions.outdated:
                 break
             self._ledger.append(decided)
             self._fresh.append(decided)

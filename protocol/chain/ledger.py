@@ -11,13 +11,12 @@ import itertools
 
 from ...crypto.envelope import verify_detached
 from ...crypto.identity import PeerId
-from ..sampling.assignment import lost_lanes, share
 from ..sampling.deal import Deal
 from ..sampling.sampler import order_of
 from ..wire.checkpoint import Checkpoint
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
-from ..wire.manifest import Manifest
+from ..wire.manifest import PROTOCOL_VERSION, Manifest
 from ..wire.membership import LEAVE_WINDOW, REQUEST_WINDOW, Membership, founding
 from ..wire.messages import (
     TICKET_KIND,
@@ -33,10 +32,12 @@ from ..wire.messages import (
     WitnessEntry,
 )
 from .certificates import Verify, check_certificate
+from .dealing import Dealing
 from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
 from .finality import Finality
 from .memberships import Memberships
+from .versions import VersionsByRound
 
 
 class Ledger:
@@ -49,9 +50,11 @@ class Ledger:
         verify: Verify = verify_detached,
         spill: Spill | None = None,
         checkpoint: Checkpoint | None = None,
+        speaks: int = PROTOCOL_VERSION,
     ) -> None:
         """`spill` takes the entries' bytes; without one all are kept in memory. A chain without the
-        record of the `checkpoint` is refused."""
+        record of the `checkpoint` is refused. `speaks`: the highest version of the protocol that this
+        program speaks."""
         self.swarm = manifest.swarm
         self.manifest = manifest
         self.order = order_of(manifest)
@@ -67,11 +70,10 @@ class Ledger:
         self._ids: list[RecordId] = []
         self._memberships = Memberships(founding(manifest.founder))
         self._finality = Finality(manifest.fault_model, self._memberships[0])
-        # What each round from 1 on deals: four bytes a lane for a round that lost samples, shared by
-        # those after it that did not.
-        self._deals = [Deal(1)]
-        if manifest.rounds.overlap:
-            self._deals.append(self._deals[0].then(self._deals[0], [], self.order.lanes))
+        self.dealing = Dealing(manifest, self.order, self._memberships, self._record)
+        """Who computes what."""
+        self.versions = VersionsByRound(manifest, speaks)
+        """Which version of the protocol the swarm speaks."""
         # By round, and by who was admitted there first: with these nothing needs all entries again.
         self._snapshots: list[tuple[int, SnapshotEntry]] = []
         self._everybody = {manifest.founder: 0}
@@ -100,17 +102,14 @@ class Ledger:
 
     def deal(self, round: int) -> Deal:
         """What a round from 1 on deals out: at most the next round, with `overlap` the one after it."""
-        return self._deals[round - 1]
-
-    def dealt_to(self, round: int) -> Membership:
-        """The members among whom a round deals out what it does; rounds as for `deal`, and 0."""
-        # Round 0 trains nothing, so round 1 has the time to know its members.
-        return self._memberships[round - (self.manifest.rounds.overlap and round > 1)]
+        return self.dealing.deal(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
-        """The samples that a round deals to `peer`; None if it is not among those that it deals to."""
-        members = self.dealt_to(round)
-        return share(self.order, [self.deal(round)], members, peer) if peer in members else None
+        """The samples of which an update of `peer` is due in a round, as for `deal`; None if none is."""
+        return self.dealing.share(round, peer)
+
+    def _record(self, round: int) -> Record:
+        return self[round].record
 
     def update_bytes(self, first: int, end: int) -> int:
         """What the updates that count in the rounds from `first` to before `end` come to, about.
@@ -224,6 +223,8 @@ class Ledger:
         record = decided.record
         round_ = len(self)
         membership = self._memberships[-1]
+        if self.versions.outdated:
+            raise ProtocolError("version", f"round {round_} is held in a newer version")
         if record.round != round_ or record.parent != self.head:
             raise ProtocolError(
                 "wrong_parent", f"record {record.round} does not follow {round_ - 1}"
@@ -243,15 +244,15 @@ class Ledger:
         at = self.checkpoint
         if at is not None and round_ == at.round and record.id != at.record:
             raise ProtocolError("checkpoint", f"round {round_} is not that of the chain we know")
-        if round_ > 0:
-            self._deals.append(self._deal_after(record))
+        self._memberships.follow(record)
+        self.dealing.follow(record)
         self._entries.append(decided)
         self._ids.append(record.id)
-        self._memberships.follow(record)
         self._finality.take(record, self._memberships)
         for admission in record.admitted:
             self._everybody.setdefault(admission.peer, round_)
         self._bytes.append(self._bytes[-1] + self._estimate(record))
+        self.versions.follow(record, self._memberships[-1])
         if record.snapshot is not None:
             self._snapshots.append((round_, record.snapshot))
 
@@ -262,11 +263,6 @@ class Ledger:
         most = 8 * self.manifest.elements
         return len(sizes) * min(sizes[(len(sizes) - 1) // 2], most) if sizes else 0
 
-    def _deal_after(self, record: Record) -> Deal:
-        counted = {entry.peer for entry in record.updates}
-        lost = lost_lanes(self.order, self.dealt_to(record.round), counted, record.round)
-        return self._deals[-1].then(self.deal(record.round), lost, self.order.lanes)
-
     def truncated(self, length: int) -> Ledger:
         """A ledger with only the first `length` entries (already checked, so not checked again)."""
         copy = Ledger(self.manifest, verify=self.verify, checkpoint=self.checkpoint)
@@ -275,8 +271,9 @@ class Ledger:
         copy._entries = self._entries.before(length)
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships.before(length + 1)
-        copy._deals = self._deals[: max(length, 1) + self.manifest.rounds.overlap]
+        copy.dealing = self.dealing.before(length, copy._memberships, copy._record)
         copy._bytes = self._bytes[: length + 1]
+        copy.versions = self.versions.before(length, self._record)
         copy._snapshots = [known for known in self._snapshots if known[0] < length]
         copy._finality = self._finality.before(
             length, lambda round_: self[round_].record, copy._memberships
@@ -351,9 +348,12 @@ def check_record(record: Record, ledger: Ledger) -> None:
         raise ProtocolError("record", f"round {record.round} has updates, and nobody trains there")
     if ledger.finished:
         raise ProtocolError("record", "a record after the end of the run")
+    due = ledger.dealing.due(record.round) if record.updates else frozenset()
     for entry in record.updates:
         if entry.peer not in membership or entry.peer in silent:
             raise ProtocolError("record", "an update by somebody who is no member")
+        if entry.peer not in due:
+            raise ProtocolError("record", "an update for which nothing was dealt")
         if not signed("announcement", entry.peer, record.announcement(entry), entry.signature):
             raise ProtocolError("record", "an update that its member did not announce")
     for departure in record.departed:

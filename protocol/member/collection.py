@@ -26,12 +26,17 @@ class Collection:
         self._fingerprints: Counter[int] = Counter()
         self._arrivals: dict[PeerId, float] = {}
         self._failed: set[PeerId] = set()
+        self.last_announced: float | None = None
+        """When the latest announcement came."""
 
-    def announce(self, peer: PeerId, announcement: Announcement, signature: bytes) -> bool:
+    def announce(
+        self, peer: PeerId, announcement: Announcement, signature: bytes, now: float = 0.0
+    ) -> bool:
         """Take in an announcement; the first of a member counts. Returns whether it was new."""
         if peer in self._announced:
             return False
         self._announced[peer] = (announcement, signature)
+        self.last_announced = now
         self._makers.setdefault(announcement.update, []).append(peer)
         self._fingerprints[announcement.fingerprint] += 1
         return True
@@ -108,6 +113,8 @@ class Collection:
                 tokens=announcement.tokens,
                 loss=announcement.loss,
                 signature=signature,
+                capacity=announcement.capacity,
+                speaks=announcement.speaks,
             )
             for peer, (announcement, signature) in sorted(self._announced.items())
             if peer in self._arrivals and first.get(announcement.update) == peer

@@ -61,6 +61,8 @@ class Train:
     round: int
     parent: RecordId
     samples: tuple[int, ...]
+    aside: bool = False
+    """Rounds are to be applied meanwhile: there are several until it is due."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ NoteKind = Literal[
     "mismatch",
     "forked",
     "moved_on",
+    "version",
 ]
 
 

@@ -61,6 +61,12 @@ class Trained:
     size: int
     tokens: int
     loss: float
+    sequences: int = 0
+    """How many were computed."""
+    computing: float = 0.0
+    """Seconds that this took; it is in proportion to the sequences."""
+    encoding: float = 0.0
+    """Seconds that any update takes."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,8 @@ class Applied:
     round: int
     fingerprint: int
     snapshot: SnapshotEntry | None
+    seconds: float = 0.0
+    """How long that took."""
 
 
 @dataclass(frozen=True)

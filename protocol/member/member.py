@@ -56,6 +56,7 @@ from .inputs import (
     UpdatesGone,
 )
 from .lease import FinalityLease
+from .noting import notes_of, notes_of_change
 from .pacing import Pacing
 from .presence import Presence
 from .proposing import Accusations, JoinRequests
@@ -143,6 +144,8 @@ class Member(MemberView):
 
     def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
+        if self.is_outdated:
+            raise ProtocolError("version", "the swarm speaks a newer version than this node")
         message = self._inbox.screen(envelope, self._ledger, now)
         if isinstance(message, Proposal):
             record = message.record
@@ -156,7 +159,8 @@ class Member(MemberView):
 
         Raises `ProtocolError` for a message, or a ledger entry, that does not hold.
         """
-        effects = self._take_in(what, now)
+        # What others say from here on may mean something else than it meant until now.
+        effects = [] if self.is_outdated else self._take_in(what, now)
         self._state = move(self._state, self._facts())
         bound = self._ledger.bound
         if self._ledger.binding and bound is not None and bound != self._kept_final:
@@ -214,6 +218,7 @@ class Member(MemberView):
             remembers=self._vote_recovery.complete,
             ready=self._current.ready_since is not None,
             finished=self._ledger.finished,
+            outdated=self.is_outdated,
         )
 
     def _heard(self, envelope: Envelope, now: float) -> list[Effect]:
@@ -260,16 +265,17 @@ class Member(MemberView):
         return [Note("forked", self.round), *lost]
 
     def _trained(self, made: Trained, now: float) -> list[Effect]:
+        self._training.capacity.trained(made.sequences, made.computing, made.encoding)
         if made.round != self.round or not self.at_tip or not self.is_member:
             self._training.keep(made, self.round)
-            return []
-        if self._current.collection.announced(self._me):
-            return []
-        return self._announce(made, now) + self._step(now)
+        elif not self._current.collection.announced(self._me):
+            return self._announce(made, now) + self._step(now)
+        return []
 
     def _applied(self, what: Applied, now: float) -> list[Effect]:
         if not self.awaits(what.round):
             return []
+        self._training.capacity.applied(what.seconds)
         self._replica.applied(what.round, what.fingerprint, what.snapshot)
         record = self._ledger[what.round].record
         self._holdings.applied(what.round, {entry.update for entry in record.updates})
@@ -379,8 +385,9 @@ class Member(MemberView):
     def _announce(self, made: Trained, now: float) -> list[Effect]:
         assert self.fingerprint is not None  # only at the tip
         self._holdings.held.add(made.update)
-        announcement = announcement_of(made, self._ledger.head, self.fingerprint)
-        effects = self._say("announcement", announcement, now)
+        able = self._training.capacity.stated(self._pacing.round_seconds)
+        said = announcement_of(made, self._ledger, self.fingerprint, able)
+        effects = self._say("announcement", said, now)
         self._current.collection.held(made.update, now)
         return effects
 
@@ -401,8 +408,8 @@ class Member(MemberView):
                 break
             effects += more
         if self.at_tip and self.is_member:
-            members = len(self._current.membership)
-            effects += self._replica.doubt(self.round, self._current.collection, members)
+            current = self._current
+            effects += self._replica.doubt(self.round, current.collection, len(current.membership))
         effects += self._accuse(now)
         return effects + self._replica.next(self._ledger, self._holdings) + self._train()
 
@@ -423,7 +430,7 @@ class Member(MemberView):
         if record is None or not current.is_valid(record):
             return []
         if self.at_tip:
-            current.observe(certificate, now)
+            current.observe(certificate, self._training.capacity, now)
         return self._adopt(Decided(record, certificate), now)
 
     def _agree(self, now: float) -> list[Effect]:
@@ -452,20 +459,14 @@ class Member(MemberView):
         return effects
 
     def _adopt(self, decided: Decided, now: float) -> list[Effect]:
-        record = decided.record
+        record, change = decided.record, self._ledger.versions.change
         self._ledger.append(decided)
         if self._current.agreement.believes(decided.certificate):
             self._last_sound = now
-        effects: list[Effect] = [Keep(decided), Note("decided", record.round)]
+        effects: list[Effect] = [Keep(decided), *notes_of(record, self._me)]
+        effects += notes_of_change(change, self._ledger.versions.change)
         for admission in record.admitted:
-            effects.append(Note("admitted", record.round, admission.peer))
             self._joins.drop(admission.peer)
-        for departure in record.departed:
-            counted_out = departure.peer == self._me and departure.reason == "silent"
-            kind = "counted_out" if counted_out else departure.reason
-            effects.append(Note(kind, record.round, departure.peer))
-        for evidence in record.evidence:
-            effects.append(Note("expelled", record.round, evidence.peer))
         self._last_ready = self._current.ready_since
         self._holdings.decided(self._ledger, self.applied_round)
         self._enter_round(now)

@@ -64,6 +64,11 @@ class Pacing:
         return min(self._slot * growth, self._limits.slot_max_seconds)
 
     @property
+    def round_seconds(self) -> float | None:
+        """How long a round takes, typically; None before one was seen."""
+        return _median(self._rounds) if self._rounds else None
+
+    @property
     def lease(self) -> float:
         """How long a member may be unheard before it counts as silent."""
         return self._lease

@@ -36,6 +36,7 @@ from ..wire.messages import (
     parent_of,
     round_of,
 )
+from .capacity import Capacity
 from .collection import Collection, Holdings
 from .effects import Effect, Note
 from .pacing import Pacing
@@ -108,10 +109,11 @@ class Round:
         self.number = len(ledger)
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
-        # The members whose updates are waited for: with `overlap`, a new one has no share yet.
+        # The members whose updates are waited for: with `overlap`, a new one has no share yet, and who
+        # needs several rounds for one has nothing to say in most.
         self._trains = manifest.schedule.trains(self.number)
-        dealt_to = ledger.dealt_to(self.number) if self._trains else ()
-        self._contributors = {peer for peer in self.membership.peers if peer in dealt_to}
+        self._due = ledger.dealing.due(self.number) if self._trains else frozenset()
+        self._contributors = {peer for peer in self.membership.peers if peer in self._due}
         self.collection = Collection()
         self.agreement = Agreement(
             swarm=manifest.swarm,
@@ -187,7 +189,9 @@ class Round:
         if isinstance(message, Announcement):
             if sender not in self.membership:
                 raise ProtocolError("not_member", "an update from somebody who is no member")
-            if not self.collection.announce(sender, message, envelope.signature):
+            if sender not in self._due:
+                raise ProtocolError("not_due", "an update for which nothing was dealt")
+            if not self.collection.announce(sender, message, envelope.signature, now):
                 raise ProtocolError("equivocation", "a second update for one round")
             if message.update in holdings.held:
                 self.collection.held(message.update, now)
@@ -204,6 +208,10 @@ class Round:
             kind: BallotKind = envelope.kind  # type: ignore[assignment]  # ballots have these kinds
             self.agreement.add_ballot(kind, sender, message, envelope.signature)
         return []
+
+    def awaits(self, peer: PeerId) -> bool:
+        """Whether an update of this member is due in the round."""
+        return peer in self._contributors
 
     def meet(self, sender: PeerId, message: Message, now: float) -> None:
         """Somebody spoke: note whether it stands where this member does, or has gone on, and from which
@@ -245,8 +253,12 @@ class Round:
         heard = [at for peer, at in self._company.items() if peer in self.membership]
         return now - max([self.created, *heard]) > _ABANDONED_LEASES * self._pacing.lease
 
-    def observe(self, certificate: Certificate, now: float) -> None:
-        """The round was decided, with the member at the tip: let the pacing know how it went."""
+    def observe(self, certificate: Certificate, capacity: Capacity, now: float) -> None:
+        """The round was decided, with the member at the tip: tell pacing and capacity how it went."""
+        last = self.collection.last_announced
+        if last is not None and not self._manifest.rounds.overlap:
+            # All that was announced has been computed, and nobody has anything else to compute.
+            capacity.exchanged(now - last)
         # One mask alone may be a liar's.
         undisturbed = not silenced(certificate, self.membership)
         # Round 0 lasts until enough members have come; the closing one waits for no updates.

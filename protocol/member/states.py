@@ -26,6 +26,7 @@ MemberState = Literal[
     "leaving",
     "left",
     "expelled",
+    "outdated",
 ]
 
 MEANINGS: dict[MemberState, str] = {
@@ -39,6 +40,7 @@ MEANINGS: dict[MemberState, str] = {
     "leaving": "has said goodbye; the record is still to come",
     "left": "is no member any more and does not want to be",
     "expelled": "is out for good",
+    "outdated": "does not speak the version that the swarm has come to, and is silent",
 }
 
 
@@ -62,10 +64,13 @@ class Facts:
     """The round at the tip need not wait for more updates."""
     finished: bool
     """The run is over: no round follows."""
+    outdated: bool = False
+    """The swarm speaks a version that it does not."""
 
 
 CONDITIONS: tuple[tuple[MemberState, Callable[[Facts], bool]], ...] = (
     ("expelled", lambda facts: facts.expelled),
+    ("outdated", lambda facts: facts.outdated),
     ("leaving", lambda facts: facts.leaving and facts.member),
     ("left", lambda facts: facts.leaving),
     ("loading", lambda facts: not facts.loaded),
@@ -125,7 +130,12 @@ TRANSITIONS: dict[tuple[MemberState, MemberState], str] = {
     **{
         (old, "expelled"): "a record proves a contradiction"
         for old in get_args(MemberState)
-        if old != "expelled"
+        if old not in ("expelled", "outdated")
+    },
+    **{
+        (old, "outdated"): "the round of a newer version has come"
+        for old in get_args(MemberState)
+        if old not in ("expelled", "outdated")
     },
 }
 """Every way from one state to another, with what leads there."""
@@ -158,7 +168,7 @@ def diagrams() -> str:
     """Both tables as Mermaid state diagrams, in Markdown."""
     lines = ["A member:", "", "```mermaid", "stateDiagram-v2", "    [*] --> loading"]
     lines += [f"    {old} --> {new}: {why}" for (old, new), why in TRANSITIONS.items()]
-    lines += ["    left --> [*]", "    expelled --> [*]", "```", ""]
+    lines += ["    left --> [*]", "    expelled --> [*]", "    outdated --> [*]", "```", ""]
     lines += ["| state | the member |", "|---|---|"]
     lines += [f"| {state} | {MEANINGS[state]} |" for state in get_args(MemberState)]
     lines += ["", "What it has cast in one slot:", "", "```mermaid", "stateDiagram-v2"]

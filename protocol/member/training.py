@@ -7,22 +7,35 @@ it like any other. Where none waits (the first round after a join, a restart or 
 that fell behind), the member computes the round at the tip first. If that came too late (rounds are
 short in which all others are done beforehand), it computes the next one instead, or it would always be
 late.
+
+Who needs several rounds for one sequence is told at once when one is dealt to it, on the parameters that
+there are then, and announces the update in the round in which it is due. Meanwhile it applies what is
+decided and votes like anybody.
 """
 
 from __future__ import annotations
 
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
-from ..wire.messages import Announcement, RecordId
+from ..wire.messages import Announcement
+from .capacity import Capacity
 from .effects import Effect, Train
 from .inputs import Trained
 
 
-def announcement_of(made: Trained, parent: RecordId, fingerprint: int) -> Announcement:
-    """What is said of an own update by a member whose parameters, after the record `parent`, have this
-    fingerprint."""
+def announcement_of(made: Trained, ledger: Ledger, fingerprint: int, capacity: int) -> Announcement:
+    """What is said of an own update by a member whose parameters, at the tip of `ledger`, have this
+    fingerprint, and that has this capacity."""
     return Announcement(
-        made.round, parent, made.update, made.size, made.tokens, made.loss, fingerprint
+        round=made.round,
+        parent=ledger.head,
+        update=made.update,
+        size=made.size,
+        tokens=made.tokens,
+        loss=made.loss,
+        fingerprint=fingerprint,
+        capacity=capacity,
+        speaks=ledger.versions.speaks,
     )
 
 
@@ -32,6 +45,8 @@ class Training:
     def __init__(self, me: PeerId, *, overlap: bool) -> None:
         self._me = me
         self._overlap = overlap
+        self.capacity = Capacity()
+        """What the trainer can do."""
         # The last round that the trainer was told to compute an update for.
         self._told = -1
         # The last one that it began when that round had come, and whether that was too late.
@@ -49,7 +64,7 @@ class Training:
 
         If it is too late, it is refunded when the record, which does not count it, is applied.
         """
-        if self._overlap and made.round == self._told and made.round >= tip:
+        if made.round == self._told and made.round >= tip:
             self._ahead = made
         elif self._overlap and made.round == self._begun_at_tip:
             self._too_slow = True
@@ -68,18 +83,17 @@ class Training:
         `announced` says whether the own update for that round is announced.
         """
         tip = len(ledger)
-        trains = ledger.manifest.schedule.trains
-        if not trains(tip):
-            return []
         if announced:
             self._too_slow = False
-        elif self._told >= tip:
+        if self._told > tip or (self._told == tip and not announced):
             return []
-        # Without `overlap` every member has a share.
-        elif not self._too_slow and (samples := ledger.share(tip, self._me)) is not None:
-            self._told = self._begun_at_tip = tip
-            return [Train(tip, ledger.head, samples)]
-        if not self._overlap or self._told > tip or not trains(tip + 1):
-            return []
-        self._told = tip + 1
-        return [Train(tip + 1, ledger.head, ledger.share(tip + 1, self._me) or ())]
+        for due, dealt, samples in ledger.dealing.works(self._me):
+            if not ledger.manifest.schedule.trains(due):
+                continue
+            if due == tip:
+                if announced or self._too_slow:
+                    continue
+                self._begun_at_tip = tip
+            self._told = due
+            return [Train(due, ledger.head, samples(), aside=due > dealt)]
+        return []

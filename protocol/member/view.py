@@ -65,6 +65,11 @@ class MemberView:
         return self._me in self._ledger.membership(self.round).expelled
 
     @property
+    def is_outdated(self) -> bool:
+        """Whether the swarm has come to speak a version that this node does not."""
+        return self._ledger.versions.outdated
+
+    @property
     def at_tip(self) -> bool:
         """Whether the parameters contain everything that is decided."""
         return self._replica.is_current(self._ledger) and self._ledger.anchored
@@ -139,7 +144,11 @@ class MemberView:
             if peer != self._me and (heard := self.last_heard(peer)) is not None
         }
         usual = _UNUSUAL_HEARTBEATS * self._pacing.heartbeat
-        return [(p, time) for p, time in silent.items() if time > usual and not announced(p)]
+        return [
+            (peer, time)
+            for peer, time in silent.items()
+            if time > usual and self._current.awaits(peer) and not announced(peer)
+        ]
 
     def announcement(self, round: int, peer: PeerId) -> tuple[Announcement, bytes] | None:
         """What `peer` announced for `round`, and its signature: as decided, or as heard if that is

@@ -19,7 +19,7 @@ from .encoding import decode, decode_plain, encode
 from .errors import ProtocolError
 from .structure import ADDITION, Length, Range
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 # A manifest is fetched before anything about its sender is known. The largest honest part is the
 # parameter table: 20,000 tensors at 50 bytes.
@@ -247,7 +247,10 @@ class RoundSpec:
     """How a round runs. Deadlines adapt to what is observed, inside these limits."""
 
     sequences: Annotated[int, Range(1, 65_536)] = 32
-    """Samples per round, dealt out to all members: one of each lane (`sampler`)."""
+    """Samples per round, dealt out to the members by what each can do: one of each lane (`sampler`)."""
+    max_share: Annotated[float, Range(2.0**-10, 1.0)] = 1 / 3
+    """The largest part of them for one member, whatever it can do; where members are too few for that,
+    an equal share."""
     start_members: Annotated[int, Range(1, MAX_MEMBERS)] = 1
     """Training begins once this many members are there; later any number goes on."""
     snapshot_interval: Annotated[int, Range(1, 100_000)] = 50
@@ -271,6 +274,9 @@ class RoundSpec:
     )
     """Who was no member for so long is not waited for any more before a record is final: three days. In
     a cut of the network that lasts longer, two sides may take different records for final."""
+    version_notice: Annotated[int, Range(8, 1_000_000)] = field(default=1000, metadata=ADDITION)
+    """When a quorum of the members speaks a newer version of the protocol, so many rounds go by until
+    the swarm changes over to it: the time for all others to install it."""
     overlap: bool = field(default=False, metadata=ADDITION)
     """Updates are computed a round ahead, while those of the round before are exchanged and agreed on,
     and so on parameters one round old. It pays where the lines take a good part of a round."""

@@ -27,6 +27,9 @@ RecordId = NewType("RecordId", bytes)
 RecordRef = Annotated[RecordId, Length(32, 32)]
 Signature = Annotated[bytes, Length(64, 64)]
 Slot = Annotated[int, Range(1, 1 << 20)]
+# Ten million in a second at the most.
+Capacity = Annotated[int, Range(0, 1 << 40)]
+Version = Annotated[int, Range(0, 1 << 16)]
 # A bit for each member, in the order of the round's membership. 4,096 members at most.
 Mask = Annotated[bytes, Length(1, 512)]
 
@@ -44,7 +47,9 @@ NO_BLOCK = RecordId(bytes(32))
 class Announcement:
     """ "My update for this round is this blob." `fingerprint` is that of the parameters trained from.
 
-    `tokens` were trained on, with the mean `loss` in nats a token.
+    `tokens` were trained on, with the mean `loss` in nats a token. `capacity` is how many sequences the
+    sender could train in a day, if rounds went on like the last ones; 0 if it does not know yet.
+    `speaks` is the highest version of the protocol that it speaks; 0 says nothing.
     """
 
     round: U63
@@ -54,6 +59,8 @@ class Announcement:
     tokens: U63
     loss: Annotated[float, Range(-1e30, 1e30)]
     fingerprint: U64
+    capacity: Capacity = 0
+    speaks: Version = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +99,8 @@ class UpdateEntry:
     tokens: U63
     loss: Annotated[float, Range(-1e30, 1e30)]
     signature: Signature
+    capacity: Capacity = 0
+    speaks: Version = 0
 
 
 @dataclass(frozen=True)
@@ -197,6 +206,8 @@ class Record:
             tokens=entry.tokens,
             loss=entry.loss,
             fingerprint=self.fingerprint,
+            capacity=entry.capacity,
+            speaks=entry.speaks,
         )
 
 

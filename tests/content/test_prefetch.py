@@ -228,9 +228,10 @@ def test_what_comes_next_is_what_a_round_will_deal(overlap: bool) -> None:
     me = identity(1).peer
     ahead = upcoming_samples(chain.ledger, me, 5)
     dealt: list[int] = []
-    for _ in range(5):
-        dealt += chain.ledger.share(chain.round + overlap, me) or ()
+    for _ in range(6 + overlap):
+        dealt += chain.ledger.share(chain.round, me) or ()
         chain.grow()
+    # What is dealt already, and five rounds more.
     assert ahead == dealt
     # A newcomer reckons with itself.
     assert upcoming_samples(chain.ledger, identity(9).peer, 3)

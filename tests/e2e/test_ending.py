@@ -19,7 +19,7 @@ def test_members_end_with_the_run_and_who_stays_serves_the_result(tmp_path: Path
         swarm.create()
         founder, second = swarm.node("founder"), swarm.node("second")
         founder.start()
-        second.start("--stay")
+        second.start("--serve-result")
         wait_for(lambda: founder.program.code is not None, "the founder to end with the run")
         assert founder.program.code == 0
         assert "The run is over" in founder.program.stderr

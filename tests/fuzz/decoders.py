@@ -85,6 +85,7 @@ OWNERS = {
     "node.network.addresses:parse_listen": "the command line",
     "node.settings:parse_dashboard_address": "the command line",
     "node.settings:parse_device": "the command line",
+    "node.settings:parse_devices": "the command line",
     "node.settings:parse_metrics_address": "the command line",
     "node.settings:parse_mirror": "the command line",
     "node.settings:parse_prompt": "the command line",

@@ -103,9 +103,7 @@ def test_the_next_round_is_trained_while_this_one_is_in_flight() -> None:
     assert trained_for(effects) == announced(effects) == []
     effects = seat.applies()
     (said,) = announced(effects)
-    assert said == Announcement(
-        3, seat.chain.ledger.head, update_of(seat.me, 3), 1000, 500, 2.5, FINGERPRINT
-    )
+    assert said == seat.chain.announcement(seat.me)
     assert said.parent != head
     assert trained_for(effects) == [4]
 

@@ -17,6 +17,7 @@ from distro_node.protocol.member.inputs import (
     Loaded,
     Rebased,
     Recalled,
+    Tick,
     UpdateHeld,
 )
 from distro_node.protocol.member.member import Member
@@ -141,6 +142,11 @@ class Stage:
         if self.who != STRANGER:
             self.changes_chains(evidence=(self.other.evidence(self.who),))
 
+    def is_outdated(self) -> None:
+        """As if a newer version had come: the round of it is the chain's own affair."""
+        self.member.ledger.versions.speaks = self.chain.manifest.version - 1
+        self.member.handle(Tick(), 0.0)
+
     def comes_to_one_that_does_not(self) -> None:
         self.expels()
         self.steps.append(self.member.state)
@@ -161,6 +167,7 @@ EVENTS: list[Callable[[Stage], None]] = [
     Stage.comes_to_one_that_does_not,
     Stage.leaves,
     Stage.changes_chains,
+    Stage.is_outdated,
 ]
 
 EVENTS_AT_END: list[Callable[[Stage], None]] = [
@@ -170,12 +177,14 @@ EVENTS_AT_END: list[Callable[[Stage], None]] = [
     Stage.leaves,
     Stage.changes_chains,
     Stage.changes_to_one_that_expels,
+    Stage.is_outdated,
 ]
 
 
 def test_all_that_may_happen_in_every_state() -> None:
     seen: set[tuple[MemberState, MemberState]] = set()
-    states = [state for state in get_args(MemberState) if state != "finished"]
+    # Who is outdated does nothing any more.
+    states = [s for s in get_args(MemberState) if s not in ("finished", "outdated")]
     running = itertools.product(states, (1, STRANGER), (False, True), (False,), EVENTS)
     at_end: list[MemberState] = ["loading", "applying", "finished", "leaving"]
     over = itertools.product(at_end, (1, STRANGER), (False,), (True,), EVENTS_AT_END)

@@ -42,7 +42,7 @@ async def star(count: int) -> AsyncIterator[list[Network]]:
     """Open some networks of which the first is connected to all others."""
     async with networks(count) as opened:
         for other in opened[1:]:
-            await opened[0].connect(other.addresses[0])
+            await opened[0].connect(other.addresses[0], timeout=PATIENCE_SECONDS)
             await until(lambda other=other: opened[0].peer in other.connected())
         yield opened
 

@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from distro_node.crypto.identity import peer_text
 from distro_node.node.bootstrap import BootstrapSettings, run_bootstrap
 from distro_node.node.doctor.findings import Finding
 from distro_node.node.doctor.line import examine_line
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.node.fitting import fetch_manifest
 from distro_node.node.network.discovery.introductions import Introducer
 from distro_node.node.network.exchange.blobs import serve_blobs
 from distro_node.node.network.network import open_network
@@ -55,6 +58,8 @@ async def test_a_swarm_that_is_there(tmp_path: Path) -> None:
         assert repr(manifest.name) in found["swarm"].what
         assert "Mbit/s" in found["line"].what
         assert "local" in found["reach"].what or "this network" in found["reach"].what
+        invite = Invite(swarm=manifest.swarm, bootstrap=tuple(addresses))
+        assert await fetch_manifest(invite, LOOPBACK.listen) == manifest
         nursery.cancel_scope.cancel()
 
 
@@ -64,3 +69,8 @@ async def test_nobody_is_there() -> None:
     assert found.keys() == {"bootstrap"}
     assert found["bootstrap"].severity == "stops"
     assert "refused" in found["bootstrap"].what
+    with pytest.raises(UserError, match="refused") as caught:
+        await fetch_manifest(
+            Invite(swarm=Chain(0).manifest.swarm, bootstrap=(dead,)), LOOPBACK.listen
+        )
+    assert caught.value.code is ExitCode.NO_BOOTSTRAP

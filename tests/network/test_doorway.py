@@ -19,7 +19,17 @@ from distro_node.protocol.wire.allowance import Allowance
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.stream_muxer.yamux.yamux import FLAG_SYN, TYPE_PING, YAMUX_HEADER_FORMAT
 from network.hostile import hostile
-from network.support import ECHO, LOOPBACK, echo, identity, muxers, networks, star, until
+from network.support import (
+    ECHO,
+    LOOPBACK,
+    PATIENCE_SECONDS,
+    echo,
+    identity,
+    muxers,
+    networks,
+    star,
+    until,
+)
 
 # Private here: `_waiting`: that nothing is left behind shows nowhere else.
 # Private here: `_write_frame`: frames that no node of ours would send.
@@ -76,7 +86,7 @@ async def test_newcomers_get_in_although_the_house_is_full(
         victim.favours = lambda peer: peer == friend.peer
         await friend.connect(victim.addresses[0])
         for each in crowd:
-            await each.connect(victim.addresses[0])
+            await each.connect(victim.addresses[0], timeout=PATIENCE_SECONDS)
             await until(lambda each=each: each.peer in victim.connected())
             await until(lambda: len(victim.connected()) <= 4)
         assert friend.peer in victim.connected()

@@ -93,17 +93,23 @@ def quiet_settings(manifest: Manifest, root: Path, **more: Any) -> DaemonSetting
     )
 
 
-async def serve(root: Path, wire: Any) -> None:
-    """Be the node in an empty folder; send its `Target`, and for each word that arrives `Figures`."""
-    manifest, blobs, chain = past()
+def on_disk(root: Path, blobs: list[bytes], chain: Chain) -> DataDir:
+    """A data directory with these blobs and this chain."""
     data = DataDir(root)
     data.create()
     for blob in blobs:
         BlobStore(data.blobs).put(blob)
-    store = SwarmStore(data.swarm(manifest.swarm), manifest)
+    store = SwarmStore(data.swarm(chain.manifest.swarm), chain.manifest)
     for round_ in range(len(chain.ledger)):
         store.keep(chain.ledger.raw(round_))
     store.write()
+    return data
+
+
+async def serve(root: Path, wire: Any) -> None:
+    """Be the node in an empty folder; send its `Target`, and for each word that arrives `Figures`."""
+    manifest, blobs, chain = past()
+    data = on_disk(root, blobs, chain)
     settings = quiet_settings(manifest, root)
     me = identity(0)
     workshop = Workshop(me.peer, 0)

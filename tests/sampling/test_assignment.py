@@ -1,15 +1,27 @@
-"""Shares are disjoint and cover the round, and a member keeps its lanes for as long as a span lasts."""
+"""Shares are disjoint and cover the round, in proportion to weights, and a member keeps its lanes."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.sampling.assignment import lanes_of, lost_lanes, share
+from distro_node.protocol.sampling.apportion import apportion, most_lanes, time_of
+from distro_node.protocol.sampling.assignment import (
+    MOST_ROUNDS,
+    Assignment,
+    Terms,
+    Work,
+    assign,
+    samples_of,
+)
 from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.sampling.sampler import Order
+from distro_node.protocol.sampling.weights import Weight
 from distro_node.protocol.wire.membership import Membership
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,43 +33,180 @@ def members(count: int) -> Membership:
     )
 
 
+def always(round: int) -> bool:
+    return True
+
+
+def assigned(
+    order: Order,
+    everybody: Membership,
+    round_: int,
+    values: Sequence[int] | None = None,
+    *,
+    max_share: float = 1 / 3,
+    busy: Collection[PeerId] = (),
+    trains: Callable[[int], bool] = always,
+    before: Assignment | None = None,
+) -> Assignment:
+    values = values or [0] * len(everybody)
+    weights = {peer: Weight(value) for peer, value in zip(everybody.peers, values, strict=True)}
+    return assign(Terms(order, max_share, trains), everybody, weights, busy, before, round_)
+
+
+def lanes_in(runs: Iterable[range]) -> list[int]:
+    return [lane for run in runs for lane in run]
+
+
+def lanes_of(assignment: Assignment) -> Counter[int]:
+    """How often each lane is dealt."""
+    lanes = Counter(lane for own in assignment.runs.values() for run in own for lane in run)
+    lanes.update(work.lane for work in assignment.works)
+    return lanes
+
+
+def sizes(everybody: Membership, assignment: Assignment) -> list[int]:
+    return [sum(map(len, assignment.lanes_of(peer))) for peer in everybody.peers]
+
+
 @settings(deadline=None)
 @given(
     st.integers(0, 2**63 - 1),
     st.integers(1, 500),
     st.integers(1, 150),
     st.integers(1, 12),
-    st.integers(1, 2**40),
+    st.integers(1, 2**30),
 )
 def test_shares_are_together_exactly_the_round(
     seed: int, samples: int, lanes: int, count: int, round_: int
 ) -> None:
     order = Order(seed, samples, lanes, max(1, samples // lanes), max(1, samples // lanes))
     everybody, deal = members(count), Deal(round_)
-    shares = [share(order, [deal], everybody, peer) for peer in everybody.peers]
+    assignment = assigned(order, everybody, round_)
+    shares = [samples_of(order, [deal], [assignment.lanes_of(peer)]) for peer in everybody.peers]
     dealt = Counter(sample for mine in shares for sample in mine)
     assert dealt == Counter(order.samples_at(np.arange(lanes), deal.rows(lanes)))
-    sizes = [len(mine) for mine in shares]
-    assert max(sizes) - min(sizes) <= 1
+    counts = [len(mine) for mine in shares]
+    assert max(counts) - min(counts) <= 1
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.integers(1, 300),
+    st.lists(st.integers(1, 2**40), min_size=1, max_size=24),
+    st.integers(1, 2**30),
+    st.floats(2**-10, 1.0),
+    st.data(),
+)
+def test_every_lane_is_dealt_once_whatever_the_weights(
+    lanes: int, values: list[int], round_: int, max_share: float, data: st.DataObject
+) -> None:
+    order, everybody = Order(1, 1000, lanes, 3, 3), members(len(values))
+    busy = data.draw(st.sets(st.sampled_from(everybody.peers)))
+    assignment = assigned(order, everybody, round_, values, max_share=max_share, busy=busy)
+    assert lanes_of(assignment) == Counter(range(lanes))
+    # Nobody has both, nobody more than is allowed, and nobody who is at work has more to do.
+    free = [peer for peer in everybody.peers if peer not in busy] or list(everybody.peers)
+    late = [work.peer for work in assignment.works]
+    assert len(set(late)) == len(late)
+    assert not set(late) & set(assignment.runs)
+    assert {*late, *assignment.runs} <= set(free)
+    assert max(sizes(everybody, assignment)) <= max(int(lanes * max_share), -(-lanes // len(free)))
+    assert all(round_ < work.due < round_ + MOST_ROUNDS for work in assignment.works)
+    assert all(work.dealt == round_ for work in assignment.works)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 60), st.lists(st.integers(1, 50), min_size=1, max_size=8))
+def test_nobody_could_be_done_sooner(lanes: int, values: list[int]) -> None:
+    """Giving one by one, from nothing on, comes to the same; and no lane moved makes the last sooner."""
+    most = most_lanes(lanes, len(values), 1 / 3)
+    given = apportion(lanes, tuple(values), most)
+    slow = [0] * len(values)
+    for _ in range(lanes):
+        open_ = [index for index in range(len(values)) if slow[index] < most]
+        slow[min(open_, key=lambda index: (time_of(slow[index] + 1, values[index]), index))] += 1
+    assert list(given) == slow
+    last = max(time_of(n, value) for n, value in zip(given, values, strict=True))
+    for index, value in enumerate(values):
+        assert given[index] == most or time_of(given[index] + 1, value) >= last
+
+
+def test_twice_as_fast_is_twice_as_much() -> None:
+    order, everybody = Order(1, 10_000, 60, 10, 10), members(4)
+    assignment = assigned(order, everybody, 1, [10, 20, 40, 80], max_share=0.6)
+    assert sizes(everybody, assignment) == [4, 8, 16, 32]
+
+
+def test_nobody_has_more_than_a_third_unless_they_are_too_few() -> None:
+    order = Order(1, 10_000, 60, 10, 10)
+    five = members(5)
+    assert sizes(five, assigned(order, five, 1, [1, 1, 1, 1, 1 << 40])) == [10, 10, 10, 10, 20]
+    three = [(members(count), count) for count in (1, 2, 3)]
+    for everybody, count in three:
+        counts = sizes(everybody, assigned(order, everybody, 1, [1 << 40, 8, 1][:count]))
+        assert max(counts) == 60 // count
+
+
+def test_who_is_slower_than_a_sequence_a_round_has_several_rounds_time() -> None:
+    """Eight lanes, speeds 4 : 4 : 4 : 1: a round takes the time of three lanes of the fast, in which the
+    slow one does three quarters of a lane."""
+    order, everybody = Order(1, 10_000, 8, 10, 10), members(4)
+    values = [4, 4, 4, 1]
+    slow = everybody.peers[3]
+    first = assigned(order, everybody, 5, values, max_share=0.5)
+    (work,) = first.works
+    assert (work.peer, work.dealt, work.due) == (slow, 5, 6)
+    assert sizes(everybody, first) == [2, 3, 2, 1]
+    # Meanwhile the others have its lane, which was the last of one of them.
+    second = assigned(order, everybody, 6, values, max_share=0.5, busy=[slow])
+    assert not second.works
+    assert sizes(everybody, second) == [3, 3, 2, 0]
+    # Nobody else's lanes move.
+    for peer in everybody.peers[:3]:
+        assert set(lanes_in(first.runs[peer])) <= set(lanes_in(second.runs[peer]))
+    # In the last rounds of a run nothing is dealt that would be due after the end.
+    last = assigned(order, everybody, 5, values, max_share=0.5, trains=lambda round_: round_ <= 5)
+    assert not last.works
+    assert sizes(everybody, last) == [3, 3, 2, 0]
+
+
+def test_of_too_many_slow_ones_not_always_the_same_wait() -> None:
+    order, everybody = Order(1, 10_000, 4, 10, 10), members(12)
+    values = [1000, 1000, 1000, *[1] * 9]
+    served: Counter[PeerId] = Counter()
+    works: list[Work] = []
+    for round_ in range(1, 400):
+        busy = {work.peer for work in works if work.due >= round_}
+        made = assigned(order, everybody, round_, values, max_share=0.5, busy=busy).works
+        assert len(made) <= 2
+        works += made
+        served.update(work.peer for work in made)
+    assert len(served) == 9
+    assert min(served.values()) >= 4
 
 
 def test_a_member_keeps_its_lanes_while_a_block_lasts_and_the_remainder_goes_round() -> None:
     order, everybody = Order(9, 1000, 4, 50, 10), members(3)
+    rounds = [assigned(order, everybody, round_) for round_ in range(1, 301)]
     for peer in everybody.peers:
-        lanes = [lanes_of(order, everybody, peer, round_) for round_ in range(1, 301)]
+        lanes = [each.lanes_of(peer) for each in rounds]
         for first in range(0, 300, 50):
             assert len(set(lanes[first : first + 50])) == 1
-        assert sorted(len(lanes[first]) for first in range(0, 300, 50)) == [1, 1, 1, 1, 2, 2]
+        assert sorted(len(lanes_in(lanes[first])) for first in range(0, 300, 50)) == [
+            1,
+            1,
+            1,
+            1,
+            2,
+            2,
+        ]
 
 
 def test_with_fewer_lanes_than_members_everybody_takes_turns() -> None:
     order, everybody = Order(0, 1000, 2, 500, 500), members(5)
-    sizes = {
-        peer: [len(lanes_of(order, everybody, peer, round_)) for round_ in range(1, 6)]
-        for peer in everybody.peers
-    }
-    assert all(sorted(each) == [0, 0, 0, 1, 1] for each in sizes.values())
-    assert [sum(each[round_] for each in sizes.values()) for round_ in range(5)] == [2] * 5
+    rounds = [sizes(everybody, assigned(order, everybody, round_)) for round_ in range(1, 6)]
+    assert all(sorted(each) == [0, 0, 0, 1, 1] for each in zip(*rounds, strict=True))
+    assert [sum(each) for each in rounds] == [2] * 5
 
 
 def test_a_member_trains_on_its_part_of_a_large_corpus() -> None:
@@ -65,20 +214,65 @@ def test_a_member_trains_on_its_part_of_a_large_corpus() -> None:
     chunk = 16
     order, everybody = Order(1, 256 * 8 * chunk, 32, 8 * chunk, chunk), members(4)
     deals = [Deal(round_) for round_ in range(1, 8 * 8 * chunk + 1)]
+    rounds = [assigned(order, everybody, deal.round) for deal in deals]
     for peer in everybody.peers:
-        touched = {sample // chunk for sample in share(order, deals, everybody, peer)}
+        lanes = [each.lanes_of(peer) for each in rounds]
+        touched = {sample // chunk for sample in samples_of(order, deals, lanes)}
         assert len(touched) == 256 * 8 / 4
 
 
-def test_what_a_record_leaves_untrained() -> None:
-    order, everybody = Order(0, 1000, 10, 100, 100), members(4)
-    late = everybody.peers[1]
-    counted = [peer for peer in everybody.peers if peer != late]
-    assert lost_lanes(order, everybody, counted, 7) == [lanes_of(order, everybody, late, 7)]
-    assert lost_lanes(order, everybody, everybody.peers, 7) == []
-    assert sum(map(len, lost_lanes(order, everybody, (), 7))) == 10
+def moved(before: Assignment, after: Assignment) -> int:
+    """How many lanes have changed hands."""
+    had = {peer: set(lanes_in(own)) for peer, own in before.runs.items()}
+    return sum(len(set(lanes_in(own)) - had.get(peer, set())) for peer, own in after.runs.items())
 
 
-def test_who_is_no_member_has_no_lanes() -> None:
-    with pytest.raises(ValueError, match="not in"):
-        lanes_of(Order(0, 10, 4, 2, 2), members(2), PeerId(bytes(31) + b"x"), 1)
+def test_a_weight_that_changes_moves_no_more_lanes_than_it_must() -> None:
+    """One of sixteen shrinks by half: eight of its lanes go to others, and no other lane changes hands.
+    Each one that does costs a chunk."""
+    order, everybody = Order(1, 100_000, 256, 100, 10), members(16)
+    values = [100] * 16
+    for index in range(16):
+        smaller = [*values[:index], 50, *values[index + 1 :]]
+        whole = assigned(order, everybody, 1, values)
+        shrunk = assigned(order, everybody, 2, smaller, before=whole)
+        assert moved(whole, shrunk) == 8
+        # And back; then the span ends, and everybody has other lanes.
+        again = assigned(order, everybody, 3, values, before=shrunk)
+        assert moved(shrunk, again) == 8
+        assert moved(again, assigned(order, everybody, 101, values, before=again)) >= 240
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32))
+def test_lanes_move_as_little_as_can_be_with_any_changes(seed: int) -> None:
+    chance = random.Random(seed)
+    order = Order(1, 100_000, chance.randint(1, 80), 1000, 10)
+    before: Assignment | None = None
+    peers = list(members(12).since)
+    for round_ in range(1, 12):
+        everybody = Membership(since=dict.fromkeys(chance.sample(peers, chance.randint(1, 12)), 0))
+        if order.lanes < len(everybody):
+            before = None
+            continue
+        values = [chance.choice([1, 10, 40, 100]) for _ in everybody.peers]
+        now = assigned(order, everybody, round_, values, before=before)
+        assert lanes_of(now) == Counter(range(order.lanes))
+        if before is not None:
+            had, has = (
+                {peer: len(lanes_in(own)) for peer, own in each.homes.items()}
+                for each in (before, now)
+            )
+            needed = sum(max(0, count - had.get(peer, 0)) for peer, count in has.items())
+            homes = (Assignment(1, each.homes) for each in (before, now))
+            assert moved(*homes) == needed
+        before = now
+
+
+def test_terms_of_one_lane() -> None:
+    order, everybody = Order(0, 10, 1, 2, 2), members(2)
+    rounds = [assigned(order, everybody, round_, [8, 1]) for round_ in range(1, 5)]
+    for before, after in pairwise(rounds):
+        assert lanes_of(before) == lanes_of(after) == Counter([0])
+    with pytest.raises(KeyError):
+        rounds[0].runs[PeerId(bytes(31) + b"x")]

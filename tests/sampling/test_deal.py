@@ -7,9 +7,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from distro_node.protocol.sampling.assignment import lanes_of, lost_lanes
+from distro_node.protocol.sampling.assignment import Terms, assign
 from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.sampling.sampler import Order
+from distro_node.protocol.sampling.weights import Weight
 from distro_node.protocol.wire.membership import Membership
 from simulation.chain import Chain
 from simulation.swarm import identity
@@ -39,9 +40,11 @@ def test_every_row_of_a_lane_is_trained_once_with_churn(seed: int, ahead: bool) 
         counted = {peer for peer in membership.peers if chance.random() >= failing}
         deal = deals.pop(0)
         rows = deal.rows(lanes).tolist()
+        terms, weights = Terms(order, 1 / 3, bool), dict.fromkeys(membership.peers, Weight())
+        runs = assign(terms, membership, weights, (), None, round_).runs
         for peer in counted:
-            trained.update((lane, rows[lane]) for lane in lanes_of(order, membership, peer, round_))
-        lost = lost_lanes(order, membership, counted, round_)
+            trained.update((lane, rows[lane]) for run in runs.get(peer, ()) for lane in run)
+        lost = [run for peer, own in runs.items() if peer not in counted for run in own]
         deals.append((deals[-1] if deals else deal).then(deal, lost, lanes))
         # Dealt is trained or under way, at any time.
         under_way = {
@@ -106,7 +109,7 @@ def test_the_ledger_knows_it_of_every_round(overlap: bool) -> None:
     for round_ in range(1, 6):
         some = [chain.update(peer) for peer in chain.membership.peers if peer != absent]
         if round_ % 2:
-            lost.append(lanes_of(ledger.order, chain.membership, absent, round_))
+            lost += ledger.dealing.assignment(round_).runs[absent]
         chain.grow(updates=some if round_ % 2 else None)
     last = ledger.deal(6 + overlap)
     expected = np.zeros(64, int)
@@ -117,4 +120,20 @@ def test_the_ledger_knows_it_of_every_round(overlap: bool) -> None:
     shorter = ledger.truncated(3)
     for number in range(1, 4 + overlap):
         assert shorter.deal(number) == ledger.deal(number)
-    assert len(ledger.truncated(0)._deals) == 1 + overlap
+    assert len(ledger.truncated(0).dealing._deals) == 1 + overlap
+
+
+def test_what_was_dealt_long_ago_is_given_as_soon_as_its_lane_can() -> None:
+    """Lane 1 lost the sample of row 0, which somebody had three rounds for, and in the same round
+    the one that it gave meanwhile: one after the other is given again."""
+    deals = [Deal(1)]
+    for _ in range(2):
+        deals.append(deals[-1].then(deals[-1], [], 2))
+    fourth = deals[2].then(deals[2], [range(1, 2)], 2, [(1, 0)])
+    assert (fourth.rows(2).tolist(), fourth.owed) == ([3, 2], ((1, 0),))
+    fifth = fourth.then(fourth, [], 2)
+    assert (fifth.rows(2).tolist(), fifth.owed) == ([4, 0], ())
+    # Then it goes on with what was never dealt.
+    assert fifth.then(fifth, [], 2).rows(2).tolist() == [5, 3]
+    # Where nothing else was lost it is given at once.
+    assert deals[2].then(deals[2], [], 2, [(0, 0)]).rows(2).tolist() == [0, 3]

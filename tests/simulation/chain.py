@@ -122,6 +122,7 @@ class Chain:
             "tokens": 500,
             "loss": 2.5,
             "fingerprint": FINGERPRINT,
+            "speaks": self.manifest.version,
         }
         return Announcement(**(settings | changes))
 
@@ -134,6 +135,8 @@ class Chain:
             tokens=said.tokens,
             loss=said.loss,
             signature=self.signature(who, "announcement", said),
+            capacity=said.capacity,
+            speaks=said.speaks,
         )
 
     def admission(
@@ -162,7 +165,9 @@ class Chain:
         departed = sorted(departed, key=lambda entry: entry.peer)
         silent = {entry.peer for entry in departed if entry.reason == "silent"}
         if updates is None:
-            contributors = set(self.membership.peers) - silent if self.round else set()
+            trains = self.manifest.schedule.trains(self.round)
+            due = self.ledger.dealing.due(self.round) if trains else frozenset()
+            contributors = due.intersection(self.membership.peers) - silent
             updates = [self.update(peer) for peer in contributors]
         interval, closing = (
             self.manifest.rounds.snapshot_interval,

@@ -79,6 +79,7 @@ def draw_schedule(family: Family, count: int, lease: float, chance: random.Rando
         lambda: [Action(0.0, "clock", _one(chance, count), number=chance.uniform(0.7, 1.4))],
         lambda: [Action(0.0, "disk", _one(chance, count), number=chance.choice((0.05, 0.3)))],
         lambda: [Action(0.0, "trainer", _one(chance, count), number=chance.choice((0.1, 3, 8)))],
+        lambda: _speeds(chance, count, begin, span),
         lambda: [Action(_when(chance, begin, span), "newcomer", count + chance.randrange(3))],
         lambda: [Action(_when(chance, begin, span), "leave", _one(chance, count))],
         lambda: [Action(_when(chance, begin, span), "corrupt", _one(chance, count))],
@@ -326,6 +327,18 @@ def _mass(chance: random.Random, count: int, begin: float, span: float) -> list[
         return []
     gone = tuple(sorted(chance.sample(range(count), number)))
     return [Action(_when(chance, begin, span), "mass", -1, _pause(chance), 0.0, gone)]
+
+
+def _speeds(chance: random.Random, count: int, begin: float, span: float) -> list[Action]:
+    """Members as fast as 1 : 2 : 4 : 8 : 16, and later as fast as that in another order."""
+    actions: list[Action] = []
+    for when in (0.0, _when(chance, begin, span)):
+        order = chance.sample(range(count), count)
+        actions += [
+            Action(when, "trainer", node, number=4.0 / 2 ** (place % 5))
+            for place, node in enumerate(order)
+        ]
+    return actions
 
 
 def _partition(

@@ -171,7 +171,7 @@ RECORD = Record(
     parent=RecordId(_id("record 50")),
     fingerprint=2**64 - 2,
     updates=(
-        UpdateEntry(PEERS[0], _id("update 0"), 2_800_000, 4096, 2.75, _signature(1)),
+        UpdateEntry(PEERS[0], _id("update 0"), 2_800_000, 4096, 2.75, _signature(1), 86_400, 4),
         UpdateEntry(PEERS[1], _id("update 1"), 1, 0, -0.5, _signature(2)),
     ),
     admitted=(AdmissionEntry(_peer(4), JoinRequest(50, _signature(3)), _signature(4)),),
@@ -224,7 +224,9 @@ def _decode_manifest(data: bytes) -> Any:
 FORMATS: dict[str, Format] = {
     "announcement": _message(
         "announcement",
-        Announcement(51, RECORD.parent, _id("update 0"), 2_800_000, 4096, 2.75, 2**64 - 2),
+        Announcement(
+            51, RECORD.parent, _id("update 0"), 2_800_000, 4096, 2.75, 2**64 - 2, 86_400, 4
+        ),
     ),
     "join": _message("join", JoinRequest(50, _signature(3))),
     "leave": _message("leave", Leave(51)),

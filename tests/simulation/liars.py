@@ -67,6 +67,9 @@ LIES = (
     "deluge",
     "two sizes",
     "wrong size",
+    "claims too much",
+    "claims too little",
+    "claims now this now that",
     "solo rounds",
     "slow answers",
     "partial answers",
@@ -224,10 +227,16 @@ class Liar(Node):
             current = self._current
             self._conspire("vote", Ballot(current.number, current.parent, 1, NO_BLOCK, b""))
 
-    def trained(self, effect: Train, update: ContentId) -> None:
+    def trained(self, effect: Train, update: ContentId, seconds: float) -> None:
         if "garbage" in self.tells:
             self.swarm.make_garbage(update)
-        super().trained(effect, update)
+        if "claims too much" in self.tells:
+            seconds /= 1e6
+        elif "claims too little" in self.tells:
+            seconds *= 1e6
+        elif "claims now this now that" in self.tells:
+            seconds *= 1e4 ** self._chance.choice((-1, 0, 1))
+        super().trained(effect, update, seconds)
 
     def serves(self, update: ContentId, asker: Node) -> bool:
         if update != self._own_update():
@@ -423,7 +432,7 @@ class Liar(Node):
         current, fingerprint = self._current, self.member.fingerprint or 0
         said = Announcement(
             *(current.number, current.parent, entry.update, entry.size),
-            *(entry.tokens, entry.loss, fingerprint),
+            *(entry.tokens, entry.loss, fingerprint, entry.capacity),
         )
         said = self._missized(said)
         signature = self.sign("announcement", encode(said)).signature

@@ -381,7 +381,7 @@ MUTATIONS = (
         _believes_one,
         "liars",
         10,
-        "available",
+        "certificate",
         ("false silence",),
     ),
     Mutation(

@@ -173,6 +173,7 @@ class Node:
         """Whether it still catches up: it hears nothing and answers nobody."""
         self.started_at = swarm.now
         self.training_seconds = swarm.training_seconds
+        """For an equal share among those with whom the swarm starts."""
         self.write_seconds = 0.0
         self.clock_rate = 1.0
         self.notes: list[Note] = []
@@ -394,6 +395,8 @@ class Node:
                 swarm.recall(self, round_)
             case FetchUpdate():
                 self._fetch(effect)
+            case Train() if effect.aside:
+                self._train(effect)
             case Train() | Apply() if swarm.manifest.rounds.overlap:
                 self._jobs.append(effect)
                 if not self._at_work:
@@ -575,22 +578,27 @@ class Node:
         self.disk.salt += 1
         salt = self.disk.salt
 
+        rounds = self.swarm.manifest.rounds
+        usual = rounds.sequences / rounds.start_members
+        seconds = self.training_seconds * len(effect.samples) / usual
+
         def done() -> None:
             if self.alive and not self._frozen:
-                self.trained(effect, self.trainer.train(effect.round, salt))
+                self.trained(effect, self.trainer.train(effect.round, salt), seconds)
                 then()
             elif self.alive:
                 self.swarm.clock.after(0.5, done)
 
-        self.swarm.clock.after(self.training_seconds, done)
+        self.swarm.clock.after(seconds, done)
 
-    def trained(self, effect: Train, update: ContentId) -> None:
-        """The update is computed: store it and report it."""
+    def trained(self, effect: Train, update: ContentId, seconds: float) -> None:
+        """The update is computed, in so many seconds: store it and report it."""
         self.disk.made.add(update)
         self._arrivals.note(effect.round, update)
         self.swarm.store(self, update)
-        tokens = 100 * len(effect.samples)
-        self.tell(Trained(effect.round, update, self.swarm.update_bytes, tokens, 2.0))
+        count, size = len(effect.samples), self.swarm.update_bytes
+        computing = seconds * self.clock_rate
+        self.tell(Trained(effect.round, update, size, 100 * count, 2.0, count, computing))
 
     def _apply(self, effect: Apply, then: Callable[[], None] = _nothing) -> None:
         record, generation = effect.record, self._generation
@@ -613,7 +621,7 @@ class Node:
 
         def done() -> None:
             if generation == self._generation and self.member.awaits(record.round):
-                self.tell(Applied(record.round, fingerprint, snapshot))
+                self.tell(Applied(record.round, fingerprint, snapshot, APPLY_SECONDS))
                 self._sweep(record.round)
             then()
 

@@ -136,10 +136,26 @@ class Chains:
         ledger, length = self._home[parent]
         return ledger.membership(length)
 
-    def dealt(self, parent: RecordId) -> tuple[Deal, Membership]:
-        """What the round after a record that was decided deals out, and to whom."""
+    def share(self, parent: RecordId, peer: PeerId) -> tuple[int, ...] | None:
+        """The samples of which an update is due in the round after a record that was decided."""
         ledger, length = self._home[parent]
-        return ledger.deal(length), ledger.dealt_to(length)
+        return ledger.share(length, peer)
+
+    def under_way(self, parent: RecordId) -> list[tuple[int, int]]:
+        """Lanes and rows that were dealt and may be trained still, or are to be dealt again."""
+        ledger, length = self._home[parent]
+        lanes, shares, last = (
+            ledger.order.lanes,
+            ledger.dealing.shares(length),
+            self.last_deal(parent),
+        )
+        found: list[tuple[int, int]] = []
+        for made in shares.dealt:
+            rows = ledger.deal(made.round).rows(lanes).tolist()
+            found += [(n, rows[n]) for own in made.runs.values() for run in own for n in run]
+        for work in shares.works:
+            found.append((work.lane, int(ledger.deal(work.dealt).rows(lanes)[work.lane])))
+        return [*found, *last.owed]
 
     def last_deal(self, parent: RecordId) -> Deal:
         """The last one that is settled by a record that was decided: with `overlap` a round ahead."""

@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.member.effects import Train
-from distro_node.protocol.sampling.assignment import share
+from distro_node.protocol.sampling.assignment import MOST_ROUNDS
 from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.sampling.sampler import Lanes, order_of
 from distro_node.protocol.wire.manifest import Manifest
-from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import Record, RecordId
 
 _Counts = npt.NDArray[np.int64]
@@ -25,8 +24,12 @@ _Counts = npt.NDArray[np.int64]
 class Chains(Protocol):
     """All chains that there are, by their records."""
 
-    def dealt(self, parent: RecordId) -> tuple[Deal, Membership]:
-        """What the round after this record deals out, and to whom."""
+    def share(self, parent: RecordId, peer: PeerId) -> tuple[int, ...] | None:
+        """The samples of which an update is due in the round after this record."""
+        ...
+
+    def under_way(self, parent: RecordId) -> list[tuple[int, int]]:
+        """Lanes and rows of what was dealt, and is neither trained nor given up."""
         ...
 
     def last_deal(self, parent: RecordId) -> Deal:
@@ -58,12 +61,11 @@ class Samples:
         parent = self._trained.get(record.parent)
         trained = np.zeros(self._order.samples, np.int64) if parent is None else parent.copy()
         for entry in record.updates:
-            trained += self._count(self._share(record, entry.peer, *chains.dealt(record.parent)))
+            trained += self._count(self._share(record, entry.peer, chains))
         self._trained[record.id] = trained
         last = chains.last_deal(record.id)
-        # With `overlap` the next round and the one after it are dealt, and neither is decided.
-        under_way = {chains.dealt(record.id)[0], last}
-        left = sum(self._count_rows(deal.rows(self._order.lanes)) for deal in under_way)
+        places = np.array(chains.under_way(record.id), np.int64).reshape(-1, 2)
+        left = self._count(tuple(self._order.samples_at(places[:, 0], places[:, 1])))
         before = chains.last_deal(record.parent).fresh(self._order.lanes)
         due = self._count_until(last.fresh(self._order.lanes), before)
         for sample in np.flatnonzero(trained + left != due)[:1]:
@@ -71,16 +73,19 @@ class Samples:
             return f"sample {sample} is trained {what}"
         return ""
 
-    def _share(
-        self, record: Record, peer: PeerId, deal: Deal, members: Membership
-    ) -> tuple[int, ...]:
-        # With `overlap` it was mostly told before the parent was known, and must have been told right.
-        for known in (record.parent, self._parents.get(record.parent, record.parent)):
+    def _share(self, record: Record, peer: PeerId, chains: Chains) -> tuple[int, ...]:
+        # With `overlap`, or several rounds' time, it was told before the parent was known, and must have
+        # been told right.
+        known: RecordId | None = record.parent
+        for _ in range(MOST_ROUNDS + 2):
+            if known is None:
+                break
             told = self._told.get((known, record.round, peer))
             if told is not None:
                 return told
+            known = self._parents.get(known)
         # A copycat has its own share counted without ever having trained it.
-        return share(self._order, [deal], members, peer) if peer in members else ()
+        return chains.share(record.parent, peer) or ()
 
     def _count_until(self, rows: Lanes, before: Lanes) -> _Counts:
         """How often each sample comes in the lanes before these rows; `before` was counted earlier."""

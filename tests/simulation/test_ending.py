@@ -128,7 +128,8 @@ def test_the_chain_forbids_updates_in_the_closing_record_and_records_after_it() 
     chain = Chain(2, schedule=schedule(total_rounds=1, warmup_rounds=0))
     assert [chain.manifest.schedule.trains(round_) for round_ in range(4)] == [0, 1, 0, 0]
     chain.grow()
-    wrongs: list[dict[str, Any]] = [{}, {"snapshot": None, "updates": []}]
+    said = [chain.update(peer) for peer in chain.membership.peers]
+    wrongs: list[dict[str, Any]] = [{"updates": said}, {"snapshot": None, "updates": []}]
     for wrong in wrongs:
         with pytest.raises(ProtocolError) as refused:
             chain.grow(**wrong)

@@ -74,7 +74,7 @@ def test_beyond_the_bound_of_float32_it_is_the_same_too(cuda: torch.device, memb
 def test_strides_orders_and_stripes_do_not_matter_there_either(
     cuda: torch.device, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "_GPU_STRIPE", limit)
+    monkeypatch.setattr(blocks, "GPU_STRIPE", limit)
     shapes = [(64, 128), (43, 67), (30, 100)]
     layout = layout_of(shapes)
     updates = random_updates(layout, 8)

@@ -108,7 +108,7 @@ def test_same_bits_in_float32_and_float64(
 def test_same_bits_for_any_size_of_stripes(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     updates = random_updates(LAYOUT, 4)
     expected = stepped(updates)
-    monkeypatch.setattr(blocks, "_CPU_STRIPE", limit)
+    monkeypatch.setattr(blocks, "CPU_STRIPE", limit)
     assert_equal_bits(stepped(updates), expected)
 
 

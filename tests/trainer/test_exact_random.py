@@ -111,7 +111,7 @@ def run_until(cases: int, monkeypatch: pytest.MonkeyPatch) -> None:
             done += run_cases(
                 seed,
                 lambda chosen: monkeypatch.setattr(exact, "exact_in_float32", lambda *_: chosen),
-                lambda limit: monkeypatch.setattr(blocks, "_CPU_STRIPE", limit),
+                lambda limit: monkeypatch.setattr(blocks, "CPU_STRIPE", limit),
             )
         except AssertionError as error:
             raise AssertionError(f"the tensor of seed {seed}: {error}") from error

@@ -28,8 +28,6 @@ from distro_node.protocol.wire.manifest import AdapterSpec, Manifest
 from distro_node.protocol.wire.structure import to_plain
 from trainer.support import CPU, make_manifest, store_shard
 
-# Private here: `_gradient`: what is computed on the way to an update.
-
 GREY = ImageSettings(size=4, channels=1)
 SIGNS = ImageSettings(size=4, channels=1, classes=("bar", "beam"))
 SMALL: dict[str, Any] = {
@@ -140,7 +138,7 @@ def test_gradients_in_any_order_of_memory_make_one_update(
     bodies = []
     for last in (False, True):
         session = opened(made, place)
-        session._gradient(1, [0, 1, 2, 3])
+        session.gradient(1, [0, 1, 2, 3])
         gradients = [parameter.grad for parameter in session.parameters]
         if last:
             gradients = [
@@ -197,13 +195,13 @@ def test_noise_depends_on_seed_round_and_sample_alone(
     )
 
 
-def test_another_member_computes_the_same_gradient(
+def test_another_member_computes_the_samegradient(
     made: tuple[Manifest, Sequence[Any]], place: Path
 ) -> None:
     gradients = []
     for micro_batch in (4, 4, 1):
         session = opened(made, place, micro_batch=micro_batch)
-        loss, counted = session._gradient(3, [0, 7, 40, 2])
+        loss, counted = session.gradient(3, [0, 7, 40, 2])
         assert counted == 4 * 16
         gradients.append([loss, *(p.grad for p in session.parameters)])
     for one, other, alone in zip(*gradients, strict=True):

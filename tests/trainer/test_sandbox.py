@@ -80,6 +80,52 @@ def test_no_socket_leads_anywhere(result: dict[str, Any]) -> None:
         assert not result["can"][name], name
 
 
+SEVERAL = """
+import errno, json, os, socket
+from distro_node.node.trainer.sandbox import confine
+
+outside = socket.create_server(("127.0.0.1", 0))
+enforced = confine([], [], several=True)
+inside = socket.create_server(("127.0.0.1", 0))
+child = os.fork()
+if child == 0:
+    socket.create_connection(inside.getsockname()).sendall(b"x")
+    os._exit(0)
+heard = inside.accept()[0].recv(1) == b"x"
+os.waitpid(child, 0)
+try:
+    socket.create_connection(outside.getsockname(), timeout=5)
+    reached = True
+except OSError:
+    reached = False
+try:
+    socket.create_connection(("192.0.2.1", 9), timeout=5)
+    error = 0
+except OSError as problem:
+    error = problem.errno
+try:
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    raw = True
+except OSError:
+    raw = False
+print(json.dumps({"enforced": enforced, "heard": heard, "reached": reached, "raw": raw,
+    "unreachable": error == errno.ENETUNREACH}))
+"""
+
+
+def test_several_have_a_network_of_their_own() -> None:
+    """They reach each other, and nobody else: not even this machine's own services."""
+    run = subprocess.run([sys.executable, "-c", SEVERAL], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert found["heard"]
+    if "network" not in found["enforced"]:
+        pytest.skip("this system gives them none")
+    assert not found["raw"]
+    assert not found["reached"]
+    assert found["unreachable"]
+
+
 def test_no_file_of_others_is_within_reach(result: dict[str, Any]) -> None:
     if "files" not in result["enforced"]:
         pytest.skip("this system has no Landlock")

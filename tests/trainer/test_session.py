@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,18 @@ import pytest
 import torch
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.aside import Aside
 from distro_node.node.trainer.data import Corpus
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import decode_update, encode_update
-from distro_node.protocol.sampling.assignment import share
+from distro_node.protocol.sampling.assignment import Terms, assign
+from distro_node.protocol.sampling.assignment import samples_of as dealt_samples
 from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.sampling.sampler import order_of
+from distro_node.protocol.sampling.weights import Weight
 from distro_node.protocol.wire.manifest import Manifest, OptimizerSpec
 from distro_node.protocol.wire.membership import Membership
 from trainer.exactness import assert_equal_bits, bits_of, reference_step
@@ -79,8 +83,10 @@ def test_tied_weights_are_stepped_once(tmp_path: Path) -> None:
 
 
 def samples_of(manifest: Manifest, peers: list[PeerId], me: PeerId, round_number: int) -> list[int]:
-    members = Membership(since=dict.fromkeys(peers, 0))
-    return list(share(order_of(manifest), [Deal(round_number)], members, me))
+    members, order = Membership(since=dict.fromkeys(peers, 0)), order_of(manifest)
+    weights = dict.fromkeys(peers, Weight())
+    made = assign(Terms(order, 1.0, bool), members, weights, (), None, round_number)
+    return list(dealt_samples(order, [Deal(round_number)], [made.lanes_of(me)]))
 
 
 def test_an_update_that_missed_its_round_is_back_in_the_momentum(tmp_path: Path) -> None:
@@ -306,3 +312,41 @@ def test_a_share_is_never_in_memory_as_a_whole(
     monkeypatch.setattr(Corpus, "training", training)
     session.train(1, [0, 1, 2, 3, 4])
     assert read == [2, 2, 1]
+
+
+def test_a_gradient_aside_is_that_of_the_parameters_when_it_began(tmp_path: Path) -> None:
+    """Steps are taken meanwhile, which are exact; and its update is what it would have been before."""
+    sessions = [make_session(tmp_path) for _ in range(3)]
+    before, after, beside = sessions
+    step = make_session(tmp_path).train(1, [9]).body
+    expected = before.train(4, [0, 1]).body
+    aside = Aside(beside, 4, [0, 1])
+    fingerprints = [session.apply(1, [step], RATE, False) for session in (after, beside)]
+    assert fingerprints[0] == fingerprints[1]
+    while not aside.done:
+        time.sleep(0.01)
+    made = aside.finish()
+    assert made.body == expected
+    assert made.body != after.train(4, [0, 1]).body
+    assert (made.tokens, made.compute_seconds > 0) == (
+        2 * beside.manifest.data.sequence_length,
+        True,
+    )
+    # It is pending like any other: settled by the record of its round.
+    assert beside.optimizer.refund(4)
+
+
+def test_what_fails_aside_is_said_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session(tmp_path)
+
+    def gradient(self: TrainingSession, round_number: int, samples: Sequence[int]) -> None:
+        raise TrainerFailed("missing_data", "a chunk is damaged")
+
+    monkeypatch.setattr(TrainingSession, "gradient", gradient)
+    aside = Aside(session, 4, [0])
+    while not aside.done:
+        time.sleep(0.01)
+    with pytest.raises(TrainerFailed, match="damaged"):
+        aside.finish()

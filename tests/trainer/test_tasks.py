@@ -23,7 +23,7 @@ from distro_node.node.trainer.tasks import open_task
 from distro_node.protocol.wire.manifest import Manifest, decode_manifest
 from trainer.support import CPU, TINY_LLAMA, example_text, make_manifest, store_shard
 
-# Private here: `_gradient`, `_corpus`: what is computed on the way to an update, and what is read.
+# Private here: `_corpus`: what is read.
 
 BEGINS, LEARNED = 1 << 15, 1 << 14
 TINY_BERT: dict[str, Any] = {
@@ -143,7 +143,7 @@ def test_the_gradient_is_that_of_the_mean_whatever_the_micro_batch(tmp_path: Pat
     gradients = []
     for micro_batch in (1, 4):
         session = opened(made, tmp_path, micro_batch=micro_batch)
-        session._gradient(1, [0, 1, 2, 3, 4])
+        session.gradient(1, [0, 1, 2, 3, 4])
         gradients.append([parameter.grad for parameter in session.parameters])
     session = opened(made, tmp_path)
     stored = session._corpus.training([0, 1, 2, 3, 4])
@@ -155,7 +155,7 @@ def test_the_gradient_is_that_of_the_mean_whatever_the_micro_batch(tmp_path: Pat
         torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-7)
 
 
-def test_samples_without_an_answer_are_no_gradient(tmp_path: Path) -> None:
+def test_samples_without_an_answer_are_nogradient(tmp_path: Path) -> None:
     manifest, chunks = sft_manifest(tmp_path)
     silent = store_shard(BlobStore(tmp_path), answers(4) & ~np.uint16(LEARNED))
     data = replace(manifest.data, shards=(silent,), heldout=silent)

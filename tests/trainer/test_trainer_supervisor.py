@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 from distro_node.crypto.hashing import content_id
+from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -41,6 +42,7 @@ class FakeTrainer:
 
     device = "fake"
     gpu = None
+    memory_use = "all that there is"
 
     def __init__(self, shop: FakeSupervisor) -> None:
         self._shop = shop
@@ -61,7 +63,14 @@ class FakeTrainer:
         self._shop.trained_on[round_] = self.parameters
         return Trained(b"", 0.0, 0, 1, 0.0, 0.0)
 
+    async def train_aside(self, round_: int, samples: object) -> Trained | None:
+        if round_ not in self._shop.trained_on:
+            self._shop.trained_on[round_] = self.parameters
+        return Trained(b"", 0.0, 0, 1, 0.0, 0.0) if self.parameters >= LOADED_ROUND + 3 else None
+
     async def apply(self, round_: int, *_: object) -> Applied:
+        if self._shop.fitting:
+            raise TrainerDied("no memory", self._shop.fitting.pop(0))
         if self._shop.deaths:
             self._shop.deaths -= 1
             raise TrainerDied("killed by a test")
@@ -96,6 +105,9 @@ class FakeSupervisor:
     ) -> None:
         self.deaths = 0
         self.losses = 0
+        self.specs: list[TrainerSpec] = []
+        self.fitting: list[int] = []
+        """How many sequences at once trainers find worth a try, each when it ends for want of memory."""
         self.heldout: float | None = None
         self.prompts: list[str] = []
         self.pieces = ["and ", "so ", "on"]
@@ -107,6 +119,7 @@ class FakeSupervisor:
 
         @asynccontextmanager
         async def open_fake(spec: TrainerSpec) -> AsyncIterator[FakeTrainer]:
+            self.specs.append(spec)
             yield FakeTrainer(self)
 
         # Of the snapshots and of the member no more is used than has the same names here.
@@ -143,7 +156,7 @@ class FakeSupervisor:
     def loaded(self, round: int, fingerprint: int, snapshot: object) -> None:
         self.trainer_supervisor.apply(apply_effect(round + 1))
 
-    async def trained(self, round: int, body: bytes, tokens: int, loss: float) -> None:
+    async def trained(self, round: int, sequences: int, made: Trained) -> None:
         assert round in self.trained_on
 
     async def applied(self, record_round: int, fingerprint: int, seconds: float, _: object) -> None:
@@ -179,6 +192,26 @@ async def test_what_was_queued_for_a_dead_trainer_is_not_done_by_the_next(
     shop.before_load = decide_meanwhile
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
     assert shop.applied_rounds == list(range(LOADED_ROUND + 1, LOADED_ROUND + 6))
+
+
+async def test_several_devices_without_memory_go_on_with_smaller_steps(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
+) -> None:
+    shop.fitting = [4, 2]
+    await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
+    assert [spec.micro_batch for spec in shop.specs] == [None, 4, 2]
+
+
+async def test_several_devices_without_memory_for_one_sequence_say_so(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock
+) -> None:
+    shop.fitting = [1, 0]
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await run_until(shop, lambda: False)
+    (error,) = leaves(caught.value)
+    assert isinstance(error, UserError)
+    assert error.code is ExitCode.MODEL_TOO_LARGE
+    assert "one sequence does not fit: no memory" in error.problem
 
 
 async def test_the_base_is_there_before_each_trainer(
@@ -236,6 +269,29 @@ async def test_training_ahead_is_done_on_the_parameters_that_there_are(
         await trio.sleep(1.0)
         shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 1))
     assert shop.trained_on == {LOADED_ROUND + 2: LOADED_ROUND}
+
+
+async def test_what_takes_several_rounds_holds_up_no_record(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is begun on the parameters that there are, and reported when it is there; rounds go on."""
+    reported: list[tuple[int, int]] = []
+
+    def loaded(round: int, *_: object) -> None:
+        shop.trainer_supervisor.train(round + 9, (1,), aside=True)
+
+    async def trained(round: int, sequences: int, made: Trained) -> None:
+        reported.append((round, shop.applied_rounds[-1]))
+
+    monkeypatch.setattr(shop, "loaded", loaded)
+    monkeypatch.setattr(shop, "trained", trained)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_until, shop, lambda: bool(reported))
+        await trio.sleep(2.0)
+        shop.trainer_supervisor.apply(apply_effect(LOADED_ROUND + 1))
+    assert shop.trained_on == {LOADED_ROUND + 9: LOADED_ROUND}
+    assert reported[0][0] == LOADED_ROUND + 9
+    assert reported[0][1] >= LOADED_ROUND + 3
 
 
 async def test_training_ahead_whose_data_is_late_lets_the_record_pass(

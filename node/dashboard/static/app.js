@@ -146,6 +146,7 @@ function showLearned() {
     tile("A round takes", shown(training.round_seconds, seconds), "of late"),
     tile("Speed", shown(speed(training.round_seconds), (each) => `${scaled(each)} tokens/s`), "of all, of late"),
     tile("Final", shown(final, (round) => `round ${count(round)}`), "nobody goes back behind it"),
+    ...(swarm?.hosted_round == null ? [] : [tile("Served here", `round ${count(swarm.hosted_round)}`, "its parameters, to whoever asks")]),
   ]);
 }
 
@@ -176,7 +177,7 @@ function showMembers() {
     const late = account?.recent_of ? account : null;
     return element("tr", { "data-tone": tone, "data-peer": peer },
       element("th", { scope: "row", title: peer }, short(peer)),
-      element("td", {}, element("span", { class: "state" }, said)),
+      element("td", {}, element("span", { class: "state", title: capacityOf(now.get(peer)) }, [said, ...shareOf(now.get(peer))].join(", "))),
       element("td", {}, now.get(peer)?.me ? "–" : shown(wayOf(peer), String)),
       element("td", { class: "number" }, shown(account?.counted, count)),
       element("td", { class: "number" }, account && account.left !== null ? "–" : shown(late, (m) => `${m.recent} of ${m.recent_of}`)),
@@ -195,6 +196,16 @@ function showMembers() {
     sentences.push("Of relays between others this node does not know.");
   }
   $("relays").textContent = sentences.join(" ");
+}
+
+// Which part of the work a member has, and why it is not more.
+function shareOf(member) {
+  if (!member || member.share === null) return [];
+  return [`${percent(member.share)} of the work`, ...(member.why === null ? [] : [member.why])];
+}
+
+function capacityOf(member) {
+  return member && member.capacity !== null ? `says that it can train ${count(member.capacity)} sequences a day` : "";
 }
 
 function stateOf(member, account, awaited, status) {

@@ -24,7 +24,9 @@ from . import (
     records,
     replaying,
     rounds,
+    shares,
     starting,
+    versions,
     wire,
     words,
 )
@@ -39,6 +41,7 @@ SUBJECTS = (
     asking,
     answers,
     starting,
+    versions,
     replaying,
     rounds,
     keeping,
@@ -48,6 +51,7 @@ SUBJECTS = (
     records,
     noticing,
     pace,
+    shares,
     wire,
     network,
 )

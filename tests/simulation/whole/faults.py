@@ -42,11 +42,18 @@ def draw_schedule(family: Family, count: int, liars: int, chance: random.Random)
         others = tuple(i for i in range(count) if i != node and chance.random() < 0.7)
         yield Action(when(), "one-way", node, 15.0 * chance.random(), 0.0, others)
 
+    def speeds() -> Iterable[Action]:
+        """As fast as 1 : 2 : 4 : 8 : 16, and later as fast as that in another order."""
+        for at in (0.0, when()):
+            for place, node in enumerate(chance.sample(range(count), count)):
+                yield Action(at, "slow trainer", node, 0.0, 4.0 / 2 ** (place % 5))
+
     mild: list[Callable[[], Iterable[Action]]] = [
         lambda: [Action(when(), "newcomer", count)],
         lambda: [Action(when(), "trainer dies", one(), 0.0, chance.randrange(1, 3))],
         lambda: [Action(0.0, "slow trainer", one(), 0.0, chance.choice((0.1, 3.0, 6.0)))],
         lambda: [Action(0.0, "clock", one(), 0.0, chance.choice((-3600.0, 30.0, 86_400.0)))],
+        speeds,
     ]
     crash: list[Callable[[], Iterable[Action]]] = [
         lambda: [Action(when(), "crash", one(), away(), dark())],

@@ -112,6 +112,7 @@ class Toy:
     """A trainer at work, in the place of a `TrainerClient`."""
 
     device = "toy"
+    memory_use = "none"
     gpu = None
 
     def __init__(self, workshop: Workshop, manifest: Manifest, store: BlobStore) -> None:
@@ -121,10 +122,12 @@ class Toy:
             manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k
         )
         self._parameters = np.zeros(manifest.elements, "<f4")
+        self._usual = manifest.rounds.sequences / manifest.rounds.start_members
         self._count = 0
         # Gradients as numbers: their sum so far, what is still at home, what is under way by round, and
         # what has counted.
         self._computed = self._momentum = self._counted = 0
+        self._aside: tuple[int, float] | None = None
         self.sent: dict[int, int] = {}
 
     @property
@@ -134,6 +137,7 @@ class Toy:
 
     async def load(self, chunks: Sequence[ContentId]) -> int:
         await self._take(0.05)
+        self._aside = None
         found = [self._store.get(chunk) for chunk in chunks]
         data = b"".join(part for part in found if part is not None)
         if None in found or len(data) != self._parameters.nbytes:
@@ -144,9 +148,25 @@ class Toy:
         self.sent = {}
         return fingerprint_of(data)
 
+    async def train_aside(self, round: int, samples: Sequence[int]) -> Trained | None:
+        await self._take(0.01)
+        if self._aside is None or self._aside[0] != round:
+            self._aside = round, trio.current_time() + self._seconds_for(samples)
+        if trio.current_time() < self._aside[1]:
+            return None
+        self._aside = None
+        return self._trained(round, samples)
+
     async def train(self, round: int, samples: Sequence[int]) -> Trained:
-        seconds = self._workshop.seconds
-        await self._take(seconds)
+        await self._take(self._seconds_for(samples))
+        return self._trained(round, samples)
+
+    def _seconds_for(self, samples: Sequence[int]) -> float:
+        """What these take: the workshop's time is for a member's share with which a swarm begins."""
+        return self._workshop.seconds * len(samples) / self._usual
+
+    def _trained(self, round: int, samples: Sequence[int]) -> Trained:
+        seconds = self._seconds_for(samples)
         self._count += 1
         name = content_id(
             b"%s %d %d %d" % (self._workshop.peer, round, self._momentum, self._count)

@@ -1,0 +1,639 @@
+"""A swarm whose work is checked, for `checks.py`: honest members, opponents, and what checkers see.
+
+Members train as in training.py, and their updates alone move the parameters. An opponent is a shadow of
+the first member: it is dealt the same sequences, has a momentum of its own and makes an update in every
+round in its own way, which moves nothing. In measured rounds every dealt sequence's gradient is
+computed by itself, seen by checkers with other second moments than the checked member's, and every
+update is compared with each of the sequences that it should be made from, by several statistics
+(`STATISTICS`).
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from distro_node.node.trainer.checking import preconditioned
+from distro_node.node.trainer.exact import apply_step
+from distro_node.node.trainer.optimizer import LocalOptimizer, transformed
+from distro_node.protocol.checks.agreement import agreement, whole_weights
+from distro_node.protocol.codec.schedule import learning_rate
+from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec, ScheduleSpec
+from training import SEQUENCE, Setting, Trial, windows
+
+LATER = (1, 5, 20)
+"""How many rounds later a check may be made by somebody who has kept no parameters."""
+POISONED = 0.05
+"""The part of all blocks that are turned by who poisons some, wherever they are."""
+
+Gradients = list[torch.Tensor]
+Dense = list[torch.Tensor]
+"""Coefficients of all parameters, (blocks, elements) for each tensor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is trained, and how."""
+
+    size: str
+    seed: int
+    hidden: int
+    layers: int
+    rounds: int
+    """Of training."""
+    first: int
+    """The first measured round."""
+    stride: int
+    """From one measured round to the next."""
+    members: int = 8
+    share: int = 4
+    """Sequences that are dealt to a member in a round."""
+    top_k: int = 8
+    preconditioner: str = "orthogonal"
+    overlap: bool = False
+    peak: float = 4e-3
+    opponents: Literal["all", "few"] = "all"
+    """Whether all kinds of them are there, or those that take the least time."""
+
+    @property
+    def label(self) -> str:
+        """What is unlike the usual, in words."""
+        usual = {"share": 4, "top_k": 8, "preconditioner": "orthogonal", "overlap": False}
+        unlike = [
+            name if value is True else f"{name} {value}"
+            for name, value in asdict(self).items()
+            if name in usual and value != usual[name]
+        ]
+        return ", ".join(unlike) or "usual"
+
+
+@dataclass
+class Unit:
+    """What was measured in one case: a line of the file of runs."""
+
+    case: dict[str, Any]
+    parameters: int
+    coefficients: int
+    """Of an update: N."""
+    rows: list[list[Any]]
+    """[subject, round, lane, by a second checker, [of each sequence: a score by each statistic]]."""
+    statistics: list[str]
+    losses: list[list[float]]
+    """Rounds and held-out loss, at the beginning and at the end."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Processor time: of a sequence's gradient, and of all else that a check takes."""
+
+
+@dataclass
+class Sight:
+    """What a checker holds against an update: dense coefficients by what they are of."""
+
+    dealt: Dense
+    """Of the dealt sequence."""
+    plain: Dense
+    """Of the same, divided by its root alone, its blocks not made orthogonal."""
+    mixed: Dense
+    """What replacing one sequence of the checker's own share by it would change in its gradient."""
+
+
+@dataclass
+class Controls:
+    """What a checker holds beside it, none of it dealt to the checked member."""
+
+    stranger: Dense
+    """Of a sequence that was dealt to nobody."""
+    own: Dense
+    """Of the checker's own share."""
+    plain: Dense
+    """Of the same, blocks not made orthogonal."""
+    momentum: Dense
+    """The checker's, with its own gradient and before its update is taken out."""
+    others: Dense
+    """The sums of the signs of all other members' updates."""
+
+
+Statistic = Callable[[dict[str, np.ndarray], np.ndarray, UpdateLayout], float]
+
+
+def _score(signs: np.ndarray, weights: np.ndarray) -> float:
+    return agreement(signs, whole_weights(weights)).score
+
+
+def remainder(values: np.ndarray, controls: Sequence[np.ndarray]) -> np.ndarray:
+    """What is left of the values when what the controls foresee of them, by least squares, is taken
+    out."""
+    if not controls:
+        return values
+    table = np.stack(controls, axis=1)
+    shares, *_ = np.linalg.lstsq(table, values, rcond=1e-9)
+    return values - table @ shares
+
+
+def _without(target: str, *controls: str) -> Statistic:
+    """The weights of one view, less what the controls foresee of it."""
+
+    def score(view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout) -> float:
+        return _score(signs, remainder(view[target], [view[name] for name in controls]))
+
+    return score
+
+
+def _copied(view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout) -> float:
+    """One of the others has copied the update that is checked."""
+    return _score(signs, remainder(view["dealt"], [view["others"] + signs]))
+
+
+def _by_tensor(
+    view: dict[str, np.ndarray], layout: UpdateLayout, *controls: str
+) -> list[np.ndarray]:
+    """The weights of each tensor, less what the controls foresee of them in this tensor."""
+    ends = np.cumsum([tensor.coefficients for tensor in layout.tensors])[:-1]
+    split = {name: np.split(values, ends) for name, values in view.items()}
+    return [
+        remainder(split["dealt"][index], [split[name][index] for name in controls])
+        for index in range(len(layout.tensors))
+    ]
+
+
+def _others_by_tensor(
+    view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout
+) -> float:
+    """The same as one weight for the others' signs, but a weight for each tensor."""
+    return _score(signs, np.concatenate(_by_tensor(view, layout, "others")))
+
+
+def _least_tensor(view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout) -> float:
+    """The smallest score of a tensor that sends 64 coefficients or more."""
+    ends = np.cumsum([tensor.coefficients for tensor in layout.tensors])[:-1]
+    parts = zip(np.split(signs, ends), _by_tensor(view, layout, "others"), strict=True)
+    return min((_score(s, w) for s, w in parts if len(s) >= 64), default=0.0)
+
+
+def _least_plain_tensor(
+    view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout
+) -> float:
+    """The same with nothing taken out."""
+    ends = np.cumsum([tensor.coefficients for tensor in layout.tensors])[:-1]
+    parts = zip(np.split(signs, ends), np.split(view["dealt"], ends), strict=True)
+    return min((_score(s, w) for s, w in parts if len(s) >= 64), default=0.0)
+
+
+def _by_block(view: dict[str, np.ndarray], signs: np.ndarray, layout: UpdateLayout) -> float:
+    """Every block has the same say, whatever its coefficients' size."""
+    ends = np.cumsum([tensor.coefficients for tensor in layout.tensors])[:-1]
+    weights = []
+    for tensor, part in zip(layout.tensors, np.split(view["dealt"], ends), strict=True):
+        blocks = part.reshape(tensor.blocks, tensor.top_k)
+        size = np.sqrt((blocks**2).sum(axis=1, keepdims=True))
+        weights.append((blocks / np.maximum(size, 1e-12)).ravel())
+    return _score(signs, np.concatenate(weights))
+
+
+STATISTICS: dict[str, Statistic] = {
+    "plain sum of signs": lambda view, signs, _: _score(signs, np.sign(view["dealt"])),
+    "root of magnitude": lambda view, signs, _: _score(
+        signs, np.sign(view["dealt"]) * np.sqrt(np.abs(view["dealt"]))
+    ),
+    "magnitude": _without("dealt"),
+    "magnitude, even blocks": _by_block,
+    "less a stranger's score": lambda view, signs, _: (
+        (_score(signs, view["dealt"]) - _score(signs, view["stranger"])) / np.sqrt(2)
+    ),
+    "less own gradient": _without("dealt", "own"),
+    "less others' signs": _without("dealt", "others"),
+    "less others' signs, by tensor": _others_by_tensor,
+    "less others' signs, one a copy": _copied,
+    "less own momentum": _without("dealt", "momentum"),
+    "less others' signs and own gradient": _without("dealt", "own", "others"),
+    "less others' signs and a stranger": _without("dealt", "others", "stranger"),
+    "less all three": _without("dealt", "own", "others", "momentum"),
+    "less all three and a stranger": _without("dealt", "own", "others", "momentum", "stranger"),
+    "change of own gradient": _without("mixed"),
+    "change, less all three": _without("mixed", "own", "others", "momentum"),
+    "rms, magnitude": _without("plain"),
+    "rms, less all three": _without("plain", "own plain", "others", "momentum"),
+    "change, less others' signs": _without("mixed", "others"),
+    "least tensor, others by tensor": _least_tensor,
+    "least tensor, plain": _least_plain_tensor,
+    "control: a stranger": _without("stranger"),
+    "control: own gradient": _without("own"),
+    "control: others' signs": _without("others"),
+    "control: own momentum": _without("momentum"),
+}
+
+
+class Subject:
+    """Somebody who makes an update a round."""
+
+    def __init__(self, name: str, make: Callable[[Round], DecodedUpdate]) -> None:
+        self.name = name
+        self.update = make
+
+
+class Trained:
+    """Makes updates from gradients, with a momentum of its own; none means that nothing was computed."""
+
+    def __init__(self, swarm: Swarm, gradients: Callable[[Round], Gradients | None]) -> None:
+        self._optimizer = swarm.new_optimizer()
+        self._gradients = gradients
+
+    def __call__(self, now: Round) -> DecodedUpdate:
+        if (gradients := self._gradients(now)) is None:
+            self._optimizer.decay()
+        else:
+            self._optimizer.accumulate([gradient.clone() for gradient in gradients])
+        taken = self._optimizer.take(now.number)
+        self._optimizer.forget(now.number)
+        return DecodedUpdate(taken.positions, taken.signs)
+
+
+@dataclass
+class Round:
+    """What is there in one round for members and opponents."""
+
+    swarm: Swarm
+    number: int
+    batch: np.ndarray
+    """(members, share, SEQUENCE + 1)."""
+    single: list[Gradients]
+    """The first member's sequences, each by itself."""
+    updates: list[DecodedUpdate]
+    """The members', in their order."""
+
+    def mean(self, count: int) -> Gradients:
+        """Of the first so many sequences of the first member."""
+        return _mean(self.single[:count])
+
+
+class Swarm:
+    """The members of a case."""
+
+    def __init__(self, case: Case, text: np.ndarray, heldout: np.ndarray) -> None:
+        setting = Setting(
+            workers=case.members,
+            sequences=case.share,
+            steps=case.rounds,
+            hidden=case.hidden,
+            layers=case.layers,
+            seed=case.seed,
+            device="cpu",
+        )
+        self.case = case
+        self.trial = Trial(setting, text, heldout)
+        self.spec = OptimizerSpec(top_k=case.top_k, preconditioner=case.preconditioner)  # pyright: ignore
+        self.layout = update_layout(self.trial.table, self.spec.chunk, self.spec.top_k)
+        self.members = [self.new_optimizer() for _ in range(case.members)]
+        self.parameters = [parameter.data for parameter in self.trial.parameters]
+        self.chance = np.random.default_rng(case.seed + 1)
+        self.noise = torch.Generator().manual_seed(case.seed)
+        self.history: deque[list[torch.Tensor]] = deque(maxlen=max(LATER) + 2)
+        """Parameters of the rounds before, the newest last: those of this round too."""
+        self.seconds = {"gradient": 0.0, "gradients": 0.0, "check": 0.0, "checks": 0.0}
+        self.few = self.strangers(case.share)
+        self._schedule = ScheduleSpec(
+            peak=case.peak,
+            warmup_rounds=min(20, case.rounds // 4),
+            total_rounds=case.rounds,
+            decay_rounds=case.rounds // 2,
+            final=0.1,
+        )
+        self.subjects = _subjects(self)
+
+    def new_optimizer(self) -> LocalOptimizer:
+        """An empty momentum."""
+        return LocalOptimizer(self.layout, self.trial.parameters, self.spec)
+
+    def strangers(self, count: int) -> np.ndarray:
+        """Sequences that are dealt to nobody."""
+        text = self.trial.text
+        return windows(text, self.chance.integers(0, len(text) - SEQUENCE - 1, count))
+
+    def gradients(self, batch: np.ndarray, age: int = 0) -> Gradients:
+        """The mean gradient of some sequences on this round's parameters, or older ones."""
+        if not age:
+            return self.trial.gradients(batch)
+        new = [parameter.clone() for parameter in self.parameters]
+        self._put(self.history[max(0, len(self.history) - 1 - age)])
+        found = self.trial.gradients(batch)
+        self._put(new)
+        return found
+
+    def _put(self, values: Sequence[torch.Tensor]) -> None:
+        for parameter, value in zip(self.parameters, values, strict=True):
+            parameter.copy_(value)
+
+    def run(self, progress: Callable[[str], None]) -> Unit:
+        """Train and measure to the end."""
+        case = self.case
+        rows: list[list[Any]] = []
+        losses = [[0, self.trial.evaluate()]]
+        began = time.monotonic()
+        age = int(case.overlap)
+        for number in range(1, case.rounds + 1):
+            self.history.append([parameter.clone() for parameter in self.parameters])
+            measured = number >= case.first and (number - case.first) % case.stride == 0
+            batch = self.trial.next_batch().reshape(case.members, case.share, -1)
+            singles = {
+                lane: [self.timed_gradient(one[None], age) for one in batch[lane]]
+                for lane in range(case.members)
+                if measured or lane == 0
+            }
+            now = Round(self, number, batch, singles.get(0, []), [])
+            momenta: list[Dense] = []
+            owns: list[Gradients] = []
+            for lane, member in enumerate(self.members):
+                own = _mean(singles[lane]) if lane in singles else self.gradients(batch[lane], age)
+                if measured:
+                    owns.append(own)
+                member.accumulate([gradient.clone() for gradient in own])
+                if measured:
+                    momenta.append([momentum.clone() for momentum in member.momentum])
+                taken = member.take(number)
+                member.forget(number)
+                now.updates.append(DecodedUpdate(taken.positions, taken.signs))
+            made = [(subject.name, subject.update(now)) for subject in self.subjects]
+            if measured:
+                rows += self._measured(now, singles, owns, momenta, made)
+                seconds = time.monotonic() - began
+                progress(f"round {number} of {case.rounds}, {len(rows)} checks, {seconds:.0f} s")
+            rate = learning_rate(self._schedule, number)
+            apply_step(self.parameters, self.layout, now.updates, rate, 0.0)
+        losses.append([case.rounds, self.trial.evaluate()])
+        seconds = {
+            "gradient": self.seconds["gradient"] / max(1, self.seconds["gradients"]),
+            "check": self.seconds["check"] / max(1, self.seconds["checks"]),
+        }
+        described = asdict(case) | {"label": case.label}
+        return Unit(
+            case=described,
+            parameters=self.trial.elements,
+            coefficients=self.layout.coefficients,
+            rows=rows,
+            statistics=list(STATISTICS),
+            losses=losses,
+            seconds=seconds,
+        )
+
+    def timed_gradient(self, batch: np.ndarray, age: int) -> Gradients:
+        """The same, its processor time noted."""
+        began = time.process_time()
+        found = self.gradients(batch, age)
+        self.seconds["gradient"] += time.process_time() - began
+        self.seconds["gradients"] += 1
+        return found
+
+    def _measured(
+        self,
+        now: Round,
+        singles: dict[int, list[Gradients]],
+        owns: list[Gradients],
+        momenta: list[Dense],
+        made: list[tuple[str, DecodedUpdate]],
+    ) -> list[list[Any]]:
+        """The rows of a round: every update against every sequence it should be made from."""
+        case, rows = self.case, []
+        for lane in range(case.members):
+            # By two checkers: the second looks again at the first sequence alone.
+            first = int(self.chance.integers(1, case.members))
+            second = 1 + (first + int(self.chance.integers(0, case.members - 2))) % (
+                case.members - 1
+            )
+            subjects = [("honest", now.updates[lane]), *(made if lane == 0 else [])]
+            scores: dict[str, list[list[float]]] = {name: [] for name, _ in subjects}
+            for again, offset in ((False, first), (True, second)):
+                checker = (lane + offset) % case.members
+                controls = self._controls(now, lane, checker, owns, momenta)
+                looked = singles[lane][:1] if again else singles[lane]
+                for gradient in looked:
+                    sight = self._sight(gradient, checker, owns[checker], controls)
+                    for name, update in subjects:
+                        found = self._scores(update, sight, controls)
+                        if again:
+                            rows.append([name, now.number, lane, True, [found]])
+                        else:
+                            scores[name].append(found)
+                if lane == 0 and not again:
+                    # The same honest update, looked at by who has other parameters or arithmetic.
+                    rows += self._looked_at_otherwise(now, checker, owns[checker], controls)
+            rows += [[name, now.number, lane, False, found] for name, found in scores.items()]
+        return rows
+
+    def _looked_at_otherwise(
+        self, now: Round, checker: int, own: Gradients, controls: Controls
+    ) -> list[list[Any]]:
+        rows = []
+        one = now.batch[0, :1]
+        base = int(self.case.overlap)
+        for age in LATER:
+            if len(self.history) > age + base:
+                # Old parameters here, new ones there: which of the two are older makes no difference.
+                gradient = self.gradients(one, age + base)
+                sight = self._sight(gradient, checker, own, controls)
+                found = self._scores(now.updates[0], sight, controls)
+                name = f"honest, parameters {age} rounds apart"
+                rows.append([name, now.number, 0, False, [found]])
+        return rows
+
+    def _controls(
+        self,
+        now: Round,
+        lane: int,
+        checker: int,
+        owns: list[Gradients],
+        momenta: list[Dense],
+    ) -> Controls:
+        # What the sum says that the checker hears: the checked member's own word is not in it.
+        heard = [update for index, update in enumerate(now.updates) if index != lane]
+        sums = [torch.zeros((tensor.blocks, tensor.elements)) for tensor in self.layout.tensors]
+        for update in heard:
+            for dense, positions, signs in zip(sums, update.positions, update.signs, strict=True):
+                places = torch.from_numpy(positions.astype(np.int64))
+                dense.scatter_add_(1, places, torch.from_numpy(signs.astype(np.float32)))
+        age = int(self.case.overlap)
+        return Controls(
+            stranger=self._dense(self.gradients(self.strangers(1), age), checker),
+            own=self._dense(owns[checker], checker),
+            plain=self._dense(owns[checker], checker, orthogonal=False),
+            momentum=momenta[checker],
+            others=sums,
+        )
+
+    def _sight(
+        self, gradient: Gradients, checker: int, own: Gradients, controls: Controls
+    ) -> Sight:
+        began = time.process_time()
+        dealt = self._dense(gradient, checker)
+        self.seconds["check"] += time.process_time() - began
+        self.seconds["checks"] += 1
+        share = self.case.share
+        mixed = [o + (g - o) / share for o, g in zip(own, gradient, strict=True)]
+        changed = self._dense(mixed, checker)
+        return Sight(
+            dealt=dealt,
+            plain=self._dense(gradient, checker, orthogonal=False),
+            mixed=[new - old for new, old in zip(changed, controls.own, strict=True)],
+        )
+
+    @torch.no_grad()
+    def _dense(self, gradients: Gradients, checker: int, *, orthogonal: bool = True) -> Dense:
+        """All coefficients of a gradient as a checker sees them."""
+        spec = self.spec if orthogonal else replace(self.spec, preconditioner="rms")
+        if self.spec.preconditioner == "none":
+            spec = self.spec
+        member = self.members[checker]
+        found = []
+        for index, (tensor, gradient) in enumerate(
+            zip(self.layout.tensors, gradients, strict=True)
+        ):
+            divided = preconditioned(index, gradient, spec, member)
+            parts = [part for _, part in transformed(divided, tensor, spec)]
+            found.append(torch.cat(parts))
+        return found
+
+    def _scores(self, update: DecodedUpdate, sight: Sight, controls: Controls) -> list[float]:
+        def gathered(dense: Dense) -> np.ndarray:
+            parts = [
+                table.gather(1, torch.from_numpy(positions.astype(np.int64))).view(-1)
+                for table, positions in zip(dense, update.positions, strict=True)
+            ]
+            return torch.cat(parts).numpy().astype(np.float64)
+
+        view = {
+            "dealt": gathered(sight.dealt),
+            "plain": gathered(sight.plain),
+            "mixed": gathered(sight.mixed),
+            "stranger": gathered(controls.stranger),
+            "own": gathered(controls.own),
+            "own plain": gathered(controls.plain),
+            "momentum": gathered(controls.momentum),
+            "others": gathered(controls.others),
+        }
+        signs = np.concatenate([part.ravel() for part in update.signs])
+        return [round(statistic(view, signs, self.layout), 2) for statistic in STATISTICS.values()]
+
+
+def _mean(gradients: Sequence[Gradients]) -> Gradients:
+    """Of several gradients."""
+    sums = [functools.reduce(torch.add, parts) for parts in zip(*gradients, strict=True)]
+    return [total / len(gradients) for total in sums]
+
+
+def _subjects(swarm: Swarm) -> list[Subject]:
+    """Honest members on other hardware, and the opponents."""
+    share, age = swarm.case.share, int(swarm.case.overlap)
+    trained: dict[str, Callable[[Round], Gradients | None]] = {
+        "other data": lambda now: swarm.gradients(swarm.strangers(share), age),
+        "parameters 20 rounds old": lambda now: swarm.gradients(now.batch[0], age + 20),
+    }
+    if share > 1:
+        trained["half of its share"] = lambda now: now.mean(share // 2)
+    if swarm.case.opponents == "all":
+        trained |= {
+            "honest, bfloat16": lambda now: _bfloat16(swarm, now.batch[0]),
+            "honest, gradients off by 10 %": lambda now: _perturbed(now, 0.1),
+            "parameters 5 rounds old": lambda now: swarm.gradients(now.batch[0], age + 5),
+            "a small batch repeated": lambda now: swarm.gradients(swarm.few, age),
+            "half of each sequence": lambda now: swarm.gradients(
+                now.batch[0][:, : SEQUENCE // 2 + 1], age
+            ),
+            "a cheaper model, half of the layers": lambda now: _shallow(swarm, now.batch[0]),
+            "only the upper half's gradients": lambda now: _upper(swarm, now.mean(share)),
+            "honest in half of the rounds": lambda now: _sometimes(now, 0.5),
+        }
+        if share > 2:
+            trained["one sequence of its share"] = lambda now: now.mean(1)
+    spoiled: dict[str, Callable[[Round], DecodedUpdate]] = {
+        "copies another": lambda now: now.updates[1],
+        "copies another, a fifth turned": lambda now: _turned(swarm, now.updates[1], 0.2),
+        "random": lambda now: _random(swarm),
+        "half of the signs at random": lambda now: _turned(swarm, now.updates[0], 0.25),
+        "half of the signs turned": lambda now: _turned(swarm, now.updates[0], 0.5),
+        "a tenth of the signs turned": lambda now: _turned(swarm, now.updates[0], 0.1),
+        "poisons the head": lambda now: _poisoned(swarm, now.updates[0], head=True),
+        "poisons blocks everywhere": lambda now: _poisoned(swarm, now.updates[0], head=False),
+    }
+    subjects = [Subject(name, Trained(swarm, make)) for name, make in trained.items()]
+    return subjects + [Subject(name, make) for name, make in spoiled.items()]
+
+
+def _sometimes(now: Round, often: float) -> Gradients | None:
+    """The honest gradient, or nothing: then the momentum alone speaks."""
+    swarm = now.swarm
+    return now.mean(swarm.case.share) if swarm.chance.random() < often else None
+
+
+def _perturbed(now: Round, size: float) -> Gradients:
+    """Every element off by a part of itself: far more than two devices differ."""
+    generator = now.swarm.noise
+    return [
+        gradient * (1 + size * torch.randn(gradient.shape, generator=generator))
+        for gradient in now.mean(now.swarm.case.share)
+    ]
+
+
+def _bfloat16(swarm: Swarm, batch: np.ndarray) -> Gradients:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return swarm.gradients(batch, int(swarm.case.overlap))
+
+
+def _shallow(swarm: Swarm, batch: np.ndarray) -> Gradients:
+    """A model that costs half: every second layer is left out, and gets no gradient."""
+    inner: Any = swarm.trial.model.model
+    layers = inner.layers
+    inner.layers = torch.nn.ModuleList(list(layers)[::2])
+    try:
+        return swarm.gradients(batch, int(swarm.case.overlap))
+    finally:
+        inner.layers = layers
+
+
+def _upper(swarm: Swarm, gradients: Gradients) -> Gradients:
+    """What is left where the way back ends in the middle."""
+    lower = tuple(f".layers.{number}." for number in range(swarm.case.layers // 2))
+    return [
+        torch.zeros_like(gradient)
+        if any(name in spec.name for name in lower) or "embed" in spec.name
+        else gradient
+        for spec, gradient in zip(swarm.trial.table, gradients, strict=True)
+    ]
+
+
+def _turned(swarm: Swarm, update: DecodedUpdate, part: float) -> DecodedUpdate:
+    """Some signs, drawn anew each round, are turned round."""
+    signs = [
+        np.where(swarm.chance.random(sign.shape) < part, -sign, sign).astype(np.int8)
+        for sign in update.signs
+    ]
+    return DecodedUpdate(update.positions, signs)
+
+
+def _random(swarm: Swarm) -> DecodedUpdate:
+    positions, signs = [], []
+    for tensor in swarm.layout.tensors:
+        keys = swarm.chance.random((tensor.blocks, tensor.elements))
+        chosen = np.sort(np.argpartition(keys, tensor.top_k - 1, axis=1)[:, : tensor.top_k], 1)
+        positions.append(chosen.astype(np.int32))
+        signs.append(swarm.chance.choice(np.array([-1, 1], np.int8), chosen.shape))
+    return DecodedUpdate(positions, signs)
+
+
+def _poisoned(swarm: Swarm, update: DecodedUpdate, *, head: bool) -> DecodedUpdate:
+    """All signs of some blocks are turned: those of the head, or every so many of all."""
+    signs, passed = [], 0
+    for tensor, sign in zip(swarm.layout.tensors, update.signs, strict=True):
+        numbers = passed + np.arange(tensor.blocks)
+        passed += tensor.blocks
+        chosen = (
+            np.full(tensor.blocks, tensor.name == "lm_head.weight")
+            if head
+            else numbers % round(1 / POISONED) == 0
+        )
+        signs.append(np.where(chosen[:, None], -sign, sign).astype(np.int8))
+    return DecodedUpdate(update.positions, signs)

@@ -1,0 +1,281 @@
+"""What the memory model says that training takes, beside the peaks that were measured.
+
+    python benchmarks/memory.py [--size 100M] [--sequence 128] [--micro-batch 1] [--members 4]
+        [--device cpu] [--json FILE]
+
+For each way to keep state and activations a session with the program's own model, optimizer and step
+trains one round of two micro-batches, and applies its update as if so many members had sent one. On the
+CPU the peak is counted: torch's profiler tells of every block that its allocator gives or takes back,
+kernels' working memory included, so it is the same in every run; what numpy takes for decoded updates is
+counted by tracemalloc, and added to the moments in which they are there. On a GPU it is what the
+allocator says (not run on a GPU so far).
+
+A second table, by the model alone, is about the 1.2B preset: what each way takes on a GPU of 12 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import tempfile
+import tomllib
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.device import choose_device
+from distro_node.node.trainer.memory_model import Needs, Workload, needs
+from distro_node.node.trainer.memory_options import MemoryOptions
+from distro_node.node.trainer.memory_plan import Room, all_options, choices
+from distro_node.node.trainer.model import model_config, new_model, parameter_table
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.node.trainer.state import noise_table
+from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
+from distro_node.protocol.wire.manifest import (
+    DataSpec,
+    Manifest,
+    ParameterSpec,
+    ScheduleSpec,
+    ShardSpec,
+)
+from torch.profiler import ProfilerActivity, profile
+
+# Hidden size, intermediate size, layers, vocabulary.
+SIZES = {
+    "1M": (128, 384, 4, 1_024),
+    "100M": (640, 1728, 12, 32_000),
+}
+PRESET = Path(__file__).parent.parent / "node" / "create" / "manifests" / "llama-1.2b.toml"
+CARD = 12 * 1000**3
+
+
+def llama_config(size: str, sequence: int) -> dict[str, Any]:
+    """A Llama with a head of its own."""
+    hidden, inner, layers, vocabulary = SIZES[size]
+    return {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 64,
+        "num_key_value_heads": hidden // 64,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": sequence,
+        "tie_word_embeddings": False,
+    }
+
+
+def table_of(config: dict[str, Any]) -> tuple[ParameterSpec, ...]:
+    """The parameter table of a model that is only laid out."""
+    return parameter_table(new_model(model_config(config), torch.device("meta")))
+
+
+def manifest_of(config: dict[str, Any], sequence: int, store: BlobStore, samples: int) -> Manifest:
+    """A swarm that trains such a model on tokens that mean nothing."""
+    vocabulary = config["vocab_size"]
+    tokens = np.random.default_rng(0).integers(0, vocabulary, samples * sequence + 1)
+    data = tokens.astype("<u2").tobytes()
+    cuts = range(0, len(data), CHUNK_BYTES)
+    chunks = tuple(store.put(data[start : start + CHUNK_BYTES]) for start in cuts)
+    blobs = BlobList(kind="shard", size=len(data), chunks=chunks)
+    shard = ShardSpec(blob=store.put(blobs.encode()), tokens=len(tokens))
+    return Manifest(
+        name="memory",
+        model=config,
+        parameters=table_of(config),
+        initial=content_id(b""),
+        data=DataSpec(
+            sequence_length=sequence,
+            token_bytes=2,
+            vocabulary=vocabulary,
+            shards=(shard,),
+            heldout=shard,
+            tokenizer=content_id(b""),
+        ),
+        schedule=ScheduleSpec(total_rounds=10, warmup_rounds=1),
+        founder=PeerId(bytes(32)),
+    )
+
+
+def peak_on_cpu(act: Callable[[], None], then: Callable[[], None]) -> int:
+    """Bytes that `act` and `then` hold at the most: torch's and, of `then`, numpy's.
+
+    (What numpy holds in `act` is a chunk of training data that is checked, before anything is computed.)
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        act()
+        tracemalloc.start()
+        with torch.profiler.record_function("then"):
+            then()
+        _, beside = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    events: Any = recorded.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess]
+    start = next(event.start_ns() for event in events if event.name() == "then")
+    held = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held + (beside if event.start_ns() > start else 0))
+    return most
+
+
+def peak_on_gpu(act: Callable[[], None], then: Callable[[], None]) -> int:
+    """Likewise, on the device, as the allocator counts it."""
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    act()
+    then()
+    return torch.cuda.max_memory_allocated() - before
+
+
+class Round:
+    """A session from its beginning to the end of its first round."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        store: BlobStore,
+        device: torch.device,
+        options: MemoryOptions,
+        micro_batch: int,
+        members: int,
+    ) -> None:
+        self._session: TrainingSession | None = None
+        self._body = b""
+        self._members = members
+        self._micro_batch = micro_batch
+        self._open = lambda: TrainingSession(manifest, store, device, micro_batch, options=options)
+
+    def compute(self) -> None:
+        """Up to the own update, over two micro-batches."""
+        self._session = self._open()
+        # What the parameters are does not matter here, and a snapshot of them would.
+        self._session._loaded = True
+        self._body = self._session.train(1, range(2 * self._micro_batch)).body
+
+    def apply(self) -> None:
+        """The step, as if all members had sent one."""
+        assert self._session is not None
+        self._session.apply(1, [self._body] * self._members, 2.0**-12, True)
+
+
+def measure(
+    size: str, sequence: int, micro_batch: int, members: int, device: torch.device
+) -> list[dict[str, Any]]:
+    """Every way, as the model has it and as it was."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        store = BlobStore(Path(folder))
+        manifest = manifest_of(llama_config(size, sequence), sequence, store, 2 * micro_batch)
+        work = Workload.of(manifest)
+        for options in all_options(device.type):
+            expected = needs(work, device.type, options, micro_batch, members)
+
+            once = Round(manifest, store, device, options, micro_batch, members)
+            gc.collect()
+            # Drawn once in a process: each way is to have its own.
+            noise_table.cache_clear()
+            peak = peak_on_cpu if device.type == "cpu" else peak_on_gpu
+            measured = peak(once.compute, once.apply)
+            rows.append(
+                {
+                    **described(options),
+                    "parameters": work.elements,
+                    "model_bytes": expected.device,
+                    "measured_bytes": measured,
+                    "difference": expected.device / measured - 1,
+                    "parts": parts_of(expected),
+                }
+            )
+            print(
+                f"{rows[-1]['state']:9} {rows[-1]['place']:7} checkpointing "
+                f"{options.checkpointing!s:6} model {expected.device / 1e6:9.1f} MB, measured "
+                f"{measured / 1e6:9.1f} MB, {rows[-1]['difference']:+.1%}",
+                flush=True,
+            )
+    return rows
+
+
+def preset_on_a_card() -> list[dict[str, Any]]:
+    """The 1.2B preset at one sequence at once, by the model."""
+    raw = tomllib.loads(PRESET.read_text("utf-8"))
+    config = raw["model"]
+    work = Workload(
+        config=config,
+        parameters=table_of(config),
+        sequence_length=raw["data"]["sequence_length"],
+    )
+    rows = []
+    print(f"\nThe 1.2B preset, {work.elements:,} parameters, on a GPU, by the model")
+    for choice in choices(work, "cuda", Room(device=CARD, host=1 << 40), micro_batch=1):
+        activations = next(p.device for p in choice.needs.passing[0] if p.name == "activations")
+        lasting = sum(p.device for p in choice.needs.lasting) + 4 * work.elements
+        rows.append(
+            {
+                **described(choice.options),
+                "device_bytes": choice.needs.device,
+                "host_bytes": choice.needs.host,
+                "activation_bytes": activations,
+                "bytes_a_parameter": lasting / work.elements,
+                "fits": choice.fits,
+            }
+        )
+        print(
+            f"{rows[-1]['state']:9} {rows[-1]['place']:7} checkpointing "
+            f"{choice.options.checkpointing!s:6} {choice.needs.device / 1e9:5.1f} GB on the device, "
+            f"{choice.needs.host / 1e9:5.1f} GB beside it; "
+            f"{rows[-1]['bytes_a_parameter']:.2f} bytes a parameter and "
+            f"{activations / 1e9:.1f} GB of activations; "
+            f"{'fits' if choice.fits else 'does not fit'} 12 GB"
+        )
+    return rows
+
+
+def described(options: MemoryOptions) -> dict[str, Any]:
+    """For a table."""
+    state = options.state
+    return {
+        "state": state.precision,
+        "place": state.place,
+        "checkpointing": options.checkpointing,
+    }
+
+
+def parts_of(wanted: Needs) -> dict[str, int]:
+    """By name."""
+    return {part.name: part.device for part in wanted.parts}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Memory: the model beside measured peaks.")
+    parser.add_argument("--size", choices=list(SIZES), default="100M")
+    parser.add_argument("--sequence", type=int, default=128)
+    parser.add_argument("--micro-batch", type=int, default=1)
+    parser.add_argument("--members", type=int, default=4)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    device = choose_device(options.device)
+    rows = measure(options.size, options.sequence, options.micro_batch, options.members, device)
+    preset = preset_on_a_card()
+    if options.json:
+        document = {
+            "device": options.device,
+            "sequence": options.sequence,
+            "micro_batch": options.micro_batch,
+            "members": options.members,
+            "measured": rows,
+            "preset": preset,
+        }
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

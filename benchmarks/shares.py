@@ -1,0 +1,348 @@
+"""Rounds an hour of four real nodes of different speeds, with equal shares and with shares by speed.
+
+    python benchmarks/shares.py [--quotas 0.04 0.08 0.16 0.32] [--sequences 1200] [--rounds 8]
+        [--settle 10] [--work FOLDER] [--json FILE]
+
+Each node is a process of this machine, on loopback, whose trainer may use so much of one core. The
+quota is kept by this script: it reads what the trainer's process has used, stops it (SIGSTOP) when
+that is more than its quota, and lets it go on (SIGCONT) when it is less, fifty times a second; what
+is not used is lost but for a tenth of a second's worth. So it needs no rights, and a trainer's speed
+hardly depends on what else runs here, as long as the machine has the sum of the quotas to give. It
+begins when the trainer has loaded its model.
+
+The ideal is measured in the same run: the sequences a second of each trainer alone under its quota,
+added up. Rounds are counted by the sequences whose updates count in them: a round that leaves a share
+untrained counts in part. With equal shares everything is the same but `max_share` in the manifest,
+which is so small that nobody may have more than an equal share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+import trio
+from distro_node.node.content.downloads import blob_list_at
+from distro_node.node.demo.history import History
+from distro_node.node.demo.plan import collect_text
+from distro_node.node.demo.processes import Command, Processes, Program
+from distro_node.node.results.state import read_swarm
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.trainer.client import TrainerSpec, open_trainer
+from distro_node.protocol.wire.swarm_id import swarm_from_text
+
+TICK_SECONDS = 0.02
+# What a trainer may have saved up.
+BURST_SECONDS = 0.1
+PATIENCE_SECONDS = 900.0
+SEQUENCE = 128
+# For so long each trainer is measured alone.
+ALONE_SECONDS = 25.0
+# With it nobody has more than an equal share; with the other the fastest of 1 : 2 : 4 : 8 has its own.
+EQUAL_SHARE, LARGE_SHARE = 2.0**-10, 0.6
+
+MANIFEST = """\
+name = "shares"
+seed = 1
+fault_model = "byzantine"
+
+[model]
+model_type = "llama"
+hidden_size = 128
+intermediate_size = 344
+num_hidden_layers = 2
+num_attention_heads = 4
+max_position_embeddings = 128
+tie_word_embeddings = true
+
+[data]
+tokenizer = "bytes"
+sequence_length = {sequence}
+include = ["*.py"]
+
+[optimizer]
+top_k = 8
+
+[schedule]
+peak = 4e-3
+warmup_rounds = 4
+total_rounds = 100000
+decay_rounds = 0
+
+[rounds]
+sequences = {sequences}
+max_share = {max_share}
+overlap = true
+start_members = {members}
+snapshot_interval = 1000
+# Nobody's update is cut off: what is measured is the dealing, not the waiting for those who are late.
+collect_min_seconds = 300.0
+collect_max_seconds = 600.0
+lease_min_seconds = 60.0
+"""
+
+
+class Quota:
+    """Holds a process to a part of one core, from now on until it is closed."""
+
+    def __init__(self, pid: int, part: float) -> None:
+        self._process = psutil.Process(pid)
+        self._part = part
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let the process run freely."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        # One that has ended needs no quota.
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            self._hold()
+        with contextlib.suppress(psutil.Error):
+            self._process.resume()
+
+    def _hold(self) -> None:
+        credit, stopped = 0.0, False
+        used, then = self._used(), time.monotonic()
+        while not self._over.wait(TICK_SECONDS):
+            now_used, now = self._used(), time.monotonic()
+            credit += self._part * (now - then) - (now_used - used)
+            credit, used, then = min(credit, self._part * BURST_SECONDS), now_used, now
+            if credit < 0 and not stopped:
+                self._process.suspend()
+            elif credit >= 0 and stopped:
+                self._process.resume()
+            stopped = credit < 0
+
+    def _used(self) -> float:
+        times = self._process.cpu_times()
+        return times.user + times.system
+
+
+class Swarm:
+    """A bootstrap peer, a founder and other nodes below `work`, with these quotas."""
+
+    def __init__(self, work: Path, options: argparse.Namespace, max_share: float) -> None:
+        self._quotas: Sequence[float] = options.quotas
+        self._sequences: int = options.sequences
+        self._work = work
+        (work / "logs").mkdir(parents=True)
+        self._config = work / "config.toml"
+        self._config.write_text("")
+        texts = work / "texts"
+        collect_text(texts)
+        self._texts, self._file = texts, work / "swarm.toml"
+        self._file.write_text(
+            MANIFEST.format(
+                sequence=SEQUENCE,
+                sequences=options.sequences,
+                max_share=max_share,
+                members=len(self._quotas),
+            )
+        )
+        self.made: dict[str, Any] = {}
+
+    def data(self, number: int) -> DataDir:
+        """A node's, from 0."""
+        return DataDir(self._work / f"node-{number}")
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[list[Program]]:
+        """The nodes, which have begun to start."""
+        with Processes(self._work / "logs", self._config) as processes:
+            bootstrap = processes.start(
+                "bootstrap",
+                *("bootstrap", "--json", "--listen", "/ip4/127.0.0.1/tcp/0"),
+                *("--data-dir", str(self._work / "bootstrap")),
+            )
+            address = _answer(bootstrap, ended=False)["addresses"][0]
+            made = processes.start(
+                "create",
+                *("create", str(self._file), "--json", "--bootstrap", address),
+                *("--data-dir", str(self.data(0).root), "--data", str(self._texts)),
+            )
+            self.made = _answer(made, ended=True)
+            yield [self._join(processes, number) for number in range(len(self._quotas))]
+
+    def _join(self, processes: Processes, number: int) -> Program:
+        return processes.start(
+            f"node-{number}",
+            *("join", self.made["invite"], "--data-dir", str(self.data(number).root)),
+            *("--listen", "/ip4/127.0.0.1/tcp/0", "--device", "cpu", "--threads", "1"),
+            *("--metrics-addr", "off", "--dashboard", "off", "--no-screen", "--no-mdns"),
+            *("--no-upnp", "--evaluate-every", "1000000"),
+        )
+
+    def history(self) -> History:
+        """Node 0's."""
+        return History(self.data(0).swarm(swarm_from_text(self.made["swarm"])).history)
+
+    def measure(self, rounds: int, settle: int) -> dict[str, Any]:
+        """Rounds an hour over so many rounds, after others in which the shares settle."""
+        with self.running() as programs, contextlib.ExitStack() as stack:
+            history = self.history()
+            _wait_for_round(history, 1, programs)
+            for program, part in zip(programs, self._quotas, strict=True):
+                program.remember_children()
+                (pid,) = [child.pid for child in program.children() if _is_trainer(child)]
+                stack.callback(Quota(pid, part).close)
+            _wait_for_round(history, 1 + settle + rounds, programs)
+        return self._result(history, settle + 1, settle + 1 + rounds)
+
+    def _result(self, history: History, first: int, last: int) -> dict[str, Any]:
+        facts = history.rounds
+        seconds = facts[last]["time"] - facts[first]["time"]
+        counted = [facts[round_]["tokens"] / SEQUENCE for round_ in range(first + 1, last + 1)]
+        known = trio.run(read_swarm, self.data(0), swarm_from_text(self.made["swarm"]))
+        sequences = known.manifest.rounds.sequences
+        record = known.ledger[last].record
+        shares = {entry.peer: entry.tokens // SEQUENCE for entry in record.updates}
+        gaps = [facts[r]["time"] - facts[r - 1]["time"] for r in range(first + 1, last + 1)]
+        return {
+            "rounds": last - first,
+            "seconds": seconds,
+            "rounds_per_hour": sum(counted) / sequences / seconds * 3600,
+            "round_seconds": statistics.median(gaps),
+            "sequences": sorted(shares.values()),
+            "capacities": sorted(entry.capacity for entry in record.updates),
+        }
+
+    def speeds(self) -> list[float]:
+        """Sequences a second of a trainer alone under each quota."""
+        whole = self._sequences / sum(self._quotas)
+        return [
+            trio.run(_speed, self.data(0), self.made["swarm"], part, max(1, round(whole * part)))
+            for part in self._quotas
+        ]
+
+
+async def _speed(data: DataDir, swarm: str, part: float, share: int) -> float:
+    """With as many sequences at a time as it would have in the swarm."""
+    known = await read_swarm(data, swarm_from_text(swarm))
+    manifest, store = known.manifest, known.store
+    blobs = blob_list_at(store, "snapshot", manifest.initial, 4 * manifest.elements)
+    assert blobs is not None
+    spec = TrainerSpec(manifest.encode(), data.blobs, device="cpu", threads=1)
+    async with open_trainer(spec) as trainer:
+        await trainer.load(blobs.chunks)
+        # The first gradient finds its memory.
+        await trainer.train(1, range(share))
+        quota = Quota(trainer.pid, part)
+        count, seconds = 0, 0.0
+        while seconds < ALONE_SECONDS:
+            done = await trainer.train(2 + count, range(share))
+            count, seconds = count + share, seconds + done.compute_seconds
+        await trio.to_thread.run_sync(quota.close)
+    return count / seconds
+
+
+def _is_trainer(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "distro_node.node.trainer" in process.cmdline()
+    return False
+
+
+def _answer(program: Program, *, ended: bool) -> dict[str, Any]:
+    def ready() -> bool:
+        return program.printed() is not None and (program.code == 0 or not ended)
+
+    _wait(ready, [program])
+    answer = program.printed()
+    assert answer is not None
+    return answer
+
+
+def _wait_for_round(history: History, round_: int, programs: Sequence[Command]) -> None:
+    last, since = 0, time.monotonic()
+
+    def there() -> bool:
+        nonlocal last, since
+        history.update()
+        if history.last_round > last:
+            last, since = history.last_round, time.monotonic()
+        return history.last_round >= round_
+
+    while last < round_:
+        _wait(lambda before=last: there() or last > before, programs)
+
+
+def _wait(ready: Any, programs: Sequence[Command]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not ready():
+        for program in programs:
+            if program.code not in (None, 0):
+                raise SystemExit(f"a process ended with {program.code}; its log has the reason")
+        if time.monotonic() > deadline:
+            raise SystemExit("nothing has happened for a quarter of an hour; the logs may say why")
+        time.sleep(0.2)
+
+
+def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """All three."""
+    by_speed = Swarm(work / "by-speed", options, LARGE_SHARE)
+    shares = by_speed.measure(options.rounds, options.settle)
+    print(_line("by speed", shares), flush=True)
+    speeds = by_speed.speeds()
+    ideal = sum(speeds) / options.sequences * 3600
+    print(f"{'ideal':10}{ideal:10.1f} rounds an hour: {_numbers(speeds)} sequences a second")
+    same = Swarm(work / "equal", options, EQUAL_SHARE).measure(max(2, options.rounds // 4), 1)
+    print(_line("equal", same), flush=True)
+    rounds = {
+        "equal": same["rounds_per_hour"],
+        "by_speed": shares["rounds_per_hour"],
+        "ideal": ideal,
+    }
+    return {
+        "quotas": list(options.quotas),
+        "sequences": options.sequences,
+        "max_share": LARGE_SHARE,
+        "throttle": "SIGSTOP and SIGCONT by the processor time of the trainer",
+        "speeds": speeds,
+        "rounds_per_hour": rounds,
+        "of_ideal": {name: value / ideal for name, value in rounds.items()},
+        "by_speed": shares,
+        "equal": same,
+    }
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return " + ".join(f"{value:.2f}" for value in values)
+
+
+def _line(name: str, found: dict[str, Any]) -> str:
+    shares = " ".join(map(str, found["sequences"]))
+    return f"{name:10}{found['rounds_per_hour']:10.1f} rounds an hour, shares of {shares} sequences"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quotas", type=float, nargs="+", default=[0.04, 0.08, 0.16, 0.32])
+    parser.add_argument("--sequences", type=int, default=1200)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--settle", type=int, default=10)
+    parser.add_argument("--work", type=Path, help="keep logs and data here")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with TemporaryDirectory(prefix="distro-shares-") as temporary:
+        found = measure(options, options.work or Path(temporary))
+    print(f"by speed: {found['of_ideal']['by_speed']:.3f} of the ideal")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

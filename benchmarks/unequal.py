@@ -1,0 +1,146 @@
+"""Learning with unequal shares at equal tokens: held-out loss beside equal ones, seed by seed.
+
+    python benchmarks/unequal.py [--shares 1 1 2 2 4 4 9 9] [--steps 200] [--rate 8e-3]
+        [--hidden 64] [--layers 2] [--seeds 0 1 2 3 4] [--ways …] [--json FILE]
+
+All ways train the same model from the same start on the same sequences in the same order; what differs
+is how a round's sequences are dealt to its members, and what an update weighs in the step:
+
+- `equal`: every member has as many sequences;
+- `by speed`: each has what `--shares` says, and one sign for each coefficient, as in the program;
+- `weighed`: the same, and an update's signs count as often as it has sequences.
+
+The model's setting is that of the 0.14M parameters of convergence.py. How members are simulated stands
+in training.py. The audit is off: an update that counts several times would agree with itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distro_node.node.trainer.exact import apply_step
+from distro_node.node.trainer.optimizer import LocalOptimizer
+from distro_node.protocol.codec.schedule import learning_rate
+from distro_node.protocol.codec.update import DecodedUpdate, update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec, ScheduleSpec
+from training import Setting, Trial, read_corpus
+
+WAYS = ("equal", "by speed", "weighed")
+
+
+def train(way: str, trial: Trial, shares: Sequence[int], spec: OptimizerSpec, rate: float) -> float:
+    """The held-out loss at the end."""
+    setting, total = trial.setting, sum(shares)
+    counts = [total // len(shares)] * len(shares) if way == "equal" else list(shares)
+    layout = update_layout(trial.table, spec.chunk, spec.top_k)
+    workers = [LocalOptimizer(layout, trial.parameters, spec) for _ in shares]
+    parameters = [parameter.data for parameter in trial.parameters]
+    steps = setting.steps
+    schedule = ScheduleSpec(
+        peak=rate,
+        warmup_rounds=min(20, steps // 4),
+        total_rounds=steps,
+        decay_rounds=steps // 2,
+        final=0.1,
+    )
+    for number in range(1, steps + 1):
+        batch = np.split(trial.next_batch(), np.cumsum(counts)[:-1])
+        updates: list[DecodedUpdate] = []
+        for worker, share in zip(workers, batch, strict=True):
+            worker.accumulate(trial.gradients(share))
+            taken = worker.take(number)
+            worker.forget(number)
+            times = len(share) if way == "weighed" else 1
+            updates += [DecodedUpdate(taken.positions, taken.signs)] * times
+        for worker in workers:
+            worker.yield_to(updates)
+        apply_step(parameters, layout, updates, learning_rate(schedule, number), spec.weight_decay)
+    return trial.evaluate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shares", type=int, nargs="+", default=[1, 1, 2, 2, 4, 4, 9, 9])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rate", type=float, default=8e-3)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--corpus", type=Path, nargs="+", default=None)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if sum(options.shares) % len(options.shares):
+        parser.error("equal shares have to be whole: the sum of --shares by their number")
+    corpus = options.corpus or [Path(sysconfig.get_paths()["stdlib"])]
+    text, heldout = read_corpus(corpus, [])
+    spec = replace(OptimizerSpec(), top_k=8, audit=False)
+    found: dict[str, list[float]] = {way: [] for way in options.ways}
+    for seed in options.seeds:
+        for way in options.ways:
+            setting = Setting(
+                workers=len(options.shares),
+                sequences=sum(options.shares) // len(options.shares),
+                steps=options.steps,
+                hidden=options.hidden,
+                layers=options.layers,
+                seed=seed,
+                device="cpu",
+            )
+            trial = Trial(setting, text, heldout)
+            loss = train(way, trial, options.shares, spec, options.rate)
+            found[way].append(loss)
+            print(f"seed {seed} {way:10} {loss:.4f}", flush=True)
+        if options.json:
+            write(options, found, spec)
+    for line in table(found):
+        print(line)
+
+
+def against(found: dict[str, list[float]], way: str) -> list[float]:
+    """By how much each seed's loss is above that with equal shares, as a part of it."""
+    pairs = zip(found[way], found.get("equal", ()), strict=False)
+    return [loss / equal - 1 for loss, equal in pairs]
+
+
+def table(found: dict[str, list[float]]) -> list[str]:
+    """A line for each way."""
+    lines = []
+    for way, losses in found.items():
+        above = against(found, way)
+        more = f"  {100 * statistics.mean(above):+.2f} %" if above else ""
+        lines.append(f"{way:10} {statistics.mean(losses):.4f} of {len(losses)} seeds{more}")
+    return lines
+
+
+def write(options: argparse.Namespace, found: dict[str, list[float]], spec: OptimizerSpec) -> None:
+    """The figures so far."""
+    known: dict[str, Any] = {
+        "shares": options.shares,
+        "steps": options.steps,
+        "rate": options.rate,
+        "hidden": options.hidden,
+        "layers": options.layers,
+        "optimizer": asdict(spec),
+        "seeds": options.seeds[: len(found[options.ways[-1]])],
+        "heldout_loss": found,
+        "above_equal": {
+            way: statistics.mean(against(found, way)) for way in found if against(found, way)
+        },
+        "above_equal_by_seed": {way: against(found, way) for way in found},
+    }
+    options.json.write_text(json.dumps(known, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

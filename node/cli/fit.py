@@ -1,0 +1,179 @@
+"""`distro-node fit`: what this machine needs for a swarm, and which options make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...crypto.hashing import content_id
+from ...protocol.wire.errors import ProtocolError
+from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
+from ...protocol.wire.swarm_id import Invite
+from ..errors import ExitCode, UserError
+from ..harmless import harmless
+from ..settings import parse_device, parse_size
+from ..storage.data_dir import DataDir
+from .options import (
+    Bootstrap,
+    DataDirectory,
+    Json,
+    Memory,
+    MicroBatch,
+    data_directory,
+    introducers,
+    parse_target,
+)
+
+if TYPE_CHECKING:
+    from ..fitting import Fit
+
+_NAME_WIDTH, _SIZE_WIDTH = 36, 14
+
+
+def fit(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="An invite link (in quotes), a swarm-id, a manifest, or a founder's file (.toml).",
+        ),
+    ],
+    bootstrap: Bootstrap = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", metavar="DEVICE", help="What would train: auto, cpu, cuda, cuda:1 or mps."
+        ),
+    ] = "auto",
+    memory: Memory = None,
+    micro_batch: MicroBatch = None,
+    data_dir: DataDirectory = None,
+    json: Json = False,
+) -> None:
+    """See what this machine needs to train a swarm's model, part by part.
+
+    Shows in which ways to keep momentum and activations the model fits, and which one a node would
+    take: the first that fits. Nothing is trained or changed. The exit code is 57 if none fits. For
+    example:
+
+    \b
+        distro-node fit 'distro:swarm-…?bootstrap=…'
+        distro-node fit llama-1.2b.toml --memory 12GB
+    """
+    # Only now, so that --help is quick.
+    import trio
+
+    from ..fitting import Workload, ask, fit_workload
+
+    name = parse_device(device)
+    limit = parse_size(memory) if memory else None
+    path = Path(target).expanduser()
+
+    async def examine() -> Fit:
+        if path.suffix == ".toml":
+            from ..create.manifest_file import read_manifest_file
+
+            file = read_manifest_file(path)
+            if "checkpoint" in file.model:
+                raise _not_yet(path)
+            there = await ask(name, file.model)
+            work = Workload(
+                config=file.model,
+                parameters=there.parameters,
+                sequence_length=file.data.sequence_length,
+                optimizer=file.optimizer,
+            )
+            return fit_workload(file.name, work, there, limit, micro_batch)
+        if path.is_file():
+            manifest = _read(path)
+        else:
+            manifest = await _find(target, bootstrap, data_directory(data_dir))
+        there = await ask(name)
+        return fit_workload(manifest.name, Workload.of(manifest), there, limit, micro_batch)
+
+    found = trio.run(examine)
+    if json:
+        typer.echo(dumps(found.plain()))
+    else:
+        for line in _lines(found):
+            typer.echo(harmless(line))
+    if found.chosen is None:
+        raise typer.Exit(ExitCode.UNFIT)
+
+
+def _lines(found: Fit) -> Iterator[str]:
+    from ..fitting import chosen_line
+
+    yield f"{found.name}: {found.elements:,} parameters"
+    beside = f", and {_size(found.room.host)} of main memory" if found.room.host else ""
+    yield f"{found.device}: {_size(found.room.device)} may be taken{beside}"
+    yield ""
+    shown = found.shown
+    columns = ("on the device", "beside it") if found.room.host else ("",)
+    yield _row("", *columns)
+    for part in shown.needs.parts:
+        sizes = (part.device, part.host) if found.room.host else (part.device,)
+        yield _row(part.name, *(_size(size) if size else "" for size in sizes))
+    sums = (shown.needs.device, shown.needs.host) if found.room.host else (shown.needs.device,)
+    yield _row("together at the most", *map(_size, sums))
+    yield ""
+    for choice in found.choices:
+        mark = "✓" if choice.fits else "✗"
+        taken = ", which a node takes" if choice is found.chosen else ""
+        yield f"{mark} {_size(choice.needs.device):>8}  {choice.words}{taken}"
+    yield ""
+    if found.chosen is None:
+        yield "It does not fit in any way: use a device with more memory, or free some."
+    else:
+        yield f"A node takes {chosen_line(found.chosen, found.room)}."
+
+
+def _row(name: str, *cells: str) -> str:
+    return f"{name:<{_NAME_WIDTH}}{''.join(f'{cell:>{_SIZE_WIDTH}}' for cell in cells)}".rstrip()
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+def _read(path: Path) -> Manifest:
+    """A manifest as it is stored in a data directory. Raises `UserError` (`MANIFEST`)."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+        return decode_manifest(data, SwarmId(content_id(data)))
+    except OSError as error:
+        problem = error.strerror
+    except ProtocolError as error:
+        problem = str(error)
+    raise UserError(
+        ExitCode.MANIFEST,
+        f"{path} cannot be read as a manifest: {problem}",
+        "give an invite link, a founder's file (.toml), or the file `manifest` of a swarm in a data "
+        "directory",
+    )
+
+
+async def _find(target: str, bootstrap: list[str] | None, data: DataDir) -> Manifest:
+    """Of a swarm that is stored here, or else from its members. Raises `UserError`."""
+    invite = parse_target(target)
+    try:
+        return decode_manifest(data.swarm(invite.swarm).manifest.read_bytes(), invite.swarm)
+    except (OSError, ProtocolError):
+        pass
+    from ..fitting import fetch_manifest
+
+    known = introducers(invite, bootstrap)
+    return await fetch_manifest(Invite(swarm=invite.swarm, bootstrap=known))
+
+
+def _not_yet(path: Path) -> UserError:
+    return UserError(
+        ExitCode.USAGE,
+        f"the model of {path} is a checkpoint's",
+        "make the swarm with `distro-node create`, and give what it prints",
+    )

@@ -1,0 +1,135 @@
+"""What a machine needs to train a swarm's model, and in which ways it can: `distro-node fit`.
+
+The arithmetic is the one by which a trainer chooses when it starts (`trainer/memory_plan.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import trio
+
+from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.swarm_id import Invite
+from .content.manifest_search import Search, read_manifest
+from .errors import UserError
+from .network.discovery.introductions import Introducer
+from .network.exchange.blobs import BlobFetcher
+from .network.visiting import visit
+from .storage.blob_store import BlobStore
+from .trainer.errors import TrainerDied, TrainerFailed
+from .trainer.explain import explain_trainer
+from .trainer.memory_model import Workload
+from .trainer.memory_plan import Choice, Room, choices, chosen_line
+from .trainer.survey import Survey, survey
+
+__all__ = ["Fit", "Workload", "ask", "chosen_line", "fetch_manifest", "fit_workload"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """What was found."""
+
+    name: str
+    """The swarm's; a stranger's word."""
+    elements: int
+    """Trained parameters."""
+    device: str
+    """What would train, for people."""
+    kind: str
+    """cpu, cuda or mps."""
+    room: Room
+    choices: tuple[Choice, ...]
+    """Every way, in the order of what it costs."""
+
+    @property
+    def chosen(self) -> Choice | None:
+        """The one that a trainer would take; None: none fits."""
+        return next((choice for choice in self.choices if choice.fits), None)
+
+    @property
+    def shown(self) -> Choice:
+        """The chosen one, or else the one that lacks least."""
+        return self.chosen or min(self.choices, key=lambda choice: choice.needs.device)
+
+    def plain(self) -> dict[str, Any]:
+        """As a table for JSON."""
+        return {
+            "name": self.name,
+            "parameters": self.elements,
+            "device": self.device,
+            "kind": self.kind,
+            "room": asdict(self.room),
+            "fits": self.chosen is not None,
+            "choices": [
+                {
+                    **asdict(choice.options.state),
+                    "checkpointing": choice.options.checkpointing,
+                    "micro_batch": choice.micro_batch,
+                    "device_bytes": choice.needs.device,
+                    "host_bytes": choice.needs.host,
+                    "fits": choice.fits,
+                    "chosen": choice is self.chosen,
+                    "parts": [asdict(part) for part in choice.needs.parts],
+                }
+                for choice in self.choices
+            ],
+        }
+
+
+async def ask(device: str, config: dict[str, Any] | None = None) -> Survey:
+    """As `survey`. Raises `UserError`."""
+    try:
+        return await survey(device, config)
+    except (TrainerFailed, TrainerDied) as error:
+        raise explain_trainer(error) from None
+
+
+async def fetch_manifest(invite: Invite, listen: tuple[str, ...] = ()) -> Manifest:
+    """A swarm's manifest, from whoever has it. Raises `UserError`, as a search for it does."""
+    with TemporaryDirectory(prefix="distro-node-fit-") as folder:
+        async with (
+            visit(invite.bootstrap, listen) as (network, identity),
+            trio.open_nursery() as nursery,
+        ):
+            introducer = Introducer(network, identity, invite.swarm, invite.bootstrap)
+            nursery.start_soon(introducer.run)
+            fetcher = BlobFetcher(network, BlobStore(Path(folder)))
+            search = Search(lambda: list(network.connected()), introducer, fetcher, lambda *_: None)
+            try:
+                data = await search.manifest(invite.swarm, wait=False)
+                found = read_manifest(data, invite.swarm)
+            except UserError as error:
+                # Raised below: a nursery would put it into a group.
+                found = error
+            nursery.cancel_scope.cancel()
+    if isinstance(found, UserError):
+        raise found
+    return found
+
+
+def fit_workload(
+    name: str,
+    work: Workload,
+    device: Survey,
+    memory: int | None = None,
+    micro_batch: int | None = None,
+) -> Fit:
+    """Hold `work` against a device; `memory` is what may be taken there in the place of what is free.
+    Raises `UserError` (`MANIFEST`)."""
+    room = Room(device=device.free_bytes if memory is None else memory, host=device.host_bytes)
+    try:
+        every = tuple(choices(work, device.kind, room, micro_batch))
+    except TrainerFailed as error:
+        raise explain_trainer(error) from None
+    return Fit(
+        name=name,
+        elements=work.elements,
+        device=device.device,
+        kind=device.kind,
+        room=room,
+        choices=every,
+    )

@@ -1,0 +1,96 @@
+"""Hosting what a swarm has made, without a part in it: what an observer or a bootstrap peer may do.
+
+A host keeps what somebody needs who wants the parameters (the records, the newest snapshot that they
+certify, the tokenizer, the held-out text, the weights that adapters stand beside), and gives it to
+whoever asks. So what came out of a run can be had after its last member has gone. Updates and training
+data a host has none of: who still trains has them from the members.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from ..protocol.chain.ledger import Ledger
+from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.messages import SnapshotEntry
+from .content.snapshots import Snapshots
+from .errors import UserError
+from .joining import Means, fetch_base, fetch_data
+from .network.exchange.blobs import serve_blobs
+from .network.exchange.chunks import serve_chunks
+from .storage.blob_store import DiskFull
+from .storage.swarm_store import SwarmStore
+from .sync import serve_ledger
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 3.0
+# A disk on which room was made is found soon enough.
+_FULL_SECONDS = 60.0
+
+
+class Host:
+    """What a host of one swarm keeps, and whom it serves."""
+
+    def __init__(
+        self,
+        means: Means,
+        manifest: Manifest,
+        store: SwarmStore,
+        ledger: Ledger,
+        *,
+        shared: bool,
+    ) -> None:
+        """`ledger` is what the swarm has decided so far; `shared` as in `serve_ledger`."""
+        self._means = means
+        self._manifest = manifest
+        self.tell(ledger)
+        self._snapshots = Snapshots(
+            manifest=manifest,
+            store=means.store,
+            swarm_store=store,
+            downloads=means.downloads(means.fetcher),
+            ledger=lambda: self._ledger,
+            held=0,
+        )
+        # The snapshot that is here; None for the one that the manifest names.
+        self._kept: SnapshotEntry | None = None
+        self.round: int | None = None
+        """The parameters after this round are here; None: none are."""
+        serve_blobs(means.network, means.store)
+        serve_chunks(means.network, means.store)
+        serve_ledger(means.network, manifest, lambda: self._ledger, store.written, shared=shared)
+
+    def tell(self, ledger: Ledger) -> None:
+        """This is what the swarm has decided. The ledger may grow meanwhile, in another thread."""
+        self._ledger = ledger.truncated(len(ledger))
+
+    async def run(self) -> None:
+        """Fetch what is missing, for ever. A base that is none is logged, and the rest not fetched."""
+        prepared = False
+        while True:
+            try:
+                if not prepared:
+                    await fetch_data(self._means, self._manifest)
+                    await fetch_base(self._means, self._manifest)
+                    prepared = True
+                await self._follow()
+            except DiskFull as error:
+                _log.warning("what comes out of the run is not kept: %s", error)
+                await trio.sleep(_FULL_SECONDS)
+            except UserError as error:
+                _log.error("what comes out of the run is not kept: %s", error.problem)
+                return
+            await trio.sleep(_LOOK_SECONDS)
+
+    async def _follow(self) -> None:
+        """Fetch the newest snapshot, if it is not here."""
+        if self.round is not None and self._ledger.snapshot == self._kept:
+            return
+        here = await self._snapshots.best(certified_only=True)
+        self._means.telemetry.progress = None
+        # Before the first snapshot there are the parameters that the founder gave.
+        self._kept, self.round = self._snapshots.entry(here), max(0, here.round)
+        _log.info("the parameters after round %d are here, for whoever asks", self.round)

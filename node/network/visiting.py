@@ -1,0 +1,29 @@
+"""A visit to a swarm, by somebody whom nobody knows and who leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from ...crypto.identity import Identity
+from .addresses import parse_dial
+from .errors import BadAddress, PortInUse
+from .explain import explain_network
+from .network import Network, NetworkSettings, open_network
+
+
+@asynccontextmanager
+async def visit(
+    bootstrap: Sequence[str], listen: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[Network, Identity]]:
+    """A network for the visit, and whose it is. Raises `UserError` (`PORT_IN_USE`, `BAD_ADDRESS`), also
+    for bootstrap addresses that are none."""
+    settings = NetworkSettings(listen=listen or NetworkSettings().listen)
+    identity = Identity.generate()
+    try:
+        for address in bootstrap:
+            parse_dial(address)
+        async with open_network(settings, identity) as network:
+            yield network, identity
+    except (BadAddress, PortInUse) as error:
+        raise explain_network(error) from None

@@ -1,0 +1,28 @@
+"""The environment variables of a trainer process."""
+
+from __future__ import annotations
+
+import os
+
+
+def environment(threads: int | None, scratch: str) -> dict[str, str]:
+    """The node's own, but for secrets, and with all that libraries write in the folder `scratch`."""
+    # A passphrase of the keystore may stand in the environment; the trainer has no use for it.
+    environment = {k: v for k, v in os.environ.items() if "PASSPHRASE" not in k.upper()}
+    environment |= {
+        # Nothing is ever fetched behind the user's back.
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "DO_NOT_TRACK": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRANSFORMERS_VERBOSITY": "error",
+        # Nor written to the user's own caches.
+        "TMPDIR": scratch,
+        "XDG_CACHE_HOME": scratch,
+        "HF_HOME": scratch,
+        "CUDA_CACHE_PATH": scratch,
+        "TRITON_CACHE_DIR": scratch,
+    }
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    return environment

@@ -1,0 +1,461 @@
+"""What training a model takes, part by part, by arithmetic alone.
+
+Both processes use this, so nothing here imports torch. What a layer keeps for the backward pass was
+counted for each architecture on its tensors (`benchmarks/memory.py` holds the sum against measured
+peaks); of a GPU, where layers compute in bfloat16, it was counted on the CPU under the same casts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...protocol.codec.layout import TensorLayout, UpdateLayout, update_layout
+from ...protocol.wire.manifest import Manifest, OptimizerSpec, ParameterSpec
+from ...protocol.wire.structure import StructureError
+from .architectures import check_configuration, makes_images
+from .errors import TrainerFailed
+from .memory_options import (
+    CPU_STRIPE,
+    GPU_STRIPE,
+    NOISE,
+    MemoryOptions,
+    Precision,
+    logit_rows,
+    stored_bytes,
+)
+from .shards import plan_bands, torn_tensors
+
+MANY_MEMBERS = 32
+"""Of how many updates the memory is counted, if nobody says."""
+
+# Arrays of a stripe that the optimizer holds at once, in float32: of the gradient's transform, its
+# quintic and the state's coding, and of the step's inverse transform.
+_EXTRACTING: Mapping[Precision, int] = {"float32": 7, "bfloat16": 8, "int8": 15}
+_APPLYING = 5
+# Of each coefficient of an update: its position (16 bits) and sign on the device, and there its place
+# (32 bits) and sign (float32) while its tensor is at hand; decoded, beside it, 32 bits and 8.
+_SENT, _PLACED, _DECODED = 3, 8, 5
+# What the fingerprint holds for each element of a piece, and elements of a piece.
+_CHECKED, _CPU_PIECE, _GPU_PIECE = 32, 1 << 16, 1 << 22
+
+# Of each residual block and each attention of a U-Net: what it keeps for the backward pass, in images of
+# its width.
+_KEPT_BY_BLOCK = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Bytes that a layer keeps of a token, for each unit of a size: the sum over all sizes."""
+
+    hidden: float
+    inner: float
+    """Of the feed-forward part."""
+    heads: float
+    keys: float = 0.0
+    """Of keys (or values) of all heads that have some of their own."""
+    queries: float = 0.0
+    """Of queries of all heads, where their size is not the hidden one."""
+
+
+# Heads keep the logarithm of their sums, and share sines and cosines.
+_LLAMA = Kept(hidden=24, inner=16, heads=5, keys=8, queries=8)
+KEPT: Mapping[str, tuple[Kept, Kept]] = {
+    name: (_LLAMA, Kept(hidden=26, inner=8, heads=5, keys=4, queries=4))
+    for name in ("llama", "mistral", "qwen2", "smollm3", "gemma", "granite")
+} | {
+    "gemma2": (
+        Kept(hidden=40, inner=16, heads=2, queries=16),
+        Kept(hidden=42, inner=8, heads=2, queries=8),
+    ),
+    "qwen3": (
+        Kept(hidden=24, inner=16, heads=10.5, keys=16, queries=16),
+        Kept(hidden=26, inner=8, heads=10.5, keys=10, queries=10),
+    ),
+    "olmo": (
+        Kept(hidden=24, inner=16, heads=6.6, keys=8),
+        Kept(hidden=22, inner=8, heads=6.6, keys=4),
+    ),
+    "olmo2": (
+        Kept(hidden=24, inner=16, heads=6, keys=16, queries=16),
+        Kept(hidden=26, inner=8, heads=6, keys=12, queries=12),
+    ),
+    "phi": (
+        Kept(hidden=20, inner=20, heads=5.3, keys=8),
+        Kept(hidden=18, inner=10, heads=5.3, keys=4),
+    ),
+    "phi3": (
+        Kept(hidden=24, inner=16, heads=5, keys=12, queries=16),
+        Kept(hidden=20, inner=8, heads=5, keys=6, queries=8),
+    ),
+    "stablelm": (
+        Kept(hidden=28, inner=16, heads=6.6, keys=8),
+        Kept(hidden=24, inner=8, heads=6.6, keys=4),
+    ),
+    "gpt_neox": (Kept(hidden=40, inner=8, heads=5.4), Kept(hidden=22, inner=4, heads=5.4)),
+    "gpt2": (Kept(hidden=48, inner=20, heads=1.4), Kept(hidden=30, inner=10, heads=1.4)),
+    "bert": (Kept(hidden=40, inner=8, heads=1.4), Kept(hidden=34, inner=4, heads=1.4)),
+    "roberta": (Kept(hidden=40, inner=8, heads=1.4), Kept(hidden=34, inner=4, heads=1.4)),
+}
+"""By architecture: in float32, and under bfloat16's casts."""
+
+# Bytes of each score (a head's, of two tokens), where attention keeps them: it drops some out, or bounds
+# them.
+_SCORES_DROPPED, _SCORES_BOUNDED = 12, 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Memory for one purpose."""
+
+    name: str
+    """For people."""
+    device: int = 0
+    """Bytes on the device; on a CPU, where that is the main memory, all of it."""
+    host: int = 0
+    """Bytes of main memory beside a GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a member needs, and when most."""
+
+    lasting: tuple[Part, ...]
+    """What is there all the time."""
+    passing: tuple[tuple[Part, ...], ...]
+    """What comes and goes: one moment of a round after the other, of which the largest counts."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All that lasts, and that of the moment which takes most."""
+        return (*self.lasting, *max(self.passing, key=_device_bytes))
+
+    @property
+    def device(self) -> int:
+        """Bytes on the device at the most."""
+        return _device_bytes(self.lasting) + max(map(_device_bytes, self.passing))
+
+    @property
+    def host(self) -> int:
+        """Bytes of main memory beside it at the most."""
+        return _host_bytes(self.lasting) + max(map(_host_bytes, self.passing))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What is trained, as far as memory goes."""
+
+    config: Mapping[str, Any]
+    """The model's, as in a manifest."""
+    parameters: tuple[ParameterSpec, ...]
+    """Those that are trained."""
+    sequence_length: int
+    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    frozen: int = 0
+    """Weights that are not trained."""
+    ranks: int = 1
+    """Devices that train it as one member."""
+    shards: bool = False
+    """Whether each of several devices has its part of the parameters, and not a copy of them."""
+
+    @staticmethod
+    def of(manifest: Manifest) -> Workload:
+        """A manifest's."""
+        return Workload(
+            config=manifest.model,
+            parameters=manifest.parameters,
+            sequence_length=manifest.data.sequence_length,
+            optimizer=manifest.optimizer,
+            frozen=manifest.frozen_elements,
+        )
+
+    @property
+    def elements(self) -> int:
+        """Trained parameters."""
+        return sum(spec.elements for spec in self.parameters)
+
+    @property
+    def layout(self) -> UpdateLayout:
+        """Where its coefficients belong."""
+        return update_layout(self.parameters, self.optimizer.chunk, self.optimizer.top_k)
+
+
+def needs(
+    work: Workload,
+    device: str,
+    options: MemoryOptions,
+    micro_batch: int = 1,
+    members: int = MANY_MEMBERS,
+) -> Needs:
+    """What `work` takes on a kind of device (cpu, cuda, mps) with so many sequences at once and updates
+    of so many members.
+
+    Of several devices that is what the one with the most has; main memory, which they share, counts
+    for all of them.
+
+    Raises `TrainerFailed` (`bad_model`) for a configuration that may not be built.
+    """
+    each = [
+        _needs_of(work, portion, device, options, micro_batch, members)
+        for portion in _portions(work)
+    ]
+    return each[0] if len(each) == 1 else _together(each, device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Portion:
+    """What one of the devices has."""
+
+    layout: UpdateLayout
+    """Blocks whose state it keeps, and whose parameters it steps."""
+    elements: int
+    """Parameters, and gradients of them."""
+
+
+def _portions(work: Workload) -> list[_Portion]:
+    layout, ranks = work.layout, work.ranks
+    if ranks == 1:
+        return [_Portion(layout=layout, elements=work.elements)]
+    torn = torn_tensors(layout, work.parameters, ranks) if work.shards else frozenset[int]()
+    plan = plan_bands(layout, work.parameters, ranks, torn)
+    copied = sum(work.parameters[index].elements for index in torn)
+    portions = []
+    for rank in range(ranks):
+        own = sum(band.elements for band in plan.of(rank) if band.tensor not in torn)
+        elements = copied + own if work.shards else work.elements
+        portions.append(_Portion(layout=plan.layout_of(rank), elements=elements))
+    return portions
+
+
+def _together(each: Sequence[Needs], device: str) -> Needs:
+    def merged(parts: Sequence[Part]) -> Part:
+        sizes = [part.device for part in parts]
+        return Part(
+            name=parts[0].name,
+            # Processors have one memory together.
+            device=sum(sizes) if device == "cpu" else max(sizes),
+            host=sum(part.host for part in parts),
+        )
+
+    passing = zip(*(needs.passing for needs in each), strict=True)
+    return Needs(
+        lasting=tuple(map(merged, zip(*(needs.lasting for needs in each), strict=True))),
+        passing=tuple(tuple(map(merged, zip(*moment, strict=True))) for moment in passing),
+    )
+
+
+def _needs_of(
+    work: Workload,
+    portion: _Portion,
+    device: str,
+    options: MemoryOptions,
+    micro_batch: int,
+    members: int,
+) -> Needs:
+    layout = portion.layout
+    sizes = {"momentum": 0, "second moment": 0}
+    precision = options.state.precision
+    for tensor in layout.tensors:
+        sizes["momentum"] += stored_bytes(tensor.blocks, tensor.elements, precision)
+        if work.optimizer.preconditioner != "none":
+            sizes["second moment"] += stored_bytes(tensor.rows, tensor.columns, precision)
+    aside = options.state.place == "host" and device != "cpu"
+    states = [
+        Part(name=name, host=size) if aside else Part(name=name, device=size)
+        for name, size in sizes.items()
+    ]
+    # Sent and not yet counted: 16 bits of position and a float32.
+    pending = _beside(device, 6 * layout.coefficients)
+    parameters = 4 * (portion.elements + work.frozen)
+    lasting = [Part(name="parameters", device=parameters), *states]
+    lasting.append(Part(name="own update, until it is counted", **pending))
+    gradient = Part(name="gradient", device=4 * portion.elements)
+    computing = _activations(work, device, options, micro_batch)
+    decoding = Part(
+        name=f"update decoding, {members} members",
+        **_beside(device, members * _decoded(work.layout)),
+    )
+    return Needs(
+        lasting=tuple(lasting),
+        passing=(
+            (gradient, Part(name="activations", device=computing)),
+            (
+                gradient,
+                Part(
+                    name="the step's working memory",
+                    device=_extracting(layout, device, precision),
+                ),
+            ),
+            (
+                Part(
+                    name="the step's working memory",
+                    device=_applying(layout, device, members),
+                ),
+                decoding,
+            ),
+        ),
+    )
+
+
+def sequence_bytes(work: Workload, device: str, options: MemoryOptions) -> int:
+    """What one more sequence in a micro-batch takes."""
+    more = _activations(work, device, options, 2) - _activations(work, device, options, 1)
+    return max(1, more * (work.ranks if device == "cpu" else 1))
+
+
+def image_bytes(config: Mapping[str, Any]) -> int:
+    """An estimate of what one image in a micro-batch needs beside the model. Raises `TrainerFailed`
+    (`bad_model`) for a configuration that may not be built."""
+    try:
+        known = check_configuration(config)
+    except StructureError as error:
+        problem = f"the manifest's model cannot be used: {error}"
+        raise TrainerFailed("bad_model", problem[:500]) from None
+    levels, width = known["block_out_channels"], known["sample_size"]
+    # On the way down and, with one block more, on the way up.
+    blocks = 2 * known["layers_per_block"] + 1
+    pixels = (channels * (width >> level) ** 2 for level, channels in enumerate(levels))
+    return 4 * _KEPT_BY_BLOCK * blocks * sum(pixels)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """A language model's, out of its configuration."""
+
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    queries: int
+    keys: int
+    vocabulary: int
+    scores: int
+    """Bytes of a score that attention keeps."""
+
+
+def _sizes(config: Mapping[str, Any]) -> _Sizes:
+    """An unknown kind of model counts as small."""
+    hidden = _whole(config, "hidden_size", "n_embd")
+    heads = _whole(config, "num_attention_heads", "n_head")
+    each = _whole(config, "head_dim", otherwise=max(1, hidden // heads))
+    own = _whole(config, "num_key_value_heads", otherwise=heads)
+    model = config.get("model_type")
+    scores = _SCORES_BOUNDED if model == "gemma2" else 0
+    if model in ("bert", "roberta", "gpt2"):
+        # These drop a tenth of the scores out, unless they are told not to.
+        dropped = config.get("attn_pdrop", config.get("attention_probs_dropout_prob"))
+        scores = 0 if dropped == 0 else _SCORES_DROPPED
+    return _Sizes(
+        layers=_whole(config, "num_hidden_layers", "n_layer"),
+        hidden=hidden,
+        inner=_whole(config, "intermediate_size", "n_inner", otherwise=4 * hidden),
+        heads=heads,
+        queries=heads * each,
+        keys=own * each,
+        vocabulary=_whole(config, "vocab_size"),
+        scores=scores,
+    )
+
+
+def _activations(work: Workload, device: str, options: MemoryOptions, micro_batch: int) -> int:
+    """Of so many sequences at once, at the moment when there are most: between forward and backward."""
+    if makes_images(str(work.config.get("model_type"))):
+        return micro_batch * image_bytes(work.config)
+    sizes = _sizes(work.config)
+    narrow = device == "cuda"
+    kept = KEPT.get(str(work.config.get("model_type")), KEPT["llama"])[narrow]
+    tokens = micro_batch * work.sequence_length
+    layer = tokens * (
+        kept.hidden * sizes.hidden
+        + kept.inner * sizes.inner
+        + kept.heads * sizes.heads
+        + kept.keys * sizes.keys
+        + kept.queries * sizes.queries
+        + sizes.scores * sizes.heads * work.sequence_length
+    )
+    # The stream between the layers stays in float32.
+    stream = 4 * tokens * sizes.hidden
+    head = _head(sizes, tokens, stream, device)
+    # A layer's own gradients while it is gone through backwards, with one of a weight of its own.
+    backward = 8 * tokens * (sizes.inner + sizes.hidden) + 4 * sizes.hidden * sizes.inner
+    if work.shards:
+        head += _gathered(work, sizes, device)
+        backward += _gathered(work, sizes, device)
+    if options.checkpointing:
+        casts = _largest_layer(work, sizes) if narrow and not work.shards else 0
+        return int(sizes.layers * stream + max(head, casts + layer + backward))
+    casts = 2 * (work.elements + work.frozen) if narrow else 0
+    return int(sizes.layers * layer + casts + max(head, backward))
+
+
+def _head(sizes: _Sizes, tokens: int, stream: int, device: str) -> int:
+    """What the last norm keeps, the head's gradients, and the logits that are at hand."""
+    rows = min(tokens, logit_rows(sizes.vocabulary, device))
+    width = 2 if device == "cuda" else 4
+    logits = rows * sizes.vocabulary * (4 + 4 + (width if width < 4 else 0))
+    weight = (4 + (width if width < 4 else 0)) * sizes.vocabulary * sizes.hidden
+    return 3 * stream + weight + logits
+
+
+def _largest_layer(work: Workload, sizes: _Sizes) -> int:
+    """Casts of one layer's weights to bfloat16."""
+    table = sizes.vocabulary * sizes.hidden
+    return 2 * max(0, work.elements + work.frozen - 2 * table) // max(1, sizes.layers)
+
+
+def _gathered(work: Workload, sizes: _Sizes, device: str) -> int:
+    """Of a model in shards, what is whole for a time: what lies outside of the layers, the layer that is
+    computed, and the one that is fetched meanwhile, with gradients of them."""
+    outside = min(work.elements, 2 * sizes.vocabulary * sizes.hidden)
+    layers = min(2, sizes.layers) * (work.elements - outside) // max(1, sizes.layers)
+    return 2 * (2 if device == "cuda" else 4) * (outside + layers)
+
+
+def _extracting(layout: UpdateLayout, device: str, precision: Precision) -> int:
+    limit = CPU_STRIPE if device == "cpu" else GPU_STRIPE
+    largest = max((_stripe(tensor, limit) for tensor in layout.tensors), default=0)
+    noise = 4 * NOISE if device == "cpu" and precision != "float32" else 0
+    return 4 * _EXTRACTING[precision] * largest + noise
+
+
+def _stripe(tensor: TensorLayout, limit: int) -> int:
+    """Elements of a tensor's largest stripe."""
+    row = tensor.block_rows * tensor.columns
+    return min(tensor.rows * tensor.columns, max(1, limit // row) * row)
+
+
+def _applying(layout: UpdateLayout, device: str, members: int) -> int:
+    limit = CPU_STRIPE if device == "cpu" else GPU_STRIPE
+    piece = _CPU_PIECE if device == "cpu" else _GPU_PIECE
+    step = max(
+        (
+            4 * _APPLYING * _stripe(each, limit) + _PLACED * members * each.coefficients
+            for each in layout.tensors
+        ),
+        default=0,
+    )
+    return max(step + _SENT * members * layout.coefficients, _CHECKED * piece)
+
+
+def _decoded(layout: UpdateLayout) -> int:
+    """Of one update: as it came, and its positions and signs."""
+    return layout.body_bytes + _DECODED * layout.coefficients
+
+
+def _beside(device: str, size: int) -> dict[str, int]:
+    """Main memory: the device's own on a CPU."""
+    return {"device": size} if device == "cpu" else {"host": size}
+
+
+def _device_bytes(parts: Sequence[Part]) -> int:
+    return sum(part.device for part in parts)
+
+
+def _host_bytes(parts: Sequence[Part]) -> int:
+    return sum(part.host for part in parts)
+
+
+def _whole(config: Mapping[str, Any], *names: str, otherwise: int = 1) -> int:
+    """The first of these keys that holds a number."""
+    return next((config[name] for name in names if type(config.get(name)) is int), otherwise)

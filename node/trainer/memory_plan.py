@@ -1,0 +1,143 @@
+"""Choosing how a member keeps its state and activations: what costs least of what fits.
+
+By arithmetic alone (`memory_model`), so that `distro-node fit` says of a machine what a trainer there
+would choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .errors import TrainerFailed
+from .memory_model import Needs, Workload, needs, sequence_bytes
+from .memory_options import MemoryOptions, Place, Precision, StateOptions
+
+LARGEST_MICRO_BATCH = 32
+"""More sequences than this at once only cost memory."""
+
+# What an allocator cannot use for its cuts, and what the arithmetic may lack: it is within 5 % of what
+# was measured.
+_SLACK = 1.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """What memory there is to take."""
+
+    device: int
+    """Bytes on the device."""
+    host: int = 0
+    """Bytes of main memory beside a GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One way to train a model."""
+
+    options: MemoryOptions
+    needs: Needs
+    micro_batch: int
+    fits: bool
+
+    @property
+    def words(self) -> str:
+        """What is kept how, and what it costs."""
+        state = self.options.state
+        said = [f"momentum and second moment in {_PRECISIONS[state.precision]}"]
+        if state.place == "host":
+            said[0] += " in main memory, which cross the bus twice a round"
+        if self.options.checkpointing:
+            said.append("activations computed twice, a third more work")
+        return ", ".join(said)
+
+
+_PRECISIONS: dict[Precision, str] = {
+    "float32": "float32",
+    "bfloat16": "bfloat16",
+    "int8": "8 bits",
+}
+
+
+def all_options(device: str) -> Iterator[MemoryOptions]:
+    """Every way there is on a kind of device, in the order of what it costs.
+
+    A coarser state costs nothing that can be measured, main memory a fixed time a round, and
+    activations that are computed twice a third of the time, for as long as anything is computed.
+    """
+    states: list[tuple[Precision, Place]] = [
+        ("float32", "device"),
+        ("bfloat16", "device"),
+        ("int8", "device"),
+        ("bfloat16", "host"),
+        ("int8", "host"),
+    ]
+    if device == "cpu":
+        states = [each for each in states if each[1] == "device"]
+    for checkpointing in (False, True):
+        for precision, place in states:
+            yield MemoryOptions(
+                state=StateOptions(precision=precision, place=place), checkpointing=checkpointing
+            )
+
+
+def choices(
+    work: Workload,
+    device: str,
+    room: Room,
+    micro_batch: int | None = None,
+    wanted: MemoryOptions | None = None,
+) -> Iterator[Choice]:
+    """Every way, or the one that is wanted, with what it takes, and whether that fits. Raises as `needs`
+    does."""
+    every = all_options(device)
+    if wanted is not None:
+        every = iter((wanted,))
+    elif work.shards:
+        # Memory is short there, and a pass in which it ends cannot be begun again.
+        every = (options for options in every if options.checkpointing)
+    for options in every:
+        size = micro_batch or 1
+        takes = needs(work, device, options, size)
+        fits = _SLACK * takes.device <= room.device and (device == "cpu" or takes.host <= room.host)
+        if fits and micro_batch is None:
+            # As many as fit into half of what is left: more would be taken from other programs.
+            spare = room.device - int(_SLACK * takes.device)
+            size += min(
+                LARGEST_MICRO_BATCH - 1, spare // 2 // sequence_bytes(work, device, options)
+            )
+            takes = needs(work, device, options, size)
+        yield Choice(options=options, needs=takes, micro_batch=size, fits=fits)
+
+
+def choose(
+    work: Workload,
+    device: str,
+    room: Room,
+    micro_batch: int | None = None,
+    wanted: MemoryOptions | None = None,
+) -> Choice:
+    """The first that fits. Raises `TrainerFailed` (`model_too_large`) if none does."""
+    every = list(choices(work, device, room, micro_batch, wanted))
+    chosen = next((choice for choice in every if choice.fits), None)
+    if chosen is None:
+        least = min(every, key=lambda choice: choice.needs.device)
+        needed = int(_SLACK * least.needs.device)
+        aside = "" if device == "cpu" else f" beside {least.needs.host} of main memory"
+        raise TrainerFailed(
+            "model_too_large",
+            f"training this model takes {needed} bytes ({needed / 2**30:.1f} GiB){aside} at the "
+            f"least, with {least.words}; {device} has {room.device} "
+            f"({room.device / 2**30:.1f} GiB) free",
+        )
+    return chosen
+
+
+def chosen_line(choice: Choice, room: Room) -> str:
+    """What was chosen and what it costs, for people."""
+    gigabytes = choice.needs.device / 1e9, room.device / 1e9
+    plural = "" if choice.micro_batch == 1 else "s"
+    return (
+        f"{gigabytes[0]:.1f} of {gigabytes[1]:.1f} GB: {choice.words}, "
+        f"{choice.micro_batch} sequence{plural} at once"
+    )

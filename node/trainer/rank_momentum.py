@@ -1,0 +1,169 @@
+"""The optimizer's state on disk, whichever number of devices wrote it and however many read it.
+
+Every rank writes the state of its own bands (`momentum`) in a folder of its own, so nothing is
+gathered; a process by itself has one file. A start with another number of ranks puts its own bands
+together from the pieces that were saved last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ...protocol.codec.update import UpdateLayout
+from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec
+from .momentum import load_momentum, save_momentum
+from .optimizer import LocalOptimizer
+from .shards import Band, Plan, plan_bands, torn_tensors
+from .state import StateTensor
+
+_FOLDER = re.compile(r"(copies|shards)-([1-9]\d{0,3})-of-([1-9]\d{0,3})")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a model's bands are dealt: to so many ranks, of copies or of shards."""
+
+    size: int = 1
+    shards: bool = False
+
+    def plan(self, layout: UpdateLayout, table: Sequence[ParameterSpec]) -> Plan:
+        """The bands of each rank."""
+        whole = torn_tensors(layout, table, self.size) if self.shards else ()
+        return plan_bands(layout, table, self.size, whole)
+
+    def path(self, path: Path, rank: int) -> Path:
+        """A rank's file, where that of a process by itself is `path`."""
+        if self.size == 1:
+            return path
+        kind = "shards" if self.shards else "copies"
+        # A folder for each: whoever writes there clears away what a killed one has left.
+        return path.parent / f"{kind}-{rank + 1}-of-{self.size}" / path.name
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which rank's state it is."""
+
+    plan: Plan
+    cut: Cut = Cut()
+    rank: int = 0
+
+
+def save_part(optimizer: LocalOptimizer, seat: Seat, path: Path) -> None:
+    """Write one rank's state. Raises what `save_momentum` raises."""
+    mine = seat.cut.path(path, seat.rank)
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    save_momentum(optimizer, seat.plan.table_of(seat.rank), mine)
+
+
+def remove_others(cut: Cut, path: Path) -> None:
+    """Remove what other numbers of ranks have saved: once all of this one's is written, it is old."""
+    kept = {cut.path(path, rank) for rank in range(cut.size)}
+    if path not in kept:
+        path.unlink(missing_ok=True)
+    for folder in _folders(path):
+        if folder / path.name not in kept:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(folder)
+
+
+def load_part(optimizer: LocalOptimizer, seat: Seat, path: Path, spec: OptimizerSpec) -> bool:
+    """Read one rank's state. False, and nothing changed, if there is none, or anything is wrong with it.
+
+    Of another cut one rank's state at a time is in memory, in float32.
+    """
+    plan, cut, rank = seat.plan, seat.cut, seat.rank
+    saved = _newest(path)
+    if saved is None:
+        return False
+    if saved == cut:
+        return load_momentum(optimizer, plan.table_of(rank), cut.path(path, rank))
+    theirs = saved.plan(plan.layout, plan.table)
+
+    def piece(other: int) -> LocalOptimizer | None:
+        names = theirs.table_of(other)
+        shapes = [torch.empty(each.shape) for each in names]
+        read = LocalOptimizer(theirs.layout_of(other), shapes, spec)
+        return read if load_momentum(read, names, saved.path(path, other)) else None
+
+    # All are read before anything is changed.
+    if any(piece(other) is None for other in range(saved.size)):
+        return False
+    for other in range(saved.size):
+        read = piece(other)
+        if read is None:
+            return False
+        for there, origin in enumerate(theirs.of(other)):
+            for here, band in enumerate(plan.of(rank)):
+                first, stop = max(band.first, origin.first), min(band.stop, origin.stop)
+                if band.tensor == origin.tensor and first < stop:
+                    _copy(
+                        (optimizer, here, _Rows(plan.layout, band, first, stop)),
+                        (read, there, _Rows(plan.layout, origin, first, stop)),
+                    )
+        optimizer.steps = read.steps
+    optimizer.forget_all()
+    return True
+
+
+class _Rows:
+    """Where some rows of a tensor lie in a band of it: as rows, and as blocks."""
+
+    def __init__(self, layout: UpdateLayout, band: Band, first: int, stop: int) -> None:
+        tensor = layout.tensors[band.tensor]
+        self.columns = tensor.columns
+        self.rows = slice(first - band.first, stop - band.first)
+        per_row = tensor.across
+        self.blocks = slice(
+            self.rows.start // tensor.block_rows * per_row,
+            self.rows.stop // tensor.block_rows * per_row,
+        )
+
+
+_Place = tuple[LocalOptimizer, int, _Rows]
+
+
+@torch.no_grad()
+def _copy(to: _Place, origin: _Place) -> None:
+    ours, here, target = to
+    theirs, there, source = origin
+    _copy_rows(
+        (ours.coefficients[here], target.blocks), (theirs.coefficients[there], source.blocks)
+    )
+    if ours.squares:
+        _copy_rows((ours.squares[here], target.rows), (theirs.squares[there], source.rows))
+
+
+def _copy_rows(to: tuple[StateTensor, slice], origin: tuple[StateTensor, slice]) -> None:
+    (ours, target), (theirs, source) = to, origin
+    ours.write(target, theirs.read(source).to(ours.device))
+
+
+def _folders(path: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [each for each in path.parent.iterdir() if _FOLDER.fullmatch(each.name)]
+    return []
+
+
+def _newest(path: Path) -> Cut | None:
+    """Whose files were written last, of those that are all there."""
+    found: dict[Cut, list[float]] = {}
+    files = [(Cut(), path)]
+    for folder in _folders(path):
+        match = _FOLDER.fullmatch(folder.name)
+        assert match is not None
+        kind, rank, size = match[1], int(match[2]), int(match[3])
+        if size > 1 and rank <= size:
+            files.append((Cut(size, kind == "shards"), folder / path.name))
+    for cut, file in files:
+        with contextlib.suppress(OSError):
+            found.setdefault(cut, []).append(file.stat().st_mtime)
+    whole = {cut: min(times) for cut, times in found.items() if len(times) == cut.size}
+    return max(whole, key=lambda cut: whole[cut], default=None)

@@ -1,0 +1,256 @@
+"""One rank's part of a model: the bands it owns (`shards`), and what it needs of the others for them.
+
+Every rank either has a copy of a tensor to compute with, or, where the model is in shards, the band
+that it owns and no more. Of copies, gradients are added up at the owner of each band, which keeps the
+optimizer's state of it, takes the shared step on it and gives it back to all. Of shards nothing travels
+but gradients and what forward passes gather. Only sums of gradients may differ from those of a single
+process, in their last bits; whatever members must agree on is exact, so it is the same bits with any
+number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from ...crypto.hashing import ContentId
+from ...protocol.codec.update import DecodedUpdate
+from ...protocol.wire.blobs import CHUNK_BYTES, BlobList
+from ..storage.blob_store import BlobStore
+from .describing import describe
+from .fingerprint import fingerprint_pieces
+from .optimizer import Taken
+from .rank_momentum import Seat
+from .ranks import AgreedFailure, RankLost, RankOutOfMemory, Ranks
+from .shards import Band
+from .snapshot import check_count, read_values
+
+T = TypeVar("T")
+
+_ITEM = 4
+_CHUNK_ITEMS = CHUNK_BYTES // _ITEM
+
+
+class RankPart:
+    """See `Part`. `sharded` tells the tensors of which every rank has its own band alone; of these
+    `parameters` holds `DTensor`s."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        seat: Seat,
+        parameters: Sequence[torch.nn.Parameter],
+        sharded: Collection[int] = (),
+    ) -> None:
+        self._ranks = ranks
+        self._all = parameters
+        self._sharded = frozenset(sharded)
+        self.seat = seat
+        self.plan = seat.plan
+        self.layout = self.plan.layout_of(ranks.rank)
+        self._bands = self.plan.of(ranks.rank)
+        self.parameters: Sequence[torch.Tensor] = [self._rows(band) for band in self._bands]
+
+    def deal(self, samples: Sequence[int]) -> Sequence[int]:
+        rank, size = self._ranks.rank, self._ranks.size
+        return samples[len(samples) * rank // size : len(samples) * (rank + 1) // size]
+
+    def passes(self, samples: Sequence[int]) -> int:
+        longest = -(-len(samples) // self._ranks.size)
+        return longest if self._sharded else len(self.deal(samples))
+
+    def agreed(self, prepare: Callable[[], T]) -> T:
+        return self._ranks.agreed(prepare) if self._sharded else prepare()
+
+    def summed(self, compute: Callable[[], tuple[float, int]]) -> tuple[float, int]:
+        found = in_step(compute) if self._sharded else self._ranks.agreed(compute)
+        totals = self._ranks.exchange(found)
+        return sum(loss for loss, _ in totals), sum(count for _, count in totals)
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        """A parameter that nobody's samples have reached has none; of one that only some have reached
+        the others' are zero."""
+        reached = self._ranks.exchange([p.grad is not None for p in self._all])
+        anywhere = [any(each) for each in zip(*reached, strict=True)]
+        own: list[torch.Tensor | None] = []
+        for band in self.plan.bands:
+            mine = band.owner == self._ranks.rank
+            gradient = None
+            if anywhere[band.tensor]:
+                if band.tensor in self._sharded:
+                    # Torch has made it a mean over the ranks.
+                    local = self._local(self._all[band.tensor].grad) if mine else None
+                    gradient = None if local is None else local.mul_(self._ranks.size)
+                else:
+                    gradient = self._rows(band, gradient=True)
+                    self._ranks.reduce(gradient, band.owner)
+            if mine:
+                own.append(gradient)
+        return own
+
+    def everywhere(self, here: bool) -> bool:
+        return all(self._ranks.exchange(here))
+
+    def merged(self, taken: Taken) -> Taken | None:
+        positions = self._collected([each.astype(np.int16) for each in taken.positions], np.int16)
+        signs = self._collected(taken.signs, np.int8)
+        if positions is None or signs is None:
+            return None
+        # Their values stay where they are.
+        return Taken(
+            positions=[each.astype(np.int32) for each in positions], values=[], signs=signs
+        )
+
+    def own(self, update: DecodedUpdate) -> DecodedUpdate:
+        return self.plan.own(self._ranks.rank, update)
+
+    def spread(self) -> None:
+        for band in self.plan.bands:
+            if band.tensor not in self._sharded:
+                self._ranks.broadcast(self._rows(band), band.owner)
+
+    def fingerprint(self) -> int:
+        pairs = zip(self._bands, self.parameters, strict=True)
+        here = fingerprint_pieces((band.start, rows) for band, rows in pairs)
+        return sum(self._ranks.exchange(here)) % (1 << 64)
+
+    @torch.no_grad()
+    def read(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
+        """Every rank reads the chunks in which its bands lie, and no other."""
+        self._ranks.agreed(lambda: self._check(store, chunks))
+        self._ranks.agreed(lambda: self._fill(store, chunks))
+        self.spread()
+
+    def write(self, store: BlobStore) -> BlobList:
+        """Chunks are written in turns, by one rank each, from what the others send of them."""
+        ours, failure = [], None
+        for chunk in range(-(-self._elements // _CHUNK_ITEMS)):
+            writer = chunk % self._ranks.size
+            values = self._gathered(chunk, writer)
+            if values is not None and failure is None:
+                try:
+                    ours.append(store.put(values.astype("<f4", copy=False).tobytes()))
+                # Told below: the others go on sending and receiving until then.
+                except OSError as error:
+                    failure = error
+
+        def done() -> list[ContentId]:
+            if failure is not None:
+                raise failure
+            return ours
+
+        written = self._ranks.exchange(self._ranks.agreed(done))
+        queues = [iter(each) for each in written]
+        count = sum(len(each) for each in written)
+        ids = tuple(ContentId(next(queues[chunk % self._ranks.size])) for chunk in range(count))
+        return BlobList(kind="snapshot", size=_ITEM * self._elements, chunks=ids)
+
+    @property
+    def _elements(self) -> int:
+        last = self.plan.bands[-1]
+        return last.start + last.elements
+
+    def _rows(self, band: Band, *, gradient: bool = False) -> torch.Tensor:
+        """A band's rows of the parameter that is here, or of its gradient: a view."""
+        parameter = self._all[band.tensor]
+        tensor = self.plan.layout.tensors[band.tensor]
+        if band.tensor in self._sharded:
+            # Nothing else of it is here.
+            return self._local(parameter)
+        found = parameter.detach()
+        if gradient:
+            found = parameter.grad
+            if found is None:
+                found = parameter.grad = torch.zeros_like(parameter)
+            elif not found.is_contiguous():
+                # A convolution may leave its kernel's in another order.
+                found = parameter.grad = found.contiguous()
+        if band.stop - band.first == tensor.rows:
+            return found
+        return found.view(tensor.rows, tensor.columns)[band.first : band.stop]
+
+    @staticmethod
+    def _local(tensor: torch.Tensor | None) -> torch.Tensor:
+        from torch.distributed.tensor import DTensor
+
+        assert isinstance(tensor, DTensor)
+        return tensor.to_local().detach()
+
+    def _collected(
+        self, arrays: Sequence[np.ndarray], dtype: type[np.generic]
+    ) -> list[np.ndarray] | None:
+        """Arrays of every rank's bands, (blocks, k) each, merged at rank 0."""
+        parts = self._ranks.collect(b"".join(each.tobytes() for each in arrays))
+        if parts is None:
+            return None
+        merged = []
+        for rank, part in enumerate(parts):
+            flat, done, cut = np.frombuffer(part, dtype), 0, []
+            for tensor in self.plan.layout_of(rank).tensors:
+                end = done + tensor.coefficients
+                cut.append(flat[done:end].reshape(tensor.blocks, tensor.top_k))
+                done = end
+            merged.append(cut)
+        return self.plan.merged(merged)
+
+    def _check(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
+        check_count(chunks, self._elements)
+        wanted = {chunk for band in self._bands for chunk, _, _ in self._overlaps(band)}
+        for chunk in wanted:
+            read_values(store, chunks, chunk, self._elements, finite=True)
+
+    def _fill(self, store: BlobStore, chunks: Sequence[ContentId]) -> None:
+        # In the order of chunks: a large one may hold many small bands.
+        index, values = -1, np.empty(0, dtype=np.float32)
+        for band, rows in zip(self._bands, self.parameters, strict=True):
+            flat, filled = rows.view(-1), 0
+            for chunk, first, stop in self._overlaps(band):
+                if chunk != index:
+                    index, values = chunk, read_values(store, chunks, chunk, self._elements)
+                flat[filled : filled + stop - first].copy_(torch.from_numpy(values[first:stop]))
+                filled += stop - first
+
+    @torch.no_grad()
+    def _gathered(self, chunk: int, writer: int) -> np.ndarray | None:
+        """A chunk's values at the rank that writes it; None elsewhere."""
+        rank, begin = self._ranks.rank, chunk * _CHUNK_ITEMS
+        end = min(begin + _CHUNK_ITEMS, self._elements)
+        values = torch.empty(end - begin) if rank == writer else None
+        for band in self.plan.bands:
+            first, stop = max(begin, band.start), min(end, band.start + band.elements)
+            sharded = band.tensor in self._sharded
+            if first >= stop or rank not in ((writer, band.owner) if sharded else (writer,)):
+                continue
+            if band.owner == rank or not sharded:
+                piece = self._rows(band).reshape(-1)[first - band.start : stop - band.start].cpu()
+                if values is not None:
+                    values[first - begin : stop - begin] = piece
+                elif sharded:
+                    self._ranks.send(piece.contiguous(), writer)
+            elif values is not None:
+                self._ranks.receive(values[first - begin : stop - begin], band.owner)
+        return None if values is None else values.numpy()
+
+    def _overlaps(self, band: Band) -> Iterator[tuple[int, int, int]]:
+        """Where a band lies in the chunks: (chunk, first element in it, the one behind the last)."""
+        end = band.start + band.elements
+        for chunk in range(band.start // _CHUNK_ITEMS, -(-end // _CHUNK_ITEMS)):
+            base = chunk * _CHUNK_ITEMS
+            yield chunk, max(band.start, base) - base, min(end, base + _CHUNK_ITEMS) - base
+
+
+def in_step(compute: Callable[[], T]) -> T:
+    """Compute with all ranks at once: a failure at one leaves the others waiting for it, so it ends.
+
+    Raises `RankLost`; and `AgreedFailure`, which all have.
+    """
+    try:
+        return compute()
+    except (RankLost, AgreedFailure):
+        raise
+    except Exception as error:
+        kind, problem = describe(error)
+        raise (RankOutOfMemory if kind == "out_of_memory" else RankLost)(problem) from None

@@ -1,0 +1,177 @@
+"""The processes of the ranks behind the first, on the first one's machine: started, watched, ended.
+
+They are forked from rank 0 once it has loaded torch and before it has touched a device, so they are
+there at once and share the libraries' memory. None outlives rank 0, and rank 0 outlives none: whichever
+ends, all of them do, and the supervisor starts them again together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from .device import choose_device
+from .errors import TrainerFailed
+from .ranks import RankLost, RankOutOfMemory, Ranks, open_ranks
+
+_log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
+
+# How long rank 0 waits, when it cannot reach another, to hear that its process has ended: it says
+# more than a connection that was closed.
+_DEATH_SECONDS = 2.0
+
+# The exit code of one whose device's memory ran out while all computed together.
+_NO_MEMORY = 3
+
+_ENDED_BY: dict[int, str] = {signal.SIGKILL: " (out of memory?)"}
+
+
+class RankProcesses:
+    """The other processes, as rank 0 sees them."""
+
+    def __init__(self, devices: Sequence[str], end: Callable[[str, bool], NoReturn]) -> None:
+        self._devices = devices
+        self._end = end
+        self._pids: dict[int, int] = {}
+        self._ending = threading.Lock()
+
+    def start(self, follow: Callable[[int, Path], None]) -> Path:
+        """Fork them; each runs `follow` with its rank and the file by which ranks find each other.
+
+        Returns that file, in rank 0's process alone.
+        """
+        # Nobody but these processes can open it; a listening socket might be reached by others.
+        meeting = Path(tempfile.mkdtemp(prefix="ranks-")) / "meeting"
+        for rank in range(1, len(self._devices)):
+            pid = os.fork()
+            if pid == 0:
+                _follow(rank, meeting, follow)
+            self._pids[pid] = rank
+        for pid, rank in self._pids.items():
+            threading.Thread(target=self._watch, args=(pid, rank), daemon=True).start()
+        return meeting
+
+    @property
+    def pids(self) -> list[int]:
+        """Their process ids, by rank."""
+        return list(self._pids)
+
+    def lost(self, reason: str) -> NoReturn:
+        """End all, since a rank cannot be reached; with the reason of one that has ended, if one has."""
+        # The watching thread does so first, where it has anything to say.
+        threading.Event().wait(_DEATH_SECONDS)
+        self._give_up(f"the devices of this node lost each other: {reason}")
+
+    def out_of_memory(self, reason: str) -> NoReturn:
+        """End all, since rank 0 has no memory left for what all compute together."""
+        self._give_up(f"its rank 0 ran out of memory: {reason}", out_of_memory=True)
+
+    def _watch(self, pid: int, rank: int) -> None:
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        how = f"ended with exit code {code}"
+        if code == _NO_MEMORY:
+            how = "ran out of memory"
+        if code < 0:
+            how = f"was ended by signal {-code}{_ENDED_BY.get(-code, '')}"
+        reason = f"its rank {rank}, on {self._devices[rank]}, {how}"
+        self._give_up(reason, out_of_memory=code == _NO_MEMORY)
+
+    def _give_up(self, reason: str, *, out_of_memory: bool = False) -> NoReturn:
+        # One reason is enough: whoever comes second waits here for the end. With this process the kernel
+        # ends the others, stopped ones as well.
+        self._ending.acquire()
+        self._end(reason, out_of_memory)
+
+
+def count_gpus() -> int:
+    """How many CUDA devices there are; found out in a process of its own, since one that has looked for
+    them cannot be forked any more."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with contextlib.suppress(BaseException):
+            os.write(writing, str(torch.cuda.device_count()).encode())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    return int(text) if text.isdigit() else 0
+
+
+def devices_of(name: str) -> list[str]:
+    """The devices that a list such as `cuda:0,cuda:1`, or `all`, names.
+
+    Raises `TrainerFailed` (`no_device`).
+    """
+    if sys.platform != "linux":
+        raise TrainerFailed("no_device", "several devices in one node need Linux")
+    if name != "all":
+        return name.split(",")
+    gpus = count_gpus()
+    if gpus == 0:
+        raise TrainerFailed("no_device", "no GPU is here, and `all` means all of them")
+    return [f"cuda:{index}" for index in range(gpus)]
+
+
+def meet(meeting: Path, rank: int, devices: Sequence[str], patience: float) -> Ranks:
+    """Take one's device and find the other ranks.
+
+    Raises `TrainerFailed` (`no_device`) at all of them if one cannot have its device, `RankLost`.
+    """
+    # What passes between processes of one machine stays in it.
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    device, failure = torch.device("cpu"), None
+    try:
+        device = choose_device(devices[rank])
+    except TrainerFailed as error:
+        failure = error
+    # Documented, though the library's own list of what it offers lacks it.
+    store = dist.FileStore(str(meeting), len(devices))  # pyright: ignore[reportPrivateImportUsage]
+    store.set_timeout(timedelta(seconds=patience))
+    # Before NCCL, which would wait for the device of the one that has none.
+    store.set(f"device/{rank}", "" if failure is None else str(failure))
+    for other in range(len(devices)):
+        try:
+            problem = store.get(f"device/{other}").decode()
+        except RuntimeError as error:
+            raise RankLost(f"rank {other} did not begin: {error}") from None
+        if problem:
+            raise TrainerFailed("no_device", problem)
+    return open_ranks(store, rank, len(devices), device, patience)
+
+
+def _follow(rank: int, meeting: Path, follow: Callable[[int, Path], None]) -> NoReturn:
+    code = 1
+    try:
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == parent:
+            follow(rank, meeting)
+            code = 0
+    except RankOutOfMemory as error:
+        _log.warning("rank %d ran out of memory: %s", rank, error)
+        code = _NO_MEMORY
+    except RankLost as error:
+        # Most often another one has ended, and rank 0 says so.
+        _log.info("rank %d ends: %s", rank, error)
+    except BaseException:
+        _log.exception("rank %d ends", rank)
+    finally:
+        # Nothing is lost: the log keeps nothing back.
+        os._exit(code)

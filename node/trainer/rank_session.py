@@ -1,0 +1,160 @@
+"""One model in training on several devices: what each of their processes does.
+
+It is a `TrainingSession` whose part of the model is a rank's (`rank_part`). Every device has a copy of
+the model to compute with where that fits, and keeps the optimizer's state of its own bands alone. Where
+it does not fit, torch's FSDP2 (`fully_shard`) leaves every device its own bands of the parameters, too,
+and gathers a layer when it is computed. Nowhere is the whole model at any time, unless it is a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+from accelerate import init_empty_weights
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import PreTrainedModel
+
+from ...protocol.codec.update import update_layout
+from ...protocol.wire.manifest import Manifest
+from ..settings import Split
+from ..storage.blob_store import BlobStore
+from .device import free_room
+from .memory_model import Workload
+from .memory_options import MemoryOptions
+from .memory_plan import Room, choices
+from .model import build_model, model_config, new_model, ordered_parameters
+from .part import Part
+from .rank_momentum import Cut, Seat
+from .rank_part import RankPart
+from .ranks import Ranks
+from .session import TrainingSession
+from .shards import torn_tensors
+
+T = TypeVar("T")
+
+
+class RankSession(TrainingSession):
+    """A rank's session. All ranks have to call the same methods, in the same order."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        store: BlobStore,
+        ranks: Ranks,
+        rooms: Sequence[Room],
+        micro_batch: int | None = None,
+        memory: int | None = None,
+        options: MemoryOptions | None = None,
+        split: Split = Split.AUTO,
+    ) -> None:
+        """`rooms`: of all ranks (`rooms_of`)."""
+        self._ranks = ranks
+        self._rooms = rooms
+        self.in_shards = self._shard(manifest, micro_batch, options, split)
+        self._sharded: list[int] = []
+        super().__init__(manifest, store, ranks.device, micro_batch, memory, options)
+        self.memory += (
+            f", in each of {ranks.size} processes that share it"
+            if ranks.device.type == "cpu"
+            else f", on each of {ranks.size} devices"
+        )
+
+    def _shard(
+        self,
+        manifest: Manifest,
+        micro_batch: int | None,
+        options: MemoryOptions | None,
+        split: Split,
+    ) -> bool:
+        """Whether the model is to be cut: as asked, or else because a copy does not fit somewhere."""
+        if split is not Split.AUTO or manifest.adapter is not None:
+            # Beside a base that is frozen adapters are small; it stays whole.
+            return split is Split.SHARDS and manifest.adapter is None
+        work, kind = replace(Workload.of(manifest), ranks=self._ranks.size), self._ranks.device.type
+        return not all(
+            any(choice.fits for choice in choices(work, kind, room, micro_batch, options))
+            for room in self._rooms
+        )
+
+    def _workload(self) -> Workload:
+        return replace(Workload.of(self.manifest), ranks=self._ranks.size, shards=self.in_shards)
+
+    def _room(self, memory: int | None) -> Room:
+        """In shards all have to compute as many sequences at once: the smallest room is everybody's."""
+        own = self._rooms[self._ranks.rank]
+        least = min(room.device for room in self._rooms) if self.in_shards else own.device
+        return Room(device=least, host=min(room.host for room in self._rooms))
+
+    def _build(self, store: BlobStore) -> tuple[PreTrainedModel, list[torch.nn.Parameter]]:
+        if not self.in_shards:
+            return super()._build(store)
+        manifest, spec = self.manifest, self.manifest.optimizer
+        # Parameters get memory when they have been cut.
+        model = build_model(manifest.model, manifest.parameters, torch.device("meta"))
+        with init_empty_weights(include_buffers=False):
+            tables = new_model(model_config(manifest.model), torch.device("cpu"))
+        layout = update_layout(manifest.parameters, spec.chunk, spec.top_k)
+        # What torch would cut through blocks is copied: everybody has its gradient, one has its state.
+        torn = torn_tensors(layout, manifest.parameters, self._ranks.size)
+        self._sharded = [index for index in range(len(layout.tensors)) if index not in torn]
+        parameters = ordered_parameters(model, manifest.parameters)
+        copied = {parameters[index] for index in torn}
+        _cut(model, copied, self._ranks)
+        _copy_tables(tables, model)
+        return model, ordered_parameters(model, manifest.parameters)
+
+    def _part(self) -> Part:
+        cut = Cut(self._ranks.size, self.in_shards)
+        plan = cut.plan(self.layout, self.manifest.parameters)
+        seat = Seat(plan, cut, self._ranks.rank)
+        return RankPart(self._ranks, seat, self.parameters, self._sharded)
+
+    def _within_memory(self, compute: Callable[[], T]) -> T:
+        # In shards the others are in the middle of a pass that cannot be begun again here alone.
+        return compute() if self._sharded else super()._within_memory(compute)
+
+
+def rooms_of(ranks: Ranks, memory: int | None = None) -> list[Room]:
+    """What memory there is for each rank: `memory` bytes on the device, or what is free. Processors have
+    one memory together, so all of them count the least that was free."""
+    found = ranks.agreed(lambda: free_room(ranks.device, memory))
+    rooms = [Room(device=d, host=h) for d, h in ranks.exchange([found.device, found.host])]
+    if ranks.device.type == "cpu":
+        rooms = [min(rooms, key=lambda room: room.device)] * ranks.size
+    return rooms
+
+
+def _cut(model: PreTrainedModel, copied: set[torch.nn.Parameter], ranks: Ranks) -> None:
+    """Cut all parameters but those `copied` into shards, and give all of them memory."""
+    gpus = ranks.device.type == "cuda"
+    mesh = DeviceMesh(ranks.device.type, list(range(ranks.size)))
+    # As `autocast` does on one GPU: the parameters that the step changes stay float32.
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if gpus else None, reduce_dtype=torch.float32
+    )
+    layers = [
+        layer
+        for each in model.modules()
+        if isinstance(each, torch.nn.ModuleList)
+        for layer in each
+        # Of lists in lists the outer one: a layer is gathered at once.
+        if not any(isinstance(part, torch.nn.ModuleList) for part in layer.modules())
+    ]
+    for module in (*layers, model):
+        fully_shard(module, mesh=mesh, mp_policy=policy, ignored_params=copied)
+    model.to_empty(device=ranks.device)
+
+
+def _copy_tables(origin: PreTrainedModel, model: PreTrainedModel) -> None:
+    """Give a model what is no parameter, such as frequencies of positions, of another one like it."""
+    for theirs, ours in zip(origin.modules(), model.modules(), strict=True):
+        for name, buffer in theirs.named_buffers(recurse=False):
+            getattr(ours, name).copy_(buffer)
+        for name, value in vars(theirs).items():
+            # The library keeps some tables beside the buffers.
+            if isinstance(value, torch.Tensor):
+                setattr(ours, name, value.to(next(ours.buffers()).device))

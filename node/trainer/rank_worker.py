@@ -1,0 +1,187 @@
+"""The requests of a trainer with several devices: rank 0 has them from the node, the others from rank 0.
+
+All ranks run the same lines with the same arguments. A failure that all of them have found out about is
+told like any other; after one that leaves a rank behind, all of them end, with one line for the node.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import psutil
+import torch
+
+from ..settings import Split
+from ..storage.blob_store import BlobStore
+from .describing import describe
+from .device import allocated_bytes
+from .errors import FailureKind, TrainerFailed
+from .memory_plan import Room
+from .rank_momentum import remove_others, save_part
+from .rank_processes import RankProcesses, devices_of, meet
+from .rank_session import RankSession, rooms_of
+from .ranks import RankLost, RankOutOfMemory, Ranks
+from .session import TrainingSession
+from .worker import Worker
+
+# What takes all ranks. The rest is rank 0's alone: it has a whole model.
+_TOGETHER = frozenset(
+    {
+        "load",
+        "train",
+        "train_aside",
+        "apply",
+        "snapshot",
+        "evaluate",
+        "save_momentum",
+        "load_momentum",
+        "memory",
+    }
+)
+
+
+class RankWorker(Worker):
+    """A `Worker` at one rank. `end` ends rank 0's process after telling the node why, and, if it was for
+    want of memory, how many sequences at once may be tried next: none, if it was one."""
+
+    def __init__(
+        self, end: Callable[[str, int | None], NoReturn], patience: float, split: Split
+    ) -> None:
+        super().__init__()
+        self._end = end
+        self._patience = patience
+        self._split = split
+        self._ranks: Ranks | None = None
+        self._rooms: Sequence[Room] = ()
+        self._processes: RankProcesses | None = None
+        self._follows = False
+        # Whether rank 0 does something that it has not told the others of.
+        self._alone = False
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        if self._ranks is not None and not self._follows and request["method"] in _TOGETHER:
+            mine = self._staged if request["id"] == self._staged_for else []
+            try:
+                self._ranks.tell({**request, "staged": mine})
+            except RankLost as error:
+                self._lost(error)
+        self._alone = request["method"] not in (*_TOGETHER, "open")
+        return super().answer(request)
+
+    def _open(
+        self,
+        manifest: bytes,
+        blobs: str,
+        device: str,
+        threads: int | None,
+        micro_batch: int | None,
+        memory: int | None,
+    ) -> dict[str, Any]:
+        devices = devices_of(device)
+
+        def begin(rank: int, meeting: Path) -> dict[str, Any]:
+            self._ranks = ranks = meet(meeting, rank, devices, self._patience)
+            # Before any of them takes some: processors share theirs.
+            self._rooms = rooms_of(ranks, memory)
+            chosen = threads
+            if ranks.device.type == "cpu" and threads is None:
+                chosen = max(1, (os.cpu_count() or 1) // len(devices))
+            return ranks.agreed(
+                lambda: super(RankWorker, self)._open(
+                    manifest, blobs, devices[rank], chosen, micro_batch, memory
+                )
+            )
+
+        def follow(rank: int, meeting: Path) -> None:
+            self._follows = True
+            try:
+                begin(rank, meeting)
+            except TrainerFailed:
+                # Rank 0 has the same, and says so. It ends this process when it ends.
+                signal.pause()
+            self._serve()
+
+        self._processes = RankProcesses(devices, self._give_up)
+        opened = begin(0, self._processes.start(follow))
+        opened["device"] = f"{opened['device']} × {len(devices)}"
+        return opened
+
+    def _new_session(
+        self,
+        manifest: Any,
+        store: BlobStore,
+        device: torch.device,
+        micro_batch: int | None,
+        memory: int | None,
+    ) -> TrainingSession:
+        assert self._ranks is not None
+        return RankSession(
+            manifest, store, self._ranks, self._rooms, micro_batch, memory, split=self._split
+        )
+
+    def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
+        # A second thread at each would speak with the others in an order of its own.
+        return self._train(round_number, samples)
+
+    def _serve(self) -> NoReturn:
+        """All but rank 0: do what is asked, for ever."""
+        assert self._ranks is not None
+        while True:
+            request = self._ranks.hear()
+            self._staged, self._staged_for = request.pop("staged"), request["id"]
+            self.answer(request)
+
+    def _save_momentum(self, path: str) -> None:
+        assert self._ranks is not None
+        session, seat = self._opened, self._opened.part.seat
+        self._ranks.agreed(lambda: save_part(session.optimizer, seat, Path(path)))
+        # Only now: until all are written, the old ones count.
+        if self._ranks.rank == 0:
+            remove_others(seat.cut, Path(path))
+
+    def _load_momentum(self, path: str) -> bool:
+        assert self._ranks is not None
+        # Whoever has lost its part begins anew; the others keep theirs.
+        return any(self._ranks.exchange(super()._load_momentum(path)))
+
+    @property
+    def _opened(self) -> TrainingSession:
+        session = super()._opened
+        if self._alone and isinstance(session, RankSession) and session.in_shards:
+            raise TrainerFailed("bad_data", "the model is in shards: no device has all of it")
+        return session
+
+    def _memory(self) -> dict[str, int]:
+        assert self._ranks is not None
+        process = psutil.Process().memory_info().rss
+        found = self._ranks.exchange([process, allocated_bytes(self._opened.device)])
+        return {
+            "process_bytes": sum(each for each, _ in found),
+            "device_bytes": sum(each for _, each in found),
+        }
+
+    def _failed(self, error: Exception, method: str) -> tuple[FailureKind, str]:
+        if isinstance(error, RankLost):
+            self._lost(error)
+        if isinstance(error, TrainerFailed) or method not in (*_TOGETHER, "open"):
+            return super()._failed(error, method)
+        # The others may have gone on, or wait for what will not come.
+        kind, problem = describe(error)
+        return self._lost((RankOutOfMemory if kind == "out_of_memory" else RankLost)(problem))
+
+    def _lost(self, error: RankLost) -> NoReturn:
+        if self._follows or self._processes is None:
+            raise error
+        if isinstance(error, RankOutOfMemory):
+            self._processes.out_of_memory(str(error))
+        self._processes.lost(str(error))
+
+    def _give_up(self, reason: str, out_of_memory: bool) -> NoReturn:
+        # In copies each finds the number that fits by itself.
+        session = self._session
+        fitting = None if session is None or not out_of_memory else session.micro_batch // 2
+        self._end(reason, fitting)

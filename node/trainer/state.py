@@ -1,0 +1,266 @@
+"""Momentum and second moment as they lie in memory: float32, bfloat16 or 8 bits, on the device or not.
+
+The optimizer works on stripes in float32 on its device: it reads some rows, changes them, and writes
+them back. What is rounded on the way back is rounded by chance and right on average (Gupta et al.,
+arXiv 1502.02551): a momentum that fades by a part of its last digit would otherwise stand still.
+Nothing here reaches the parameters but by way of the member's own update.
+
+8 bits: 256 neighbours share a scale, their largest magnitude (Dettmers et al., arXiv 2110.02861), and a
+code stands for its square (momentum, with a sign) or its fourth power (second moment, whose root is what
+counts), so that small numbers beside large ones keep their digits.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from .memory_options import GROUP, NOISE, SHORTEST_ROW, StateOptions
+
+
+class StateTensor(ABC):
+    """Rows of numbers, all zero at first."""
+
+    def __init__(self, shape: Sequence[int], rows: int, device: torch.device) -> None:
+        """`shape` is how others see it, `rows` how many there are; they are worked on at `device`."""
+        self.shape = torch.Size(shape)
+        self.rows = rows
+        self.columns = math.prod(shape) // rows
+        self.device = device
+
+    @abstractmethod
+    def read(self, rows: slice) -> torch.Tensor:
+        """Some rows, (rows, columns) in float32 on the device, to be changed in place and written."""
+
+    @abstractmethod
+    def write(self, rows: slice, values: torch.Tensor) -> None:
+        """Keep what `read` gave for these rows."""
+
+    @abstractmethod
+    def parts(self) -> dict[str, torch.Tensor]:
+        """What it is stored as, by a short name; the first dimension is that of the rows."""
+
+    def whole(self) -> torch.Tensor:
+        """All of it in float32, in its shape: the memory itself where that is float32 on the device."""
+        return self.read(slice(0, self.rows)).view(self.shape)
+
+
+class Floats(StateTensor):
+    """float32 or bfloat16."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        rows: int,
+        device: torch.device,
+        options: StateOptions,
+        noise: Noise,
+    ) -> None:
+        super().__init__(shape, rows, device)
+        self._noise = noise
+        dtype = torch.bfloat16 if options.precision == "bfloat16" else torch.float32
+        self._values = _zeros((rows, self.columns), dtype, device, options)
+
+    def read(self, rows: slice) -> torch.Tensor:
+        """A view of the memory where that is possible."""
+        return self._values[rows].to(self.device, torch.float32, non_blocking=True)
+
+    def write(self, rows: slice, values: torch.Tensor) -> None:
+        """Costs nothing where `read` gave a view."""
+        target = self._values[rows]
+        if values.data_ptr() == target.data_ptr():
+            return
+        if target.dtype == torch.bfloat16:
+            values = self._noise.rounded(values)
+        target.copy_(values, non_blocking=True)
+
+    def parts(self) -> dict[str, torch.Tensor]:
+        """One: the values."""
+        _settle(self.device)
+        return {"": self._values.view(self.shape)}
+
+
+class Codes(StateTensor):
+    """8 bits, with a scale for each group."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        rows: int,
+        device: torch.device,
+        options: StateOptions,
+        noise: Noise,
+        *,
+        signed: bool,
+    ) -> None:
+        super().__init__(shape, rows, device)
+        self._noise = noise
+        self._signed = signed
+        self._groups = -(-self.columns // GROUP)
+        dtype = torch.int8 if signed else torch.uint8
+        self._codes = _zeros((rows, self.columns), dtype, device, options)
+        self._scales = _zeros((rows, self._groups), torch.float32, device, options)
+
+    def read(self, rows: slice) -> torch.Tensor:
+        """New memory."""
+        codes = self._codes[rows].to(self.device, non_blocking=True)
+        scales = self._scales[rows].to(self.device, non_blocking=True)
+        return decoded(codes, scales)
+
+    def write(self, rows: slice, values: torch.Tensor) -> None:
+        """Numbers that are not finite make their group zero: they cannot be helped."""
+        codes, scales = self._encode(values)
+        self._codes[rows].copy_(codes, non_blocking=True)
+        self._scales[rows].copy_(scales, non_blocking=True)
+
+    def parts(self) -> dict[str, torch.Tensor]:
+        """Two: codes and scales."""
+        _settle(self.device)
+        return {"": self._codes.view(self.shape), ".scales": self._scales}
+
+    def _encode(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        grouped = _grouped(values)
+        sizes = grouped.abs() if self._signed else grouped
+        scales = sizes.amax(dim=2)
+        share = sizes.div(scales.clamp(min=torch.finfo(torch.float32).tiny)[:, :, None])
+        most = 127 if self._signed else 255
+        code = share.sqrt() if self._signed else share.sqrt().sqrt_()
+        code.mul_(most).floor_().clamp_(max=most - 1)
+        low, high = code.square(), (code + 1).square_()
+        share.mul_(most**2)
+        if not self._signed:
+            low.square_()
+            high.square_()
+            share.mul_(most**2)
+        part = share.sub_(low).div_(high.sub_(low))
+        code += self._noise.like(part) < part
+        if self._signed:
+            code.copysign_(grouped)
+        code = code.view(len(values), -1)[:, : self.columns]
+        return code.to(self._codes.dtype), scales
+
+
+def decoded(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The float32 numbers of codes, (rows, columns), and scales, (rows, groups)."""
+    values = codes.to(torch.float32)
+    if codes.dtype == torch.int8:
+        values.mul_(values.abs().mul_(1 / 127**2))
+    else:
+        values.square_().mul_(1 / 255**2).square_()
+    columns = values.shape[1]
+    if columns % GROUP:
+        return values.mul_(scales.repeat_interleave(GROUP, dim=1)[:, :columns])
+    values.view(len(values), -1, GROUP).mul_(scales[:, :, None])
+    return values
+
+
+class Noise:
+    """Numbers by which is rounded: the same ones after the same start."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._places = random.Random(0)
+        self._generator = torch.Generator(device).manual_seed(0)
+
+    def like(self, values: torch.Tensor) -> torch.Tensor:
+        """Uniform in [0, 1), of this shape."""
+        count = values.numel()
+        if values.device.type != "cpu" or count > NOISE // 2:
+            return torch.rand(values.shape, device=values.device, generator=self._generator)
+        start = self._places.randrange(NOISE - count)
+        return noise_table()[start : start + count].view(values.shape)
+
+    def rounded(self, values: torch.Tensor) -> torch.Tensor:
+        """float32 to bfloat16, up or down with the chance that is right on average."""
+        bits = self.like(values).mul(1 << 16).to(torch.int32)
+        bits += values.contiguous().view(torch.int32)
+        # The upper half of a float32 is a bfloat16.
+        return bits.bitwise_and_(-(1 << 16)).view(torch.float32).to(torch.bfloat16)
+
+
+def new_state(
+    shape: Sequence[int],
+    rows: int,
+    device: torch.device,
+    options: StateOptions,
+    noise: Noise,
+    *,
+    signed: bool,
+) -> StateTensor:
+    """Zeros; `signed` says whether numbers below zero can come."""
+    if options.precision == "int8" and math.prod(shape) // rows >= SHORTEST_ROW:
+        return Codes(shape, rows, device, options, noise, signed=signed)
+    if options.precision == "int8":
+        options = StateOptions(place=options.place)
+    return Floats(shape, rows, device, options, noise)
+
+
+PARTS = ("", ".scales")
+"""The names of parts that there can be."""
+
+
+def values_of(parts: Mapping[str, torch.Tensor], state: StateTensor) -> torch.Tensor:
+    """What parts of any kind stand for, for this state: float32, (rows, columns), where they are.
+
+    Raises `ValueError` for parts that cannot be its own in any precision.
+    """
+    values, scales = parts[""], parts.get(".scales")
+    if values.shape != state.shape:
+        raise ValueError("another shape")
+    values = values.reshape(state.rows, state.columns)
+    if scales is None:
+        if values.dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError("numbers of another kind")
+        values = values.to(torch.float32)
+    else:
+        if values.dtype not in (torch.int8, torch.uint8) or scales.dtype != torch.float32:
+            raise ValueError("codes of another kind")
+        if scales.shape != (state.rows, -(-state.columns // GROUP)):
+            raise ValueError("other scales")
+        values = decoded(values, scales)
+    if not torch.isfinite(values).all():
+        raise ValueError("a number that is not finite")
+    return values
+
+
+def put(state: StateTensor, parts: Mapping[str, torch.Tensor], values: torch.Tensor) -> None:
+    """Make `parts`, whose values these are, the state's own: to the last bit where both are of one
+    precision."""
+    own = state.parts()
+    if own.keys() == parts.keys() and own[""].dtype == parts[""].dtype:
+        for name, part in parts.items():
+            own[name].copy_(part)
+    else:
+        state.write(slice(0, state.rows), values.to(state.device))
+
+
+def _settle(device: torch.device) -> None:
+    """Wait for a GPU's copies to main memory: the processor reads it without asking."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _grouped(values: torch.Tensor) -> torch.Tensor:
+    """(rows, groups, GROUP), the last group filled up with zeros."""
+    rows, columns = values.shape
+    if columns % GROUP:
+        values = torch.nn.functional.pad(values, (0, -columns % GROUP))
+    return values.view(rows, -1, GROUP)
+
+
+def _zeros(
+    shape: tuple[int, int], dtype: torch.dtype, device: torch.device, options: StateOptions
+) -> torch.Tensor:
+    if options.place == "device":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+@functools.cache
+def noise_table() -> torch.Tensor:
+    """It is read and never written."""
+    return torch.rand(NOISE, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,43 @@
+"""Who has what came out of a run stays while somebody fetches it, and not for ever."""
+
+from __future__ import annotations
+
+from distro_node.protocol.member.parting import Parting
+
+
+def goes(parting: Parting, began: int, *, watched: bool = True) -> int:
+    """The second in which it goes, asked once a second."""
+    return next(
+        now for now in range(began, began + 100_000) if parting.may_go(now, watched=watched)
+    )
+
+
+def test_nobody_to_give_to_is_not_waited_for() -> None:
+    assert goes(Parting(), 50, watched=False) == 50
+
+
+def test_who_looks_on_has_time_for_a_look() -> None:
+    assert goes(Parting(), 50) == 52
+
+
+def test_who_follows_gets_the_next_record() -> None:
+    parting = Parting()
+    assert not parting.may_go(50, watched=True)
+    parting.gave(51.5, blob=False)
+    assert goes(parting, 51) == 54
+    parting.gave(54, blob=True)
+    assert goes(parting, 54) == 84
+
+
+def test_a_chunk_that_is_under_way_is_sent() -> None:
+    parting = Parting()
+    parting.gave(40, blob=True)
+    assert goes(parting, 50) == 70
+
+
+def test_nobody_is_kept_for_ever() -> None:
+    parting = Parting()
+    assert not parting.may_go(50, watched=True)
+    for now in range(50, 4000, 10):
+        parting.gave(now, blob=True)
+        assert parting.may_go(now, watched=True) == (now >= 50 + 3600)

@@ -1,0 +1,388 @@
+"""Rules of shares: what a claim gains, what lateness costs, and what becomes of a lane that was lent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from distro_node.crypto.hashing import ContentId
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain import ledger as ledger_module
+from distro_node.protocol.chain import shares as shares_module
+from distro_node.protocol.chain.dealing import Dealing
+from distro_node.protocol.chain.shares import SharesByRound
+from distro_node.protocol.member import capacity as capacity_module
+from distro_node.protocol.member.capacity import Capacity
+from distro_node.protocol.member.inputs import Heard
+from distro_node.protocol.member.round import Round
+from distro_node.protocol.sampling import assignment, weights
+from distro_node.protocol.sampling.assignment import Assignment, Terms
+from distro_node.protocol.sampling.sampler import Order
+from distro_node.protocol.sampling.weights import Weight
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.membership import Membership
+from distro_node.protocol.wire.messages import Record, RecordId, UpdateEntry
+
+from ..chain import Chain
+from .rule import Rule, edited, put
+
+PEERS = [PeerId(bytes([number]) * 32) for number in range(8)]
+HUGE = 1 << 40
+
+
+def _record(stated: dict[PeerId, int], round_: int = 5) -> Record:
+    """In which these updates count, each with a capacity."""
+    updates = tuple(
+        UpdateEntry(peer, ContentId(bytes([n]) * 32), 1, 1, 0.0, bytes(64), capacity)
+        for n, (peer, capacity) in enumerate(sorted(stated.items()))
+    )
+    return Record(round_, RecordId(bytes(32)), 0, updates, (), (), None)
+
+
+def _after(
+    values: Sequence[int], stated: dict[PeerId, int], members: Sequence[PeerId] = ()
+) -> list[int]:
+    """The weights of members that had these, after a round in which all were due."""
+    before = {peer: Weight(value) for peer, value in zip(PEERS, values, strict=False)}
+    after = weights.next_weights(before, set(before), _record(stated), members or list(before), 64)
+    return [after[peer].value for peer in members or before]
+
+
+def _a_claim_grows_step_by_step() -> bool:
+    return _after([100, 100, 100], dict.fromkeys(PEERS[:3], HUGE)) == [150] * 3
+
+
+def _late_is_half_at_once() -> bool:
+    return _after([100, 100, 100], dict.fromkeys(PEERS[:2], 100)) == [100, 100, 50]
+
+
+def _who_says_less_has_less_at_once() -> bool:
+    return _after([100, 100], {PEERS[0]: 100, PEERS[1]: 3}) == [100, 3]
+
+
+def _nobody_is_late_with_what_was_not_due() -> bool:
+    everybody = {peer: Weight(100) for peer in PEERS[:3]}
+    record = _record(dict.fromkeys(PEERS[:2], 100))
+    after = weights.next_weights(everybody, set(PEERS[:2]), record, PEERS[:3], 64)
+    return after[PEERS[2]].value == 100
+
+
+def _a_newcomer_begins_modestly() -> bool:
+    stated = dict.fromkeys(PEERS[:3], 100)
+    return _after([100, 100, 100], stated, PEERS[:4]) == [100, 100, 100, 25]
+
+
+def _some_weight_is_left() -> bool:
+    """However often it is late: else a member that was away would never show that it is back."""
+    weight = Weight(6400)
+    for _ in range(30):
+        weight = weight.late(100)
+    kept = _after([4096 * 64, 4096 * 64, 300], dict.fromkeys(PEERS[:2], 4096 * 64))[2]
+    return weight.value == 100 and kept == 192
+
+
+def _no_claim_grows_for_ever() -> bool:
+    """Two of seven grow for a hundred rounds, each in what the other makes of it: a few late updates
+    bring them back all the same."""
+    values = [100] * 7
+    for _ in range(100):
+        values = _after(values, dict.fromkeys(PEERS[:5], 100) | dict.fromkeys(PEERS[5:7], HUGE))
+    return values == [100] * 5 + [1400] * 2
+
+
+def _who_came_late_grows_carefully() -> bool:
+    """So a claim of too much costs a late update in a dozen, not every third."""
+    values = [(weight := Weight(1600, HUGE).late(1)).value]
+    for _ in range(2):
+        weight = weight.counted(HUGE, HUGE)
+        values.append(weight.value)
+    return values == [800, 850, 903]
+
+
+def _only_the_first_of_a_row_says_how_much_is_too_much() -> bool:
+    """Who was away for a while is back soon."""
+    weight = Weight(1600, 1600).late(1).late(1).late(1)
+    grown = [(weight := weight.counted(1600, HUGE)).value for _ in range(4)]
+    return grown == [300, 450, 675, 800]
+
+
+def _a_minority_does_not_set_the_scale() -> bool:
+    """Neither that of a swarm that begins, nor what a newcomer or a floor is measured by."""
+    stated = {PEERS[0]: 100, PEERS[1]: 100, PEERS[2]: HUGE}
+    first = _after([0, 0, 0], stated)
+    then = _after([100, 100, HUGE], {PEERS[0]: 100, PEERS[1]: 100, PEERS[2]: HUGE}, PEERS[:4])
+    return first == [100, 100, 150] and then[3] == 25
+
+
+# Lanes
+
+
+def _terms(lanes: int, max_share: float = 0.5, trains: Callable[[int], bool] = bool) -> Terms:
+    return Terms(Order(1, 100_000, lanes, 1000, 10), max_share, trains)
+
+
+def _assigned(terms: Terms, values: Sequence[int], round_: int = 1) -> Assignment:
+    everybody = Membership(since=dict.fromkeys(PEERS[: len(values)], 0))
+    given = {peer: Weight(value) for peer, value in zip(PEERS, values, strict=False)}
+    return assignment.assign(terms, everybody, given, (), None, round_)
+
+
+def _nobody_has_more_than_its_part() -> bool:
+    runs = _assigned(_terms(30, 1 / 3), [HUGE, 1, 1, 1, 1]).runs
+    return sum(map(len, runs[PEERS[0]])) == 10
+
+
+def _who_needs_longer_has_longer() -> bool:
+    """A fifth of a sequence a round: five rounds."""
+    works = _assigned(_terms(40), [200, 200, 200, 2]).works
+    return [work.due - work.dealt > 2 for work in works] == [True]
+
+
+def _nobody_has_for_ever() -> bool:
+    (work,) = _assigned(_terms(40), [HUGE, HUGE, HUGE, 1]).works
+    return work.due == 64
+
+
+def _not_all_lanes_are_lent() -> bool:
+    made = _assigned(_terms(4, 1.0), [HUGE, 1, 1, 1, 1, 1, 1, 1])
+    return len(made.works) == 2
+
+
+def _nothing_is_due_behind_the_end() -> bool:
+    return not _assigned(_terms(40, trains=lambda round_: round_ < 9), [HUGE, HUGE, HUGE, 1]).works
+
+
+def _lanes_stay_where_they_are() -> bool:
+    everybody = Membership(since=dict.fromkeys(PEERS[:4], 0))
+    before = _assigned(_terms(40), [100] * 4)
+    lanes = dict.fromkeys(PEERS[:4], Weight(100)) | {PEERS[0]: Weight(50)}
+    after = assignment.assign(_terms(40), everybody, lanes, (), before, 2)
+    kept = [set(_flat(before.runs[peer])) <= set(_flat(after.runs[peer])) for peer in PEERS[1:4]]
+    return all(kept)
+
+
+def _flat(lanes: Sequence[range]) -> list[int]:
+    return [lane for run in lanes for lane in run]
+
+
+# Chains
+
+
+def _swarm_with_a_slow_one() -> tuple[Chain, PeerId]:
+    """Four members, of which one has stated a hundredth of what the others do, and a lane of 16."""
+    chain = Chain(4, sequences=16, max_share=0.5)
+    slow = chain.membership.peers[-1]
+    while not chain.ledger.dealing.shares(chain.round).works:
+        due = chain.ledger.dealing.due(chain.round)
+        capacities = {peer: 10 if peer == slow else 1000 for peer in due}
+        chain.grow(updates=[chain.update(p, capacity=c) for p, c in sorted(capacities.items())])
+    return chain, slow
+
+
+def _goes_on(chain: Chain, slow: PeerId, *, counted: bool = True) -> None:
+    due = [peer for peer in chain.ledger.dealing.due(chain.round) if counted or peer != slow]
+    chain.grow(updates=[chain.update(p, capacity=10 if p == slow else 1000) for p in sorted(due)])
+
+
+def _an_update_counts_where_it_is_due() -> bool:
+    chain, slow = _swarm_with_a_slow_one()
+    everybody = [chain.update(peer, capacity=10) for peer in chain.membership.peers]
+    assert slow not in chain.ledger.dealing.due(chain.round)
+    try:
+        chain.grow(updates=everybody)
+    except ProtocolError:
+        return True
+    return False
+
+
+def _what_is_not_due_is_not_taken_in() -> bool:
+    chain, slow = _swarm_with_a_slow_one()
+    me = next(peer for peer in chain.membership.peers if peer != slow)
+    said = chain.envelope(slow, "announcement", chain.announcement(slow))
+    member = chain.member(me)
+    try:
+        member.handle(Heard(said), 0.0)
+    except ProtocolError as error:
+        return error.reason == "not_due"
+    return False
+
+
+def _who_is_at_work_is_not_late() -> bool:
+    chain, slow = _swarm_with_a_slow_one()
+    before = chain.ledger.dealing.shares(chain.round).weights[slow]
+    (work,) = chain.ledger.dealing.shares(chain.round).works
+    while chain.round < work.due:
+        _goes_on(chain, slow)
+    return (
+        work.due > work.dealt + 1
+        and chain.ledger.dealing.shares(chain.round).weights[slow] == before
+    )
+
+
+def _what_was_lent_and_not_trained_is_dealt_again() -> bool:
+    chain, slow = _swarm_with_a_slow_one()
+    (work,) = chain.ledger.dealing.shares(chain.round).works
+    row = int(chain.ledger.deal(work.dealt).rows(16)[work.lane])
+    while chain.round <= work.due:
+        _goes_on(chain, slow, counted=False)
+    return int(chain.ledger.deal(chain.round).rows(16)[work.lane]) == row
+
+
+def _what_is_lent_to_who_departs_is_dealt_again() -> bool:
+    chain, slow = _swarm_with_a_slow_one()
+    (work,) = chain.ledger.dealing.shares(chain.round).works
+    row = int(chain.ledger.deal(work.dealt).rows(16)[work.lane])
+    chain.grow(departed=[chain.leave(slow)])
+    return int(chain.ledger.deal(chain.round).rows(16)[work.lane]) == row
+
+
+def _shares_take_little_memory() -> bool:
+    members = [Membership(since=dict.fromkeys(PEERS[:4], 0))] * 1001
+    known = SharesByRound(_terms(16), members[0], False)
+    records = [
+        _record({} if round_ == 0 else dict.fromkeys(PEERS[:4], 100 + round_ % 7), round_)
+        for round_ in range(1000)
+    ]
+    for record in records:
+        known.follow(record, members[0])
+    kept = len(vars(known)["_kept"])
+    old = known.at(300, records.__getitem__, members)
+    return kept < 150 and old.round == 300 and old.weights[PEERS[0]].value == 105
+
+
+# Capacity
+
+
+def _capacity(*seconds: float, fixed: float = 0.0) -> Capacity:
+    found = Capacity()
+    for each in seconds:
+        found.trained(10, each, fixed)
+    return found
+
+
+def _one_slow_round_is_no_change() -> bool:
+    return _capacity(10.0, 10.0, 90.0).measured(None) == 86_400
+
+
+def _what_is_said_stays() -> bool:
+    found = _capacity(10.0)
+    first = found.stated(None)
+    found.trained(10, 10.5, 0.0)
+    return found.stated(None) == first == 86_400
+
+
+def _something_is_always_left_of_a_round() -> bool:
+    return _capacity(10.0, fixed=50.0).measured(20.0) == 86_400 // 4
+
+
+def _a_capacity_has_a_bound() -> bool:
+    return _capacity(1e-12).measured(None) == HUGE
+
+
+RULES = (
+    Rule("a claim grows step by step", _a_claim_grows_step_by_step, put(weights, "_GROWTH", 1)),
+    Rule(
+        "late is half at once",
+        _late_is_half_at_once,
+        edited(Weight, "late", ("self.value // 2)", "self.value)")),
+    ),
+    Rule(
+        "who says less has less at once",
+        _who_says_less_has_less_at_once,
+        edited(Weight, "counted", ("min(capacity, grown, most)", "min(grown, most)")),
+    ),
+    Rule(
+        "nobody is late with what was not due",
+        _nobody_is_late_with_what_was_not_due,
+        edited(weights, "next_weights", ("peer in due and median", "median")),
+    ),
+    Rule("a newcomer begins modestly", _a_newcomer_begins_modestly, put(weights, "_MODEST", 1)),
+    Rule("some weight is left", _some_weight_is_left, put(weights, "_FLOOR_ROUNDS", 1 << 60)),
+    Rule("no claim grows for ever", _no_claim_grows_for_ever, put(weights, "_MOST", 1 << 30)),
+    Rule(
+        "who came late grows carefully",
+        _who_came_late_grows_carefully,
+        put(weights, "_CAREFUL_GROWTH", 2),
+    ),
+    Rule(
+        "the first of a row says how much is too much",
+        _only_the_first_of_a_row_says_how_much_is_too_much,
+        edited(Weight, "late", ("self.limit if self.missed else self.value", "self.value")),
+    ),
+    Rule(
+        "a minority does not set the scale",
+        _a_minority_does_not_set_the_scale,
+        edited(weights, "_lower_median", ("(len(values) - 1) // 2", "-1")),
+    ),
+    Rule(
+        "nobody has more than its part",
+        _nobody_has_more_than_its_part,
+        put(assignment, "most_lanes", lambda lanes, *_: lanes),
+    ),
+    Rule(
+        "who needs longer has longer",
+        _who_needs_longer_has_longer,
+        put(assignment, "MOST_ROUNDS", 1),
+    ),
+    Rule("nobody has for ever", _nobody_has_for_ever, put(assignment, "MOST_ROUNDS", 1 << 30)),
+    Rule("not all lanes are lent", _not_all_lanes_are_lent, put(assignment, "_LENT", 1)),
+    Rule(
+        "nothing is due behind the end",
+        _nothing_is_due_behind_the_end,
+        edited(assignment, "_lend", (" and terms.trains(round + rounds - 1)", "")),
+    ),
+    Rule(
+        "lanes stay where they are",
+        _lanes_stay_where_they_are,
+        edited(assignment, "assign", ("goes_on else {}", "False else {}")),
+    ),
+    Rule(
+        "an update counts where it is due",
+        _an_update_counts_where_it_is_due,
+        edited(ledger_module, "check_record", ("if entry.peer not in due:", "if False:")),
+    ),
+    Rule(
+        "what is not due is not taken in",
+        _what_is_not_due_is_not_taken_in,
+        edited(Round, "take", ("if sender not in self._due:", "if False:")),
+    ),
+    Rule(
+        "who is at work is not late",
+        _who_is_at_work_is_not_late,
+        edited(
+            shares_module,
+            "next_shares",
+            ("shares.due if terms.trains(round_) else frozenset()", "set(shares.weights)"),
+        ),
+    ),
+    Rule(
+        "what was lent and not trained is dealt again",
+        _what_was_lent_and_not_trained_is_dealt_again,
+        edited(Dealing, "_deal_after", ("lost.runs, lanes, owed)", "lost.runs, lanes)")),
+    ),
+    Rule(
+        "what is lent to who departs is dealt again",
+        _what_is_lent_to_who_departs_is_dealt_again,
+        edited(shares_module, "next_shares", ("else work.peer not in members)", "else False)")),
+    ),
+    Rule(
+        "shares take little memory",
+        _shares_take_little_memory,
+        put(shares_module, "_APART", 1 << 30),
+    ),
+    Rule(
+        "one slow round is no change",
+        _one_slow_round_is_no_change,
+        put(capacity_module, "_WINDOW", 1),
+    ),
+    Rule("what is said stays", _what_is_said_stays, put(capacity_module, "_HYSTERESIS", 0.0)),
+    Rule(
+        "something is always left of a round",
+        _something_is_always_left_of_a_round,
+        put(capacity_module, "_LEAST_PART", 0.0),
+    ),
+    Rule(
+        "a capacity has a bound",
+        _a_capacity_has_a_bound,
+        put(capacity_module, "MOST_CAPACITY", 1 << 62),
+    ),
+)

@@ -1,0 +1,182 @@
+"""A check of somebody's work: the coefficients it compares, and honest work told from other work."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from distro_node.node.trainer.checking import coefficients_at, look
+from distro_node.node.trainer.exact import apply_step
+from distro_node.node.trainer.optimizer import LocalOptimizer
+from distro_node.protocol.checks.sequential import PassTest
+from distro_node.protocol.checks.verdict import passing, usual
+from distro_node.protocol.codec.update import DecodedUpdate, update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
+
+SHAPES = [(128, 192), (192, 128), (30, 20), (48,)]
+TABLE = [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(SHAPES)]
+LAYOUT = update_layout(TABLE, 64, 8)
+Gradients = list[torch.Tensor]
+
+
+def random_gradients(seed: int) -> Gradients:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+@pytest.mark.parametrize("preconditioner", ["none", "rms", "orthogonal"])
+def test_coefficients_are_those_that_the_gradient_would_add_to_a_momentum(
+    preconditioner: str,
+) -> None:
+    spec = OptimizerSpec(preconditioner=preconditioner)  # type: ignore[arg-type]  # one of the three
+    checker, member = (
+        LocalOptimizer(LAYOUT, [torch.zeros(shape) for shape in SHAPES], spec) for _ in range(2)
+    )
+    member.accumulate(random_gradients(1))
+    taken = member.take(1)
+    update = DecodedUpdate(taken.positions, taken.signs)
+    checker.accumulate(random_gradients(2))
+    gradients = random_gradients(3)
+    found = coefficients_at(update, gradients, LAYOUT, spec, checker)
+    before = [momentum.clone() for momentum in checker.momentum]
+    checker.accumulate([gradient.clone() for gradient in gradients])
+    added = [new - spec.momentum * old for new, old in zip(checker.momentum, before, strict=True)]
+    expected = [
+        dense.gather(1, torch.from_numpy(positions.astype(np.int64))).view(-1).numpy()
+        for dense, positions in zip(added, update.positions, strict=True)
+    ]
+    np.testing.assert_allclose(found, np.concatenate(expected), atol=2e-5)
+    # Neither the gradients nor the checker were changed by looking.
+    for gradient, again in zip(gradients, random_gradients(3), strict=True):
+        assert torch.equal(gradient, again)
+
+
+def test_what_is_missing_or_not_finite_says_nothing() -> None:
+    spec = OptimizerSpec()
+    checker = LocalOptimizer(LAYOUT, [torch.zeros(shape) for shape in SHAPES], spec)
+    taken = checker.take(1)
+    update = DecodedUpdate(taken.positions, taken.signs)
+    assert not coefficients_at(update, [None] * 4, LAYOUT, spec, checker).any()
+    gradients = random_gradients(1)
+    gradients[0][5, 5] = float("nan")
+    gradients[1].fill_(float("inf"))
+    found = coefficients_at(update, gradients, LAYOUT, spec, checker)
+    assert np.isfinite(found).all()
+    assert found[-LAYOUT.tensors[-1].coefficients :].any()
+    assert look(update, gradients, random_gradients(2), 3, LAYOUT, spec, checker).squares > 0
+    assert look(update, [None] * 4, [None] * 4, 3, LAYOUT, spec, checker).score == 0
+
+
+class Swarm:
+    """Four members that learn a random net of two layers, three sequences of 16 points each a round."""
+
+    MEMBERS, SHARE, POINTS = 4, 3, 16
+
+    def __init__(self) -> None:
+        self.spec = OptimizerSpec()
+        self.generator = torch.Generator().manual_seed(0)
+        shapes = [(256, 128), (128, 256)]
+        self.teacher = [torch.randn(shape, generator=self.generator) / 12 for shape in shapes]
+        self.parameters = [0.02 * torch.randn(shape, generator=self.generator) for shape in shapes]
+        table = [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(shapes)]
+        self.layout = update_layout(table, 64, 8)
+        self.honest = [self.new_optimizer() for _ in range(self.MEMBERS)]
+
+    def new_optimizer(self) -> LocalOptimizer:
+        return LocalOptimizer(self.layout, self.parameters, self.spec)
+
+    def deal(self) -> torch.Tensor:
+        shape = (self.SHARE, self.POINTS, 128)
+        return torch.randn(shape, generator=self.generator)
+
+    def gradients(self, points: torch.Tensor) -> Gradients:
+        points = points.reshape(-1, 128)
+        own = [parameter.clone().requires_grad_() for parameter in self.parameters]
+
+        def outputs(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(points @ first.T) @ second.T
+
+        wanted = outputs(*self.teacher)
+        wanted = wanted + torch.randn(wanted.shape, generator=self.generator)
+        return list(torch.autograd.grad(((outputs(*own) - wanted) ** 2).mean(), own))
+
+    def update(self, optimizer: LocalOptimizer, gradients: Gradients, number: int) -> DecodedUpdate:
+        optimizer.accumulate([gradient.clone() for gradient in gradients])
+        taken = optimizer.take(number)
+        optimizer.forget(number)
+        return DecodedUpdate(taken.positions, taken.signs)
+
+
+def test_honest_work_is_told_from_other_work() -> None:
+    """Eighteen checks of each in the last six of fourteen rounds, one after the other as if each were
+    the only one of its round: who does not do the work is accused, who does is not."""
+    swarm = Swarm()
+    idle = swarm.new_optimizer()
+    chance = np.random.default_rng(1)
+    scores: dict[str, list[float]] = {}
+    for number in range(1, 15):
+        shares = [swarm.deal() for _ in swarm.honest]
+        # Each sequence's noise is drawn once, so its gradient is computed once.
+        single = [[swarm.gradients(one) for one in share] for share in shares]
+        means = [
+            [torch.stack(parts).mean(dim=0) for parts in zip(*own, strict=True)] for own in single
+        ]
+        updates = [
+            swarm.update(optimizer, mean, number)
+            for optimizer, mean in zip(swarm.honest, means, strict=True)
+        ]
+        other = swarm.update(idle, swarm.gradients(swarm.deal()), number)
+        if number > 8:
+            random = DecodedUpdate(
+                updates[0].positions,
+                [chance.choice(np.array([-1, 1], np.int8), s.shape) for s in updates[0].signs],
+            )
+            turned = DecodedUpdate(
+                updates[1].positions,
+                [
+                    np.where(chance.random(s.shape) < 0.2, -s, s).astype(np.int8)
+                    for s in updates[1].signs
+                ],
+            )
+            said = {
+                "honest": updates[0],
+                "other data": other,
+                "random": random,
+                "copied": updates[1],
+                "copied and changed": turned,
+                "opposite": DecodedUpdate(updates[0].positions, [-s for s in updates[0].signs]),
+            }
+            for name, update in said.items():
+                for gradients in single[0]:
+                    found = look(
+                        update,
+                        gradients,
+                        means[3],  # type: ignore[arg-type]  # sums of tensors
+                        swarm.SHARE,
+                        swarm.layout,
+                        swarm.spec,
+                        swarm.honest[3],
+                    )
+                    scores.setdefault(name, []).append(found.score)
+        apply_step(swarm.parameters, swarm.layout, updates, 2e-3, 0.0)
+    bound = passing(usual([[round(1000 * score) for score in scores["honest"]]]))
+    test = PassTest(
+        accused_wrongly=Fraction(1, 10**6),
+        missed=Fraction(1, 100),
+        honest_fails=Fraction(1, 100),
+        idle_fails=Fraction(1, 2),
+    )
+    found = {}
+    for name, each in scores.items():
+        standing, decision = 0, "open"
+        for score in each:
+            failed = round(1000 * score) < bound
+            standing, decision = test.after(standing, failed=failed)
+            found[name] = found.get(name, False) or decision == "accused"
+            if found[name]:
+                break
+    print({name: [round(score, 1) for score in each] for name, each in scores.items()})
+    assert not found.pop("honest")
+    assert all(found.values()), found

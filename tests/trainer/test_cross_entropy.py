@@ -1,0 +1,109 @@
+"""The loss without logits: that of the plain way, its gradients too, whatever the model's head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from distro_node.node.trainer import cross_entropy
+from distro_node.node.trainer.architectures import ARCHITECTURES
+from distro_node.node.trainer.cross_entropy import token_loss
+from distro_node.node.trainer.model import model_config, new_model
+from torch.nn import functional
+from trainer.support import CPU, TINY_LLAMA
+
+TINY = {key: value for key, value in TINY_LLAMA.items() if key != "model_type"} | {
+    "num_hidden_layers": 2,
+    "pad_token_id": 0,
+}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 256}
+# What a family calls by another name, or does with its logits.
+OWN: dict[str, dict[str, Any]] = {
+    "gemma2": {"head_dim": 16, "final_logit_softcapping": 0.5},
+    "gemma": {"head_dim": 16},
+    "granite": {"logits_scaling": 3.0},
+    "gpt_neox": {"tie_word_embeddings": False},
+}
+
+
+def tiny_model(model_type: str, **changes: Any) -> Any:
+    """A model of this family, with larger numbers than it begins with: its logits differ."""
+    known = GPT2 if model_type == "gpt2" else TINY
+    settings = {k: v for k, v in known.items() if k in ARCHITECTURES[model_type]}
+    torch.manual_seed(0)
+    config = {"model_type": model_type, **settings, **OWN.get(model_type, {}), **changes}
+    model = new_model(model_config(config), CPU)
+    for parameter in model.parameters():
+        parameter.data.mul_(3).add_(torch.randn_like(parameter), alpha=0.05)
+    return model.eval()
+
+
+def gradients(model: Any, loss: torch.Tensor) -> list[torch.Tensor | None]:
+    model.zero_grad()
+    (loss / 7).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("model_type", sorted(ARCHITECTURES))
+def test_is_the_plain_loss(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Several pieces, and a last one that is shorter.
+    monkeypatch.setattr(cross_entropy, "logit_rows", lambda *_: 5)
+    model = tiny_model(model_type)
+    tokens = torch.randint(1, 256, (3, 13))
+    inputs, targets = {"input_ids": tokens[:, :-1]}, tokens[:, 1:].reshape(-1)
+    plain = functional.cross_entropy(model(**inputs).logits.flatten(0, 1), targets, reduction="sum")
+    ours = token_loss(model, inputs, targets)
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=0)
+    expected, found = gradients(model, plain), gradients(model, ours)
+    for one, other in zip(found, expected, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert other is not None
+            assert (one - other).norm() <= 3e-5 * other.norm() + 1e-6
+    # And the model is as it was.
+    assert model(**inputs).logits.shape == (3, 12, 256)
+
+
+def test_what_is_not_chosen_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cross_entropy, "logit_rows", lambda *_: 5)
+    model = tiny_model("llama")
+    tokens = torch.randint(1, 256, (3, 13))
+    inputs, targets = {"input_ids": tokens[:, :-1]}, tokens[:, 1:]
+    chosen = torch.rand(targets.shape) < 0.4
+    plain = functional.cross_entropy(
+        model(**inputs).logits[chosen], targets[chosen], reduction="sum"
+    )
+    ours = token_loss(model, inputs, targets[chosen], chosen)
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=0)
+    nothing = torch.zeros_like(chosen)
+    assert token_loss(model, inputs, targets[nothing], nothing) == 0
+
+
+def test_frozen_heads_and_measurements_take_no_gradient() -> None:
+    model = tiny_model("llama", tie_word_embeddings=False)
+    model.lm_head.weight.requires_grad_(False)
+    tokens = torch.randint(1, 256, (3, 13))
+    inputs, targets = {"input_ids": tokens[:, :-1]}, tokens[:, 1:].reshape(-1)
+    found = gradients(model, token_loss(model, inputs, targets))
+    assert found[-1] is None
+    assert found[0] is not None
+    with torch.no_grad():
+        assert not token_loss(model, inputs, targets).requires_grad
+
+
+def test_in_bfloat16_it_is_the_plain_loss_within_its_digits() -> None:
+    model = tiny_model("llama")
+    tokens = torch.randint(1, 256, (3, 13))
+    inputs, targets = {"input_ids": tokens[:, :-1]}, tokens[:, 1:].reshape(-1)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = functional.cross_entropy(
+            model(**inputs).logits.float().flatten(0, 1), targets, reduction="sum"
+        )
+        ours = token_loss(model, inputs, targets)
+    torch.testing.assert_close(ours, plain, rtol=1e-3, atol=0)
+    expected, found = gradients(model, plain), gradients(model, ours)
+    for one, other in zip(found, expected, strict=True):
+        assert one is not None
+        assert other is not None
+        assert (one - other).norm() < 0.02 * other.norm()

@@ -1,0 +1,186 @@
+"""What training takes, as the arithmetic has it and as it is; and what is chosen by it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.architectures import ARCHITECTURES
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.memory_model import KEPT, Workload, needs
+from distro_node.node.trainer.memory_options import MemoryOptions, StateOptions
+from distro_node.node.trainer.memory_plan import Room, choices, choose, chosen_line
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.protocol.wire.manifest import ParameterSpec
+from trainer.support import CPU, make_manifest
+
+WORK = Workload(
+    config={
+        "model_type": "llama",
+        "hidden_size": 256,
+        "intermediate_size": 704,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "vocab_size": 8192,
+    },
+    parameters=(
+        ParameterSpec(name="embedding", shape=(8192, 256)),
+        ParameterSpec(name="body", shape=(25_600, 256)),
+        ParameterSpec(name="norm", shape=(256,)),
+    ),
+    sequence_length=512,
+)
+
+
+@pytest.fixture
+def benchmark(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(checkout / "benchmarks")
+    return importlib.import_module("memory")
+
+
+def test_measured_peaks_are_those_of_the_arithmetic(
+    benchmark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = benchmark.measure("1M", 128, 1, 4, CPU)
+    capsys.readouterr()
+    assert len(rows) == 6
+    for row in rows:
+        assert abs(row["difference"]) < 0.05, row
+
+
+def test_the_preset_fits_a_card_of_12_gb(
+    benchmark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = benchmark.preset_on_a_card()
+    capsys.readouterr()
+    fitting = [row for row in rows if row["fits"]]
+    assert fitting
+    assert all(row["bytes_a_parameter"] <= 8.005 for row in fitting)
+
+
+def test_all_architectures_are_in_the_table() -> None:
+    assert set(KEPT) == set(ARCHITECTURES)
+
+
+def test_what_costs_least_of_what_fits_is_chosen() -> None:
+    # So long that activations are more than all else.
+    work = dataclasses.replace(WORK, sequence_length=1 << 15)
+    every = list(choices(work, "cuda", Room(device=1 << 50, host=1 << 50), micro_batch=1))
+    assert all(choice.fits for choice in every)
+    assert every[0].options == MemoryOptions()
+    seen = []
+    for size in sorted({int(1.06 * choice.needs.device) for choice in every}, reverse=True):
+        room = Room(device=size, host=1 << 40)
+        chosen = choose(work, "cuda", room, micro_batch=1)
+        assert chosen.needs.device <= size
+        before = every[: [each.options for each in every].index(chosen.options)]
+        assert all(1.05 * each.needs.device > size for each in before)
+        seen.append(chosen.options)
+    assert seen[0] == MemoryOptions()
+    assert seen[-1].checkpointing
+    with pytest.raises(TrainerFailed, match="at the least") as caught:
+        choose(WORK, "cuda", Room(device=1 << 20, host=1 << 40))
+    assert caught.value.kind == "model_too_large"
+
+
+def test_main_memory_is_only_taken_where_there_is_some() -> None:
+    aside = MemoryOptions(state=StateOptions(precision="bfloat16", place="host"))
+    wanted = needs(WORK, "cuda", aside)
+    room = Room(device=2 * wanted.device, host=wanted.host - 1)
+    assert not next(choices(WORK, "cuda", room, 1, aside)).fits
+    room = dataclasses.replace(room, host=wanted.host)
+    assert next(choices(WORK, "cuda", room, 1, aside)).fits
+    # On a processor there is nothing beside the main memory.
+    assert all(choice.options.state.place == "device" for choice in choices(WORK, "cpu", room, 1))
+
+
+def test_as_many_sequences_at_once_as_fit_into_half_of_what_is_left() -> None:
+    one = needs(WORK, "cpu", MemoryOptions()).device
+    more = needs(WORK, "cpu", MemoryOptions(), 2).device - one
+    room = Room(device=int(1.05 * one) + 6 * more + 10)
+    chosen = choose(WORK, "cpu", room)
+    assert chosen.micro_batch == 4
+    assert "4 sequences at once" in chosen_line(chosen, room)
+    assert choose(WORK, "cpu", Room(device=1 << 50)).micro_batch == 32
+    assert choose(WORK, "cpu", Room(device=1 << 50), micro_batch=3).micro_batch == 3
+
+
+def test_a_session_takes_what_is_given(tmp_path: Path) -> None:
+    manifest, chunks = make_manifest(tmp_path)
+    work = Workload.of(manifest)
+    least = min(choice.needs.device for choice in choices(work, "cpu", Room(device=0), 1))
+    narrow = int(1.06 * least)
+    session = TrainingSession(manifest, BlobStore(tmp_path), CPU, memory=narrow)
+    assert session.micro_batch == 1
+    assert "1 sequence at once" in session.memory
+    session.load(chunks)
+    assert session.train(1, range(2)).tokens == 64
+    with pytest.raises(TrainerFailed) as caught:
+        TrainingSession(manifest, BlobStore(tmp_path), CPU, memory=least // 2)
+    assert caught.value.kind == "model_too_large"
+
+
+def test_where_one_sequence_is_too_much_activations_are_computed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, chunks = make_manifest(tmp_path)
+    session = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=1)
+    session.load(chunks)
+    loss = session.task.loss
+
+    def exhausted(*arguments: Any) -> Any:
+        if not session.options.checkpointing:
+            raise torch.OutOfMemoryError("out of memory")
+        return loss(*arguments)
+
+    monkeypatch.setattr(session.task, "loss", exhausted)
+    assert session.train(1, range(2)).tokens == 64
+    assert session.options.checkpointing
+
+
+def test_several_devices_divide_what_they_do_not_copy() -> None:
+    """A table whose rows are cut evenly, so that each of two has half of it."""
+    table = (ParameterSpec(name="body", shape=(8192, 256)),)
+    alone = dataclasses.replace(WORK, parameters=table)
+    copies = dataclasses.replace(alone, ranks=2)
+    shards = dataclasses.replace(copies, shards=True)
+
+    def sizes(work: Workload, device: str) -> list[int]:
+        found = needs(work, device, MemoryOptions())
+        parts = {part.name: part.device for part in (*found.lasting, *found.passing[0])}
+        names = ("parameters", "gradient", "momentum", "second moment")
+        return [parts[name] for name in names]
+
+    whole = 4 * 8192 * 256
+    assert sizes(alone, "cuda") == [whole] * 4
+    assert sizes(copies, "cuda") == [whole, whole, whole // 2, whole // 2]
+    assert sizes(shards, "cuda") == [whole // 2] * 4
+    # Processors share one memory.
+    assert sizes(copies, "cpu") == [2 * whole, 2 * whole, whole, whole]
+    assert sizes(shards, "cpu") == [whole] * 4
+    aside = MemoryOptions(state=StateOptions(place="host"))
+    apart = [needs(work, "cuda", aside).host for work in (alone, copies)]
+    decoding = needs(alone, "cuda", aside).passing[2][1].host
+    # So do GPUs the main memory, in which each decodes every update.
+    assert apart[1] - apart[0] == decoding
+
+
+def test_in_shards_activations_are_always_computed_twice() -> None:
+    shards = dataclasses.replace(WORK, ranks=2, shards=True)
+    every = list(choices(shards, "cuda", Room(device=1 << 50, host=1 << 50)))
+    assert every
+    assert all(choice.options.checkpointing for choice in every)
+
+
+def test_processors_share_the_memory_for_sequences() -> None:
+    room = Room(device=1 << 31)
+    sizes = [
+        choose(dataclasses.replace(WORK, ranks=ranks), "cpu", room).micro_batch for ranks in (1, 2)
+    ]
+    assert sizes[0] > 2 * sizes[1] >= 2

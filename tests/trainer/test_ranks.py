@@ -1,0 +1,321 @@
+"""Several ranks are one member: its updates within what floats allow, all that is shared to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from distro_node.crypto.hashing import ContentId
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer import rank_part, snapshot
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.memory_model import Workload, needs
+from distro_node.node.trainer.memory_options import MemoryOptions, Precision, StateOptions
+from distro_node.node.trainer.rank_momentum import load_part, remove_others, save_part
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.protocol.codec.update import decode_update, encode_update
+from distro_node.protocol.wire import blobs
+from distro_node.protocol.wire.manifest import OptimizerSpec
+from trainer.ranks import Together
+from trainer.support import CPU, TINY_LLAMA, make_manifest
+
+RATE = 2.0**-8
+
+# Blocks of 16: three rows of them in most matrices, so that three ranks have one each, and two do not
+# have equally many.
+BLOCKS = OptimizerSpec(chunk=16, weight_decay=0.1, damping=0.1)
+TWO_LAYERS = {**TINY_LLAMA, "hidden_size": 48, "num_hidden_layers": 2, "tie_word_embeddings": False}
+
+
+def coefficients(sessions: Sequence[Any]) -> dict[tuple[str, int], torch.Tensor]:
+    """The momentum of every tensor by its name and its block."""
+    found = {}
+    for session in sessions:
+        seat = session.part.seat
+        table, tensors = seat.plan.table_of(seat.rank), session.part.layout.tensors
+        for spec, tensor, momentum in zip(table, tensors, session.optimizer.momentum, strict=True):
+            name, _, first = spec.name.partition("@")
+            start = int(first or 0) // tensor.block_rows * tensor.across
+            found |= {(name, start + index): row for index, row in enumerate(momentum)}
+    return found
+
+
+def assert_close_momentum(ours: Sequence[Any], theirs: Any) -> None:
+    """But for the few coefficients that one has sent and the other has not: of two that are equally
+    strong but for a rounding, either is."""
+    expected, found = coefficients([theirs]), coefficients(ours)
+    assert expected.keys() == found.keys()
+    largest = max(float(row.abs().max()) for row in expected.values())
+    near = [
+        torch.isclose(row, found[key], rtol=0, atol=1e-4 * largest) for key, row in expected.items()
+    ]
+    assert float(torch.cat(near).float().mean()) > 0.999
+
+
+@pytest.mark.parametrize(("size", "preconditioner"), [(2, "none"), (3, "orthogonal")])
+def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any) -> None:
+    """Rounds with some samples for each, with fewer than there are ranks, and with none; a round that
+    was missed; a stranger's update in every step."""
+    optimizer = dataclasses.replace(BLOCKS, preconditioner=preconditioner)
+    manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=optimizer)
+    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
+    stranger = TrainingSession(manifest, BlobStore(tmp_path), CPU)
+    together = Together(tmp_path, manifest, chunks, size)
+    assert {alone.load(chunks), stranger.load(chunks)} == set(together.call("load", chunks))
+    for round_, count in enumerate((8, 1, 7, 0, 2), 1):
+        samples = range(20 * round_, 20 * round_ + count)
+        ours, theirs = together.train(round_, samples), alone.train(round_, samples)
+        assert ours.tokens == theirs.tokens == 32 * count
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+        assert ours.coefficients == theirs.coefficients
+        assert same_signs(alone, ours.body, theirs.body) > 0.99
+        # One of the two is what the swarm counts.
+        counted = round_ != 3
+        bodies = [stranger.train(round_, [round_]).body, *([theirs.body] if counted else [])]
+        fingerprint = alone.apply(round_, bodies, RATE, counted)
+        assert together.apply(round_, bodies[::-1], RATE, counted) == fingerprint
+        assert stranger.apply(round_, bodies, RATE, True) == fingerprint
+        assert_close_momentum(together.sessions, alone)
+    assert together.call("snapshot") == [alone.snapshot()] * size
+    assert together.call("evaluate", 7)[0] == pytest.approx(alone.evaluate(7), rel=1e-5)
+
+
+def same_signs(session: TrainingSession, ours: bytes, theirs: bytes) -> float:
+    """Which part of the coefficients of one update the other has, too."""
+    sets = []
+    for body in (ours, theirs):
+        update = decode_update(session.layout, body)
+        sets.append(
+            {
+                (index, block, int(position), int(sign))
+                for index, (positions, signs) in enumerate(
+                    zip(update.positions, update.signs, strict=True)
+                )
+                for block in range(len(positions))
+                for position, sign in zip(positions[block], signs[block], strict=True)
+            }
+        )
+    return len(sets[0] & sets[1]) / len(sets[0])
+
+
+def test_masked_targets_weigh_as_in_one_process(tmp_path: Path) -> None:
+    """The mean is over all that counts in the share, not a mean of each rank's mean."""
+    manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
+    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=1)
+    alone.load(chunks)
+    together = Together(tmp_path, manifest, chunks, 2, micro_batch=1)
+    for session in (alone, *together.sessions):
+        session.task = Unequal(session.task)  # type: ignore[assignment]
+    ours, theirs = together.train(1, range(6)), alone.train(1, range(6))
+    assert ours.tokens == theirs.tokens < 6 * 32
+    assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+    assert same_signs(alone, ours.body, theirs.body) > 0.99
+    assert_close_momentum(together.sessions, alone)
+
+
+class Unequal:
+    """A task in which a sample counts the more tokens the higher its first one is."""
+
+    def __init__(self, task: Any) -> None:
+        self._task = task
+
+    def batch(self, samples: Any) -> Any:
+        return self._task.batch(samples)
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        loss = self._task.loss(model, batch)
+        kept = int(next(iter(batch.values()))[0, 0]) % 5 + 1
+        return dataclasses.replace(loss, total=loss.total * kept / 8, count=loss.count * kept // 8)
+
+
+def test_more_ranks_than_there_are_bands(tmp_path: Path) -> None:
+    """With blocks of 64 a tiny model has one in most tensors: some ranks own nothing."""
+    manifest, chunks = make_manifest(tmp_path)
+    together = Together(tmp_path, manifest, chunks, 16)
+    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
+    alone.load(chunks)
+    assert any(not session.part.parameters for session in together.sessions)
+    ours, theirs = together.train(1, range(3)), alone.train(1, range(3))
+    assert same_signs(alone, ours.body, theirs.body) > 0.99
+    assert together.apply(1, [ours.body], RATE, True) == alone.apply(1, [ours.body], RATE, True)
+    assert together.call("snapshot")[0] == alone.snapshot()
+
+
+def test_an_own_update_that_the_audit_leaves_out_is_back_in_every_rank(tmp_path: Path) -> None:
+    optimizer = dataclasses.replace(BLOCKS, damping=0.0)
+    manifest, chunks = make_manifest(tmp_path, optimizer=optimizer)
+    together = Together(tmp_path, manifest, chunks, 2)
+    body = together.train(1, range(4)).body
+    before = []
+    for session in together.sessions:
+        session.optimizer.refund(1)
+        before.append([momentum.clone() for momentum in session.optimizer.momentum])
+        session.optimizer.take(1)
+    layout = together.sessions[0].layout
+    spoken = decode_update(layout, body)
+    opposite = encode_update(layout, spoken.positions, [-signs for signs in spoken.signs])
+    together.apply(1, [opposite, body, opposite, opposite], RATE, True)
+    for session, expected in zip(together.sessions, before, strict=True):
+        assert session.left_out == 1
+        for ours, theirs in zip(session.optimizer.momentum, expected, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("items", [64, 1000])
+def test_snapshots_in_parts_are_the_same_chunks(
+    tmp_path: Path, items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written by several in turns and read by one, and the other way round, with chunks that begin in
+    the middle of bands."""
+    manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
+    together = Together(tmp_path, manifest, chunks, 3)
+    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
+    alone.load(chunks)
+    body = together.train(1, range(4)).body
+    moved = alone.apply(1, [body], RATE, True)
+    assert together.apply(1, [body], RATE, True) == moved
+    for module in (rank_part, snapshot):
+        monkeypatch.setattr(module, "_CHUNK_ITEMS", items)
+    for module in (blobs, snapshot):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 4 * items)
+    written = together.call("snapshot")
+    assert written == [alone.snapshot()] * 3
+    alone.apply(2, [body], RATE, True)
+    assert alone.load(written[0].chunks) == moved
+    together.apply(2, [body], RATE, True)
+    assert set(together.call("load", written[0].chunks)) == {moved}
+
+
+def test_a_bad_snapshot_is_refused_by_all_and_changes_nothing(tmp_path: Path) -> None:
+    manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
+    together = Together(tmp_path, manifest, chunks, 2)
+    before = together.call("snapshot")[0]
+    store = BlobStore(tmp_path)
+    values = np.frombuffer(store.get(chunks[0]) or b"", "<f4").copy()
+    # In a band of the last rank: the first finds nothing wrong with its own.
+    values[-40] = np.nan
+    bad = store.put(values.tobytes())
+    for wrong in ([bad], [ContentId(bytes(32))], [*chunks, chunks[0]]):
+        with pytest.raises(TrainerFailed) as caught:
+            together.call("load", wrong)
+        assert caught.value.kind == "bad_snapshot"
+    assert together.call("snapshot")[0] == before
+
+
+def test_missing_data_of_one_rank_is_told_and_they_go_on(tmp_path: Path) -> None:
+    manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
+    together = Together(tmp_path, manifest, chunks, 2)
+    with pytest.raises(TrainerFailed) as caught:
+        # The second rank's half is of a sample that does not exist.
+        together.train(1, [0, 1, 2, 10**9])
+    assert caught.value.kind == "bad_data"
+    assert together.train(1, [0, 1, 2, 3]).tokens == 4 * 32
+
+
+def test_a_gradient_that_is_not_finite_at_one_rank_is_left_out_at_all(tmp_path: Path) -> None:
+    manifest, chunks = make_manifest(tmp_path, optimizer=BLOCKS)
+    together = Together(tmp_path, manifest, chunks, 2)
+    last = together.sessions[1]
+    last.parameters[0].data[:] = torch.nan
+    together.train(1, range(4))
+    for session in together.sessions:
+        assert all(bool(torch.isfinite(each).all()) for each in session.optimizer.momentum)
+        assert session.optimizer.steps == 0
+
+
+def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: Path) -> None:
+    """From one to three, to two, and back to one; what an older number has left is gone."""
+    manifest, chunks = make_manifest(tmp_path / "blobs", config=TWO_LAYERS, optimizer=BLOCKS)
+    path, spec = tmp_path / "trainer" / "momentum", manifest.optimizer
+    store = BlobStore(tmp_path / "blobs")
+    alone = TrainingSession(manifest, store, CPU, micro_batch=4)
+    alone.load(chunks)
+    for round_ in (1, 2):
+        alone.train(round_, range(4))
+        alone.apply(round_, [], RATE, True)
+    expected = coefficients([alone])
+    assert not load_part(alone.optimizer, alone.part.seat, path, spec)
+    save_part(alone.optimizer, alone.part.seat, path)
+    for size in (3, 2):
+        together = Together(tmp_path / "blobs", manifest, chunks, size)
+        for session in together.sessions:
+            assert load_part(session.optimizer, session.part.seat, path, spec)
+            assert session.optimizer.steps == 2
+            save_part(session.optimizer, session.part.seat, path)
+        remove_others(together.sessions[0].part.seat.cut, path)
+        assert len([*path.parent.rglob("momentum")]) == size
+        found = coefficients(together.sessions)
+        assert all(torch.equal(row, found[key]) for key, row in expected.items())
+    again = TrainingSession(manifest, store, CPU, micro_batch=4)
+    again.load(chunks)
+    assert load_part(again.optimizer, again.part.seat, path, spec)
+    for ours, theirs in (
+        (again.optimizer.momentum, alone.optimizer.momentum),
+        (again.optimizer.second_moment, alone.optimizer.second_moment),
+    ):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+    # A piece that rots spoils all of it, and nothing is half read.
+    folders = sorted(path.parent.glob("copies-*"))
+    spoilt = bytearray((folders[0] / "momentum").read_bytes())
+    spoilt[-3] ^= 1
+    (folders[0] / "momentum").write_bytes(spoilt)
+    fresh = TrainingSession(manifest, store, CPU, micro_batch=4)
+    assert not load_part(fresh.optimizer, fresh.part.seat, path, spec)
+    assert fresh.optimizer.steps == 0
+    assert not any(each.any() for each in fresh.optimizer.momentum)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_each_rank_has_the_state_that_the_arithmetic_says(
+    tmp_path: Path, precision: Precision
+) -> None:
+    """On processors it counts them all, on GPUs the one that has the most."""
+    manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=BLOCKS)
+    options = MemoryOptions(state=StateOptions(precision=precision))
+    together = Together(tmp_path, manifest, chunks, 2, options=options)
+    held = [
+        sum(
+            part.nbytes
+            for state in (*session.optimizer.coefficients, *session.optimizer.squares)
+            for part in state.parts().values()
+        )
+        for session in together.sessions
+    ]
+    work = dataclasses.replace(Workload.of(manifest), ranks=2)
+    for device, expected in (("cpu", sum(held)), ("cuda", max(held))):
+        parts = needs(work, device, options).parts
+        found = sum(p.device for p in parts if p.name in ("momentum", "second moment"))
+        assert found == expected
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_coarse_state_goes_from_one_number_of_ranks_to_another(
+    tmp_path: Path, precision: Precision
+) -> None:
+    """Of 8 bits a number may come out one code further."""
+    manifest, chunks = make_manifest(tmp_path / "blobs", config=TWO_LAYERS, optimizer=BLOCKS)
+    path, spec = tmp_path / "trainer" / "momentum", manifest.optimizer
+    options = MemoryOptions(state=StateOptions(precision=precision))
+    three = Together(tmp_path / "blobs", manifest, chunks, 3, options=options)
+    three.train(1, range(4))
+    for session in three.sessions:
+        save_part(session.optimizer, session.part.seat, path)
+    expected = coefficients(three.sessions)
+    assert any(bool(row.any()) for row in expected.values())
+    two = Together(tmp_path / "blobs", manifest, chunks, 2, options=options)
+    for session in two.sessions:
+        assert load_part(session.optimizer, session.part.seat, path, spec)
+        assert session.optimizer.steps == 1
+    found = coefficients(two.sessions)
+    assert found.keys() == expected.keys()
+    for key, row in expected.items():
+        near = 0.0 if precision == "bfloat16" else 2 / 127 * float(row.abs().max())
+        assert float((found[key] - row).abs().max()) <= near
+    body = two.train(2, range(4)).body
+    assert two.apply(2, [body], RATE, True) == three.apply(2, [body], RATE, False)
