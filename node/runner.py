@@ -205,19 +205,20 @@ class Runner:
         self._dispatch(Loaded(round, fingerprint, snapshot))
         self._say_state()
 
-    async def trained(self, round: int, sequences: int, made: Made) -> None:
-        """Our update for `round`, of so many sequences, is ready. Raises `DiskFull`."""
+    async def trained(self, what: Train, made: Made) -> None:
+        """Our update that was asked for is ready. Raises `DiskFull`."""
         update = await trio.to_thread.run_sync(self._store.put, made.body)
-        self._updates.keep(round, update)
-        self.telemetry.round_times(round).trained = trio.current_time()
+        self._updates.keep(what.round, update)
+        self.telemetry.round_times(what.round).trained = trio.current_time()
         self._dispatch(
             Trained(
-                round,
+                what.round,
+                what.dealt,
                 update,
                 len(made.body),
                 made.tokens,
                 made.loss,
-                sequences,
+                len(what.samples),
                 made.compute_seconds,
                 made.encode_seconds,
             )
@@ -331,9 +332,9 @@ class Runner:
                 self._spawn(self._recall, round_)
             case FetchUpdate():
                 self._spawn(self._updates.fetch, effect)
-            case Train(round_, _, samples, aside):
-                self.telemetry.round_times(round_).began = trio.current_time()
-                self._trainer_supervisor.train(round_, samples, aside)
+            case Train():
+                self.telemetry.round_times(effect.round).began = trio.current_time()
+                self._trainer_supervisor.train(effect)
             case Apply():
                 self._trainer_supervisor.apply(effect)
             case Keep(decided):

@@ -35,7 +35,7 @@ from distro_node.protocol.chain.sync import (
 )
 from distro_node.protocol.codec.update import encode_update, update_layout
 from distro_node.protocol.member import inbox
-from distro_node.protocol.member.effects import Apply, Publish
+from distro_node.protocol.member.effects import Apply, Publish, Train
 from distro_node.protocol.member.inputs import Heard, Learned, Rebased
 from distro_node.protocol.wire.bounded import Bounded
 from distro_node.protocol.wire.encoding import encode
@@ -176,7 +176,7 @@ class World:
     async def run(self, reports: Runner) -> None:
         reports.loaded(len(self.chain.ledger) - 1, FINGERPRINT, None)
 
-    def train(self, round: int, samples: object, aside: bool = False) -> None:
+    def train(self, effect: Train) -> None:
         pass
 
     def apply(self, effect: Apply) -> None:

@@ -19,9 +19,9 @@ class Aside:
     """Begins at once. Beside what training takes it needs the parameters' memory once more."""
 
     def __init__(self, session: TrainingSession, round_number: int, samples: Sequence[int]) -> None:
-        self.round = round_number
+        self._round = round_number
         self._session = session
-        self._samples = samples
+        self._samples = tuple(samples)
         self._shadow = session.shadow()
         self._found: tuple[float, int] | None = None
         self._error: Exception | None = None
@@ -29,6 +29,10 @@ class Aside:
         # A daemon: a process that is told to exit does not wait for a gradient.
         self._thread = threading.Thread(target=self._compute, daemon=True)
         self._thread.start()
+
+    def is_for(self, round_number: int, samples: Sequence[int]) -> bool:
+        """Whether it is of these samples, for this round: another lot may be dealt for the same one."""
+        return (round_number, tuple(samples)) == (self._round, self._samples)
 
     @property
     def done(self) -> bool:
@@ -41,11 +45,11 @@ class Aside:
             raise self._error
         assert self._found is not None
         gradients = [parameter.grad for parameter in self._shadow.parameters]
-        return self._session.finish(self.round, *self._found, gradients, self._seconds)
+        return self._session.finish(self._round, *self._found, gradients, self._seconds)
 
     def _compute(self) -> None:
         try:
-            self._found = self._shadow.gradient(self.round, self._samples)
+            self._found = self._shadow.gradient(self._round, self._samples)
         except Exception as error:
             self._error = error
         self._seconds = time.perf_counter() - self._began

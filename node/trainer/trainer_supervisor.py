@@ -18,7 +18,7 @@ from typing import Protocol
 import trio
 
 from ...protocol.codec.schedule import learning_rate
-from ...protocol.member.effects import Apply
+from ...protocol.member.effects import Apply, Train
 from ...protocol.wire.backoff import Pause
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import SnapshotEntry
@@ -68,8 +68,8 @@ class Reports(Protocol):
     def loaded(self, round: int, fingerprint: int, snapshot: SnapshotEntry | None) -> None:
         """The trainer holds the parameters after `round`."""
 
-    async def trained(self, round: int, sequences: int, made: Trained) -> None:
-        """The own update for `round`, of so many sequences, is ready."""
+    async def trained(self, what: Train, made: Trained) -> None:
+        """The own update that was asked for is ready."""
 
     async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
@@ -79,9 +79,7 @@ class Reports(Protocol):
 
 @dataclass(frozen=True)
 class _Train:
-    round: int
-    samples: tuple[int, ...]
-    aside: bool = False
+    effect: Train
     begun: bool = False
     """Whether the trainer is at it, beside other work."""
 
@@ -138,9 +136,9 @@ class TrainerSupervisor:
         self._worked = False
         self._applied = -1
 
-    def train(self, round: int, samples: tuple[int, ...], aside: bool = False) -> None:
-        """Queue: compute an update for `round`; `aside` while other rounds are applied."""
-        self._put(_Train(round, samples, aside))
+    def train(self, effect: Train) -> None:
+        """Queue: compute an update; `aside` while other rounds are applied."""
+        self._put(_Train(effect))
 
     def apply(self, effect: Apply) -> None:
         """Queue: apply a record."""
@@ -230,11 +228,12 @@ class TrainerSupervisor:
         self._worked = True
 
     async def _train(self, trainer: TrainerClient, reports: Reports, job: _Train) -> None:
-        round_, samples = job.round, job.samples
+        effect = job.effect
+        round_, samples = effect.round, effect.samples
         if not job.begun and not await self._have_data(samples):
             self._put_back(job)
             return
-        compute = trainer.train_aside if job.aside else trainer.train
+        compute = trainer.train_aside if effect.aside else trainer.train
         try:
             trained = await compute(round_, samples)
         except TrainerFailed as failure:
@@ -252,7 +251,7 @@ class TrainerSupervisor:
         times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
         update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens)
         self._telemetry.trained(round_, update)
-        await reports.trained(round_, len(samples), trained)
+        await reports.trained(effect, trained)
 
     async def _evaluate(self, trainer: TrainerClient) -> None:
         """Measure, of whatever the parameters are by now: several rounds may have been queued."""
@@ -319,7 +318,7 @@ class TrainerSupervisor:
     def _put_back(self, job: _Train) -> None:
         """Train after the record that overtook it; if that is its own round's, it comes too late."""
         waiting = [each.record.round for each in self._jobs if isinstance(each, Apply)]
-        if waiting and waiting[-1] < job.round and not self._reload:
+        if waiting and waiting[-1] < job.effect.round and not self._reload:
             # With overlap: the data may be here by then, and there never is more than one record.
             self._jobs.append(job)
 

@@ -175,7 +175,7 @@ class Worker:
         return asdict(self._opened.train(round_number, samples))
 
     def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
-        if self._aside is None or self._aside.round != round_number:
+        if self._aside is None or not self._aside.is_for(round_number, samples):
             self._aside = Aside(self._opened, round_number, samples)
         if not self._aside.done:
             return None

@@ -61,8 +61,13 @@ class Train:
     round: int
     parent: RecordId
     samples: tuple[int, ...]
-    aside: bool = False
-    """Rounds are to be applied meanwhile: there are several until it is due."""
+    dealt: int
+    """The round that deals them."""
+
+    @property
+    def aside(self) -> bool:
+        """Rounds are to be applied meanwhile: there are several until it is due."""
+        return self.dealt < self.round
 
 
 @dataclass(frozen=True)

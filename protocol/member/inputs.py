@@ -57,6 +57,8 @@ class Trained:
     """The own update for `round` is in the store (`Train`)."""
 
     round: int
+    dealt: int
+    """The round that deals its samples."""
     update: ContentId
     size: int
     tokens: int

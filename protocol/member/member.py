@@ -268,9 +268,12 @@ class Member(MemberView):
         self._training.capacity.trained(made.sequences, made.computing, made.encoding)
         if made.round != self.round or not self.at_tip or not self.is_member:
             self._training.keep(made, self.round)
-        elif not self._current.collection.announced(self._me):
-            return self._announce(made, now) + self._step(now)
-        return []
+            return []
+        if self._current.collection.announced(self._me):
+            return []
+        if not self._training.owes(made.round, made.dealt, self._ledger):
+            return []
+        return self._announce(made, now) + self._step(now)
 
     def _applied(self, what: Applied, now: float) -> list[Effect]:
         if not self.awaits(what.round):
@@ -399,7 +402,7 @@ class Member(MemberView):
         effects: list[Effect] = []
         if self.at_tip and self.is_member:
             self._ledger.binding = True
-            made = self._training.due(self.round)
+            made = self._training.due(self._ledger)
             if made is not None and not self._current.collection.announced(self._me):
                 effects += self._announce(made, now)
         while True:

@@ -10,7 +10,8 @@ late.
 
 Who needs several rounds for one sequence is told at once when one is dealt to it, on the parameters that
 there are then, and announces the update in the round in which it is due. Meanwhile it applies what is
-decided and votes like anybody.
+decided and votes like anybody. If it falls out of the swarm, the sequence is dealt to somebody else; if
+it is back before the update would have been due, that is worth nothing: what it is dealt anew counts.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from ..wire.messages import Announcement
 from .capacity import Capacity
 from .effects import Effect, Train
 from .inputs import Trained
+
+_NOTHING = -1, -1
 
 
 def announcement_of(made: Trained, ledger: Ledger, fingerprint: int, capacity: int) -> Announcement:
@@ -47,8 +50,8 @@ class Training:
         self._overlap = overlap
         self.capacity = Capacity()
         """What the trainer can do."""
-        # The last round that the trainer was told to compute an update for.
-        self._told = -1
+        # The last update that the trainer was told to compute: when it is due, and who deals it.
+        self._told = _NOTHING
         # The last one that it began when that round had come, and whether that was too late.
         self._begun_at_tip = -1
         self._too_slow = False
@@ -56,7 +59,7 @@ class Training:
 
     def forget(self) -> None:
         """The parameters were loaded anew: what was computed on others is worth nothing."""
-        self._told = self._begun_at_tip = -1
+        self._told, self._begun_at_tip = _NOTHING, -1
         self._too_slow, self._ahead = False, None
 
     def keep(self, made: Trained, tip: int) -> None:
@@ -64,18 +67,23 @@ class Training:
 
         If it is too late, it is refunded when the record, which does not count it, is applied.
         """
-        if made.round == self._told and made.round >= tip:
+        if (made.round, made.dealt) == self._told and made.round >= tip:
             self._ahead = made
-        elif self._overlap and made.round == self._begun_at_tip:
+        elif self._overlap and made.round == made.dealt == self._begun_at_tip:
             self._too_slow = True
 
-    def due(self, tip: int) -> Trained | None:
-        """The update that waited for this round, if there is one; it is given out once."""
-        made = self._ahead
+    def due(self, ledger: Ledger) -> Trained | None:
+        """The update that waited for the round at the tip, if there is one; it is given out once."""
+        made, tip = self._ahead, len(ledger)
         if made is None or made.round > tip:
             return None
         self._ahead = None
-        return made if made.round == tip else None
+        return made if made.round == tip and self.owes(made.round, made.dealt, ledger) else None
+
+    def owes(self, due: int, dealt: int, ledger: Ledger) -> bool:
+        """Whether the swarm waits for what a round has dealt to this member, as due in another."""
+        works = ledger.dealing.works(self._me)
+        return any((due, dealt) == (work_due, work_dealt) for work_due, work_dealt, _ in works)
 
     def next_work(self, ledger: Ledger, *, announced: bool) -> list[Effect]:
         """What to compute next, at the tip of `ledger`, as a member of its round.
@@ -85,7 +93,11 @@ class Training:
         tip = len(ledger)
         if announced:
             self._too_slow = False
-        if self._told > tip or (self._told == tip and not announced):
+        told, _ = self._told
+        if told >= tip and not self.owes(*self._told, ledger):
+            # It fell out of the swarm meanwhile and is back.
+            self._told, self._ahead, told = _NOTHING, None, -1
+        if told > tip or (told == tip and not announced):
             return []
         for due, dealt, samples in ledger.dealing.works(self._me):
             if not ledger.manifest.schedule.trains(due):
@@ -94,6 +106,6 @@ class Training:
                 if announced or self._too_slow:
                     continue
                 self._begun_at_tip = tip
-            self._told = due
-            return [Train(due, ledger.head, samples(), aside=due > dealt)]
+            self._told = due, dealt
+            return [Train(due, ledger.head, samples(), dealt)]
         return []

@@ -105,9 +105,9 @@ class Seat:
         return caught.value.reason
 
     def trains(self) -> list[Effect]:
+        round_ = self.chain.round
         return self.member.handle(
-            Trained(self.chain.round, update_of(self.me, self.chain.round), 1000, 500, 2.5),
-            self.now,
+            Trained(round_, round_, update_of(self.me, round_), 1000, 500, 2.5), self.now
         )
 
     def gathers(self, *peers: PeerId) -> list[Effect]:

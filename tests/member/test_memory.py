@@ -122,7 +122,9 @@ def test_a_lone_member_has_nobody_to_ask() -> None:
     effects = member.handle(Loaded(chain.round - 1, FINGERPRINT, None), 0.0)
     assert of(Recall, effects) == []
     own = chain.announcement(0)
-    effects += member.handle(Trained(chain.round, own.update, own.size, own.tokens, own.loss), 1.0)
+    effects += member.handle(
+        Trained(chain.round, chain.round, own.update, own.size, own.tokens, own.loss), 1.0
+    )
     assert [ballot.block for ballot in ballots(effects) if isinstance(ballot, Ballot)]
 
 

@@ -62,7 +62,8 @@ class Seat:
         return self.member.handle(Loaded(last, FINGERPRINT, None), 0.0)
 
     def trains(self, round_: int) -> list[Effect]:
-        return self.member.handle(Trained(round_, update_of(self.me, round_), 1000, 500, 2.5), 0.0)
+        made = Trained(round_, round_, update_of(self.me, round_), 1000, 500, 2.5)
+        return self.member.handle(made, 0.0)
 
     def decides(self, **parts: Any) -> list[Effect]:
         """The others' record of the round arrives, and what it needs."""

@@ -598,7 +598,8 @@ class Node:
         self.swarm.store(self, update)
         count, size = len(effect.samples), self.swarm.update_bytes
         computing = seconds * self.clock_rate
-        self.tell(Trained(effect.round, update, size, 100 * count, 2.0, count, computing))
+        made = Trained(effect.round, effect.dealt, update, size, 100 * count, 2.0, count, computing)
+        self.tell(made)
 
     def _apply(self, effect: Apply, then: Callable[[], None] = _nothing) -> None:
         record, generation = effect.record, self._generation

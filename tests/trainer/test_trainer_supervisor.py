@@ -25,7 +25,7 @@ from distro_node.node.trainer.client import (
     TrainerSpec,
 )
 from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
-from distro_node.protocol.member.effects import Apply
+from distro_node.protocol.member.effects import Apply, Train
 from distro_node.protocol.wire.messages import Record, RecordId
 from simulation.swarm import identity, toy_manifest
 
@@ -35,6 +35,10 @@ LOADED_ROUND = 3
 def apply_effect(round_: int) -> Apply:
     record = Record(round_, RecordId(bytes(32)), 0, (), (), (), None)
     return Apply(record, own_counted=False, snapshot_due=False)
+
+
+def train_effect(round_: int, dealt: int | None = None) -> Train:
+    return Train(round_, RecordId(bytes(32)), (1,), round_ if dealt is None else dealt)
 
 
 class FakeTrainer:
@@ -156,8 +160,8 @@ class FakeSupervisor:
     def loaded(self, round: int, fingerprint: int, snapshot: object) -> None:
         self.trainer_supervisor.apply(apply_effect(round + 1))
 
-    async def trained(self, round: int, sequences: int, made: Trained) -> None:
-        assert round in self.trained_on
+    async def trained(self, what: Train, made: Trained) -> None:
+        assert what.round in self.trained_on
 
     async def applied(self, record_round: int, fingerprint: int, seconds: float, _: object) -> None:
         self.applied_rounds.append(record_round)
@@ -261,7 +265,7 @@ async def test_training_ahead_is_done_on_the_parameters_that_there_are(
 
     monkeypatch.setattr(shop, "data_ready", has_data)
     monkeypatch.setattr(
-        shop, "loaded", lambda round, *_: shop.trainer_supervisor.train(round + 2, (1,))
+        shop, "loaded", lambda round, *_: shop.trainer_supervisor.train(train_effect(round + 2))
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_until, shop, lambda: shop.applied_rounds)
@@ -278,10 +282,10 @@ async def test_what_takes_several_rounds_holds_up_no_record(
     reported: list[tuple[int, int]] = []
 
     def loaded(round: int, *_: object) -> None:
-        shop.trainer_supervisor.train(round + 9, (1,), aside=True)
+        shop.trainer_supervisor.train(train_effect(round + 9, dealt=round + 1))
 
-    async def trained(round: int, sequences: int, made: Trained) -> None:
-        reported.append((round, shop.applied_rounds[-1]))
+    async def trained(what: Train, made: Trained) -> None:
+        reported.append((what.round, shop.applied_rounds[-1]))
 
     monkeypatch.setattr(shop, "loaded", loaded)
     monkeypatch.setattr(shop, "trained", trained)
@@ -304,8 +308,8 @@ async def test_training_ahead_whose_data_is_late_lets_the_record_pass(
 
     def loaded(round: int, *_: object) -> None:
         # What is asked for a round that is decided before its data comes is dropped.
-        shop.trainer_supervisor.train(round + 1, (1,))
-        shop.trainer_supervisor.train(round + 2, (1,))
+        shop.trainer_supervisor.train(train_effect(round + 1))
+        shop.trainer_supervisor.train(train_effect(round + 2))
 
     async def applied(round: int, *_: object) -> None:
         shop.applied_rounds.append(round)
@@ -352,7 +356,7 @@ async def test_data_that_the_disk_has_lost_is_waited_for_and_the_trainer_lives(
         asked += 1
 
     def loaded(round: int, *_: object) -> None:
-        shop.trainer_supervisor.train(round + 1, (1,))
+        shop.trainer_supervisor.train(train_effect(round + 1))
 
     monkeypatch.setattr(shop, "data_ready", ready)
     monkeypatch.setattr(shop, "loaded", loaded)

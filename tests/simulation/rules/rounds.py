@@ -32,7 +32,9 @@ class _Seat:
         self.member = self.chain.member(self.me, said=[own] if restarted else [])
         if not restarted:
             update = update_of(self.me, self.chain.round)
-            self.member.handle(Trained(self.chain.round, update, 1000, 500, 2.5), 0.0)
+            self.member.handle(
+                Trained(self.chain.round, self.chain.round, update, 1000, 500, 2.5), 0.0
+            )
         for peer in self.others:
             said = self.chain.announcement(peer)
             self.member.handle(Heard(self.chain.envelope(peer, "announcement", said)), 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
@@ -12,8 +12,11 @@ from distro_node.protocol.chain.dealing import Dealing
 from distro_node.protocol.chain.shares import SharesByRound
 from distro_node.protocol.member import capacity as capacity_module
 from distro_node.protocol.member.capacity import Capacity
-from distro_node.protocol.member.inputs import Heard
+from distro_node.protocol.member.effects import Effect, Publish, Train
+from distro_node.protocol.member.inputs import Applied, Heard, Learned, Loaded, Trained, UpdateHeld
+from distro_node.protocol.member.member import Member
 from distro_node.protocol.member.round import Round
+from distro_node.protocol.member.training import Training
 from distro_node.protocol.sampling import assignment, weights
 from distro_node.protocol.sampling.assignment import Assignment, Terms
 from distro_node.protocol.sampling.sampler import Order
@@ -22,11 +25,13 @@ from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import Record, RecordId, UpdateEntry
 
-from ..chain import Chain
+from ..chain import FINGERPRINT, Chain
+from ..swarm import identity
 from .rule import Rule, edited, put
 
 PEERS = [PeerId(bytes([number]) * 32) for number in range(8)]
 HUGE = 1 << 40
+NOTHING = Train(0, RecordId(bytes(32)), (), 0)
 
 
 def _record(stated: dict[PeerId, int], round_: int = 5) -> Record:
@@ -235,6 +240,39 @@ def _what_is_lent_to_who_departs_is_dealt_again() -> bool:
     return int(chain.ledger.deal(chain.round).rows(16)[work.lane]) == row
 
 
+def _who_returns_computes_what_it_is_dealt_then() -> bool:
+    """It was at work for several rounds when it fell out, and is back before that would be due."""
+    chain, slow = _swarm_with_a_slow_one()
+    member = chain.member(slow, load=False)
+    first = _told(member.handle(Loaded(chain.round - 1, FINGERPRINT, None), 0.0))
+    member.handle(_made(first), 0.0)
+    effects = member.handle(Learned(chain.grow(departed=[chain.silence(slow)])), 0.0)
+    effects += _applies(member, chain)
+    back = [chain.admission(number) for number in range(4) if identity(number).peer == slow]
+    effects += member.handle(Learned(chain.grow(admitted=back)), 0.0) + _applies(member, chain)
+    while chain.round < first.round and not any(isinstance(each, Train) for each in effects):
+        effects += member.handle(Learned(chain.grow()), 0.0) + _applies(member, chain)
+    second = _told(effects)
+    announced = [each for each in effects if isinstance(each, Publish) and each.durable]
+    late = member.handle(_made(first), 0.0)
+    return second.dealt > first.dealt and not announced and not late
+
+
+def _told(effects: Iterable[Effect]) -> Train:
+    return next((each for each in effects if isinstance(each, Train)), NOTHING)
+
+
+def _made(told: Train) -> Trained:
+    return Trained(told.round, told.dealt, ContentId(bytes(32)), 1000, 500, 2.5)
+
+
+def _applies(member: Member, chain: Chain) -> list[Effect]:
+    """The last record is applied, with all its updates."""
+    updates = chain.ledger[chain.round - 1].record.updates
+    effects = [e for entry in updates for e in member.handle(UpdateHeld(entry.update), 0.0)]
+    return effects + member.handle(Applied(chain.round - 1, FINGERPRINT, None), 0.0)
+
+
 def _shares_take_little_memory() -> bool:
     members = [Membership(since=dict.fromkeys(PEERS[:4], 0))] * 1001
     known = SharesByRound(_terms(16), members[0], False)
@@ -363,6 +401,11 @@ RULES = (
         "what is lent to who departs is dealt again",
         _what_is_lent_to_who_departs_is_dealt_again,
         edited(shares_module, "next_shares", ("else work.peer not in members)", "else False)")),
+    ),
+    Rule(
+        "who returns computes what it is dealt then",
+        _who_returns_computes_what_it_is_dealt_then,
+        put(Training, "owes", lambda *_: True),
     ),
     Rule(
         "shares take little memory",

@@ -127,7 +127,7 @@ class Toy:
         # Gradients as numbers: their sum so far, what is still at home, what is under way by round, and
         # what has counted.
         self._computed = self._momentum = self._counted = 0
-        self._aside: tuple[int, float] | None = None
+        self._aside: tuple[int, Sequence[int], float] | None = None
         self.sent: dict[int, int] = {}
 
     @property
@@ -150,9 +150,9 @@ class Toy:
 
     async def train_aside(self, round: int, samples: Sequence[int]) -> Trained | None:
         await self._take(0.01)
-        if self._aside is None or self._aside[0] != round:
-            self._aside = round, trio.current_time() + self._seconds_for(samples)
-        if trio.current_time() < self._aside[1]:
+        if self._aside is None or self._aside[:2] != (round, samples):
+            self._aside = round, samples, trio.current_time() + self._seconds_for(samples)
+        if trio.current_time() < self._aside[2]:
             return None
         self._aside = None
         return self._trained(round, samples)
