@@ -321,7 +321,8 @@ def test_a_gradient_aside_is_that_of_the_parameters_when_it_began(tmp_path: Path
     step = make_session(tmp_path).train(1, [9]).body
     expected = before.train(4, [0, 1]).body
     aside = Aside(beside, 4, [0, 1])
-    assert aside.is_for(4, [0, 1]) and not aside.is_for(4, [0, 2])
+    assert aside.is_for(4, [0, 1])
+    assert not aside.is_for(4, [0, 2])
     fingerprints = [session.apply(1, [step], RATE, False) for session in (after, beside)]
     assert fingerprints[0] == fingerprints[1]
     while not aside.done:
