@@ -70,9 +70,7 @@ def _processor(seconds: float) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    wanted = int(_computed_seconds() + seconds) + 1
-    with _limit(resource.RLIMIT_CPU, _at_most(wanted, soft, hard), soft, hard):
+    with _PROCESSOR.lowered(int(_computed_seconds() + seconds) + 1):
         yield
 
 
@@ -90,22 +88,43 @@ def _memory(more: int) -> Iterator[None]:
     if has is None or sys.platform == "win32":
         yield
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    with _limit(resource.RLIMIT_DATA, _at_most(has + more, soft, hard), soft, hard):
+    with _DATA.lowered(has + more):
         yield
 
 
-@contextmanager
-def _limit(which: int, limit: int, soft: int, hard: int) -> Iterator[None]:
-    resource.setrlimit(which, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(which, (soft, hard))
+class _Limit:
+    """One of the kernel's limits of this process. Several threads may lower it at a time: the least one
+    holds, and when all have left, what was there before."""
+
+    def __init__(self, which: int) -> None:
+        self._which = which
+        self._lock = threading.Lock()
+        self._wanted: list[int] = []
+        self._before = (0, 0)
+
+    @contextmanager
+    def lowered(self, limit: int) -> Iterator[None]:
+        with self._lock:
+            if not self._wanted:
+                self._before = resource.getrlimit(self._which)
+            self._wanted.append(limit)
+            self._set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._wanted.remove(limit)
+                self._set()
+
+    def _set(self) -> None:
+        soft, hard = self._before
+        bounds = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
+        lowered = min([*self._wanted, *bounds]) if self._wanted else soft
+        resource.setrlimit(self._which, (lowered, hard))
 
 
-def _at_most(wanted: int, *limits: int) -> int:
-    return min([wanted, *(limit for limit in limits if limit != resource.RLIM_INFINITY)])
+if sys.platform != "win32":
+    _PROCESSOR, _DATA = _Limit(resource.RLIMIT_CPU), _Limit(resource.RLIMIT_DATA)
 
 
 def _data_bytes() -> int | None:

@@ -141,6 +141,7 @@ def serious(visit: Visit, axe: str | None) -> list[str]:
 
 
 def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_path: Path) -> None:
+    swarm.node("founder").start("--sample-prompt", "def ", "--price", "0.30", "--currency", "EUR")
     founder, second, third = swarm.start(*NAMES)
     at = link_of(founder)
     owner = Visit(chromium, at["link"], viewport={"width": 1920, "height": 1080})
@@ -164,6 +165,24 @@ def test_a_swarm_in_a_browser(swarm: Swarm, chromium: Any, axe: str | None, tmp_
     guest.wait(f"Number(document.querySelector('#replay').max) >= {seen + 3}", "the same")
     owner.wait("document.querySelectorAll('#phases tbody tr').length >= 3", "the phases of rounds")
     owner.wait("document.querySelectorAll('#chart canvas').length === 1", "one chart")
+
+    # Who has which part of the work, what the model writes, and what it costs: a processor without
+    # counters is no processor that takes nothing.
+    for node in (founder, second, third):
+        owner.wait(
+            f"document.querySelector('#members tr[data-peer=\"{node.peer}\"]').textContent"
+            ".includes('% of the work')",
+            "each member's share",
+        )
+    owner.wait("document.querySelectorAll('#samples li').length", "a sample of what is learned")
+    assert owner.text("#samples").count("after round")
+    energy = founder.told().energy
+    costs = owner.text("#computer")
+    if energy.processor.why is not None:
+        assert energy.processor.why in costs
+        assert energy.kwh is None
+    else:
+        owner.wait("document.querySelector('#computer').textContent.includes('EUR')", "the price")
 
     # The token is where it belongs: not in the address, and not with who only looks.
     assert "token" not in owner.page.url

@@ -15,8 +15,6 @@ import io
 import logging
 import os
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -447,7 +445,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 # Set where a test runs in a process of its own.
-ALONE = "EVERY_PLACE_ALONE"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -580,16 +577,6 @@ ELSEWHERE = {
 
 
 def test_every_place_that_writes_is_tried(checkout: Path, tmp_path: Path) -> None:
-    """In a process of its own: here faults strike below everything that is loaded, and what libraries of
-    other tests have running in threads is not made to outlive that."""
-    if ALONE not in os.environ:
-        itself = f"{Path(__file__)}::test_every_place_that_writes_is_tried"
-        command = [sys.executable, "-m", "pytest", "-q", *("-p", "no:xdist"), itself]
-        alone = subprocess.run(
-            command, cwd=checkout, env=os.environ | {ALONE: "1"}, capture_output=True, text=True
-        )
-        assert alone.returncode == 0, alone.stdout
-        return
     lines: set[tuple[str, int]] = set()
     for name, (run, _) in SCENARIOS.items():
         steps = steps_of(name, tmp_path / name)

@@ -8,6 +8,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -48,6 +49,30 @@ def test_code_of_ours_is_interrupted_and_all_limits_are_as_before() -> None:
     assert failed.value.kind == "bad_data"
     assert signal.getsignal(signal.SIGALRM) is handler
     assert before == [resource.getrlimit(each) for each in kinds]
+
+
+def test_limits_of_several_threads_leave_nothing_behind() -> None:
+    """Whoever comes second finds the first one's, and must not take it for what was there before: a
+    process that had computed for hours was ended a minute later."""
+    before = resource.getrlimit(resource.RLIMIT_CPU)
+    inside, leave = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with limited("bad_data", "this", seconds=60.0):
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(60.0)
+    lowered, _ = resource.getrlimit(resource.RLIMIT_CPU)
+    with limited("bad_data", "this", seconds=600.0):
+        # The least of them holds while there are several.
+        assert resource.getrlimit(resource.RLIMIT_CPU) == (lowered, before[1])
+        leave.set()
+        thread.join()
+        assert resource.getrlimit(resource.RLIMIT_CPU)[0] > lowered
+    assert resource.getrlimit(resource.RLIMIT_CPU) == before
 
 
 def test_code_that_does_not_return_is_ended_with_its_process() -> None:
