@@ -23,9 +23,12 @@ class Worker:
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)
         self.given: list[int] = []
+        self.done = 0
         self.shutting_down = False
 
     def send_runtest_some(self, indices: list[int]) -> None:
+        # Whoever is given nothing reports nothing, and waits for ever.
+        assert indices
         self.given += indices
 
     def shutdown(self) -> None:
@@ -36,27 +39,56 @@ class Worker:
         return list(dict.fromkeys(TESTS[index].partition("::")[0] for index in self.given))
 
 
-def test_each_file_goes_to_one_worker_and_the_first_begins_in_front(request: Any) -> None:
+def started(request: Any, *workers: Worker) -> FromBothEnds:
+    """The scheduler that the suite asks for, when these workers have begun."""
     config: Any = SimpleNamespace(
-        getvalue={"tx": ["2*popen"], "dist": "loadfile"}.__getitem__,
+        getvalue={"tx": [f"{len(workers)}*popen"], "dist": "loadfile"}.__getitem__,
         option=SimpleNamespace(loadscopereorder=True),
     )
     log = Producer("test", enabled=False)
     scheduler = request.config.hook.pytest_xdist_make_scheduler(config=config, log=log)
     assert isinstance(scheduler, FromBothEnds)
-    first, second = workers = [Worker("gw0"), Worker("gw1")]
     for worker in workers:
         scheduler.add_node(worker)  # type: ignore[arg-type]
         scheduler.add_node_collection(worker, TESTS)  # type: ignore[arg-type]
     scheduler.schedule()
-    # The second does one test at a time, the first is at its first one for the whole time.
-    done = 0
-    while done < len(second.given):
-        scheduler.mark_test_complete(second, second.given[done])  # type: ignore[arg-type]
-        done += 1
+    return scheduler
+
+
+def completes(scheduler: FromBothEnds, worker: Worker, until: int | None = None) -> None:
+    """Do one test after the other."""
+    while worker.done < len(worker.given) and worker.done != until:
+        worker.done += 1
+        scheduler.mark_test_complete(worker, worker.given[worker.done - 1])  # type: ignore[arg-type]
+
+
+def test_each_file_goes_to_one_worker_and_the_first_begins_in_front(request: Any) -> None:
+    first, second = Worker("gw0"), Worker("gw1")
+    scheduler = started(request, first, second)
+    # The first is at its first test for the whole time.
+    completes(scheduler, second)
     assert first.files == ["tests/test_swarm.py"]
     assert second.files == [
         f"tests/test_{name}.py" for name in ("ledger", "codec", "relays", "demo")
     ]
     assert sorted(first.given + second.given) == list(range(len(TESTS)))
     assert second.shutting_down
+
+
+def test_what_a_worker_that_died_has_left_is_done_by_others(request: Any) -> None:
+    """It had finished one file and begun the next; another worker takes its place."""
+    first, second, third = Worker("gw0"), Worker("gw1"), Worker("gw2")
+    scheduler = started(request, first, second)
+    completes(scheduler, second, until=4)
+    left = second.given[4:]
+    assert scheduler.remove_node(second) == TESTS[left[0]]  # type: ignore[arg-type]
+    scheduler.add_node(third)  # type: ignore[arg-type]
+    scheduler.add_node_collection(third, TESTS)  # type: ignore[arg-type]
+    scheduler.schedule()
+    completes(scheduler, third)
+    completes(scheduler, first)
+    done = sorted(second.given[:4] + first.given + third.given)
+    assert done == list(range(len(TESTS)))
+    assert third.files
+    assert first.shutting_down
+    assert third.shutting_down

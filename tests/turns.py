@@ -23,6 +23,13 @@ class FromBothEnds(LoadFileScheduling):
         super().schedule()
 
     def _assign_work_unit(self, node: WorkerController) -> None:
+        # Of a worker that died the base class queues the files that it had finished, too. Whoever is
+        # given one of them has nothing to report, and is never given anything again.
+        for scope in [scope for scope, tests in self.workqueue.items() if all(tests.values())]:
+            del self.workqueue[scope]
+        if not self.workqueue:
+            node.shutdown()
+            return
         if node is not self.nodes[0]:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
