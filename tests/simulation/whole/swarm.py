@@ -243,7 +243,7 @@ class WholeSwarm:
         match what:
             case UpdateHeld(update):
                 watch.holds(machine, update)  # type: ignore[arg-type]
-            case Trained(_, update):
+            case Trained(update=update):
                 watch.holds(machine, update)  # type: ignore[arg-type]
             case Rebased(ledger):
                 self.note(machine, "rebases", len(ledger), ledger.head)
