@@ -13,7 +13,7 @@ begins when the trainer has loaded its model.
 The ideal is measured in the same run: the sequences a second of each trainer alone under its quota,
 added up. Rounds are counted by the sequences whose updates count in them: a round that leaves a share
 untrained counts in part. With equal shares everything is the same but `max_share` in the manifest,
-which is so small that nobody may have more than an equal share.
+which is 0.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SEQUENCE = 128
 # For so long each trainer is measured alone.
 ALONE_SECONDS = 25.0
 # With it nobody has more than an equal share; with the other the fastest of 1 : 2 : 4 : 8 has its own.
-EQUAL_SHARE, LARGE_SHARE = 2.0**-10, 0.6
+EQUAL_SHARE, LARGE_SHARE = 0.0, 0.6
 
 MANIFEST = """\
 name = "shares"

@@ -63,5 +63,11 @@ def pace_of(given: Sequence[int], weights: Sequence[int]) -> int:
 
 
 def most_lanes(lanes: int, members: int, max_share: float) -> int:
-    """The most lanes for one member: `max_share` of all, or an equal share if that is more."""
-    return max(int(lanes * max_share), -(-lanes // members))
+    """The most lanes for one member: `max_share` of all, or twice an equal share if that is more; with a
+    `max_share` of 0, an equal share.
+
+    With no more than an equal share for anybody nobody could have less, and in a swarm of three one that
+    became slow would be late for ever.
+    """
+    equal = -(-lanes // members)
+    return max(int(lanes * max_share), min(lanes, 2 * equal)) if max_share else equal

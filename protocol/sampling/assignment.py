@@ -74,7 +74,8 @@ class Terms:
 
     order: Order
     max_share: float
-    """The largest part of the lanes for one member, where there are enough members for that."""
+    """The largest part of the lanes for one member, where there are enough members for that; 0: all have
+    the same."""
     trains: Callable[[int], bool]
     """Whether anybody trains in a round."""
 

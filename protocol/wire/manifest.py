@@ -248,9 +248,9 @@ class RoundSpec:
 
     sequences: Annotated[int, Range(1, 65_536)] = 32
     """Samples per round, dealt out to the members by what each can do: one of each lane (`sampler`)."""
-    max_share: Annotated[float, Range(2.0**-10, 1.0)] = 1 / 3
-    """The largest part of them for one member, whatever it can do; where members are too few for that,
-    an equal share."""
+    max_share: Annotated[float, Range(0.0, 1.0)] = 1 / 3
+    """The largest part of them for one member, whatever it can do, or twice an equal share, if that is
+    more. 0: everybody has an equal share."""
     start_members: Annotated[int, Range(1, MAX_MEMBERS)] = 1
     """Training begins once this many members are there; later any number goes on."""
     snapshot_interval: Annotated[int, Range(1, 100_000)] = 50

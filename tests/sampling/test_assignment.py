@@ -94,7 +94,7 @@ def test_shares_are_together_exactly_the_round(
     st.integers(1, 300),
     st.lists(st.integers(1, 2**40), min_size=1, max_size=24),
     st.integers(1, 2**30),
-    st.floats(2**-10, 1.0),
+    st.floats(0.0, 1.0),
     st.data(),
 )
 def test_every_lane_is_dealt_once_whatever_the_weights(
@@ -110,7 +110,9 @@ def test_every_lane_is_dealt_once_whatever_the_weights(
     assert len(set(late)) == len(late)
     assert not set(late) & set(assignment.runs)
     assert {*late, *assignment.runs} <= set(free)
-    assert max(sizes(everybody, assignment)) <= max(int(lanes * max_share), -(-lanes // len(free)))
+    equal = -(-lanes // len(free))
+    most = max(int(lanes * max_share), 2 * equal) if max_share else equal
+    assert max(sizes(everybody, assignment)) <= most
     assert all(round_ < work.due < round_ + MOST_ROUNDS for work in assignment.works)
     assert all(work.dealt == round_ for work in assignment.works)
 
@@ -138,13 +140,18 @@ def test_twice_as_fast_is_twice_as_much() -> None:
 
 
 def test_nobody_has_more_than_a_third_unless_they_are_too_few() -> None:
+    """Then twice an equal share, or nobody could have less than that."""
     order = Order(1, 10_000, 60, 10, 10)
-    five = members(5)
-    assert sizes(five, assigned(order, five, 1, [1, 1, 1, 1, 1 << 40])) == [10, 10, 10, 10, 20]
-    three = [(members(count), count) for count in (1, 2, 3)]
-    for everybody, count in three:
-        counts = sizes(everybody, assigned(order, everybody, 1, [1 << 40, 8, 1][:count]))
-        assert max(counts) == 60 // count
+    for count, most in ((1, 60), (3, 40), (4, 30), (5, 24), (6, 20), (12, 20)):
+        everybody = members(count)
+        counts = sizes(everybody, assigned(order, everybody, 1, [1 << 40, *[1] * (count - 1)]))
+        assert max(counts) == most
+        assert sum(counts) == 60
+    two = members(2)
+    assert sizes(two, assigned(order, two, 1, [90, 10])) == [54, 6]
+    # All have the same where the manifest says so.
+    three = members(3)
+    assert sizes(three, assigned(order, three, 1, [90, 9, 1], max_share=0.0)) == [20, 20, 20]
 
 
 def test_who_is_slower_than_a_sequence_a_round_has_several_rounds_time() -> None:

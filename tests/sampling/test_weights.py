@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import pytest
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.shares import first_shares, next_shares
@@ -147,7 +148,17 @@ def test_shares_come_to_be_as_speeds_are() -> None:
         assert abs(played.part(number) - speed / sum(speeds)) < 0.02
         assert played.late(number) == 0
     # With equal shares the slowest is the clock.
-    assert of_late(play(speeds, max_share=0.01).seconds) > 4 * ideal
+    assert of_late(play(speeds, max_share=0.0).seconds) > 4 * ideal
+
+
+@pytest.mark.parametrize(
+    "speeds", [[4.0, 1.0], [4.0, 4.0, 1.0], [8.0, 8.0, 1.0], [16.0, 16.0, 1.0]]
+)
+def test_in_a_small_swarm_a_slow_one_counts_by_default(speeds: list[float]) -> None:
+    played = play(speeds)
+    slow = len(speeds) - 1
+    assert of_late(played.seconds) < 1.2 * 240 / sum(speeds)
+    assert sum(slow in counted for counted in played.counted[-50:]) > 40
 
 
 def test_shares_follow_speeds_that_change() -> None:

@@ -132,8 +132,14 @@ def _assigned(terms: Terms, values: Sequence[int], round_: int = 1) -> Assignmen
 
 
 def _nobody_has_more_than_its_part() -> bool:
-    runs = _assigned(_terms(30, 1 / 3), [HUGE, 1, 1, 1, 1]).runs
+    runs = _assigned(_terms(30, 1 / 3), [HUGE, 1, 1, 1, 1, 1, 1, 1]).runs
     return sum(map(len, runs[PEERS[0]])) == 10
+
+
+def _a_slow_one_of_three_has_less() -> bool:
+    """By default, with a third for each at most, all three would have the same for ever."""
+    runs = _assigned(_terms(30, 1 / 3), [100, 100, 50]).runs
+    return [sum(map(len, runs[peer])) for peer in PEERS[:3]] == [12, 12, 6]
 
 
 def _who_needs_longer_has_longer() -> bool:
@@ -355,6 +361,15 @@ RULES = (
         "nobody has more than its part",
         _nobody_has_more_than_its_part,
         put(assignment, "most_lanes", lambda lanes, *_: lanes),
+    ),
+    Rule(
+        "a slow one of three has less",
+        _a_slow_one_of_three_has_less,
+        put(
+            assignment,
+            "most_lanes",
+            lambda lanes, members, most: max(int(lanes * most), lanes // members),
+        ),
     ),
     Rule(
         "who needs longer has longer",
