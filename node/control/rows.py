@@ -17,6 +17,7 @@ from ..telemetry.words import (
     reach_words,
     shift_sentence,
     short,
+    speed_words,
     state_sentence,
 )
 from .terminal import size_text
@@ -110,11 +111,16 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         yield Row("instead of", size_text(dense) + factor, "that a dense all-reduce moves")
     yield from _line(status.line)
     parameters = None if swarm is None else swarm.parameters
-    device = training.trainer.device or UNKNOWN
+    trainer = training.trainer
+    device = trainer.device or UNKNOWN
     model = f"{_count(parameters)} parameters on {device}"
     yield Row("model", model, f"fingerprint {_text(training.fingerprint)}")
-    if training.trainer.idle is not None:
-        share = f"{training.trainer.idle:.0%} of the time"
+    if trainer.tokens_per_second is not None:
+        yield Row(
+            "speed", f"{_count(round(trainer.tokens_per_second))} tokens/s", speed_words(trainer)
+        )
+    if trainer.idle is not None:
+        share = f"{trainer.idle:.0%} of the time"
         yield Row("trainer waits", share, "for the line, or for others")
     yield from _energy(status.energy)
     reach = status.reach

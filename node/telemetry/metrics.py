@@ -223,6 +223,13 @@ class Metrics:
         self.tokens_per_second = self._family(
             Gauge, "tokens_per_second", "Tokens per second over the last round.", "scope", Scope
         )
+        self.model_flops_utilisation = self._single(
+            Gauge,
+            "model_flops_utilisation",
+            "Floating-point operations a second that the model needed for this node's own updates over "
+            "the last rounds, over what a large matrix product reaches on its device, from 0 to 1.",
+        )
+        self.model_flops_utilisation.set(math.nan)
         self.rounds_contributed = self._single(
             Counter, "rounds_contributed_total", "Rounds whose record counts this node's update."
         )

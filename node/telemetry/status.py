@@ -139,6 +139,13 @@ class TrainerStatus:
     """How often it had to be started again."""
     idle: float | None
     """Which part of the last rounds it had nothing to do, from 0 to 1."""
+    tokens_per_second: float | None
+    """Tokens of own updates in the last rounds, over all the time that these took."""
+    flops_per_second: float | None
+    """Floating-point operations that the model needed for them; None: torch cannot count them."""
+    utilisation: float | None
+    """The same over what a large matrix product reaches on the device, from 0 to 1: the model FLOPs
+    utilisation."""
     process_bytes: int | None
     """Main memory of its process, when it was last asked."""
     device_bytes: int | None

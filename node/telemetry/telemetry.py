@@ -63,6 +63,7 @@ class OwnUpdate:
     size: int
     coefficients: int
     tokens: int
+    sequences: int = 0
 
 
 @dataclass
@@ -77,6 +78,29 @@ class _Totals:
     received: list[int] = field(default_factory=lambda: [0, 0])
     idle: float = 0.0
     """Seconds that the trainer had nothing to do."""
+    trained_tokens: int = 0
+    """In own updates, whether they counted or not."""
+    trained_sequences: int = 0
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """What it came to when a round was applied."""
+
+    at: float
+    idle: float
+    tokens: int
+    sequences: int
+
+
+@dataclass(frozen=True)
+class _Speed:
+    """Of the last rounds; None: not known."""
+
+    idle: float | None = None
+    tokens: float | None = None
+    flops: float | None = None
+    utilisation: float | None = None
 
 
 class Telemetry:
@@ -98,6 +122,10 @@ class Telemetry:
         self.gpu: str | None = None  # the card's UUID
         self.memory_use: str | None = None
         """How the trainer keeps its state and activations, for people."""
+        self.sequence_flops: int | None = None
+        """Floating-point operations of a sequence's gradient."""
+        self.reached_flops: float | None = None
+        """Those a second of a large matrix product on the trainer's device."""
         self.memory: tuple[int, int | None] | None = None
         """Bytes of the trainer process, and on its device if that has memory of its own."""
         self.times: dict[int, RoundTimes] = {}
@@ -112,8 +140,8 @@ class Telemetry:
         self._since: int | None = None
         self._last_applied: float | None = None
         self._learned: float | None = None
-        # When recent rounds were applied, and what the trainer had waited for by then.
-        self._waits: deque[tuple[float, float]] = deque(maxlen=_ROUNDS_AVERAGED)
+        # What it came to when recent rounds were applied.
+        self._recent: deque[_Reached] = deque(maxlen=_ROUNDS_AVERAGED)
 
     def keep_history(self, path: Path) -> None:
         """Write the history into this file, after what is there. Reads its end."""
@@ -172,6 +200,8 @@ class Telemetry:
     def trained(self, round: int, update: OwnUpdate) -> None:
         """Our update for `round` is ready."""
         self.own[round] = update
+        self._totals.trained_tokens += update.tokens
+        self._totals.trained_sequences += update.sequences
         self.metrics.update_bytes.set(update.size)
 
     def idle(self, seconds: float) -> None:
@@ -234,8 +264,8 @@ class Telemetry:
         if own is not None and not counted:
             self.event("refunded", round_, self.me)
         phases = self._phases(round_, seconds)
-        waited = self._totals.idle - (self._waits[-1][1] if self._waits else 0.0)
-        self._waits.append((now, self._totals.idle))
+        waited = self._totals.idle - (self._recent[-1].idle if self._recent else 0.0)
+        self._reach(now)
         if self._since is None or round_ >= self._since:
             loss = "" if loss_now is None else f"loss {loss_now:.4f}, "
             number, said = len(record.updates), "yours among them" if counted else "yours not"
@@ -278,7 +308,7 @@ class Telemetry:
         number = len(record.updates)
         said = "" if loss is None else f", loss {loss:.4f}"
         _log.info("round %d: %d of %d updates%s", record.round, number, members, said)
-        self._waits.append((now, 0.0))
+        self._reach(now)
         self._count(record.round, False, None, tokens, size, number)
         self._count_metrics(False, None, tokens, now)
         self._write_round(record, members, record.fingerprint, loss=loss, received=size, seconds={})
@@ -299,6 +329,7 @@ class Telemetry:
         totals = self._totals
         heldout_round, heldout = self.heldout or (None, None)
         process, device = self.memory or (None, None)
+        speed = self._speed()
         return TrainingStatus(
             round=self.round,
             phase=self._phase(),
@@ -319,7 +350,10 @@ class Telemetry:
                 device=self.device,
                 memory_use=self.memory_use,
                 restarts=self.trainer_restarts,
-                idle=self._idle_share(),
+                idle=speed.idle,
+                tokens_per_second=speed.tokens,
+                flops_per_second=speed.flops,
+                utilisation=speed.utilisation,
                 process_bytes=process,
                 device_bytes=device,
             ),
@@ -347,17 +381,37 @@ class Telemetry:
             return "transfer"
         return "agree" if times.decided is None else "apply"
 
-    def _round_seconds(self) -> float | None:
-        if len(self._waits) < 2:
-            return None
-        return (self._waits[-1][0] - self._waits[0][0]) / (len(self._waits) - 1)
+    def _reach(self, now: float) -> None:
+        """A round is over."""
+        totals = self._totals
+        self._recent.append(
+            _Reached(now, totals.idle, totals.trained_tokens, totals.trained_sequences)
+        )
+        used = self._speed().utilisation
+        self.metrics.model_flops_utilisation.set(math.nan if used is None else used)
 
-    def _idle_share(self) -> float | None:
-        """Which part of the last rounds the trainer had nothing to do."""
-        if len(self._waits) < 2:
+    def _round_seconds(self) -> float | None:
+        if len(self._recent) < 2:
             return None
-        (first, before), (last, after) = self._waits[0], self._waits[-1]
-        return (after - before) / (last - first) if last > first else None
+        return (self._recent[-1].at - self._recent[0].at) / (len(self._recent) - 1)
+
+    def _speed(self) -> _Speed:
+        """What the trainer does in the last rounds."""
+        if len(self._recent) < 2 or self._recent[-1].at <= self._recent[0].at:
+            return _Speed()
+        first, last = self._recent[0], self._recent[-1]
+        seconds = last.at - first.at
+        flops = utilisation = None
+        if self.sequence_flops is not None:
+            flops = self.sequence_flops * (last.sequences - first.sequences) / seconds
+            if self.reached_flops is not None:
+                utilisation = flops / self.reached_flops
+        return _Speed(
+            idle=(last.idle - first.idle) / seconds,
+            tokens=(last.tokens - first.tokens) / seconds,
+            flops=flops,
+            utilisation=utilisation,
+        )
 
     def _phases(self, round: int, apply_seconds: float) -> dict[str, float | None]:
         times = self.times.pop(round, RoundTimes())

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .status import Awaited, Phase, ReachStatus, ShiftStatus, State, Status, is_over
+from .status import (
+    Awaited,
+    Phase,
+    ReachStatus,
+    ShiftStatus,
+    State,
+    Status,
+    TrainerStatus,
+    is_over,
+)
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,18 @@ def state_sentence(status: Status) -> str:
     if is_over(training, status.swarm):
         return "the last round is done; the members sign for what came out"
     return _PHASES[training.phase].format(device=device, round=round_)
+
+
+def speed_words(trainer: TrainerStatus) -> str:
+    """What the trainer's speed comes to, beside what its device could do."""
+    if trainer.flops_per_second is None:
+        return "that you train, over all the time of the last rounds"
+    flops = f"{trainer.flops_per_second / 1e12:.3g} TFLOP/s"
+    if trainer.utilisation is None:
+        return f"of yours: {flops}"
+    return (
+        f"of yours: {flops}, {trainer.utilisation:.0%} of what the device does in a matrix product"
+    )
 
 
 def _observed_sentence(status: Status) -> str:

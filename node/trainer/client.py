@@ -124,6 +124,8 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
         )
         client.device, client.gpu = answer["device"], answer["gpu"]
         client.memory_use = answer["memory"]
+        client.sequence_flops = answer["sequence_flops"]
+        client.reached_flops = answer["reached_flops"]
         yield client
 
 
@@ -175,6 +177,8 @@ class TrainerClient:
     gpu: str | None
     """The UUID of the card that it computes on; None: none that has one."""
     memory_use: str  # how much it takes and how it keeps its state, for people
+    sequence_flops: int | None  # of a sequence's gradient
+    reached_flops: float | None  # a second, of a large matrix product on the device
 
     def __init__(self, process: trio.Process, requests: int, answers: int) -> None:
         self._process = process

@@ -108,6 +108,8 @@ class RankWorker(Worker):
         self._processes = RankProcesses(devices, self._give_up)
         opened = begin(0, self._processes.start(follow))
         opened["device"] = f"{opened['device']} × {len(devices)}"
+        if opened["reached_flops"] is not None:
+            opened["reached_flops"] *= len(devices)
         return opened
 
     def _new_session(

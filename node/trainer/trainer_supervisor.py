@@ -167,6 +167,8 @@ class TrainerSupervisor:
                     self._telemetry.device = trainer.device
                     self._telemetry.gpu = trainer.gpu
                     self._telemetry.memory_use = trainer.memory_use
+                    self._telemetry.sequence_flops = trainer.sequence_flops
+                    self._telemetry.reached_flops = trainer.reached_flops
                     _log.info("the trainer takes %s", trainer.memory_use)
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:
@@ -249,7 +251,7 @@ class TrainerSupervisor:
             return
         times = self._telemetry.round_times(round_)
         times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
-        update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens)
+        update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens, len(samples))
         self._telemetry.trained(round_, update)
         await reports.trained(effect, trained)
 

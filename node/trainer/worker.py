@@ -30,6 +30,7 @@ from .initial import Lora, initialise
 from .model import lay_out, parameter_table
 from .rank_momentum import load_part, remove_others, save_part
 from .session import TrainingSession
+from .speed import reached_flops, sequence_flops
 from .writing import write_text
 
 
@@ -107,6 +108,8 @@ class Worker:
             "device": _device_text(chosen),
             "gpu": _gpu_uuid(chosen),
             "memory": self._session.memory,
+            "sequence_flops": sequence_flops(decoded),
+            "reached_flops": reached_flops(chosen),
         }
 
     def _new_session(

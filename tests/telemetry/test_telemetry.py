@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from distro_node.node.telemetry.metrics import Metrics
-from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.node.telemetry.telemetry import OwnUpdate, Telemetry
 from simulation.chain import Chain
 from simulation.swarm import identity
 
@@ -110,3 +110,24 @@ def test_the_trainer_s_waiting_is_told_by_round_and_as_a_share(history: Path, ch
     assert [line["idle_seconds"] for line in lines] == [0.25, 0.25, 0.25]
     # A round a second.
     assert telemetry.status().trainer.idle == 0.25
+
+
+def test_the_speed_is_over_all_the_time_of_the_last_rounds(history: Path, chain: Chain) -> None:
+    telemetry = new_telemetry(history)
+    telemetry.sequence_flops, telemetry.reached_flops = 3_000, 24_000.0
+    assert telemetry.status().trainer.tokens_per_second is None
+    for round_ in (1, 2, 3):
+        # Whether they count or not: the second round's is late.
+        telemetry.trained(round_, OwnUpdate(100, 10, tokens=500, sequences=4))
+        apply_rounds(telemetry, chain, round_)
+    trainer = telemetry.status().trainer
+    # A round a second.
+    assert trainer.tokens_per_second == 500.0
+    assert trainer.flops_per_second == 12_000.0
+    assert trainer.utilisation == 0.5
+    assert telemetry.metrics.model_flops_utilisation._value.get() == 0.5
+
+    telemetry.reached_flops = None
+    assert telemetry.status().trainer.utilisation is None
+    telemetry.sequence_flops = None
+    assert telemetry.status().trainer.flops_per_second is None

@@ -47,6 +47,8 @@ class FakeTrainer:
     device = "fake"
     gpu = None
     memory_use = "all that there is"
+    sequence_flops = None
+    reached_flops = None
 
     def __init__(self, shop: FakeSupervisor) -> None:
         self._shop = shop

@@ -261,12 +261,20 @@ function showComputer() {
     ...fact("Device", shown(trainer.device)),
     ...fact("Its memory", processor ? "that of the processor" : shown(trainer.device_bytes, bytes)),
     ...fact("Trainer", shown(trainer.process_bytes, bytes), "main memory of its process"),
+    ...fact("Speed", shown(trainer.tokens_per_second, (number) => `${scaled(number)} tokens/s`), utilisationOf(trainer)),
     ...fact("Idle", shown(trainer.idle, percent), "of the time the trainer waits for the line or for others"),
     ...fact("Restarts", shown(trainer.restarts, count), "of the trainer process"),
     ...fact("Model", shown(swarm?.parameters, (n) => `${scaled(n)} parameters`)),
     ...energyFacts(),
     ...fact("Hours", shift.active ?? "always", shift.until ? `that changes at ${shift.until}` : null),
   ]);
+}
+
+// What the speed comes to, beside what the device could do.
+function utilisationOf(trainer) {
+  if (trainer.flops_per_second === null) return "that you train, over all the time of the last rounds";
+  const flops = `of yours: ${(trainer.flops_per_second / 1e12).toPrecision(3)} TFLOP/s`;
+  return trainer.utilisation === null ? flops : `${flops}, ${percent(trainer.utilisation)} of what the device does in a matrix product`;
 }
 
 function energyFacts() {

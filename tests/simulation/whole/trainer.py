@@ -113,6 +113,8 @@ class Toy:
 
     device = "toy"
     memory_use = "none"
+    sequence_flops = 1_000_000
+    reached_flops = 1e9
     gpu = None
 
     def __init__(self, workshop: Workshop, manifest: Manifest, store: BlobStore) -> None:
