@@ -24,7 +24,7 @@ import json
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,17 +33,13 @@ import psutil
 import trio
 from distro_node.node.content.downloads import blob_list_at
 from distro_node.node.demo.history import History
-from distro_node.node.demo.plan import collect_text
-from distro_node.node.demo.processes import Command, Processes, Program
 from distro_node.node.results.state import read_swarm
-from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.client import TrainerSpec, open_trainer
-from distro_node.protocol.wire.swarm_id import swarm_from_text
+from local_nodes import LocalNodes, trainer_of, wait_for_round
 
 TICK_SECONDS = 0.02
 # What a trainer may have saved up.
 BURST_SECONDS = 0.1
-PATIENCE_SECONDS = 900.0
 SEQUENCE = 128
 # For so long each trainer is measured alone.
 ALONE_SECONDS = 25.0
@@ -137,75 +133,29 @@ class Swarm:
     def __init__(self, work: Path, options: argparse.Namespace, max_share: float) -> None:
         self._quotas: Sequence[float] = options.quotas
         self._sequences: int = options.sequences
-        self._work = work
-        (work / "logs").mkdir(parents=True)
-        self._config = work / "config.toml"
-        self._config.write_text("")
-        texts = work / "texts"
-        collect_text(texts)
-        self._texts, self._file = texts, work / "swarm.toml"
-        self._file.write_text(
-            MANIFEST.format(
-                sequence=SEQUENCE,
-                sequences=options.sequences,
-                max_share=max_share,
-                members=len(self._quotas),
-            )
+        manifest = MANIFEST.format(
+            sequence=SEQUENCE,
+            sequences=options.sequences,
+            max_share=max_share,
+            members=len(self._quotas),
         )
-        self.made: dict[str, Any] = {}
-
-    def data(self, number: int) -> DataDir:
-        """A node's, from 0."""
-        return DataDir(self._work / f"node-{number}")
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[list[Program]]:
-        """The nodes, which have begun to start."""
-        with Processes(self._work / "logs", self._config) as processes:
-            bootstrap = processes.start(
-                "bootstrap",
-                *("bootstrap", "--json", "--listen", "/ip4/127.0.0.1/tcp/0"),
-                *("--data-dir", str(self._work / "bootstrap")),
-            )
-            address = _answer(bootstrap, ended=False)["addresses"][0]
-            made = processes.start(
-                "create",
-                *("create", str(self._file), "--json", "--bootstrap", address),
-                *("--data-dir", str(self.data(0).root), "--data", str(self._texts)),
-            )
-            self.made = _answer(made, ended=True)
-            yield [self._join(processes, number) for number in range(len(self._quotas))]
-
-    def _join(self, processes: Processes, number: int) -> Program:
-        return processes.start(
-            f"node-{number}",
-            *("join", self.made["invite"], "--data-dir", str(self.data(number).root)),
-            *("--listen", "/ip4/127.0.0.1/tcp/0", "--device", "cpu", "--threads", "1"),
-            *("--metrics-addr", "off", "--dashboard", "off", "--no-screen", "--no-mdns"),
-            *("--no-upnp", "--evaluate-every", "1000000"),
-        )
-
-    def history(self) -> History:
-        """Node 0's."""
-        return History(self.data(0).swarm(swarm_from_text(self.made["swarm"])).history)
+        self._nodes = LocalNodes(work, manifest, len(self._quotas))
 
     def measure(self, rounds: int, settle: int) -> dict[str, Any]:
         """Rounds an hour over so many rounds, after others in which the shares settle."""
-        with self.running() as programs, contextlib.ExitStack() as stack:
-            history = self.history()
-            _wait_for_round(history, 1, programs)
+        with self._nodes.running() as programs, contextlib.ExitStack() as stack:
+            history = self._nodes.history()
+            wait_for_round(history, 1, programs)
             for program, part in zip(programs, self._quotas, strict=True):
-                program.remember_children()
-                (pid,) = [child.pid for child in program.children() if _is_trainer(child)]
-                stack.callback(Quota(pid, part).close)
-            _wait_for_round(history, 1 + settle + rounds, programs)
+                stack.callback(Quota(trainer_of(program), part).close)
+            wait_for_round(history, 1 + settle + rounds, programs)
         return self._result(history, settle + 1, settle + 1 + rounds)
 
     def _result(self, history: History, first: int, last: int) -> dict[str, Any]:
         facts = history.rounds
         seconds = facts[last]["time"] - facts[first]["time"]
         counted = [facts[round_]["tokens"] / SEQUENCE for round_ in range(first + 1, last + 1)]
-        known = trio.run(read_swarm, self.data(0), swarm_from_text(self.made["swarm"]))
+        known = trio.run(read_swarm, self._nodes.data(0), self._nodes.swarm)
         sequences = known.manifest.rounds.sequences
         record = known.ledger[last].record
         shares = {entry.peer: entry.tokens // SEQUENCE for entry in record.updates}
@@ -223,14 +173,15 @@ class Swarm:
         """Sequences a second of a trainer alone under each quota."""
         whole = self._sequences / sum(self._quotas)
         return [
-            trio.run(_speed, self.data(0), self.made["swarm"], part, max(1, round(whole * part)))
+            trio.run(_speed, self._nodes, part, max(1, round(whole * part)))
             for part in self._quotas
         ]
 
 
-async def _speed(data: DataDir, swarm: str, part: float, share: int) -> float:
+async def _speed(nodes: LocalNodes, part: float, share: int) -> float:
     """With as many sequences at a time as it would have in the swarm."""
-    known = await read_swarm(data, swarm_from_text(swarm))
+    data = nodes.data(0)
+    known = await read_swarm(data, nodes.swarm)
     manifest, store = known.manifest, known.store
     blobs = blob_list_at(store, "snapshot", manifest.initial, 4 * manifest.elements)
     assert blobs is not None
@@ -246,47 +197,6 @@ async def _speed(data: DataDir, swarm: str, part: float, share: int) -> float:
             count, seconds = count + share, seconds + done.compute_seconds
         await trio.to_thread.run_sync(quota.close)
     return count / seconds
-
-
-def _is_trainer(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return "distro_node.node.trainer" in process.cmdline()
-    return False
-
-
-def _answer(program: Program, *, ended: bool) -> dict[str, Any]:
-    def ready() -> bool:
-        return program.printed() is not None and (program.code == 0 or not ended)
-
-    _wait(ready, [program])
-    answer = program.printed()
-    assert answer is not None
-    return answer
-
-
-def _wait_for_round(history: History, round_: int, programs: Sequence[Command]) -> None:
-    last, since = 0, time.monotonic()
-
-    def there() -> bool:
-        nonlocal last, since
-        history.update()
-        if history.last_round > last:
-            last, since = history.last_round, time.monotonic()
-        return history.last_round >= round_
-
-    while last < round_:
-        _wait(lambda before=last: there() or last > before, programs)
-
-
-def _wait(ready: Any, programs: Sequence[Command]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not ready():
-        for program in programs:
-            if program.code not in (None, 0):
-                raise SystemExit(f"a process ended with {program.code}; its log has the reason")
-        if time.monotonic() > deadline:
-            raise SystemExit("nothing has happened for a quarter of an hour; the logs may say why")
-        time.sleep(0.2)
 
 
 def measure(options: argparse.Namespace, work: Path) -> dict[str, Any]:
