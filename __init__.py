@@ -5,4 +5,4 @@ The repository root is this package. Its rooms are `crypto` (keys, signatures, h
 point from `node` to `protocol` to `crypto` and never back.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
