@@ -153,6 +153,8 @@ class DaemonSettings:
     threads: int | None = None
     """CPU threads of the trainer; None: the library's own choice."""
     split: Split = Split.AUTO
+    launched: bool = False
+    """Whether torch's launcher has started this node, and a process for each of its other devices."""
     micro_batch: int | None = None
     """Sequences per forward pass; None: found by trying."""
     memory: int | None = None
@@ -224,6 +226,18 @@ def parse_devices(text: str) -> str:
             f"name at most {_MOST_DEVICES} GPUs, each once, as in cuda:0,cuda:1, or all",
         )
     return ",".join(names)
+
+
+def parse_launched_device(text: str) -> str:
+    """Check the device of a node whose processes torch's launcher has started: which kind, and not which
+    ones. Raises `UserError` (`NO_DEVICE`)."""
+    if text in ("auto", "cpu", "cuda"):
+        return text
+    raise UserError(
+        ExitCode.NO_DEVICE,
+        f"{text!r} says which devices, and so does torchrun",
+        "use --device cuda (or cpu); how many a machine has is torchrun's --nproc-per-node",
+    )
 
 
 def names_several(device: str) -> bool:

@@ -213,6 +213,7 @@ class Stay:
             micro_batch=settings.micro_batch,
             memory=settings.memory,
             split=settings.split,
+            launched=settings.launched,
             writable=(means.directory.momentum.parent,),
             confined=settings.sandbox,
         )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
 from ...protocol.wire.swarm_id import swarm_text
 from ..hours import parse_hours
+from ..launched import become_rank, end_ranks, launch_of
 from ..settings import (
     DaemonSettings,
     Split,
     parse_devices,
+    parse_launched_device,
     parse_metrics_address,
     parse_mirror,
     parse_prompt,
@@ -212,6 +215,7 @@ def join(
     """
     invite = parse_target(target)
     data = data_directory(data_dir)
+    launch = launch_of(os.environ)
     settings = DaemonSettings(
         swarm=invite.swarm,
         data_dir=data.root,
@@ -240,8 +244,9 @@ def join(
             every=pause_every,
             polite=polite,
         ),
-        device=parse_devices(device),
+        device=parse_devices(device) if launch is None else parse_launched_device(device),
         split=split,
+        launched=launch is not None,
         metrics_address=parse_metrics_address(metrics_addr),
         dashboard=dashboard_settings(dashboard, dashboard_cert, dashboard_key, dashboard_plain),
         threads=threads,
@@ -256,6 +261,8 @@ def join(
         until_round=until_round,
         serve_result=serve_result,
     )
+    if launch is not None and launch.rank:
+        become_rank(data.root, split, confined=sandbox)
     data.create()
     # libp2p: only now, so that --help is quick and a mistake above is told at once.
     import trio
@@ -263,7 +270,10 @@ def join(
     from ..daemon import run_daemon
 
     prepare_to_run(settings, data, log_format, log_level)
-    if trio.run(run_daemon, settings):
+    is_over = trio.run(run_daemon, settings)
+    if launch is not None:
+        end_ranks()
+    if is_over:
         typer.echo(
             "The run is over, and what came out is on this disk. To write the model to a directory: "
             f"distro-node export {swarm_text(invite.swarm)} --to DIRECTORY",

@@ -42,6 +42,9 @@ def main() -> None:
     parser.add_argument(
         "--several", action="store_true", help="one process for each of its devices"
     )
+    parser.add_argument(
+        "--launched", action="store_true", help="these were started by torchrun (`rank_launch`)"
+    )
     parser.add_argument("--patience", type=float, help="seconds that these wait for each other")
     parser.add_argument("--split", type=Split, choices=[*Split], default=Split.AUTO)
     arguments = parser.parse_args()
@@ -52,8 +55,13 @@ def main() -> None:
 
     # Before any thread begins, which would keep its rights, and before any library is loaded.
     if not arguments.unconfined:
-        enforced = confine(arguments.readable, arguments.writable, several=arguments.several)
-        if arguments.several and enforced == ("files",):
+        enforced = confine(
+            arguments.readable,
+            arguments.writable,
+            several=arguments.several,
+            apart=not arguments.launched,
+        )
+        if arguments.several and not arguments.launched and enforced == ("files",):
             logging.getLogger(__name__).warning(
                 "this system gives the processes of several devices no network of their own: what they "
                 "run could reach yours"
@@ -86,7 +94,14 @@ def _new_worker(answers: _Answers, several: argparse.Namespace | None) -> Worker
     if several is not None:
         from .rank_worker import RankWorker
 
-        new = functools.partial(RankWorker, answers.last_words, several.patience, several.split)
+        launch = None
+        if several.launched:
+            from .rank_launch import launch_here
+
+            launch = launch_here()
+        new = functools.partial(
+            RankWorker, answers.last_words, several.patience, several.split, launch
+        )
     gc.freeze()
     gc.enable()
     return new()

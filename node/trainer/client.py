@@ -87,6 +87,8 @@ class TrainerSpec:
     patience: float = PATIENCE_SECONDS
     """With several devices, the seconds for which their processes wait for each other."""
     split: Split = Split.AUTO
+    launched: bool = False
+    """Whether torch's launcher has started this process and others, each for one device (`launched`)."""
     nice: int = 0
     """How far it steps back behind other processes, as `nice` counts."""
 
@@ -107,11 +109,7 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
         spec.readable,
         confined=spec.confined,
         nice=spec.nice,
-        several=(
-            ("--several", f"--patience={spec.patience}", f"--split={spec.split}")
-            if names_several(spec.device)
-            else ()
-        ),
+        several=_several(spec),
     ) as client:
         answer = await client._call(
             "open",
@@ -127,6 +125,13 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
         client.sequence_flops = answer["sequence_flops"]
         client.reached_flops = answer["reached_flops"]
         yield client
+
+
+def _several(spec: TrainerSpec) -> tuple[str, ...]:
+    if not spec.launched and not names_several(spec.device):
+        return ()
+    launched = ("--launched",) if spec.launched else ()
+    return ("--several", *launched, f"--patience={spec.patience}", f"--split={spec.split}")
 
 
 async def initialise_model(

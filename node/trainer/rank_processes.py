@@ -22,6 +22,7 @@ from typing import NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import Store
 
 from .device import choose_device
 from .errors import TrainerFailed
@@ -41,14 +42,35 @@ _NO_MEMORY = 3
 _ENDED_BY: dict[int, str] = {signal.SIGKILL: " (out of memory?)"}
 
 
-class RankProcesses:
-    """The other processes, as rank 0 sees them."""
+class OtherRanks:
+    """Those behind the first, as rank 0 sees them: when one is lost, all end. `end` ends this one."""
+
+    def __init__(self, end: Callable[[str, bool], NoReturn]) -> None:
+        self._end = end
+        self._ending = threading.Lock()
+
+    def lost(self, reason: str) -> NoReturn:
+        """End all, since a rank cannot be reached."""
+        self._give_up(f"the devices of this node lost each other: {reason}")
+
+    def out_of_memory(self, reason: str) -> NoReturn:
+        """End all, since rank 0 has no memory left for what all compute together."""
+        self._give_up(f"its rank 0 ran out of memory: {reason}", out_of_memory=True)
+
+    def _give_up(self, reason: str, *, out_of_memory: bool = False) -> NoReturn:
+        # One reason is enough: whoever comes second waits here for the end. With this process the kernel
+        # ends those that it has forked, stopped ones as well.
+        self._ending.acquire()
+        self._end(reason, out_of_memory)
+
+
+class RankProcesses(OtherRanks):
+    """Those that rank 0 forks."""
 
     def __init__(self, devices: Sequence[str], end: Callable[[str, bool], NoReturn]) -> None:
+        super().__init__(end)
         self._devices = devices
-        self._end = end
         self._pids: dict[int, int] = {}
-        self._ending = threading.Lock()
 
     def start(self, follow: Callable[[int, Path], None]) -> Path:
         """Fork them; each runs `follow` with its rank and the file by which ranks find each other.
@@ -72,14 +94,10 @@ class RankProcesses:
         return list(self._pids)
 
     def lost(self, reason: str) -> NoReturn:
-        """End all, since a rank cannot be reached; with the reason of one that has ended, if one has."""
+        """The same, with the reason of one that has ended, if one has."""
         # The watching thread does so first, where it has anything to say.
         threading.Event().wait(_DEATH_SECONDS)
-        self._give_up(f"the devices of this node lost each other: {reason}")
-
-    def out_of_memory(self, reason: str) -> NoReturn:
-        """End all, since rank 0 has no memory left for what all compute together."""
-        self._give_up(f"its rank 0 ran out of memory: {reason}", out_of_memory=True)
+        super().lost(reason)
 
     def _watch(self, pid: int, rank: int) -> None:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -90,12 +108,6 @@ class RankProcesses:
             how = f"was ended by signal {-code}{_ENDED_BY.get(-code, '')}"
         reason = f"its rank {rank}, on {self._devices[rank]}, {how}"
         self._give_up(reason, out_of_memory=code == _NO_MEMORY)
-
-    def _give_up(self, reason: str, *, out_of_memory: bool = False) -> NoReturn:
-        # One reason is enough: whoever comes second waits here for the end. With this process the kernel
-        # ends the others, stopped ones as well.
-        self._ending.acquire()
-        self._end(reason, out_of_memory)
 
 
 def count_gpus() -> int:
@@ -129,31 +141,35 @@ def devices_of(name: str) -> list[str]:
     return [f"cuda:{index}" for index in range(gpus)]
 
 
-def meet(meeting: Path, rank: int, devices: Sequence[str], patience: float) -> Ranks:
-    """Take one's device and find the other ranks.
+def store_at(meeting: Path, size: int) -> Store:
+    """The store by which so many processes of one machine find each other."""
+    # What passes between them stays in it.
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    # Documented, though the library's own list of what it offers lacks it.
+    return dist.FileStore(str(meeting), size)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def meet(store: Store, rank: int, size: int, name: str, patience: float) -> Ranks:
+    """Take one's device, of this name, and find the other ranks.
 
     Raises `TrainerFailed` (`no_device`) at all of them if one cannot have its device, `RankLost`.
     """
-    # What passes between processes of one machine stays in it.
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     device, failure = torch.device("cpu"), None
     try:
-        device = choose_device(devices[rank])
+        device = choose_device(name)
     except TrainerFailed as error:
         failure = error
-    # Documented, though the library's own list of what it offers lacks it.
-    store = dist.FileStore(str(meeting), len(devices))  # pyright: ignore[reportPrivateImportUsage]
     store.set_timeout(timedelta(seconds=patience))
     # Before NCCL, which would wait for the device of the one that has none.
     store.set(f"device/{rank}", "" if failure is None else str(failure))
-    for other in range(len(devices)):
+    for other in range(size):
         try:
             problem = store.get(f"device/{other}").decode()
         except RuntimeError as error:
             raise RankLost(f"rank {other} did not begin: {error}") from None
         if problem:
             raise TrainerFailed("no_device", problem)
-    return open_ranks(store, rank, len(devices), device, patience)
+    return open_ranks(store, rank, size, device, patience)
 
 
 def _follow(rank: int, meeting: Path, follow: Callable[[int, Path], None]) -> NoReturn:

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
 import torch
+from torch.distributed.distributed_c10d import Store
 
+from ..launched import Launch
 from ..settings import Split
 from ..storage.blob_store import BlobStore
 from .describing import describe
 from .device import allocated_bytes
 from .errors import FailureKind, TrainerFailed
 from .memory_plan import Room
+from .rank_launch import Gathering, local_device
 from .rank_momentum import remove_others, save_part
-from .rank_processes import RankProcesses, devices_of, meet
+from .rank_processes import OtherRanks, RankProcesses, devices_of, meet, store_at
 from .rank_session import RankSession, rooms_of
 from .ranks import RankLost, RankOutOfMemory, Ranks
 from .session import TrainingSession
@@ -49,15 +52,21 @@ class RankWorker(Worker):
     want of memory, how many sequences at once may be tried next: none, if it was one."""
 
     def __init__(
-        self, end: Callable[[str, int | None], NoReturn], patience: float, split: Split
+        self,
+        end: Callable[[str, int | None], NoReturn],
+        patience: float,
+        split: Split,
+        launch: Launch | None = None,
     ) -> None:
+        """`launch`: the other ranks are not forked here, but have been started as this says."""
         super().__init__()
         self._end = end
         self._patience = patience
         self._split = split
+        self._launch = launch
         self._ranks: Ranks | None = None
         self._rooms: Sequence[Room] = ()
-        self._processes: RankProcesses | None = None
+        self._others: OtherRanks | None = None
         self._follows = False
         # Whether rank 0 does something that it has not told the others of.
         self._alone = False
@@ -81,36 +90,61 @@ class RankWorker(Worker):
         micro_batch: int | None,
         memory: int | None,
     ) -> dict[str, Any]:
-        devices = devices_of(device)
-
-        def begin(rank: int, meeting: Path) -> dict[str, Any]:
-            self._ranks = ranks = meet(meeting, rank, devices, self._patience)
-            # Before any of them takes some: processors share theirs.
-            self._rooms = rooms_of(ranks, memory)
-            chosen = threads
-            if ranks.device.type == "cpu" and threads is None:
-                chosen = max(1, (os.cpu_count() or 1) // len(devices))
-            return ranks.agreed(
-                lambda: super(RankWorker, self)._open(
-                    manifest, blobs, devices[rank], chosen, micro_batch, memory
-                )
-            )
-
-        def follow(rank: int, meeting: Path) -> None:
-            self._follows = True
+        asked = {
+            "manifest": manifest,
+            "blobs": blobs,
+            "device": device,
+            "threads": threads,
+            "micro_batch": micro_batch,
+            "memory": memory,
+        }
+        if self._launch is not None:
+            size = self._launch.size
+            self._others = OtherRanks(self._give_up)
             try:
-                begin(rank, meeting)
-            except TrainerFailed:
-                # Rank 0 has the same, and says so. It ends this process when it ends.
-                signal.pause()
-            self._serve()
+                store = Gathering(self._launch).begin(asked)
+            except RankLost as error:
+                self._others.lost(str(error))
+            opened = self._take_seat(store, 0, size, local_device(device, self._launch), asked)
+        else:
+            devices = devices_of(device)
+            size = len(devices)
 
-        self._processes = RankProcesses(devices, self._give_up)
-        opened = begin(0, self._processes.start(follow))
-        opened["device"] = f"{opened['device']} × {len(devices)}"
+            def follow(rank: int, meeting: Path) -> None:
+                self.follow(store_at(meeting, size), rank, size, devices[rank], asked)
+
+            self._others = processes = RankProcesses(devices, self._give_up)
+            meeting = processes.start(follow)
+            opened = self._take_seat(store_at(meeting, size), 0, size, devices[0], asked)
+        opened["device"] = f"{opened['device']} × {size}"
         if opened["reached_flops"] is not None:
-            opened["reached_flops"] *= len(devices)
+            opened["reached_flops"] *= size
         return opened
+
+    def follow(
+        self, store: Store, rank: int, size: int, device: str, asked: Mapping[str, Any]
+    ) -> NoReturn:
+        """Be one of the ranks behind the first, until one is lost. Raises `RankLost`."""
+        self._follows = True
+        try:
+            self._take_seat(store, rank, size, device, asked)
+        except TrainerFailed:
+            # Rank 0 has the same, and says so. When it ends, so does this process.
+            signal.pause()
+        self._serve()
+
+    def _take_seat(
+        self, store: Store, rank: int, size: int, device: str, asked: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        self._ranks = ranks = meet(store, rank, size, device, self._patience)
+        memory, threads = asked["memory"], asked["threads"]
+        # Before any of them takes some: processors share theirs.
+        self._rooms = rooms_of(ranks, memory)
+        if ranks.device.type == "cpu" and threads is None:
+            here = size if self._launch is None else self._launch.local_size
+            threads = max(1, (os.cpu_count() or 1) // here)
+        given = {**asked, "device": device, "threads": threads}
+        return ranks.agreed(lambda: super(RankWorker, self)._open(**given))
 
     def _new_session(
         self,
@@ -176,11 +210,11 @@ class RankWorker(Worker):
         return self._lost((RankOutOfMemory if kind == "out_of_memory" else RankLost)(problem))
 
     def _lost(self, error: RankLost) -> NoReturn:
-        if self._follows or self._processes is None:
+        if self._follows or self._others is None:
             raise error
         if isinstance(error, RankOutOfMemory):
-            self._processes.out_of_memory(str(error))
-        self._processes.lost(str(error))
+            self._others.out_of_memory(str(error))
+        self._others.lost(str(error))
 
     def _give_up(self, reason: str, out_of_memory: bool) -> NoReturn:
         # In copies each finds the number that fits by itself.

@@ -65,7 +65,11 @@ _UP, _SET_FLAGS = 1, 0x8914
 
 
 def confine(
-    readable: Iterable[Path], writable: Sequence[Path], *, several: bool = False
+    readable: Iterable[Path],
+    writable: Sequence[Path],
+    *,
+    several: bool = False,
+    apart: bool = True,
 ) -> tuple[str, ...]:
     """Give up, for this process and all that it starts, what is not named; call it before threads.
 
@@ -73,13 +77,13 @@ def confine(
     out. Returns what is enforced: "files", "network", both or nothing.
 
     With `several` the process and those it forks get a network of their own, with nothing in it but
-    themselves, through which they speak with each other; where the system gives them none, the network
-    is not restricted.
+    themselves, through which they speak with each other; where the system gives them none, or where they
+    are not to be `apart` since others are on other machines, the network is not restricted.
     """
     if sys.platform != "linux":
         return ()
     library = ctypes.CDLL(None, use_errno=True)
-    apart = several and _leave_network(library)
+    apart = several and apart and _leave_network(library)
     if library.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return ()
     python = (sys.prefix, sys.base_prefix, sys.executable, *filter(None, sys.path))

@@ -1,0 +1,92 @@
+"""The process of a rank that torch's elastic launcher has started, behind the first (`rank_launch`).
+
+    python -m distro_node.node.trainer.follower [--split KIND] [--writable FOLDER …] [--unconfined]
+    python -m distro_node.node.trainer.follower --over
+
+It takes part in one generation of the trainer after the other, each in a process of its own, since what
+a process has given up for good it cannot take back to load libraries anew. `--over` tells such
+processes that the node has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from ..settings import Split
+from .environment import environment
+from .sandbox import confine
+
+_PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
+
+# Exit codes of a process that was part of a generation; any other one: it was lost, and begins again.
+OVER, NO_STORE = 0, 4
+_PAUSE_SECONDS = 1.0
+
+
+def main() -> None:
+    """Be a rank until the node has ended."""
+    parser = argparse.ArgumentParser(prog="python -m distro_node.node.trainer.follower")
+    parser.add_argument(
+        "--over", action="store_true", help="tell the ranks that the node has ended"
+    )
+    parser.add_argument("--split", type=Split, choices=[*Split], default=Split.AUTO)
+    parser.add_argument("--writable", type=Path, action="append", default=[], metavar="PATH")
+    parser.add_argument("--unconfined", action="store_true", help="give up nothing (`sandbox`)")
+    parser.add_argument(
+        "--generations", type=Path, help="take part in one, and note it in this file"
+    )
+    parser.add_argument("--patience", type=float, default=600.0, help="seconds, for the others")
+    arguments = parser.parse_args()
+    # The launcher ends its processes by SIGTERM; a Ctrl-C is for the node to understand.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
+    if arguments.generations is not None:
+        _take_part(arguments)
+    else:
+        with tempfile.TemporaryDirectory(prefix="distro-node-rank-") as scratch:
+            code = _follow(scratch)
+        sys.exit(code)
+
+
+def _follow(scratch: str) -> int:
+    words = ["--generations", str(Path(scratch) / "generation"), "--writable", scratch]
+    program = [sys.executable, "-P", "-m", "distro_node.node.trainer.follower"]
+    # A connection that closes is told in a line; the library would print its own stack beside it.
+    variables = {**environment(None, scratch), "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    while True:
+        code = subprocess.run(
+            [*program, *sys.argv[1:], *words], env=variables, check=False
+        ).returncode
+        if code in (OVER, NO_STORE):
+            return code
+        # One that cannot begin at all does not keep the machine busy.
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _take_part(arguments: argparse.Namespace) -> None:
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        return
+    # Before any thread begins, which would keep its rights, and before any library is loaded.
+    if not arguments.unconfined:
+        confine([], arguments.writable, several=True, apart=False)
+    from . import rank_launch
+
+    if arguments.over:
+        rank_launch.end_all()
+    else:
+        rank_launch.follow(arguments)
+
+
+if __name__ == "__main__":
+    main()
