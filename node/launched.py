@@ -22,6 +22,8 @@ _WAYS = (
     "start it as docs/operations.md does it, with --rdzv-backend c10d, or without torchrun: --device "
     "all takes all GPUs of this machine"
 )
+# With what a process that was one of the ranks for one generation ends; with any other code it was lost.
+OVER, NO_STORE, AGAIN = 0, 4, 3
 _PROGRAM = (sys.executable, "-P", "-m", "distro_node.node.trainer.follower")
 
 

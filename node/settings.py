@@ -236,7 +236,7 @@ def parse_launched_device(text: str) -> str:
     raise UserError(
         ExitCode.NO_DEVICE,
         f"{text!r} says which devices, and so does torchrun",
-        "use --device cuda (or cpu); how many a machine has is torchrun's --nproc-per-node",
+        "use --device cuda (or cpu); how many a machine has is for torchrun to say",
     )
 
 

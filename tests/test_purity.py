@@ -53,6 +53,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/hours": ("node/errors",),
     "node/settings": ("node/errors", "node/hours", "protocol/wire"),
     "node/config": ("node/errors",),
+    "node/launched": ("node/errors", "node/settings"),
     "node/storage": (*_SHARED, "crypto", "protocol/wire", "protocol/chain"),
     "node/network": (*_SHARED, "crypto", "protocol/wire"),
     "node/network/discovery": (
@@ -80,7 +81,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "node/trainer": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/checks"),
-        *("protocol/member", "node/storage", "node/content", "node/telemetry"),
+        *("protocol/member", "node/storage", "node/content", "node/telemetry", "node/launched"),
     ),
     "node/create": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
@@ -109,7 +110,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/cli": (
         *(*_SHARED, "crypto", "protocol/wire", "node/storage", "node/network"),
         *("node/telemetry", "node/energy", "node/control", "node/create", "node", "node/results"),
-        *("node/service", "node/doctor", "node/demo"),
+        *("node/service", "node/doctor", "node/demo", "node/launched"),
     ),
     # `python -m distro_node.node` is the command.
     "node/__main__": ("node/cli",),

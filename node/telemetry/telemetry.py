@@ -21,6 +21,7 @@ from ...protocol.wire.messages import Record
 from .history import last_rounds, last_scores, write
 from .metrics import Metrics, Task
 from .scores import Scores
+from .speed import RecentRounds
 from .status import (
     EventStatus,
     Losses,
@@ -38,8 +39,6 @@ _log = logging.getLogger(__name__)
 _EVENTS_KEPT = 50
 # A replay begins at a snapshot: more rounds than lie between the usual two.
 _ROUNDS_REMEMBERED = 1024
-# What a status says of "the last rounds" is about so many.
-_ROUNDS_AVERAGED = 17
 
 
 @dataclass
@@ -83,26 +82,6 @@ class _Totals:
     trained_sequences: int = 0
 
 
-@dataclass(frozen=True)
-class _Reached:
-    """What it came to when a round was applied."""
-
-    at: float
-    idle: float
-    tokens: int
-    sequences: int
-
-
-@dataclass(frozen=True)
-class _Speed:
-    """Of the last rounds; None: not known."""
-
-    idle: float | None = None
-    tokens: float | None = None
-    flops: float | None = None
-    utilisation: float | None = None
-
-
 class Telemetry:
     """The account of one node in one swarm."""
 
@@ -122,10 +101,7 @@ class Telemetry:
         self.gpu: str | None = None  # the card's UUID
         self.memory_use: str | None = None
         """How the trainer keeps its state and activations, for people."""
-        self.sequence_flops: int | None = None
-        """Floating-point operations of a sequence's gradient."""
-        self.reached_flops: float | None = None
-        """Those a second of a large matrix product on the trainer's device."""
+        self.recent = RecentRounds()
         self.memory: tuple[int, int | None] | None = None
         """Bytes of the trainer process, and on its device if that has memory of its own."""
         self.times: dict[int, RoundTimes] = {}
@@ -140,8 +116,6 @@ class Telemetry:
         self._since: int | None = None
         self._last_applied: float | None = None
         self._learned: float | None = None
-        # What it came to when recent rounds were applied.
-        self._recent: deque[_Reached] = deque(maxlen=_ROUNDS_AVERAGED)
 
     def keep_history(self, path: Path) -> None:
         """Write the history into this file, after what is there. Reads its end."""
@@ -264,8 +238,7 @@ class Telemetry:
         if own is not None and not counted:
             self.event("refunded", round_, self.me)
         phases = self._phases(round_, seconds)
-        waited = self._totals.idle - (self._recent[-1].idle if self._recent else 0.0)
-        self._reach(now)
+        waited = self._reach(now)
         if self._since is None or round_ >= self._since:
             loss = "" if loss_now is None else f"loss {loss_now:.4f}, "
             number, said = len(record.updates), "yours among them" if counted else "yours not"
@@ -329,11 +302,11 @@ class Telemetry:
         totals = self._totals
         heldout_round, heldout = self.heldout or (None, None)
         process, device = self.memory or (None, None)
-        speed = self._speed()
+        speed = self.recent.speed
         return TrainingStatus(
             round=self.round,
             phase=self._phase(),
-            round_seconds=self._round_seconds(),
+            round_seconds=self.recent.round_seconds,
             fingerprint=f"{self.fingerprint:016x}" if self.fingerprint is not None else None,
             losses=Losses(training=self.loss, heldout=heldout, heldout_round=heldout_round),
             tokens=totals.tokens,
@@ -381,37 +354,14 @@ class Telemetry:
             return "transfer"
         return "agree" if times.decided is None else "apply"
 
-    def _reach(self, now: float) -> None:
-        """A round is over."""
+    def _reach(self, now: float) -> float:
+        """A round is over; returns for how many seconds of it the trainer had nothing to do."""
         totals = self._totals
-        self._recent.append(
-            _Reached(now, totals.idle, totals.trained_tokens, totals.trained_sequences)
-        )
-        used = self._speed().utilisation
+        tokens, sequences = totals.trained_tokens, totals.trained_sequences
+        waited = self.recent.add(now, totals.idle, tokens, sequences)
+        used = self.recent.speed.utilisation
         self.metrics.model_flops_utilisation.set(math.nan if used is None else used)
-
-    def _round_seconds(self) -> float | None:
-        if len(self._recent) < 2:
-            return None
-        return (self._recent[-1].at - self._recent[0].at) / (len(self._recent) - 1)
-
-    def _speed(self) -> _Speed:
-        """What the trainer does in the last rounds."""
-        if len(self._recent) < 2 or self._recent[-1].at <= self._recent[0].at:
-            return _Speed()
-        first, last = self._recent[0], self._recent[-1]
-        seconds = last.at - first.at
-        flops = utilisation = None
-        if self.sequence_flops is not None:
-            flops = self.sequence_flops * (last.sequences - first.sequences) / seconds
-            if self.reached_flops is not None:
-                utilisation = flops / self.reached_flops
-        return _Speed(
-            idle=(last.idle - first.idle) / seconds,
-            tokens=(last.tokens - first.tokens) / seconds,
-            flops=flops,
-            utilisation=utilisation,
-        )
+        return waited
 
     def _phases(self, round: int, apply_seconds: float) -> dict[str, float | None]:
         times = self.times.pop(round, RoundTimes())

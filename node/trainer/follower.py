@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import logging
 import os
 import signal
 import subprocess
@@ -21,14 +20,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from ..launched import NO_STORE, OVER
 from ..settings import Split
+from ..telemetry.logs import configure_logging
 from .environment import environment
 from .sandbox import confine
 
 _PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
-
-# Exit codes of a process that was part of a generation; any other one: it was lost, and begins again.
-OVER, NO_STORE = 0, 4
 _PAUSE_SECONDS = 1.0
 
 
@@ -48,7 +46,7 @@ def main() -> None:
     arguments = parser.parse_args()
     # The launcher ends its processes by SIGTERM; a Ctrl-C is for the node to understand.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(message)s")
+    configure_logging()
     if arguments.generations is not None:
         _take_part(arguments)
     else:
@@ -80,12 +78,14 @@ def _take_part(arguments: argparse.Namespace) -> None:
     # Before any thread begins, which would keep its rights, and before any library is loaded.
     if not arguments.unconfined:
         confine([], arguments.writable, several=True, apart=False)
-    from . import rank_launch
-
     if arguments.over:
-        rank_launch.end_all()
+        from .rank_launch import end_all
+
+        end_all()
     else:
-        rank_launch.follow(arguments)
+        from .rank_following import follow
+
+        follow(arguments)
 
 
 if __name__ == "__main__":

@@ -9,15 +9,13 @@ network whose machines trust each other.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import logging
 import os
-import threading
 import time
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import msgpack
 import torch
@@ -28,16 +26,15 @@ from torch.distributed import TCPStore  # isort: skip # pyright: ignore[reportPr
 
 from ..launched import Launch, launch_of
 from .errors import TrainerFailed
-from .follower import NO_STORE, OVER
 from .ranks import RankLost
 
 _log = logging.getLogger(__name__)
 
-_POLL_SECONDS = 0.5
+POLL_SECONDS = 0.5
+"""How often a rank looks for a new generation."""
 # In which the launcher's store answers, or its machine is gone.
 _STORE_SECONDS = 60.0
 _GENERATION, _OVER = "generation", "over"
-_AGAIN = 3
 
 
 class Gathering:
@@ -73,7 +70,7 @@ class Gathering:
             if number > after:
                 opened = _data(self._store.get(f"{number}/open"))
                 return number, self._of(number), msgpack.unpackb(opened, raw=False)
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         return None
 
     @property
@@ -119,55 +116,9 @@ def local_device(name: str, launch: Launch) -> str:
     return f"cuda:{launch.local_rank}"
 
 
-def follow(arguments: argparse.Namespace) -> NoReturn:
-    """Take part in the next generation, to its end or to that of this process; its number is noted in
-    the file `arguments.generations`."""
-    # Loaded late: it needs what is here.
-    from .rank_worker import RankWorker
-
-    launch, noted = launch_here(), arguments.generations
-    try:
-        gathering = Gathering(launch)
-        found = gathering.next(int(noted.read_text()) if noted.exists() else 0)
-        if found is None:
-            os._exit(OVER)
-        number, store, asked = found
-        noted.write_text(str(number))
-        threading.Thread(target=_watch, args=(launch, number), daemon=True).start()
-        worker = RankWorker(_gives_up, arguments.patience, arguments.split, launch)
-        device = local_device(asked["device"], launch)
-        worker.follow(store, launch.rank, launch.size, device, asked)
-    except RankLost as error:
-        _log.info("rank %d begins again: %s", launch.rank, error)
-        os._exit(_AGAIN)
-    except RuntimeError as error:
-        # The launcher of the first machine is gone, and ends this one's as well.
-        _log.warning("rank %d ends: %s", launch.rank, error)
-        os._exit(NO_STORE)
-
-
 def end_all() -> None:
     """Tell all ranks that the node has ended; nobody may be there any more to hear it."""
     try:
         Gathering(launch_here()).end()
     except (RankLost, RuntimeError) as error:
         _log.info("the other ranks are not told: %s", error)
-
-
-def _gives_up(reason: str, micro_batch: int | None) -> NoReturn:
-    """Only rank 0 has a node to tell."""
-    raise RankLost(reason)
-
-
-def _watch(launch: Launch, number: int) -> None:
-    """End this process once rank 0 has begun again, however long it would wait in its own generation."""
-    code = _AGAIN
-    try:
-        # A connection of its own: the other one may be waiting for something.
-        gathering = Gathering(launch)
-        while gathering.generation == number and not gathering.is_over:
-            time.sleep(_POLL_SECONDS)
-    except (RankLost, RuntimeError) as error:
-        _log.warning("rank %d ends: %s", launch.rank, error)
-        code = NO_STORE
-    os._exit(code)

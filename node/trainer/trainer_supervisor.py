@@ -167,8 +167,8 @@ class TrainerSupervisor:
                     self._telemetry.device = trainer.device
                     self._telemetry.gpu = trainer.gpu
                     self._telemetry.memory_use = trainer.memory_use
-                    self._telemetry.sequence_flops = trainer.sequence_flops
-                    self._telemetry.reached_flops = trainer.reached_flops
+                    self._telemetry.recent.sequence_flops = trainer.sequence_flops
+                    self._telemetry.recent.reached_flops = trainer.reached_flops
                     _log.info("the trainer takes %s", trainer.memory_use)
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:

@@ -266,14 +266,12 @@ class Member(MemberView):
 
     def _trained(self, made: Trained, now: float) -> list[Effect]:
         self._training.capacity.trained(made.sequences, made.computing, made.encoding)
+        said = self._current.collection.announced(self._me)
         if made.round != self.round or not self.at_tip or not self.is_member:
             self._training.keep(made, self.round)
-            return []
-        if self._current.collection.announced(self._me):
-            return []
-        if not self._training.owes(made.round, made.dealt, self._ledger):
-            return []
-        return self._announce(made, now) + self._step(now)
+        elif not said and self._training.owes(made.round, made.dealt, self._ledger):
+            return self._announce(made, now) + self._step(now)
+        return []
 
     def _applied(self, what: Applied, now: float) -> list[Effect]:
         if not self.awaits(what.round):

@@ -114,7 +114,7 @@ def test_the_trainer_s_waiting_is_told_by_round_and_as_a_share(history: Path, ch
 
 def test_the_speed_is_over_all_the_time_of_the_last_rounds(history: Path, chain: Chain) -> None:
     telemetry = new_telemetry(history)
-    telemetry.sequence_flops, telemetry.reached_flops = 3_000, 24_000.0
+    telemetry.recent.sequence_flops, telemetry.recent.reached_flops = 3_000, 24_000.0
     assert telemetry.status().trainer.tokens_per_second is None
     for round_ in (1, 2, 3):
         # Whether they count or not: the second round's is late.
@@ -125,9 +125,10 @@ def test_the_speed_is_over_all_the_time_of_the_last_rounds(history: Path, chain:
     assert trainer.tokens_per_second == 500.0
     assert trainer.flops_per_second == 12_000.0
     assert trainer.utilisation == 0.5
-    assert telemetry.metrics.model_flops_utilisation._value.get() == 0.5
+    registry = telemetry.metrics.registry
+    assert registry.get_sample_value("distro_model_flops_utilisation") == 0.5
 
-    telemetry.reached_flops = None
+    telemetry.recent.reached_flops = None
     assert telemetry.status().trainer.utilisation is None
-    telemetry.sequence_flops = None
+    telemetry.recent.sequence_flops = None
     assert telemetry.status().trainer.flops_per_second is None

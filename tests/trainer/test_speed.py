@@ -12,6 +12,7 @@ from distro_node.node.trainer.initial import Lora
 from distro_node.node.trainer.speed import reached_flops, sequence_flops
 from trainer.support import CPU, TINY_LLAMA, make_manifest
 
+# Private here: `_product_seconds`: a device that is full.
 # Weights in matrix products of the tiny Llama: attention's four, the layer's three, the head's.
 HIDDEN = TINY_LLAMA["hidden_size"]
 WEIGHTS = 4 * HIDDEN**2 + 3 * HIDDEN * TINY_LLAMA["intermediate_size"] + HIDDEN * 256
