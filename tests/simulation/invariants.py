@@ -342,8 +342,9 @@ class Watch:
                 decided, f"record {decided.record.round} fetched by node {node.index}"
             )
 
-    def rebased(self, node: Node, ledger: Ledger) -> None:
-        """A node changes to another chain."""
+    def rebased(self, node: Node, ledger: Ledger, alone: Collection[bool] = (False, True)) -> None:
+        """A node changes to another chain. `alone`: whether nobody was left on its own when it began to
+        compare them, which may be otherwise by now; both where that is not known."""
         if node.index in self.liars:
             return
         ours, fork = node.member.ledger, 0
@@ -356,9 +357,11 @@ class Watch:
             )
         for number in range(len(ledger)):
             self._check_entry(ledger[number], f"record {number} at node {node.index}")
-        alone = node.member.is_abandoned(node.now)
+        preferred = any(
+            self.chains.prefers(node.peer, ours, ledger, fork, alone=each) for each in alone
+        )
         newcomer = not ours.binding
-        if not newcomer and not self.chains.prefers(node.peer, ours, ledger, fork, alone=alone):
+        if not newcomer and not preferred:
             raise Violation(
                 "fork choice", f"node {node.index} gives up the better chain", *concerned
             )

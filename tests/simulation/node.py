@@ -454,13 +454,14 @@ class Node:
         """The question about what was missed was answered, or nobody did."""
         self._syncing = False
 
-    def compared(self, better: Ledger | None) -> None:
-        """The chains were compared; `better` is the one to follow, if not ours."""
+    def compared(self, better: Ledger | None, *, alone: bool) -> None:
+        """The chains were compared; `better` is the one to follow, if not ours. `alone`: whether nobody
+        was left on ours when that began."""
         self._settling = False
         if better is None or not self.alive:
             return
         self.swarm.forks += 1
-        self.swarm.watch.rebased(self, better)
+        self.swarm.watch.rebased(self, better, [alone])
         self.disk.entries = [better[number] for number in range(len(better))]
         self.disk.leave_chain(better)
         self.swarm.trace.note(self.swarm.now, self.index, "rebases", len(better), better.head)

@@ -228,7 +228,7 @@ class Swarm:
             asker,
             comparison,
             comparison.questions,
-            lambda: asker.compared(comparison.better_than(ours)),
+            lambda: asker.compared(comparison.better_than(ours), alone=abandoned),
         )
 
     def catch_up(
