@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.node.launched import Launch, launch_of
+from distro_node.node.launched import NO_STORE, Launch, launch_of
 from distro_node.node.settings import parse_launched_device
 
 SAID = {
@@ -43,6 +46,25 @@ def test_a_launch_that_cannot_work_is_refused(changes: dict[str, str], problem: 
     del without["WORLD_SIZE"]
     with pytest.raises(UserError, match="WORLD_SIZE"):
         launch_of(without)
+
+
+FULL = """
+import tempfile
+def full(**_):
+    raise OSError(28, "No space left on device")
+tempfile.TemporaryDirectory = full
+from distro_node.node.trainer.follower import main
+main()
+"""
+
+
+def test_a_rank_without_room_for_temporary_files_says_so() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert ended.returncode == NO_STORE
+    (line,) = ended.stderr.splitlines()
+    assert line.endswith("no room for temporary files: [Errno 28] No space left on device")
 
 
 def test_the_launcher_says_which_devices() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import logging
 import os
 import signal
 import subprocess
@@ -29,6 +30,8 @@ from .sandbox import confine
 _PR_SET_PDEATHSIG = 1  # from the kernel's include/uapi/linux/prctl.h
 _PAUSE_SECONDS = 1.0
 
+_log = logging.getLogger(__name__)
+
 
 def main() -> None:
     """Be a rank until the node has ended."""
@@ -39,31 +42,39 @@ def main() -> None:
     parser.add_argument("--split", type=Split, choices=[*Split], default=Split.AUTO)
     parser.add_argument("--writable", type=Path, action="append", default=[], metavar="PATH")
     parser.add_argument("--unconfined", action="store_true", help="give up nothing (`sandbox`)")
-    parser.add_argument(
-        "--generations", type=Path, help="take part in one, and note it in this file"
-    )
+    parser.add_argument("--after", type=int, default=0, help="the last generation it was in")
+    parser.add_argument("--tell", type=int, help="take part in one, and tell it to this descriptor")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds, for the others")
     arguments = parser.parse_args()
     # The launcher ends its processes by SIGTERM; a Ctrl-C is for the node to understand.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure_logging()
-    if arguments.generations is not None:
+    if arguments.tell is not None:
         _take_part(arguments)
     else:
-        with tempfile.TemporaryDirectory(prefix="distro-node-rank-") as scratch:
-            code = _follow(scratch)
+        try:
+            with tempfile.TemporaryDirectory(prefix="distro-node-rank-") as scratch:
+                code = _follow(scratch)
+        except OSError as error:
+            _log.error("there is no room for temporary files: %s", error)
+            code = NO_STORE
         sys.exit(code)
 
 
 def _follow(scratch: str) -> int:
-    words = ["--generations", str(Path(scratch) / "generation"), "--writable", scratch]
+    after = 0
     program = [sys.executable, "-P", "-m", "distro_node.node.trainer.follower"]
     # A connection that closes is told in a line; the library would print its own stack beside it.
     variables = {**environment(None, scratch), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     while True:
+        reading, writing = os.pipe()
+        words = ["--writable", scratch, "--after", str(after), "--tell", str(writing)]
         code = subprocess.run(
-            [*program, *sys.argv[1:], *words], env=variables, check=False
+            [*program, *sys.argv[1:], *words], env=variables, check=False, pass_fds=[writing]
         ).returncode
+        os.close(writing)
+        with open(reading, "rb") as told:
+            after = int(told.read() or after)
         if code in (OVER, NO_STORE):
             return code
         # One that cannot begin at all does not keep the machine busy.

@@ -18,16 +18,16 @@ _log = logging.getLogger(__name__)
 
 
 def follow(arguments: argparse.Namespace) -> NoReturn:
-    """Take part in the next generation, to its end or to that of this process; its number is noted in
-    the file `arguments.generations`."""
-    launch, noted = launch_here(), arguments.generations
+    """Take part in the next generation, to its end or to that of this process; its number is told to
+    the descriptor `arguments.tell`."""
+    launch = launch_here()
     try:
         gathering = Gathering(launch)
-        found = gathering.next(int(noted.read_text()) if noted.exists() else 0)
+        found = gathering.next(arguments.after)
         if found is None:
             os._exit(OVER)
         number, store, asked = found
-        noted.write_text(str(number))
+        os.write(arguments.tell, str(number).encode())
         threading.Thread(target=_watch, args=(launch, number), daemon=True).start()
         worker = RankWorker(_gives_up, arguments.patience, arguments.split, launch)
         device = local_device(asked["device"], launch)

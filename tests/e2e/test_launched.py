@@ -54,7 +54,7 @@ def ranks(launchers: list[Program]) -> list[psutil.Process]:
     return [
         each
         for each, said in words.items()
-        if "distro_node.node.trainer" in said and ("--generations" in said or is_first(each))
+        if "distro_node.node.trainer" in said and ("--tell" in said or is_first(each))
     ]
 
 

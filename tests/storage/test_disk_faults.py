@@ -536,6 +536,7 @@ ELSEWHERE = {
     ("node/storage/blob_store.py", "unlink"): "test_a_blob_that_the_disk_cannot_read_is_dropped",
     ("node/telemetry/plots.py", "savefig"): "the library opens the file",
     ("node/demo/processes.py", "open"): "a demo's logs",
+    ("node/trainer/follower.py", "TemporaryDirectory"): "tests/test_launched.py",
     # What an export writes appears whole or not at all, on a full and on a read-only disk.
     **{
         ("node/results/export.py", name): "tests/results: full and read-only places"
