@@ -86,6 +86,7 @@ OWNERS = {
     "node.settings:parse_dashboard_address": "the command line",
     "node.settings:parse_device": "the command line",
     "node.settings:parse_devices": "the command line",
+    "node.settings:parse_launched_device": "the command line",
     "node.settings:parse_metrics_address": "the command line",
     "node.settings:parse_mirror": "the command line",
     "node.settings:parse_prompt": "the command line",
