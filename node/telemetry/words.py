@@ -123,12 +123,20 @@ def speed_words(trainer: TrainerStatus) -> str:
     """What the trainer's speed comes to, beside what its device could do."""
     if trainer.flops_per_second is None:
         return "that you train, over all the time of the last rounds"
-    flops = f"{trainer.flops_per_second / 1e12:.3g} TFLOP/s"
+    flops = _flops(trainer.flops_per_second)
     if trainer.utilisation is None:
         return f"of yours: {flops}"
     return (
         f"of yours: {flops}, {trainer.utilisation:.0%} of what the device does in a matrix product"
     )
+
+
+def _flops(number: float) -> str:
+    for unit in ("", "k", "M", "G", "T"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}FLOP/s"
+        number /= 1000
+    return f"{number:.3g} PFLOP/s"
 
 
 def _observed_sentence(status: Status) -> str:

@@ -26,6 +26,7 @@ from distro_node.node.telemetry.words import (
     duration_words,
     event_sentence,
     reach_words,
+    speed_words,
     state_sentence,
 )
 from statuses import AWAITING, EARLY, OBSERVING, TRAINING, UNREACHABLE, B, C
@@ -213,3 +214,14 @@ def test_what_tasks_said_is_shown() -> None:
     (row,) = [row for row in rows(TRAINING) if row.name == "tasks"]
     assert row.value == "arc_easy 0.260"
     assert "round 15" in row.note
+
+
+@pytest.mark.parametrize(
+    ("flops", "said"),
+    [(12.0, "12 FLOP/s"), (16_400_000.0, "16.4 MFLOP/s"), (2.5e14, "250 TFLOP/s")],
+)
+def test_a_speed_is_said_in_a_unit_that_suits_it(flops: float, said: str) -> None:
+    trainer = replace(AWAITING.training.trainer, flops_per_second=flops, utilisation=0.4)
+    assert (
+        speed_words(trainer) == f"of yours: {said}, 40% of what the device does in a matrix product"
+    )

@@ -273,7 +273,7 @@ function showComputer() {
 // What the speed comes to, beside what the device could do.
 function utilisationOf(trainer) {
   if (trainer.flops_per_second === null) return "that you train, over all the time of the last rounds";
-  const flops = `of yours: ${(trainer.flops_per_second / 1e12).toPrecision(3)} TFLOP/s`;
+  const flops = `of yours: ${scaled(trainer.flops_per_second)}FLOP/s`;
   return trainer.utilisation === null ? flops : `${flops}, ${percent(trainer.utilisation)} of what the device does in a matrix product`;
 }
 
