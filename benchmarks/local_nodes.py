@@ -6,8 +6,9 @@ Everything goes through the commands that a user has, and is known from the node
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,64 @@ from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import swarm_from_text
 
+_MANIFEST = """\
+name = {name}
+seed = 1
+fault_model = "byzantine"
+
+[model]
+{model}
+
+[data]
+tokenizer = "bytes"
+sequence_length = {sequence}
+include = ["*.py"]
+
+[optimizer]
+top_k = 8
+
+[schedule]
+peak = 4e-3
+warmup_rounds = 4
+total_rounds = 100000
+decay_rounds = 0
+
+[rounds]
+sequences = {sequences}
+max_share = {max_share}
+overlap = true
+start_members = {members}
+snapshot_interval = 1000
+# Nobody's update is cut off: what is measured is the work, not the waiting for those who are late.
+collect_min_seconds = 300.0
+collect_max_seconds = 600.0
+lease_min_seconds = 60.0
+"""
+
 _PATIENCE_SECONDS = 900.0
 _POLL_SECONDS = 0.2
+
+
+def timing_manifest(
+    name: str,
+    model: Mapping[str, Any],
+    *,
+    sequence: int,
+    sequences: int,
+    members: int,
+    max_share: float,
+) -> str:
+    """The founder's file of a swarm that is only timed: a model over bytes, with overlap and without a
+    deadline that anybody could miss."""
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in model.items())
+    return _MANIFEST.format(
+        name=json.dumps(name),
+        model=lines,
+        sequence=sequence,
+        sequences=sequences,
+        members=members,
+        max_share=max_share,
+    )
 
 
 class LocalNodes:

@@ -35,7 +35,7 @@ from distro_node.node.content.downloads import blob_list_at
 from distro_node.node.demo.history import History
 from distro_node.node.results.state import read_swarm
 from distro_node.node.trainer.client import TrainerSpec, open_trainer
-from local_nodes import LocalNodes, trainer_of, wait_for_round
+from local_nodes import LocalNodes, timing_manifest, trainer_of, wait_for_round
 
 TICK_SECONDS = 0.02
 # What a trainer may have saved up.
@@ -46,45 +46,15 @@ ALONE_SECONDS = 25.0
 # With it nobody has more than an equal share; with the other the fastest of 1 : 2 : 4 : 8 has its own.
 EQUAL_SHARE, LARGE_SHARE = 0.0, 0.6
 
-MANIFEST = """\
-name = "shares"
-seed = 1
-fault_model = "byzantine"
-
-[model]
-model_type = "llama"
-hidden_size = 128
-intermediate_size = 344
-num_hidden_layers = 2
-num_attention_heads = 4
-max_position_embeddings = 128
-tie_word_embeddings = true
-
-[data]
-tokenizer = "bytes"
-sequence_length = {sequence}
-include = ["*.py"]
-
-[optimizer]
-top_k = 8
-
-[schedule]
-peak = 4e-3
-warmup_rounds = 4
-total_rounds = 100000
-decay_rounds = 0
-
-[rounds]
-sequences = {sequences}
-max_share = {max_share}
-overlap = true
-start_members = {members}
-snapshot_interval = 1000
-# Nobody's update is cut off: what is measured is the dealing, not the waiting for those who are late.
-collect_min_seconds = 300.0
-collect_max_seconds = 600.0
-lease_min_seconds = 60.0
-"""
+MODEL = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 344,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": SEQUENCE,
+    "tie_word_embeddings": True,
+}
 
 
 class Quota:
@@ -133,11 +103,13 @@ class Swarm:
     def __init__(self, work: Path, options: argparse.Namespace, max_share: float) -> None:
         self._quotas: Sequence[float] = options.quotas
         self._sequences: int = options.sequences
-        manifest = MANIFEST.format(
+        manifest = timing_manifest(
+            "shares",
+            MODEL,
             sequence=SEQUENCE,
             sequences=options.sequences,
-            max_share=max_share,
             members=len(self._quotas),
+            max_share=max_share,
         )
         self._nodes = LocalNodes(work, manifest, len(self._quotas))
 

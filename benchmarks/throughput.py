@@ -32,45 +32,12 @@ from typing import Any
 import torch
 from distro_node.node.demo.history import History
 from distro_node.node.trainer.model import model_config, new_model
-from local_nodes import LocalNodes, wait_for_round
+from local_nodes import LocalNodes, timing_manifest, wait_for_round
 
 SEQUENCE = 256
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 MEMBERS = 4
 SETTLE_ROUNDS = 2
-
-MANIFEST = """\
-name = "throughput"
-seed = 1
-
-[model]
-{model}
-
-[data]
-tokenizer = "bytes"
-sequence_length = {sequence}
-include = ["*.py"]
-
-[optimizer]
-top_k = 8
-
-[schedule]
-peak = 4e-3
-warmup_rounds = 4
-total_rounds = 100000
-decay_rounds = 0
-
-[rounds]
-sequences = {sequences}
-# Everybody has the same all the time, so that a node's rounds are those of the loop.
-max_share = 0
-overlap = true
-start_members = {members}
-snapshot_interval = 1000
-collect_min_seconds = 300.0
-collect_max_seconds = 600.0
-lease_min_seconds = 60.0
-"""
 
 
 def model_of(options: argparse.Namespace) -> dict[str, Any]:
@@ -136,9 +103,14 @@ def plain(options: argparse.Namespace, micro_batch: int, processes: int, steps: 
 
 def in_swarm(options: argparse.Namespace, work: Path, members: int) -> dict[str, Any]:
     """What a node does in a swarm of so many, over the last rounds."""
-    model = "\n".join(f"{key} = {json.dumps(value)}" for key, value in model_of(options).items())
-    manifest = MANIFEST.format(
-        model=model, sequence=SEQUENCE, sequences=members * options.share, members=members
+    # Everybody has the same all the time, so that a node's rounds are those of the loop.
+    manifest = timing_manifest(
+        "throughput",
+        model_of(options),
+        sequence=SEQUENCE,
+        sequences=members * options.share,
+        members=members,
+        max_share=0.0,
     )
     nodes = LocalNodes(work, manifest, members, options.device)
     last = SETTLE_ROUNDS + options.rounds

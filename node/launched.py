@@ -19,8 +19,8 @@ from .errors import ExitCode, UserError
 from .settings import Split
 
 _WAYS = (
-    "start it as docs/operations.md does it, with --rdzv-backend c10d, or without torchrun: --device "
-    "all takes all GPUs of this machine"
+    "start it as docs/guides/cluster.md does it, with --rdzv-backend c10d, or without torchrun: "
+    "--device all takes all GPUs of this machine"
 )
 # With what a process that was one of the ranks for one generation ends; with any other code it was lost.
 OVER, NO_STORE, AGAIN = 0, 4, 3

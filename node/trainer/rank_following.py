@@ -48,12 +48,12 @@ def _gives_up(reason: str, micro_batch: int | None) -> NoReturn:
 
 def _watch(launch: Launch, number: int) -> None:
     """End this process once rank 0 has begun again, however long it would wait in its own generation."""
-    code = AGAIN
     try:
         # A connection of its own: the other one may be waiting for something.
         gathering = Gathering(launch)
         while gathering.generation == number and not gathering.is_over:
             time.sleep(POLL_SECONDS)
+        code = OVER if gathering.is_over else AGAIN
     except (RankLost, RuntimeError) as error:
         _log.warning("rank %d ends: %s", launch.rank, error)
         code = NO_STORE

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-import msgpack
 import torch
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
@@ -26,7 +25,7 @@ from torch.distributed import TCPStore  # isort: skip # pyright: ignore[reportPr
 
 from ..launched import Launch, launch_of
 from .errors import TrainerFailed
-from .ranks import RankLost
+from .ranks import RankLost, pack, unpack
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +41,6 @@ class Gathering:
 
     def __init__(self, launch: Launch) -> None:
         """Raises `RankLost`."""
-        self.launch = launch
         try:
             store = TCPStore(
                 launch.host,
@@ -60,7 +58,8 @@ class Gathering:
         Returns its store.
         """
         number = self._store.add(_GENERATION, 1)
-        self._store.set(f"{number}/open", _text(msgpack.packb(dict(opened), use_bin_type=True)))
+        # The store's own word for a value is a text.
+        self._store.set(f"{number}/open", base64.b64encode(pack(dict(opened))).decode())
         return self._of(number)
 
     def next(self, after: int) -> tuple[int, Store, dict[str, Any]] | None:
@@ -68,8 +67,8 @@ class Gathering:
         while not self.is_over:
             number = self.generation
             if number > after:
-                opened = _data(self._store.get(f"{number}/open"))
-                return number, self._of(number), msgpack.unpackb(opened, raw=False)
+                opened = base64.b64decode(self._store.get(f"{number}/open"))
+                return number, self._of(number), unpack(opened)
             time.sleep(POLL_SECONDS)
         return None
 
@@ -91,16 +90,6 @@ class Gathering:
         return PrefixStore(f"{number}", self._store)
 
 
-def _text(data: object) -> str:
-    """As the store takes it, which knows text alone."""
-    assert isinstance(data, bytes)
-    return base64.b64encode(data).decode()
-
-
-def _data(stored: bytes) -> bytes:
-    return base64.b64decode(stored)
-
-
 def launch_here() -> Launch:
     """The launch that this process is of. Raises `TrainerFailed`."""
     launch = launch_of(os.environ)
@@ -111,7 +100,7 @@ def launch_here() -> Launch:
 
 def local_device(name: str, launch: Launch) -> str:
     """The device of this rank, where all were asked to take one called `name`."""
-    if name == "cpu" or (name in ("auto", "all") and not torch.cuda.is_available()):
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return "cpu"
     return f"cuda:{launch.local_rank}"
 

@@ -63,16 +63,16 @@ class Ranks:
         # Not waited for: one that hangs takes it when it likes, and is late for what follows.
         bell = torch.ones(1, dtype=torch.int64)
         self._told = bell, self._waiting.broadcast(bell, 0)
-        self._broadcast(_encode(request))
+        self._broadcast(pack(request))
 
     def hear(self) -> dict[str, Any]:
         """All but rank 0: wait for the next request."""
         self._wait(lambda: self._waiting.broadcast(torch.zeros(1, dtype=torch.int64), 0))
-        return _decode(self._broadcast(b""))
+        return unpack(self._broadcast(b""))
 
     def exchange(self, value: Any) -> list[Any]:
         """Everybody's value, by rank: what MessagePack can hold."""
-        data = _encode(value)
+        data = pack(value)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         own = torch.tensor([len(data)], dtype=torch.int64)
         self._wait(lambda: self._group.allgather([sizes], [own]))
@@ -81,7 +81,7 @@ class Ranks:
         received = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
         self._wait(lambda: self._group.allgather([received], [padded]))
         pairs = zip(received, sizes, strict=True)
-        return [_decode(each[: int(size)].numpy().tobytes()) for each, size in pairs]
+        return [unpack(each[: int(size)].numpy().tobytes()) for each, size in pairs]
 
     def collect(self, data: bytes) -> list[bytes] | None:
         """Everybody's bytes, by rank, at rank 0; None elsewhere."""
@@ -171,11 +171,13 @@ def open_ranks(store: Store, rank: int, size: int, device: torch.device, patienc
     return Ranks(rank, size, device, group, waiting)
 
 
-def _encode(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
+    """A value as ranks send it to each other: what MessagePack can hold."""
     return msgpack.packb(value, use_bin_type=True)  # pyright: ignore[reportReturnType]
 
 
-def _decode(data: bytes) -> Any:
+def unpack(data: bytes) -> Any:
+    """The value again."""
     return msgpack.unpackb(data, raw=False, strict_map_key=False)
 
 

@@ -5,7 +5,6 @@ Both machines are this one here, with a launcher each, that find each other on l
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from distro_node.node.errors import ExitCode
 from e2e.program import Program, wait_for
 from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
+from network.support import free_port
 
 pytestmark = [
     pytest.mark.e2e,
@@ -29,12 +29,6 @@ def launcher(port: int, *options: str) -> tuple[str, ...]:
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "test"),
         *("--max-restarts", "3", "--local-addr", "127.0.0.1", *options, "--no-python"),
     )
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def second_machine(swarm: Swarm, node: Node) -> Program:

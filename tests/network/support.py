@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,15 @@ from distro_node.node.network.network import Network, NetworkSettings, open_netw
 LOOPBACK = NetworkSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 ECHO = "/test/echo/1"
 PATIENCE_SECONDS = 120.0
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 """How long a test waits for what must come. It goes on as soon as that is there; a busy machine with one
 processor has taken a minute for what takes a second."""
 

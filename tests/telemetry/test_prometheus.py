@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -43,7 +42,7 @@ from distro_node.protocol.chain.sync import SYNC_PROTOCOL
 from distro_node.protocol.wire.manifest import Manifest
 from distro_node.protocol.wire.structure import to_plain
 from distro_node.protocol.wire.swarm_id import swarm_text
-from network.support import LOOPBACK, identity
+from network.support import LOOPBACK, free_port, identity
 from network.victim import quiet_settings
 from simulation.whole.trainer import Workshop, toy_swarm
 from statuses import SCORES
@@ -84,12 +83,6 @@ class Swarm:
     address: str
     bootstrap: Node
     members: list[Node] = field(default_factory=list)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def introduce(settings: BootstrapSettings) -> None:
