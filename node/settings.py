@@ -36,6 +36,16 @@ _PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
+class Compile(StrEnum):
+    """Whether the layers of a model are compiled (`torch.compile`)."""
+
+    AUTO = "auto"
+    """On a GPU, if a trial shows that they get faster by it."""
+    ON = "on"
+    """On any device, if they do."""
+    OFF = "off"
+
+
 class Split(StrEnum):
     """What each of several devices has of the parameters."""
 
@@ -159,6 +169,7 @@ class DaemonSettings:
     """Sequences per forward pass; None: found by trying."""
     memory: int | None = None
     """Bytes that the trainer may take on its device; None: what is free."""
+    compile: Compile = Compile.AUTO
     sandbox: bool = True
     """The trainer gives up the network and all files but its own, where the system can do that."""
     evaluate_every: int | None = None

@@ -212,6 +212,7 @@ class Stay:
             threads=settings.threads,
             micro_batch=settings.micro_batch,
             memory=settings.memory,
+            compile=settings.compile,
             split=settings.split,
             launched=settings.launched,
             writable=(means.directory.momentum.parent,),

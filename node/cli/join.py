@@ -11,6 +11,7 @@ from ...protocol.wire.swarm_id import swarm_text
 from ..hours import parse_hours
 from ..launched import become_rank, end_ranks, launch_of
 from ..settings import (
+    Compile,
     DaemonSettings,
     Split,
     parse_devices,
@@ -103,6 +104,14 @@ def join(
     ] = None,
     micro_batch: MicroBatch = None,
     memory: Memory = None,
+    compile: Annotated[
+        Compile,
+        typer.Option(
+            "--compile",
+            help="Compile the model's layers when the trainer starts, which takes a minute or two, if "
+            "they get faster by it; auto tries that on a GPU only.",
+        ),
+    ] = Compile.AUTO,
     sandbox: Annotated[
         bool,
         typer.Option(
@@ -252,6 +261,7 @@ def join(
         threads=threads,
         micro_batch=micro_batch,
         memory=parse_size(memory) if memory else None,
+        compile=compile,
         sandbox=sandbox,
         evaluate_every=evaluate_every,
         sample_prompt=None if sample_prompt is None else parse_prompt(sample_prompt),

@@ -25,7 +25,7 @@ from ...crypto.hashing import ContentId
 from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
 from ...protocol.wire.structure import from_plain
 from ..harmless import MOST_CHARACTERS
-from ..settings import Split, names_several
+from ..settings import Compile, Split, names_several
 from .answers import Applied, Examined, InitialModel, SnapshotResult
 from .environment import environment
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
@@ -86,6 +86,8 @@ class TrainerSpec:
     """Whether it gives up the network and all other files, where the system can do that."""
     patience: float = PATIENCE_SECONDS
     """With several devices, the seconds for which their processes wait for each other."""
+    compile: Compile = Compile.AUTO
+    """Whether a trial is made of compiling the model, before anything else is done."""
     split: Split = Split.AUTO
     launched: bool = False
     """Whether torch's launcher has started this process and others, each for one device (`launched`)."""
@@ -119,9 +121,11 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
             threads=spec.threads,
             micro_batch=spec.micro_batch,
             memory=spec.memory,
+            compile=spec.compile.value,
         )
         client.device, client.gpu = answer["device"], answer["gpu"]
         client.memory_use = answer["memory"]
+        client.compiled = answer["compiled"]
         client.sequence_flops = answer["sequence_flops"]
         client.reached_flops = answer["reached_flops"]
         yield client
@@ -182,6 +186,7 @@ class TrainerClient:
     gpu: str | None
     """The UUID of the card that it computes on; None: none that has one."""
     memory_use: str  # how much it takes and how it keeps its state, for people
+    compiled: str | None  # what came of compiling the model, for people; None: it was not tried
     sequence_flops: int | None  # of a sequence's gradient
     reached_flops: float | None  # a second, of a large matrix product on the device
 

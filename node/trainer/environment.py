@@ -22,6 +22,9 @@ def environment(threads: int | None, scratch: str) -> dict[str, str]:
         "HF_HOME": scratch,
         "CUDA_CACHE_PATH": scratch,
         "TRITON_CACHE_DIR": scratch,
+        "TORCHINDUCTOR_CACHE_DIR": scratch,
+        # A compiler is started here, and not in helpers that would stay.
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)

@@ -38,7 +38,8 @@ def limited(
     Raises `TrainerFailed` of this kind. Memory is bounded on Linux. In a thread, where no signal comes,
     only the kernel's bounds hold.
     """
-    with _processor(seconds + _GRACE_SECONDS), _memory(memory), _clock(kind, what, seconds):
+    late = TrainerFailed(kind, f"{what} takes more than {seconds:g} s")
+    with _processor(seconds + _GRACE_SECONDS), _memory(memory), interrupted(seconds, late):
         try:
             yield
         except MemoryError:
@@ -47,16 +48,18 @@ def limited(
 
 
 @contextmanager
-def _clock(kind: FailureKind, what: str, seconds: float) -> Iterator[None]:
+def interrupted(seconds: float, error: Exception, again: float = 0.0) -> Iterator[None]:
+    """Raise `error` in Python code that is still in here after so many seconds; and every `again`
+    seconds from then on, unless that is 0. Nothing is raised in a thread, or on Windows."""
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield
         return
 
     def stop(*_: object) -> None:
-        raise TrainerFailed(kind, f"{what} takes more than {seconds:g} s")
+        raise error
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, again)
     try:
         yield
     finally:

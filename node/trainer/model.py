@@ -154,6 +154,17 @@ def _table_shape(model: PreTrainedModel, parameter: torch.nn.Parameter) -> tuple
     return shape
 
 
+def layers_of(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """The layers that a model is a stack of; of stacks in stacks those of the inner ones."""
+    return [
+        layer
+        for stack in model.modules()
+        if isinstance(stack, torch.nn.ModuleList)
+        for layer in stack
+        if not any(isinstance(part, torch.nn.ModuleList) for part in layer.modules())
+    ]
+
+
 def compute_twice(model: PreTrainedModel) -> bool:
     """Have each layer keep its input alone for the backward pass, and compute the rest once more; False
     if the model cannot do that."""

@@ -20,13 +20,13 @@ from transformers import PreTrainedModel
 
 from ...protocol.codec.update import update_layout
 from ...protocol.wire.manifest import Manifest
-from ..settings import Split
+from ..settings import Compile, Split
 from ..storage.blob_store import BlobStore
 from .device import free_room
 from .memory_model import Workload
 from .memory_options import MemoryOptions
 from .memory_plan import Room, choices
-from .model import build_model, model_config, new_model, ordered_parameters
+from .model import build_model, layers_of, model_config, new_model, ordered_parameters
 from .part import Part
 from .rank_momentum import Cut, Seat
 from .rank_part import RankPart
@@ -113,6 +113,10 @@ class RankSession(TrainingSession):
         seat = Seat(plan, cut, self._ranks.rank)
         return RankPart(self._ranks, seat, self.parameters, self._sharded)
 
+    def compile_layers(self, wish: Compile) -> str | None:
+        # In shards a pass takes all ranks at once, and a trial may fail at one of them alone.
+        return None if self.in_shards else super().compile_layers(wish)
+
     def _within_memory(self, compute: Callable[[], T]) -> T:
         # In shards the others are in the middle of a pass that cannot be begun again here alone.
         return compute() if self._sharded else super()._within_memory(compute)
@@ -136,15 +140,8 @@ def _cut(model: PreTrainedModel, copied: set[torch.nn.Parameter], ranks: Ranks) 
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if gpus else None, reduce_dtype=torch.float32
     )
-    layers = [
-        layer
-        for each in model.modules()
-        if isinstance(each, torch.nn.ModuleList)
-        for layer in each
-        # Of lists in lists the outer one: a layer is gathered at once.
-        if not any(isinstance(part, torch.nn.ModuleList) for part in layer.modules())
-    ]
-    for module in (*layers, model):
+    # A layer is gathered at once.
+    for module in (*layers_of(model), model):
         fully_shard(module, mesh=mesh, mp_policy=policy, ignored_params=copied)
     model.to_empty(device=ranks.device)
 

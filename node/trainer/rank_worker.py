@@ -16,6 +16,7 @@ import psutil
 import torch
 from torch.distributed.distributed_c10d import Store
 
+from ...protocol.wire.manifest import Manifest
 from ..launched import Launch
 from ..settings import Split
 from ..storage.blob_store import BlobStore
@@ -29,7 +30,7 @@ from .rank_processes import OtherRanks, RankProcesses, devices_of, meet, store_a
 from .rank_session import RankSession, rooms_of
 from .ranks import RankLost, RankOutOfMemory, Ranks
 from .session import TrainingSession
-from .worker import Worker
+from .worker import Opening, Worker
 
 # What takes all ranks. The rest is rank 0's alone: it has a whole model.
 _TOGETHER = frozenset(
@@ -81,23 +82,8 @@ class RankWorker(Worker):
         self._alone = request["method"] not in (*_TOGETHER, "open")
         return super().answer(request)
 
-    def _open(
-        self,
-        manifest: bytes,
-        blobs: str,
-        device: str,
-        threads: int | None,
-        micro_batch: int | None,
-        memory: int | None,
-    ) -> dict[str, Any]:
-        asked = {
-            "manifest": manifest,
-            "blobs": blobs,
-            "device": device,
-            "threads": threads,
-            "micro_batch": micro_batch,
-            "memory": memory,
-        }
+    def _open(self, **asked: Any) -> dict[str, Any]:
+        device = asked["device"]
         if self._launch is not None:
             size = self._launch.size
             self._others = OtherRanks(self._give_up)
@@ -147,16 +133,17 @@ class RankWorker(Worker):
         return ranks.agreed(lambda: super(RankWorker, self)._open(**given))
 
     def _new_session(
-        self,
-        manifest: Any,
-        store: BlobStore,
-        device: torch.device,
-        micro_batch: int | None,
-        memory: int | None,
+        self, manifest: Manifest, store: BlobStore, device: torch.device, opening: Opening
     ) -> TrainingSession:
         assert self._ranks is not None
         return RankSession(
-            manifest, store, self._ranks, self._rooms, micro_batch, memory, split=self._split
+            manifest,
+            store,
+            self._ranks,
+            self._rooms,
+            opening.micro_batch,
+            opening.memory,
+            split=self._split,
         )
 
     def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:

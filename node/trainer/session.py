@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -25,8 +25,10 @@ from ...protocol.codec.update import decode_update, encode_update, update_layout
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
+from ..settings import Compile
 from ..storage.blob_store import BlobStore
 from .adapters import build_trained
+from .compiling import compile_if_faster
 from .data import Corpus
 from .device import free_room, is_out_of_memory, limit_memory
 from .errors import TrainerFailed
@@ -35,10 +37,10 @@ from .frames import Trained
 from .memory_model import Workload
 from .memory_options import MemoryOptions
 from .memory_plan import Room, choose, chosen_line
-from .model import check_inputs, compute_twice
+from .model import check_inputs, compute_twice, layers_of
 from .optimizer import LocalOptimizer
 from .part import Part, WholeModel
-from .tasks import Sample, open_task
+from .tasks import Loss, Sample, open_task
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +93,18 @@ class TrainingSession:
         self.left_out = 0
         """How many updates the audit left out of the last step."""
         self._corpus = Corpus(data, store)
+        self._compiled = False
         self._loaded = False
+
+    def compile_layers(self, wish: Compile) -> str | None:
+        """Have the model's layers compiled as the owner wishes; what came of it, for people. None: it
+        was not tried."""
+        if wish is Compile.OFF or (wish is Compile.AUTO and self.device.type != "cuda"):
+            return None
+        found = compile_if_faster(layers_of(self.model), self._compute_nothing, self.micro_batch)
+        self._compiled = found.faster
+        self._clear_gradients()
+        return found.words
 
     def load(self, chunks: Sequence[ContentId]) -> int:
         """Replace the parameters by a snapshot's and return their fingerprint.
@@ -129,6 +142,10 @@ class TrainingSession:
         self._clear_gradients()
         copied = copy.copy(self)
         copied.model, copied.parameters = copy.deepcopy((self.model, self.parameters))
+        if self._compiled:
+            for layer in layers_of(copied.model):
+                # What was compiled serves here as well.
+                layer.compile()
         return copied
 
     def finish(
@@ -270,10 +287,24 @@ class TrainingSession:
             numbers = here[start : start + size]
             # Whoever has none left goes along with the others' passes, and nothing comes of it.
             batch = self.part.agreed(functools.partial(prepare, numbers or samples[:1]))
-            batch = {name: self._moved(tensor) for name, tensor in batch.items()}
-            with self._autocast():
-                loss = self.task.loss(self.model, batch)
+            loss = self._loss(batch)
             yield (loss.total / nominal, loss.count) if numbers else (loss.total * 0.0, 0)
+
+    def _loss(self, batch: Mapping[str, torch.Tensor]) -> Loss:
+        moved = {name: self._moved(tensor) for name, tensor in batch.items()}
+        with self._autocast():
+            return self.task.loss(self.model, moved)
+
+    def _compute_nothing(self, sequences: int) -> None:
+        """Go through so many samples of zeros, forward and backward, as training would."""
+        data = self.manifest.data
+        zeros = bytes((data.sequence_length + 1) * data.token_bytes)
+        self.model.train()
+        loss = self._loss(self.task.batch([Sample(zeros, 0, 0, False)] * sequences))
+        loss.total.backward()
+        self._clear_gradients()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         """To the device; a GPU fetches it while it is at something else."""

@@ -170,6 +170,8 @@ class TrainerSupervisor:
                     self._telemetry.recent.sequence_flops = trainer.sequence_flops
                     self._telemetry.recent.reached_flops = trainer.reached_flops
                     _log.info("the trainer takes %s", trainer.memory_use)
+                    if trainer.compiled is not None:
+                        _log.info("%s", trainer.compiled)
                     await self._serve(trainer, reports, certified_only)
             except TrainerDied as death:
                 reason = str(death)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ...protocol.wire.encoding import decode
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
 from ...protocol.wire.structure import to_plain
+from ..settings import Compile
 from ..storage.blob_store import BlobStore
 from .aside import Aside
 from .describing import describe
@@ -32,6 +33,19 @@ from .rank_momentum import load_part, remove_others, save_part
 from .session import TrainingSession
 from .speed import reached_flops, sequence_flops
 from .writing import write_text
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a session is opened with: `TrainerSpec` says what each is."""
+
+    manifest: bytes
+    blobs: str
+    device: str
+    threads: int | None
+    micro_batch: int | None
+    memory: int | None
+    compile: str
 
 
 class Worker:
@@ -86,41 +100,30 @@ class Worker:
             torch.cuda.empty_cache()
         return {"id": identifier, "error": {"kind": kind, "message": message}}
 
-    def _open(
-        self,
-        manifest: bytes,
-        blobs: str,
-        device: str,
-        threads: int | None,
-        micro_batch: int | None,
-        memory: int | None,
-    ) -> dict[str, Any]:
-        self._prepare(threads)
-        chosen = choose_device(device)
+    def _open(self, **asked: Any) -> dict[str, Any]:
+        opening = Opening(**asked)
+        self._prepare(opening.threads)
+        chosen = choose_device(opening.device)
         check_exactness(chosen)
         try:
-            decoded = decode(Manifest, manifest, max_bytes=MAX_MANIFEST_BYTES, named=True)
+            manifest = decode(Manifest, opening.manifest, max_bytes=MAX_MANIFEST_BYTES, named=True)
         except ProtocolError as error:
             raise TrainerFailed("bad_model", f"the manifest does not decode: {error}") from None
-        self._store = BlobStore(Path(blobs))
-        self._session = self._new_session(decoded, self._store, chosen, micro_batch, memory)
+        self._store = BlobStore(Path(opening.blobs))
+        self._session = self._new_session(manifest, self._store, chosen, opening)
         return {
             "device": _device_text(chosen),
             "gpu": _gpu_uuid(chosen),
             "memory": self._session.memory,
-            "sequence_flops": sequence_flops(decoded),
+            "compiled": self._session.compile_layers(Compile(opening.compile)),
+            "sequence_flops": sequence_flops(manifest),
             "reached_flops": reached_flops(chosen),
         }
 
     def _new_session(
-        self,
-        manifest: Manifest,
-        store: BlobStore,
-        device: torch.device,
-        micro_batch: int | None,
-        memory: int | None,
+        self, manifest: Manifest, store: BlobStore, device: torch.device, opening: Opening
     ) -> TrainingSession:
-        return TrainingSession(manifest, store, device, micro_batch, memory)
+        return TrainingSession(manifest, store, device, opening.micro_batch, opening.memory)
 
     def _failed(self, error: Exception, method: str) -> tuple[FailureKind, str]:
         """How a failure is told, if this process goes on."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from distro_node.node.settings import Compile
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import blocks, exact
 from distro_node.node.trainer.device import choose_device
@@ -115,3 +116,17 @@ def test_a_member_on_a_gpu_and_one_on_a_cpu_train_together(
     snapshots = {session.snapshot().encode() for session in sessions}
     assert len(snapshots) == 1
     assert sessions[1].evaluate(8) < before
+
+
+def test_layers_are_compiled_there_unless_that_is_slower(
+    cuda: torch.device, tmp_path: Path
+) -> None:
+    manifest, chunks = make_manifest(tmp_path)
+    session = TrainingSession(manifest, BlobStore(tmp_path), cuda, micro_batch=2)
+    words = session.compile_layers(Compile.AUTO)
+    assert words is not None
+    assert "sequences a second instead of" in words
+    session.load(chunks)
+    # Passes of two and of one.
+    assert session.train(1, range(3)).tokens == 3 * manifest.data.sequence_length
+    torch.compiler.set_stance("default")
