@@ -31,7 +31,7 @@ PowerLimit = Annotated[
         metavar="WATTS",
         min=1.0,
         max=10_000.0,
-        help="Have the GPU draw no more while this node works, where its driver lets it (NVIDIA, "
+        help="Have each GPU draw no more while this node works, where its driver lets it (NVIDIA, "
         "mostly as root); it has its own limit back in pauses and at the end.",
     ),
 ]

@@ -23,7 +23,8 @@ from ..telemetry.telemetry import Telemetry
 from .arithmetic import JOULES_PER_KWH, Meter, cost, per_token, total
 from .asking import Asker
 from .courtesy import QUIET_SECONDS, Courtesy
-from .gpu import Gpu, LimitRefused, Use
+from .gpu import LimitRefused, Use
+from .gpus import Gpus
 from .people import People
 from .processor import Processor
 
@@ -67,7 +68,7 @@ class EnergyKeeper:
         telemetry: Telemetry,
         *,
         observes: bool = False,
-        gpu: Gpu | None = None,
+        gpus: Gpus | None = None,
         processor: Processor | None = None,
         people: People | None = None,
     ) -> None:
@@ -75,14 +76,14 @@ class EnergyKeeper:
         self._shifts = shifts
         self._telemetry = telemetry
         self._observes = observes
-        self._gpu = gpu or Gpu()
+        self._gpus = gpus or Gpus()
         self._processor = processor or Processor()
         self._people = people or People()
         self._gpu_meter, self._processor_meter = Meter(), Meter()
         self._asker = Asker(settings.pause_when) if settings.pause_when is not None else None
         self._limited: float | None = None
         self._limit_tried = False
-        self._uuid: str | None = None
+        self._uuids: tuple[str, ...] = ()
         # One at a time: a driver that hangs takes one thread, not more and more of them.
         self._meters = trio.CapacityLimiter(1)
         self._measured = Follower(telemetry.metrics.energy)
@@ -98,14 +99,14 @@ class EnergyKeeper:
                     nursery.start_soon(self._make_way_for_programs)
                     nursery.start_soon(self._make_way_for_people)
         finally:
-            if self._gpu.limited:
+            if self._gpus.limited:
                 with trio.move_on_after(_PUT_BACK_SECONDS) as scope:
                     scope.shield = True
                     await self._in_thread(self._put_back)
 
     def put_back(self) -> None:
         """Give the GPU its own limit back, before the program ends at once."""
-        if self._gpu.limited:
+        if self._gpus.limited:
             # A driver that hangs does not keep it from ending.
             thread = Thread(target=self._put_back, daemon=True)
             thread.start()
@@ -143,8 +144,8 @@ class EnergyKeeper:
             reading = await self._in_thread(self._processor.read)
             self._processor_meter.take(reading, seconds, at_work)
             if self._computes_on_a_gpu():
-                self._aim()
-                taken = await self._in_thread(self._gpu.read)
+                await self._aim()
+                taken = await self._in_thread(self._gpus.read)
                 self._gpu_meter.take(taken, seconds, at_work)
                 await self._limit(at_work)
             self._tell_metrics()
@@ -153,10 +154,12 @@ class EnergyKeeper:
         device = self._telemetry.device
         return device is not None and not self._observes and not device.startswith("cpu")
 
-    def _aim(self) -> None:
-        if self._telemetry.gpu != self._uuid:
-            self._uuid = self._telemetry.gpu
-            self._gpu.aim(self._uuid)
+    async def _aim(self) -> None:
+        if self._telemetry.gpus != self._uuids:
+            self._uuids = self._telemetry.gpus
+            # Those that were limited may be others than now.
+            self._limited, self._limit_tried = None, False
+            await self._in_thread(functools.partial(self._gpus.aim, self._uuids))
 
     async def _limit(self, at_work: bool) -> None:
         """Hold the card to `--power-limit` while the node works, and only then."""
@@ -164,7 +167,7 @@ class EnergyKeeper:
         if watts is None:
             return
         if not at_work:
-            if self._gpu.limited:
+            if self._gpus.limited:
                 await self._in_thread(self._put_back)
             self._limit_tried = False
             return
@@ -175,7 +178,7 @@ class EnergyKeeper:
             with trio.fail_after(_READ_SECONDS) as scope:
                 # Once it is asked for, it is known whether there is something to put back.
                 scope.shield = True
-                await _thread(functools.partial(self._gpu.set_limit, watts), self._meters)
+                await _thread(functools.partial(self._gpus.set_limit, watts), self._meters)
         except (LimitRefused, trio.TooSlowError) as error:
             said = str(error) or "the driver does not answer"
             _log.warning("--power-limit %g: %s; the GPU stays as it is", watts, said)
@@ -187,13 +190,13 @@ class EnergyKeeper:
 
     def _put_back(self) -> None:
         self._limited = None
-        if self._gpu.put_back():
+        if self._gpus.put_back():
             _log.info("the GPU has its own power limit back")
         else:
             _log.warning("the driver does not give the GPU its own power limit back")
 
     def _gpu_part(self) -> EnergyPart | None:
-        return _part(self._gpu_meter, self._gpu.why) if self._computes_on_a_gpu() else None
+        return _part(self._gpu_meter, self._gpus.why) if self._computes_on_a_gpu() else None
 
     def _tell_metrics(self) -> None:
         metrics, status = self._telemetry.metrics, self.status()
@@ -225,11 +228,11 @@ class EnergyKeeper:
             await trio.sleep(_POLITE_SECONDS)
             if not self._computes_on_a_gpu():
                 continue
-            self._aim()
+            await self._aim()
             use = await self._in_thread(self._use_by_others) or Use(None)
             if use.others is None and not told and self._telemetry.state == "training":
                 told = True
-                why = self._gpu.why or "the driver does not say which program is whose"
+                why = self._gpus.why or "the driver does not say which program is whose"
                 _log.warning("--polite cannot see other programs on the GPU: %s", why)
             self._make_way(
                 courtesy.hear(0.0 if use.others else None, trio.current_time()),
@@ -241,7 +244,7 @@ class EnergyKeeper:
     def _use_by_others(self) -> Use:
         """In a thread: to look through all processes takes a while."""
         ours = _family() if self._telemetry.state != "paused" else frozenset()
-        return self._gpu.use_by_others(ours)
+        return self._gpus.use_by_others(ours)
 
     async def _make_way_for_people(self) -> None:
         courtesy, told = Courtesy(), False

@@ -98,7 +98,7 @@ class Telemetry:
         self.scores: Scores | None = None
         self.trainer_restarts = 0
         self.device: str | None = None
-        self.gpu: str | None = None  # the card's UUID
+        self.gpus: tuple[str, ...] = ()  # the UUIDs of this machine's cards
         self.memory_use: str | None = None
         """How the trainer keeps its state and activations, for people."""
         self.recent = RecentRounds()

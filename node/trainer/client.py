@@ -123,7 +123,7 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
             memory=spec.memory,
             compile=spec.compile.value,
         )
-        client.device, client.gpu = answer["device"], answer["gpu"]
+        client.device, client.gpus = answer["device"], tuple(answer["gpus"])
         client.memory_use = answer["memory"]
         client.compiled = answer["compiled"]
         client.sequence_flops = answer["sequence_flops"]
@@ -183,8 +183,8 @@ class TrainerClient:
     """
 
     device: str
-    gpu: str | None
-    """The UUID of the card that it computes on; None: none that has one."""
+    gpus: tuple[str, ...]
+    """The UUIDs of the cards on this machine that it computes on, of those that have one."""
     memory_use: str  # how much it takes and how it keeps its state, for people
     compiled: str | None  # what came of compiling the model, for people; None: it was not tried
     sequence_flops: int | None  # of a sequence's gradient

@@ -124,13 +124,16 @@ class RankWorker(Worker):
     ) -> dict[str, Any]:
         self._ranks = ranks = meet(store, rank, size, device, self._patience)
         memory, threads = asked["memory"], asked["threads"]
+        here = size if self._launch is None else self._launch.local_size
         # Before any of them takes some: processors share theirs.
         self._rooms = rooms_of(ranks, memory)
         if ranks.device.type == "cpu" and threads is None:
-            here = size if self._launch is None else self._launch.local_size
             threads = max(1, (os.cpu_count() or 1) // here)
         given = {**asked, "device": device, "threads": threads}
-        return ranks.agreed(lambda: super(RankWorker, self)._open(**given))
+        opened = ranks.agreed(lambda: super(RankWorker, self)._open(**given))
+        # The first ranks are on the first machine, where the node is.
+        opened["gpus"] = [gpu for gpus in ranks.exchange(opened["gpus"])[:here] for gpu in gpus]
+        return opened
 
     def _new_session(
         self, manifest: Manifest, store: BlobStore, device: torch.device, opening: Opening

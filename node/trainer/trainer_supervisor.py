@@ -165,7 +165,7 @@ class TrainerSupervisor:
             try:
                 async with self._start(self._spec) as trainer:
                     self._telemetry.device = trainer.device
-                    self._telemetry.gpu = trainer.gpu
+                    self._telemetry.gpus = trainer.gpus
                     self._telemetry.memory_use = trainer.memory_use
                     self._telemetry.recent.sequence_flops = trainer.sequence_flops
                     self._telemetry.recent.reached_flops = trainer.reached_flops

@@ -113,7 +113,7 @@ class Worker:
         self._session = self._new_session(manifest, self._store, chosen, opening)
         return {
             "device": _device_text(chosen),
-            "gpu": _gpu_uuid(chosen),
+            "gpus": _gpu_uuids(chosen),
             "memory": self._session.memory,
             "compiled": self._session.compile_layers(Compile(opening.compile)),
             "sequence_flops": sequence_flops(manifest),
@@ -249,12 +249,12 @@ class Worker:
         return self._session
 
 
-def _gpu_uuid(device: torch.device) -> str | None:
-    """What the driver calls the card, whatever its number is here; None: it is none of NVIDIA's."""
+def _gpu_uuids(device: torch.device) -> list[str]:
+    """What the driver calls the card, whatever its number is here; nothing if it is none of NVIDIA's."""
     if device.type != "cuda":
-        return None
+        return []
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return None if uuid is None else str(uuid)
+    return [] if uuid is None else [str(uuid)]
 
 
 def _device_text(device: torch.device) -> str:

@@ -19,6 +19,7 @@ from distro_node.node.energy import keeper as keeper_module
 from distro_node.node.energy.arithmetic import Reading
 from distro_node.node.energy.courtesy import QUIET_SECONDS
 from distro_node.node.energy.gpu import Gpu
+from distro_node.node.energy.gpus import Gpus
 from distro_node.node.energy.keeper import METER_SECONDS, EnergyKeeper
 from distro_node.node.energy.people import People, hid_idle, sessions_idle, terminals_idle
 from distro_node.node.settings import EnergySettings, PauseWhen
@@ -83,14 +84,14 @@ class Rig:
         self.shifts = Shifts(None)
         self.telemetry = Telemetry(b"p" * 32, Metrics(version="0"))  # type: ignore[arg-type]  # any 32 bytes
         self.telemetry.device = device
-        self.telemetry.gpu = UUID if device and device.startswith("cuda") else None
+        self.telemetry.gpus = (UUID,) if device and device.startswith("cuda") else ()
         self.telemetry.enter("training")
         processor: Any = self.watts
         self.keeper = EnergyKeeper(
             settings,
             self.shifts,
             self.telemetry,
-            gpu=Gpu(lambda: self.driver, clock=trio_time),
+            gpus=Gpus(lambda: Gpu(lambda: self.driver, clock=trio_time)),
             processor=processor,
             people=self.people,
         )
@@ -406,3 +407,18 @@ async def test_logind_is_asked_through_its_program(tmp_path: Path) -> None:
     idle = await People(tmp_path, str(program)).idle_seconds()
     assert idle == pytest.approx(500, abs=30)
     assert await People(tmp_path, str(tmp_path / "none")).idle_seconds() is None
+
+
+async def test_a_limit_follows_the_trainer_to_another_card(
+    wound: MockClock, nursery: trio.Nursery
+) -> None:
+    rig = Rig(EnergySettings(power_limit=220.0))
+    nursery.start_soon(rig.keeper.run)
+    await trio.sleep(3 * METER_SECONDS)
+    assert rig.driver.limit == 220_000
+    rig.telemetry.gpus = ()
+    await trio.sleep(2 * METER_SECONDS)
+    assert (rig.driver.limit, rig.keeper.status().power_limit) == (300_000, None)
+    rig.telemetry.gpus = (UUID,)
+    await trio.sleep(2 * METER_SECONDS)
+    assert (rig.driver.limit, rig.keeper.status().power_limit) == (220_000, 220)
