@@ -133,6 +133,11 @@ class Gpu:
             return False
         return True
 
+    def close(self) -> None:
+        """Give the card its limit back, and let the driver go."""
+        self.put_back()
+        self._shut()
+
     def use_by_others(self, ours: Collection[int]) -> Use:
         """Whether a program that is none of `ours` (process ids) computes on the card.
 
@@ -212,8 +217,11 @@ class Gpu:
         """The driver or the card does not answer: it is opened anew later."""
         self.why = f"the driver says: {error}"
         _log.debug("NVML: %s", error)
-        self._handle = None
         self._rests_until = self._clock() + _REST_SECONDS
+        self._shut()
+
+    def _shut(self) -> None:
+        self._handle = None
         if self._opened:
             self._opened = False
             try:

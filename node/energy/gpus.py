@@ -21,7 +21,7 @@ class Gpus:
         """From now on the cards with these UUIDs are meant; one that is no more has its limit back."""
         wanted: Sequence[str | None] = uuids or (None,)
         for uuid in self._cards.keys() - set(wanted):
-            self._cards.pop(uuid).put_back()
+            self._cards.pop(uuid).close()
         for uuid in wanted:
             if uuid not in self._cards:
                 self._cards[uuid] = card = self._make()

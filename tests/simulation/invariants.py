@@ -1,8 +1,9 @@
 """What must hold at every moment of a run, checked with each event that could break it.
 
 - *one chain*: two different records are decided after the same one only if, of the certificates for
-  each, none or only one needs no silence; so full quorums never contradict each other. Where nothing
-  in the scenario explains silence (`forks_explained`), honest members never follow two different ones,
+  each, none or only one needs no silence, neither itself nor in what it rests on (a slot in which the
+  other was decided, and which has to be skipped); so full quorums never contradict each other. Where
+  nothing in the scenario explains silence (`forks_explained`), honest members never follow two different ones,
   whatever liars sign; but who has just come may believe the first whom it asks.
 - *certificate*: what an honest member follows is proven by a quorum, by the oracle's own count.
 - *record*: each record on an honest chain passes a fresh ledger, checked from the entries alone.
@@ -23,6 +24,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
@@ -423,15 +425,30 @@ class Watch:
                 raise Violation("one chain", f"{where} is another than others follow", *followed)
         if len(siblings) < 2:
             return
-        full = [
-            block
-            for block, judged in siblings.items()
-            if any(not judgement.discounted for judgement in judged)
-        ]
         membership = self.chains.membership(record.parent)
         assert membership is not None  # the chain was judged first
-        if len(full) > 1 and (not self.cut or self._share_an_honest_one(membership.peers)):
-            raise Violation("one chain", f"{where} is not the only one decided there", *siblings)
+        if self.cut and not self._share_an_honest_one(membership.peers):
+            return
+        full = [
+            {judgement.slot for judgement in judged if not judgement.discounted}
+            for judged in siblings.values()
+        ]
+        for one, other in itertools.combinations(full, 2):
+            for slots in itertools.product(one, other):
+                if self._exclude_each_other(record.parent, *slots, members=len(membership)):
+                    text = f"{where} is not the only one decided there"
+                    raise Violation("one chain", text, *siblings)
+
+    def _exclude_each_other(self, parent: RecordId, one: int, other: int, *, members: int) -> bool:
+        """Whether no full quorums decide two records in these slots, one in each.
+
+        The later one needs the earlier slot skipped. Where members that were cut off did so on their
+        own, by calling the others silent, some of those may have gone over to them when they met again.
+        Then both decisions have a full quorum, though the later one rests on silence.
+        """
+        skipped = self._cast.get((parent, min(one, other), "skip"), {}).get(NO_BLOCK, {})
+        needed = least_quorum(self._swarm.manifest.fault_model, members)
+        return one == other or len(skipped) >= needed
 
     def _listens(self, node: Node, record: Record) -> bool:
         """Whether a node was a member when a record was decided, and has long been there."""

@@ -45,6 +45,8 @@ class Judgement:
     """Members that all signers call silent."""
     needed: int
     """The quorum of the others."""
+    slot: int
+    """In which it was decided."""
 
 
 def least_quorum(model: str, members: int) -> int:
@@ -79,7 +81,7 @@ def judge(
         problem = "its signers are not distinct members"
     elif len(signers) < needed:
         problem = f"{len(signers)} signers where {needed} are needed"
-    return Judgement(problem, discounted, needed)
+    return Judgement(problem, discounted, needed, certificate.slot)
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,7 @@ class Chains:
         record = decided.record
         membership = self.membership(record.parent)
         if membership is None:
-            return Judgement("its parent was never decided", frozenset(), 0)
+            return Judgement("its parent was never decided", frozenset(), 0, 0)
         judgement = judge(decided.certificate, record.id, membership, self._manifest, self._keys)
         if not judgement.problem:
             if record.id not in self._home:
