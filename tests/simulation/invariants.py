@@ -3,8 +3,8 @@
 - *one chain*: two different records are decided after the same one only if, of the certificates for
   each, none or only one needs no silence, neither itself nor in what it rests on (a slot in which the
   other was decided, and which has to be skipped); so full quorums never contradict each other. Where
-  nothing in the scenario explains silence (`forks_explained`), honest members never follow two different ones,
-  whatever liars sign; but who has just come may believe the first whom it asks.
+  nothing in the scenario explains silence (`forks_explained`), honest members never follow two
+  different ones, whatever liars sign; but who has just come may believe the first whom it asks.
 - *certificate*: what an honest member follows is proven by a quorum, by the oracle's own count.
 - *record*: each record on an honest chain passes a fresh ledger, checked from the entries alone.
 - *available*: a member that votes holds every update listed; when a record is decided, its updates are
