@@ -138,7 +138,7 @@ class World:
         self.applied: list[int] = []
         self.nursery: Any = None
         self.device = "none"
-        self.gpu = None
+        self.gpus, self.compiled = (), None
         self._root = root
         for _ in range(rounds):
             self.chain.grow()

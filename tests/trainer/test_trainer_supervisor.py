@@ -45,7 +45,8 @@ class FakeTrainer:
     """Its parameters are the number of the last round that was applied to them."""
 
     device = "fake"
-    gpu = None
+    gpus = ()
+    compiled = None
     memory_use = "all that there is"
     sequence_flops = None
     reached_flops = None

@@ -115,7 +115,8 @@ class Toy:
     memory_use = "none"
     sequence_flops = 1_000_000
     reached_flops = 1e9
-    gpu = None
+    gpus = ()
+    compiled = None
 
     def __init__(self, workshop: Workshop, manifest: Manifest, store: BlobStore) -> None:
         self._workshop = workshop
