@@ -138,7 +138,8 @@ class World:
         self.applied: list[int] = []
         self.nursery: Any = None
         self.device = "none"
-        self.gpus, self.compiled = (), None
+        self.memory_use, self.gpus, self.compiled = "none", (), None
+        self.sequence_flops, self.reached_flops = None, None
         self._root = root
         for _ in range(rounds):
             self.chain.grow()
