@@ -8,7 +8,8 @@ is how a round's sequences are dealt to its members, and what an update weighs i
 
 - `equal`: every member has as many sequences;
 - `by speed`: each has what `--shares` says, and one sign for each coefficient, as in the program;
-- `weighed`: the same, and an update's signs count as often as it has sequences.
+- `weighed`: the same, and an update's signs count as often as it has sequences;
+- `k by share`: an update has as many more coefficients as it has sequences; all together say as much.
 
 The model's setting is that of the 0.14M parameters of convergence.py. How members are simulated stands
 in training.py. The audit is off: an update that counts several times would agree with itself.
@@ -29,19 +30,25 @@ import numpy as np
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.protocol.codec.schedule import learning_rate
-from distro_node.protocol.codec.update import DecodedUpdate, update_layout
+from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ScheduleSpec
 from training import Setting, Trial, read_corpus
 
-WAYS = ("equal", "by speed", "weighed")
+WAYS = ("equal", "by speed", "weighed", "k by share")
 
 
 def train(way: str, trial: Trial, shares: Sequence[int], spec: OptimizerSpec, rate: float) -> float:
     """The held-out loss at the end."""
     setting, total = trial.setting, sum(shares)
     counts = [total // len(shares)] * len(shares) if way == "equal" else list(shares)
-    layout = update_layout(trial.table, spec.chunk, spec.top_k)
-    workers = [LocalOptimizer(layout, trial.parameters, spec) for _ in shares]
+    kept = [spec.top_k] * len(shares)
+    said = spec.top_k
+    if way == "k by share":
+        said = spec.top_k * len(shares) // total
+        kept = [said * share for share in shares]
+    layouts = [update_layout(trial.table, spec.chunk, k) for k in kept]
+    workers = [LocalOptimizer(layout, trial.parameters, spec) for layout in layouts]
+    layout = update_layout(trial.table, spec.chunk, said)
     parameters = [parameter.data for parameter in trial.parameters]
     steps = setting.steps
     schedule = ScheduleSpec(
@@ -59,11 +66,37 @@ def train(way: str, trial: Trial, shares: Sequence[int], spec: OptimizerSpec, ra
             taken = worker.take(number)
             worker.forget(number)
             times = len(share) if way == "weighed" else 1
-            updates += [DecodedUpdate(taken.positions, taken.signs)] * times
+            updates += pieces(DecodedUpdate(taken.positions, taken.signs), layout) * times
         for worker in workers:
             worker.yield_to(updates)
         apply_step(parameters, layout, updates, learning_rate(schedule, number), spec.weight_decay)
     return trial.evaluate()
+
+
+def pieces(update: DecodedUpdate, layout: UpdateLayout) -> list[DecodedUpdate]:
+    """An update of more coefficients, cut into several of this layout that say the same.
+
+    What is left of the last one is filled with a coefficient that the update has, and no sign.
+    """
+    widths = [tensor.top_k for tensor in layout.tensors]
+    count = max(
+        -(-positions.shape[1] // width)
+        for positions, width in zip(update.positions, widths, strict=True)
+    )
+
+    def cut(number: int, *, signs: bool) -> list[np.ndarray]:
+        found = []
+        for index, width in enumerate(widths):
+            own = slice(number * width, (number + 1) * width)
+            piece = (update.signs if signs else update.positions)[index][:, own]
+            missing = width - piece.shape[1]
+            filling = update.positions[index][:, :1].repeat(missing, axis=1)
+            if signs:
+                filling = np.zeros_like(filling, dtype=np.int8)
+            found.append(np.concatenate([piece, filling], axis=1))
+        return found
+
+    return [DecodedUpdate(cut(n, signs=False), cut(n, signs=True)) for n in range(count)]
 
 
 def main() -> None:
@@ -82,9 +115,11 @@ def main() -> None:
     options = parser.parse_args()
     if sum(options.shares) % len(options.shares):
         parser.error("equal shares have to be whole: the sum of --shares by their number")
+    spec = replace(OptimizerSpec(), top_k=8, audit=False)
+    if "k by share" in options.ways and spec.top_k * len(options.shares) % sum(options.shares):
+        parser.error(f"the sum of --shares has to divide {spec.top_k} times their number")
     corpus = options.corpus or [Path(sysconfig.get_paths()["stdlib"])]
     text, heldout = read_corpus(corpus, [])
-    spec = replace(OptimizerSpec(), top_k=8, audit=False)
     found: dict[str, list[float]] = {way: [] for way in options.ways}
     for seed in options.seeds:
         for way in options.ways:
