@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from json import dumps
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ from .options import (
     multiaddrs,
     parse_target,
 )
+
+if TYPE_CHECKING:
+    from ..trainer.memory_model import Workload
 
 _MARKS = {"stops": "✗", "hurts": "!", "unknown": "?", "good": "✓"}
 _WIDTH = 16
@@ -59,7 +62,7 @@ def doctor(
     from ..doctor.computer import examine_computer
 
     wanted = None if invite is None else invite.swarm
-    found = list(examine_computer(data, _parameters(data, wanted)))
+    found = list(examine_computer(data, _work(data, wanted)))
     if invite is not None:
         import trio
 
@@ -80,10 +83,13 @@ def doctor(
         raise typer.Exit(ExitCode.UNFIT)
 
 
-def _parameters(data: DataDir, wanted: SwarmId | None) -> int | None:
-    """Of the model of the swarm that is meant, or of the largest that is stored here; None: unknown."""
+def _work(data: DataDir, wanted: SwarmId | None) -> Workload | None:
+    """The model of the swarm that is meant, or the largest that is stored here; None: unknown."""
+    from ..trainer.memory_model import Workload
+
     manifests = [_manifest(data, swarm) for swarm in ([wanted] if wanted else _known(data))]
-    return max((each.elements for each in manifests if each is not None), default=None)
+    known = [Workload.of(each) for each in manifests if each is not None]
+    return max(known, key=lambda work: work.elements, default=None)
 
 
 def _known(data: DataDir) -> list[SwarmId]:

@@ -25,12 +25,14 @@ import psutil
 from ..energy.processor import Processor
 from ..settings import DEFAULT_METRICS_ADDRESS
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
-from .findings import Finding, good
+from ..trainer.errors import TrainerFailed
+from ..trainer.memory_model import Workload
+from ..trainer.memory_plan import Room, choose
+from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
-# A model in training takes 16 bytes a parameter, and its snapshots on the disk three times 4.
-MEMORY_BYTES = 16
-DISK_BYTES = 12
+# Of a parameter: three snapshots, as float32.
+_DISK_BYTES = 12
 # No clock shows an earlier day: this program did not exist.
 _EARLIEST = 1_735_689_600.0
 _SKEW_SECONDS = 60.0
@@ -52,11 +54,11 @@ print(json.dumps({
 """
 
 
-def examine_computer(data: DataDir, parameters: int | None) -> Iterator[Finding]:
-    """All that can be told without the network; `parameters`: of the largest model it is to train."""
+def examine_computer(data: DataDir, work: Workload | None) -> Iterator[Finding]:
+    """All that can be told without the network; `work`: the largest that it is to train."""
     yield good("python", f"Python {platform.python_version()} on {platform.platform(terse=True)}")
-    yield from examine_trainer(ask_torch(), parameters)
-    yield from examine_disk(data, parameters)
+    yield from examine_trainer(ask_torch(), work)
+    yield from examine_disk(data, None if work is None else work.elements)
     yield from examine_clock(data, time.time())
     yield from examine_ports(data)
     yield from examine_energy(Processor(), has_nvidia=_has_nvidia())
@@ -104,7 +106,7 @@ def examine_energy(processor: Processor, *, has_nvidia: bool) -> Iterator[Findin
         yield good("energy", "what training draws can be told")
 
 
-def examine_trainer(torch: dict[str, Any] | str, parameters: int | None) -> Iterator[Finding]:
+def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Iterator[Finding]:
     """PyTorch, and what it computes on."""
     if isinstance(torch, str):
         missing = "No module named 'torch'" in torch
@@ -116,10 +118,12 @@ def examine_trainer(torch: dict[str, Any] | str, parameters: int | None) -> Iter
         )
         return
     yield good("torch", f"PyTorch {torch['version']}")
-    needed = None if parameters is None else MEMORY_BYTES * parameters
+    memory = psutil.virtual_memory()
+    free = f"{_size(memory.available)} of {_size(memory.total)} are free"
     if torch["gpus"]:
-        name, memory = max(torch["gpus"], key=lambda gpu: gpu[1])
-        yield _room("device", f"{name} with {_size(memory)}", memory, needed, "--device cpu")
+        name, size = max(torch["gpus"], key=lambda gpu: gpu[1])
+        room = Room(device=size, host=memory.available)
+        yield _room("device", f"{name} with {_size(size)}", work, "cuda", room)
     elif torch["mps"]:
         yield good("device", "the GPU of this Mac (mps)")
     elif _has_nvidia():
@@ -134,23 +138,27 @@ def examine_trainer(torch: dict[str, Any] | str, parameters: int | None) -> Iter
         )
     else:
         yield good("device", f"no GPU: the processor, with {torch['threads']} threads")
-    memory = psutil.virtual_memory()
     if torch["gpus"]:
-        yield good("memory", f"{_size(memory.available)} of {_size(memory.total)} are free")
+        yield good("memory", free)
     else:
-        what = f"{_size(memory.available)} of {_size(memory.total)} are free"
-        yield _room("memory", what, memory.available, needed, "a smaller swarm")
+        yield _room("memory", free, work, "cpu", Room(device=memory.available))
 
 
-def _room(subject: Any, what: str, there: float, needed: float | None, instead: str) -> Finding:
-    if needed is None or there >= needed:
+def _room(subject: Subject, what: str, work: Workload | None, kind: str, room: Room) -> Finding:
+    """Whether training fits, by the arithmetic by which a trainer chooses how to do it."""
+    if work is None:
         return good(subject, what)
-    return Finding(
-        subject=subject,
-        severity="stops" if there < needed / 2 else "hurts",
-        what=f"{what}, and training the swarm's model takes about {_size(needed)}",
-        remedy=f"use a device with more memory, or close what else uses it; otherwise {instead}",
-    )
+    try:
+        chosen = choose(work, kind, room)
+    except TrainerFailed as error:
+        return Finding(
+            subject=subject,
+            severity="stops",
+            what=f"{what}: {error}",
+            remedy="use a device with more memory, or close what else uses it; `distro-node fit` "
+            "shows what takes how much",
+        )
+    return good(subject, f"{what}; the swarm's model takes {_size(chosen.needs.device)}")
 
 
 def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
@@ -175,7 +183,7 @@ def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:
         return
     there = "is there" if data.root.exists() else "will be made"
     yield good("data directory", f"{data.root} {there}")
-    needed = MINIMUM_FREE_BYTES if parameters is None else DISK_BYTES * parameters
+    needed = MINIMUM_FREE_BYTES if parameters is None else _DISK_BYTES * parameters
     if free < max(needed, MINIMUM_FREE_BYTES):
         # What the swarm has stored already is in there: less may do.
         severity = "stops" if free < MINIMUM_FREE_BYTES else "hurts"

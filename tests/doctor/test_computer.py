@@ -10,12 +10,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import distro_node.node.doctor.computer as computer
+import psutil
 import pytest
 from cli.schemas import conforms
 from distro_node.node.doctor.findings import Finding, fit, good, ordered
 from distro_node.node.energy.processor import Processor
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.trainer.memory_model import Workload
+from distro_node.protocol.wire.manifest import ParameterSpec
 
 # Private here: `_has_nvidia`, `_kept_by_network`: what this machine has is not what is tested.
 
@@ -53,19 +56,43 @@ def test_without_torch_nothing_trains() -> None:
     assert "libc is too old" in found.what
 
 
-def test_a_gpu_is_held_against_the_model(monkeypatch) -> None:
-    def device(parameters: int | None) -> Finding:
-        return by_subject(computer.examine_trainer(GPU, parameters))["device"]
+def work(millions: int) -> Workload:
+    """A model with so many parameters, nearly all of them in one table."""
+    rows = millions * 10**6 // 256
+    config = {
+        "model_type": "llama",
+        "hidden_size": 256,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "vocab_size": rows,
+    }
+    table = (ParameterSpec(name="table", shape=(rows, 256)),)
+    return Workload(config=config, parameters=table, sequence_length=128)
 
-    assert device(None).severity == device(10**8).severity == "good"
-    assert device(6 * 10**8).severity == "hurts"
-    assert device(2 * 10**9).severity == "stops"
+
+def test_a_gpu_is_held_against_the_model(monkeypatch) -> None:
+    def device(there: Workload | None) -> Finding:
+        return by_subject(computer.examine_trainer(GPU, there))["device"]
+
+    monkeypatch.setattr(
+        psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30, total=32 << 30)
+    )
+    assert device(None).what == "Some GPU with 8.6 GB"
+    # In float32, and where that is too much in 8 bits.
+    assert device(work(100)).severity == device(work(400)).severity == "good"
+    assert "the swarm's model takes" in device(work(400)).what
+    too_large = device(work(2000))
+    assert too_large.severity == "stops"
+    assert "at the least" in too_large.what
+    assert "distro-node fit" in too_large.remedy
     monkeypatch.setattr(computer, "_has_nvidia", lambda: True)
     hidden = by_subject(computer.examine_trainer(TORCH, None))["device"]
     assert (hidden.severity, "without CUDA" in hidden.remedy) == ("hurts", True)
     monkeypatch.setattr(computer, "_has_nvidia", lambda: False)
     assert by_subject(computer.examine_trainer(TORCH, None))["device"].severity == "good"
-    assert by_subject(computer.examine_trainer(TORCH, 10**14))["memory"].severity == "stops"
+    assert by_subject(computer.examine_trainer(TORCH, work(600)))["memory"].severity == "good"
+    assert by_subject(computer.examine_trainer(TORCH, work(20_000)))["memory"].severity == "stops"
 
 
 def test_a_disk_and_what_has_to_fit(tmp_path: Path, monkeypatch) -> None:
