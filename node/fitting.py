@@ -26,7 +26,7 @@ from .trainer.memory_model import Workload
 from .trainer.memory_plan import Choice, Room, choices, chosen_line
 from .trainer.survey import Survey, survey
 
-__all__ = ["Fit", "Workload", "ask", "chosen_line", "fetch_manifest", "fit_workload"]
+__all__ = ["Fit", "Survey", "Workload", "ask", "chosen_line", "fetch_manifest", "fit_workload"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,15 +103,16 @@ class Updates:
         ledger = self._member.ledger
         missed = self._kept.missed(round, ledger)
         if missed:
-            # The same bytes may have counted in a round whose updates are still kept for others.
-            first = first_needed(ledger)
+            # The same bytes may count in a round that is still to be applied, or have counted in one
+            # whose updates are still kept for others.
+            first = first_needed(ledger, round)
             known = ledger.truncated(len(ledger))
             # Two hundred entries, most of them on the disk alone.
             missed -= await trio.to_thread.run_sync(updates_from, known, first)
             # And what has come meanwhile, or belongs to a chain that was changed to.
             now = self._member.ledger
             missed -= updates_from(now, len(known) if now is ledger else first)
-            missed -= self._kept.awaited()
+            missed -= self._kept.awaited() | self._fetching.under_way
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.free, files)
 

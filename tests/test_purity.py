@@ -97,6 +97,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "node/doctor": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "node/storage", "node/network"),
         *("node/network/discovery", "node/network/nat", "node/network/exchange", "node/energy"),
+        "node",
     ),
     "node/service": (*_SHARED, "node/storage"),
     "node/results": (

@@ -27,7 +27,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..trainer.memory_model import Workload
+    from ..fitting import Workload
 
 _MARKS = {"stops": "✗", "hurts": "!", "unknown": "?", "good": "✓"}
 _WIDTH = 16
@@ -85,7 +85,7 @@ def doctor(
 
 def _work(data: DataDir, wanted: SwarmId | None) -> Workload | None:
     """The model of the swarm that is meant, or the largest that is stored here; None: unknown."""
-    from ..trainer.memory_model import Workload
+    from ..fitting import Workload
 
     manifests = [_manifest(data, swarm) for swarm in ([wanted] if wanted else _known(data))]
     known = [Workload.of(each) for each in manifests if each is not None]

@@ -23,11 +23,9 @@ from typing import Any
 import psutil
 
 from ..energy.processor import Processor
+from ..fitting import Survey, Workload, fit_workload
 from ..settings import DEFAULT_METRICS_ADDRESS
 from ..storage.data_dir import MINIMUM_FREE_BYTES, DataDir
-from ..trainer.errors import TrainerFailed
-from ..trainer.memory_model import Workload
-from ..trainer.memory_plan import Room, choose
 from .findings import Finding, Subject, good
 
 _TORCH_SECONDS = 180.0
@@ -122,8 +120,8 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
     free = f"{_size(memory.available)} of {_size(memory.total)} are free"
     if torch["gpus"]:
         name, size = max(torch["gpus"], key=lambda gpu: gpu[1])
-        room = Room(device=size, host=memory.available)
-        yield _room("device", f"{name} with {_size(size)}", work, "cuda", room)
+        what = f"{name} with {_size(size)}"
+        yield _room("device", what, work, "cuda", size, memory.available)
     elif torch["mps"]:
         yield good("device", "the GPU of this Mac (mps)")
     elif _has_nvidia():
@@ -141,24 +139,27 @@ def examine_trainer(torch: dict[str, Any] | str, work: Workload | None) -> Itera
     if torch["gpus"]:
         yield good("memory", free)
     else:
-        yield _room("memory", free, work, "cpu", Room(device=memory.available))
+        yield _room("memory", free, work, "cpu", memory.available)
 
 
-def _room(subject: Subject, what: str, work: Workload | None, kind: str, room: Room) -> Finding:
+def _room(
+    subject: Subject, what: str, work: Workload | None, kind: str, free: int, beside: int = 0
+) -> Finding:
     """Whether training fits, by the arithmetic by which a trainer chooses how to do it."""
     if work is None:
         return good(subject, what)
-    try:
-        chosen = choose(work, kind, room)
-    except TrainerFailed as error:
-        return Finding(
-            subject=subject,
-            severity="stops",
-            what=f"{what}: {error}",
-            remedy="use a device with more memory, or close what else uses it; `distro-node fit` "
-            "shows what takes how much",
-        )
-    return good(subject, f"{what}; the swarm's model takes {_size(chosen.needs.device)}")
+    device = Survey(kind=kind, device=what, free_bytes=free, host_bytes=beside, parameters=())
+    found = fit_workload("", work, device)
+    if found.chosen is not None:
+        return good(subject, f"{what}; the swarm's model takes {_size(found.shown.needs.device)}")
+    return Finding(
+        subject=subject,
+        severity="stops",
+        what=f"{what}, and training the swarm's model takes {_size(found.shown.needs.device)} at the "
+        f"least, with {found.shown.words}",
+        remedy="use a device with more memory, or close what else uses it; `distro-node fit` shows "
+        "what takes how much",
+    )
 
 
 def examine_disk(data: DataDir, parameters: int | None) -> Iterator[Finding]:

@@ -85,10 +85,11 @@ def dispensable_updates(ledger: Ledger, swept: int, last: int) -> list[ContentId
     return [entry.update for entry in counted if entry.update not in needed]
 
 
-def first_needed(ledger: Ledger) -> int:
-    """The first round whose updates are certain to be kept, as far as the ledger tells."""
+def first_needed(ledger: Ledger, applied: int) -> int:
+    """The first round whose updates are needed: by others, as far as the ledger tells, or here, where
+    no round after `applied` is in the parameters."""
     newest = ledger.snapshot.round if ledger.snapshot is not None else 0
-    return newest - ledger.manifest.rounds.snapshot_interval
+    return min(newest - ledger.manifest.rounds.snapshot_interval, applied + 1)
 
 
 class Arrivals:

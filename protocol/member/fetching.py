@@ -64,6 +64,11 @@ class Fetching:
         """It is no longer under way, however it ended."""
         self._new.pop((wanted.round, wanted.update), None)
 
+    @property
+    def under_way(self) -> set[ContentId]:
+        """What is fetched at present, or found to be here already and looked at."""
+        return {update for _, update in self._new}
+
     def providers(
         self, wanted: FetchUpdate, ledger: Ledger, connected: Iterable[PeerId]
     ) -> list[PeerId]:

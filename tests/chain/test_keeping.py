@@ -120,8 +120,12 @@ def test_what_missed_its_round_may_go_and_what_is_awaited_stays(chain: Chain) ->
 def test_what_counted_in_rounds_that_are_kept_for_others_is_needed(chain: Chain) -> None:
     newest = chain.ledger.snapshot
     assert newest is not None
-    assert first_needed(chain.ledger) == newest.round - 5
-    assert first_needed(chain.ledger.truncated(2)) == -5
+    assert first_needed(chain.ledger, ROUNDS) == newest.round - 5
+    assert first_needed(chain.ledger.truncated(2), 1) == -5
+
+
+def test_what_counts_in_a_round_that_is_not_applied_yet_is_needed(chain: Chain) -> None:
+    assert first_needed(chain.ledger, 3) == 4
 
 
 def test_snapshots_of_a_chain_that_was_left_are_put_aside() -> None:

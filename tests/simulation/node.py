@@ -556,8 +556,9 @@ class Node:
         ledger = self.member.ledger
         missed = self._arrivals.missed(round_, ledger)
         if missed:
-            missed -= updates_from(ledger, first_needed(ledger))
-            self.disk.blobs.difference_update(missed - self._arrivals.awaited())
+            missed -= updates_from(ledger, first_needed(ledger, round_))
+            missed -= self._arrivals.awaited() | self._fetching.under_way
+            self.disk.blobs.difference_update(missed)
 
     def _snapshot(self, round_: int) -> SnapshotEntry:
         return self._snapshot_of(round_, self.parameters)

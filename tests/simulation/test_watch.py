@@ -11,6 +11,8 @@ from distro_node.protocol.wire.messages import NO_BLOCK, RecordId
 from simulation.invariants import Watch
 from simulation.scenario import draw_scenario, run
 
+# Private here: `_swarm`, `_cast`, `_exclude_each_other`: what a check has seen is made up.
+
 PARENT = RecordId(b"p" * 32)
 
 

@@ -9,6 +9,7 @@ from distro_node.protocol.chain import keeping
 from distro_node.protocol.member.own_words import OwnWords
 from distro_node.protocol.wire.messages import SnapshotEntry
 
+from ..chain import Chain
 from .chains import true_chain
 from .rule import Patch, Rule, put
 
@@ -83,6 +84,18 @@ def _nothing_is_awaited() -> list[Patch]:
     return [(keeping.Arrivals, "awaited", lambda self: set())]
 
 
+def _updates_to_be_applied_stay() -> bool:
+    """Who was away is told of many rounds at once, a snapshot among them, and has applied none."""
+    chain = Chain(4, snapshot_interval=4).grow_until(12)
+    first = keeping.first_needed(chain.ledger, 2)
+    return chain.ledger[3].record.updates[0].update in keeping.updates_from(chain.ledger, first)
+
+
+def _others_alone_need_updates() -> list[Patch]:
+    original = keeping.first_needed
+    return [(keeping, "first_needed", lambda ledger, applied: original(ledger, len(ledger)))]
+
+
 def _words_stay_until_their_round_is_decided() -> bool:
     """What was said of a round to come, when the ledger's end was lost, stays as well."""
     said: OwnWords[str] = OwnWords(1)
@@ -107,6 +120,11 @@ RULES = (
     Rule("two snapshots stay", _two_snapshots_stay, _the_newest_snapshot_stays),
     Rule("snapshots of a left chain stay", _a_left_chains_snapshots_stay, _what_is_left_goes),
     Rule("updates of rounds to come stay", _awaited_updates_stay, _nothing_is_awaited),
+    Rule(
+        "updates that are still to be applied stay",
+        _updates_to_be_applied_stay,
+        _others_alone_need_updates,
+    ),
     Rule(
         "words stay until their round is decided",
         _words_stay_until_their_round_is_decided,

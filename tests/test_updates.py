@@ -1,0 +1,82 @@
+"""What becomes of updates on the disk when their round is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from distro_node.crypto.hashing import ContentId
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.updates import Updates
+from distro_node.protocol.member.effects import FetchUpdate
+from distro_node.protocol.wire.bounded import Bounded
+from simulation.chain import Chain
+
+# Private here: `_fetching`: a fetch is under way without a network.
+
+SNAPSHOT_INTERVAL, ROUNDS = 5, 16
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path)
+
+
+def updates_of(chain: Chain, store: BlobStore) -> Updates:
+    unused: Any = None
+    member: Any = SimpleNamespace(ledger=chain.ledger)
+    return Updates(
+        manifest=chain.manifest,
+        member=member,
+        network=unused,
+        store=store,
+        fetcher=unused,
+        relays=unused,
+        telemetry=unused,
+        ids=Bounded(100),
+        tell=unused,
+    )
+
+
+def grown(update: ContentId, counts_in: int) -> Chain:
+    """A chain of some rounds, in one of which this update counts."""
+    chain = Chain(2, snapshot_interval=SNAPSHOT_INTERVAL)
+    while chain.round < ROUNDS:
+        author = chain.membership.peers[0]
+        counted = [chain.update(author, update=update)] if chain.round == counts_in else []
+        chain.grow(updates=counted)
+    return chain
+
+
+async def test_an_update_that_came_for_an_earlier_round_stays_until_it_is_applied(
+    store: BlobStore,
+) -> None:
+    """Its author had announced it for round 3 on one side of a cut, and for round 4 on the other."""
+    update = store.put(b"an update")
+    updates = updates_of(grown(update, counts_in=4), store)
+    updates.keep(3, update)
+    await updates.sweep(3)
+    assert store.has(update)
+
+
+async def test_an_update_that_is_fetched_again_stays(store: BlobStore) -> None:
+    """It missed round 3, and was announced for another while that was applied: its bytes are being
+    looked at."""
+    update = store.put(b"an update")
+    chain = grown(update, counts_in=-1)
+    updates = updates_of(chain, store)
+    updates.keep(3, update)
+    again = FetchUpdate(ROUNDS, chain.membership.peers[0], update, 9)
+    assert updates._fetching.begin(again, stored=True)
+    await updates.sweep(3)
+    assert store.has(update)
+
+
+async def test_an_update_that_missed_its_round_goes(store: BlobStore) -> None:
+    update = store.put(b"an update")
+    updates = updates_of(grown(update, counts_in=2), store)
+    updates.keep(3, update)
+    await updates.sweep(3)
+    assert not store.has(update)
