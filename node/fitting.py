@@ -5,7 +5,7 @@ The arithmetic is the one by which a trainer chooses when it starts (`trainer/me
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,7 +41,12 @@ class Fit:
     """What would train, for people."""
     kind: str
     """cpu, cuda or mps."""
+    devices: int
+    """How many would train as one member."""
+    shards: bool
+    """Whether each of several would have a part of the model alone, and not a copy."""
     room: Room
+    """Of each GPU; processors have one memory together."""
     choices: tuple[Choice, ...]
     """Every way, in the order of what it costs."""
 
@@ -62,6 +67,8 @@ class Fit:
             "parameters": self.elements,
             "device": self.device,
             "kind": self.kind,
+            "devices": self.devices,
+            "shards": self.shards,
             "room": asdict(self.room),
             "fits": self.chosen is not None,
             "choices": [
@@ -118,11 +125,16 @@ def fit_workload(
     memory: int | None = None,
     micro_batch: int | None = None,
 ) -> Fit:
-    """Hold `work` against a device; `memory` is what may be taken there in the place of what is free.
-    Raises `UserError` (`MANIFEST`)."""
+    """Hold `work` against a device, or several; `memory` is what may be taken there in the place of what
+    is free. Raises `UserError` (`MANIFEST`)."""
     room = Room(device=device.free_bytes if memory is None else memory, host=device.host_bytes)
+    work = replace(work, ranks=device.count)
     try:
         every = tuple(choices(work, device.kind, room, micro_batch))
+        # As a trainer does: several devices have shards where a copy does not fit, but of adapters.
+        if device.count > 1 and not work.frozen and not any(choice.fits for choice in every):
+            work = replace(work, shards=True)
+            every = tuple(choices(work, device.kind, room, micro_batch))
     except TrainerFailed as error:
         raise explain_trainer(error) from None
     return Fit(
@@ -130,6 +142,8 @@ def fit_workload(
         elements=work.elements,
         device=device.device,
         kind=device.kind,
+        devices=device.count,
+        shards=work.shards,
         room=room,
         choices=every,
     )

@@ -15,7 +15,7 @@ from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, dec
 from ...protocol.wire.swarm_id import Invite
 from ..errors import ExitCode, UserError
 from ..harmless import harmless
-from ..settings import parse_device, parse_size
+from ..settings import parse_devices, parse_size
 from ..storage.data_dir import DataDir
 from .options import (
     Bootstrap,
@@ -46,7 +46,10 @@ def fit(
     device: Annotated[
         str,
         typer.Option(
-            "--device", metavar="DEVICE", help="What would train: auto, cpu, cuda, cuda:1 or mps."
+            "--device",
+            metavar="DEVICE",
+            help="What would train: auto, cpu, cuda, cuda:1 or mps; cuda:0,cuda:1 or all are several "
+            "as one member.",
         ),
     ] = "auto",
     memory: Memory = None,
@@ -69,7 +72,7 @@ def fit(
 
     from ..fitting import Workload, ask, fit_workload
 
-    name = parse_device(device)
+    name = parse_devices(device)
     limit = parse_size(memory) if memory else None
     path = Path(target).expanduser()
 
@@ -111,6 +114,9 @@ def _lines(found: Fit) -> Iterator[str]:
     yield f"{found.name}: {found.elements:,} parameters"
     beside = f", and {_size(found.room.host)} of main memory" if found.room.host else ""
     yield f"{found.device}: {_size(found.room.device)} may be taken{beside}"
+    if found.devices > 1:
+        has = "a part of the model" if found.shards else "a copy of the model"
+        yield f"Each of the {found.devices} would have {has}."
     yield ""
     shown = found.shown
     columns = ("on the device", "beside it") if found.room.host else ("",)

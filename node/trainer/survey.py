@@ -1,4 +1,4 @@
-"""What a device is and has, asked of a trainer process: torch knows, and the node process has none."""
+"""What devices are and have, asked of a trainer process: torch knows, and the node process has none."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from .client import trainer_process
 
 @dataclass(frozen=True)
 class Survey:
-    """A device, and the parameter table of the model that was asked about."""
+    """A device, or several of one kind, and the parameter table of the model that was asked about."""
 
     kind: str
     """cpu, cuda or mps."""
     device: str
     """For people."""
     free_bytes: int
-    """What a model may take there."""
+    """What a model may take there; of several GPUs on the one that has least."""
     host_bytes: int
     """Main memory that is free beside it; 0 on a processor."""
     parameters: tuple[ParameterSpec, ...]
     """Empty if no model was asked about."""
+    count: int = 1
+    """Of devices."""
 
 
 async def survey(device: str = "auto", config: dict[str, Any] | None = None) -> Survey:
-    """Ask about a device, and about the model of a configuration.
+    """Ask about a device or a list of some, and about the model of a configuration.
 
     Raises `TrainerFailed` (`no_device`, `bad_model`) and `TrainerDied`.
     """

@@ -17,7 +17,7 @@ from ...protocol.wire.encoding import decode
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
 from ...protocol.wire.structure import to_plain
-from ..settings import Compile
+from ..settings import Compile, names_several
 from ..storage.blob_store import BlobStore
 from .aside import Aside
 from .describing import describe
@@ -153,16 +153,22 @@ class Worker:
         }
 
     def _survey(self, device: str, config: dict[str, Any] | None) -> dict[str, Any]:
+        # What belongs to several devices is loaded where there are some.
+        from .rank_processes import devices_of
+
         self._prepare(None)
-        chosen = choose_device(device)
-        room = free_room(chosen)
+        names = devices_of(device) if names_several(device) else [device]
+        chosen = [choose_device(name) for name in dict.fromkeys(names)]
+        rooms = [free_room(each) for each in chosen]
         table = () if config is None else parameter_table(lay_out(config))
+        times = "" if len(names) == 1 else f" × {len(names)}"
         return {
-            "kind": chosen.type,
-            "device": _device_text(chosen),
-            "free_bytes": room.device,
-            "host_bytes": room.host,
+            "kind": chosen[0].type,
+            "device": _device_text(chosen[0]) + times,
+            "free_bytes": min(room.device for room in rooms),
+            "host_bytes": min(room.host for room in rooms),
             "parameters": [to_plain(spec, named=True) for spec in table],
+            "count": len(names),
         }
 
     def _prepare(self, threads: int | None) -> None:

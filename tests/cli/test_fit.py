@@ -21,9 +21,9 @@ from simulation.chain import Chain
 def there(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """What a trainer process would say of the device."""
 
-    def say(kind: str, device: int, host: int = 0) -> None:
+    def say(kind: str, device: int, host: int = 0, count: int = 1) -> None:
         async def survey(name: str, config: Any = None) -> Survey:
-            return Survey(kind, f"{kind} (a card)", device, host, ())
+            return Survey(kind, f"{kind} (a card)", device, host, (), count)
 
         monkeypatch.setattr(fitting, "survey", survey)
 
@@ -60,6 +60,28 @@ def test_what_does_not_fit_is_another_exit_code(command, there, manifest: Path) 
     assert "does not fit in any way" in command("fit", manifest, "--memory", "1kB").out
 
 
+def test_several_devices_have_copies_if_they_fit_or_else_shards(
+    command, there, manifest: Path
+) -> None:
+    def fit(each: int) -> dict[str, Any]:
+        there("cuda", each, 32 * 10**9, 4)
+        done = command("fit", manifest, "--device", "cuda:0,cuda:1,cuda:2,cuda:3", "--json")
+        found = json.loads(done.out)
+        conforms("fit", found)
+        assert found["devices"] == 4
+        return found
+
+    roomy = fit(24 * 10**9)
+    assert (roomy["shards"], roomy["fits"]) == (False, True)
+    # What training takes is to leave some room, and so this is too little for a copy.
+    least = min(choice["device_bytes"] for choice in roomy["choices"])
+    assert not fit(2 * least)["shards"]
+    narrow = fit(least)
+    assert narrow["shards"]
+    out = command("fit", manifest, "--device", "all").out
+    assert "Each of the 4 would have a part of the model." in out
+
+
 def test_a_swarm_that_is_stored_here(command, there, home: Path) -> None:
     there("cpu", 10**12)
     manifest = Chain(0).manifest
@@ -74,6 +96,16 @@ def test_a_swarm_that_is_stored_here(command, there, home: Path) -> None:
     assert found["choices"][0]["chosen"]
     # There is no main memory beside the main memory.
     assert {choice["place"] for choice in found["choices"]} == {"device"}
+
+
+@pytest.mark.slow
+def test_processors_have_one_memory_together(command, manifest: Path) -> None:
+    found = json.loads(command("fit", manifest, "--device", "cpu,cpu", "--json").out)
+    assert (found["devices"], found["shards"], found["kind"]) == (2, False, "cpu")
+    assert found["device"].endswith("× 2")
+    alone = json.loads(command("fit", manifest, "--device", "cpu", "--json").out)
+    needed = [each["choices"][0]["device_bytes"] for each in (alone, found)]
+    assert needed[1] > needed[0]
 
 
 @pytest.mark.slow
