@@ -17,9 +17,15 @@ from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import session as session_module
 from distro_node.node.trainer.client import open_trainer
 from distro_node.node.trainer.compiling import Outcome, compile_if_faster
+from distro_node.node.trainer.model import layers_of
 from distro_node.node.trainer.session import TrainingSession
 from trainer.support import CPU, make_manifest, make_session
 from trainer.test_client import spec_of
+from trainer.test_images import image_manifest
+from trainer.test_tasks import masked_manifest, sft_manifest
+
+# Private here: `_compute_nothing`, `_call_impl`, `_compiled_call_impl`: a trial without a compiler, and
+# what torch compiles, of which it has no public name.
 
 needs_a_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="torch compiles for a processor by g++"
@@ -119,6 +125,18 @@ def test_a_processor_is_asked_for_it_alone(tmp_path: Path) -> None:
     session = make_session(tmp_path)
     assert session.compile_layers(Compile.AUTO) is None
     assert session.compile_layers(Compile.OFF) is None
+
+
+@pytest.mark.parametrize(
+    "made", [make_manifest, sft_manifest, masked_manifest, image_manifest], ids=lambda m: m.__name__
+)
+def test_every_task_can_be_tried(tmp_path: Path, made: Any) -> None:
+    """Zeros are samples of all of them, and what they leave behind is no gradient."""
+    session = TrainingSession(made(tmp_path)[0], BlobStore(tmp_path), CPU, micro_batch=2)
+    for sequences in (1, 2):
+        session._compute_nothing(sequences)
+    assert layers_of(session.model)
+    assert all(parameter.grad is None for parameter in session.parameters)
 
 
 def test_a_compiled_session_learns_the_same(
