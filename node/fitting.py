@@ -19,6 +19,7 @@ from .errors import UserError
 from .network.discovery.introductions import Introducer
 from .network.exchange.blobs import BlobFetcher
 from .network.visiting import visit
+from .settings import Split
 from .storage.blob_store import BlobStore
 from .trainer.errors import TrainerDied, TrainerFailed
 from .trainer.explain import explain_trainer
@@ -124,15 +125,17 @@ def fit_workload(
     device: Survey,
     memory: int | None = None,
     micro_batch: int | None = None,
+    split: Split = Split.AUTO,
 ) -> Fit:
     """Hold `work` against a device, or several; `memory` is what may be taken there in the place of what
     is free. Raises `UserError` (`MANIFEST`)."""
     room = Room(device=device.free_bytes if memory is None else memory, host=device.host_bytes)
-    work = replace(work, ranks=device.count)
+    # As a trainer does, which never cuts what lies beside a frozen base.
+    may_be_cut = device.count > 1 and not work.frozen and split is not Split.COPIES
+    work = replace(work, ranks=device.count, shards=may_be_cut and split is Split.SHARDS)
     try:
         every = tuple(choices(work, device.kind, room, micro_batch))
-        # As a trainer does: several devices have shards where a copy does not fit, but of adapters.
-        if device.count > 1 and not work.frozen and not any(choice.fits for choice in every):
+        if may_be_cut and not any(choice.fits for choice in every):
             work = replace(work, shards=True)
             every = tuple(choices(work, device.kind, room, micro_batch))
     except TrainerFailed as error:

@@ -15,7 +15,7 @@ from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, dec
 from ...protocol.wire.swarm_id import Invite
 from ..errors import ExitCode, UserError
 from ..harmless import harmless
-from ..settings import parse_devices, parse_size
+from ..settings import Split, parse_devices, parse_size
 from ..storage.data_dir import DataDir
 from .options import (
     Bootstrap,
@@ -23,6 +23,7 @@ from .options import (
     Json,
     Memory,
     MicroBatch,
+    SplitOption,
     data_directory,
     introducers,
     parse_target,
@@ -52,6 +53,7 @@ def fit(
             "as one member.",
         ),
     ] = "auto",
+    split: SplitOption = Split.AUTO,
     memory: Memory = None,
     micro_batch: MicroBatch = None,
     data_dir: DataDirectory = None,
@@ -90,13 +92,14 @@ def fit(
                 sequence_length=file.data.sequence_length,
                 optimizer=file.optimizer,
             )
-            return fit_workload(file.name, work, there, limit, micro_batch)
+            return fit_workload(file.name, work, there, limit, micro_batch, split)
         if path.is_file():
             manifest = _read(path)
         else:
             manifest = await _find(target, bootstrap, data_directory(data_dir))
         there = await ask(name)
-        return fit_workload(manifest.name, Workload.of(manifest), there, limit, micro_batch)
+        work = Workload.of(manifest)
+        return fit_workload(manifest.name, work, there, limit, micro_batch, split)
 
     found = trio.run(examine)
     if json:

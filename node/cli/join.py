@@ -58,6 +58,7 @@ from .options import (
     RelayMemory,
     RelayUpdates,
     Screen,
+    SplitOption,
     Wait,
     dashboard_settings,
     data_directory,
@@ -84,14 +85,7 @@ def join(
             "all are several as one member.",
         ),
     ] = "auto",
-    split: Annotated[
-        Split,
-        typer.Option(
-            "--split",
-            help="With several devices: each has a copy of the model (copies), or a part of it "
-            "(shards); auto takes copies if they fit.",
-        ),
-    ] = Split.AUTO,
+    split: SplitOption = Split.AUTO,
     threads: Annotated[
         int | None,
         typer.Option(

@@ -25,6 +25,7 @@ from ..settings import (
     DaemonSettings,
     DashboardSettings,
     RelayLimits,
+    Split,
     Which,
     parse_dashboard_address,
 )
@@ -134,6 +135,14 @@ MicroBatch = Annotated[
         min=1,
         max=65536,
         help="Sequences computed at once. [default: what fits the device]",
+    ),
+]
+SplitOption = Annotated[
+    Split,
+    typer.Option(
+        "--split",
+        help="With several devices: each has a copy of the model (copies), or a part of it (shards); "
+        "auto takes copies if they fit.",
     ),
 ]
 Memory = Annotated[

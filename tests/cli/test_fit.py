@@ -78,6 +78,9 @@ def test_several_devices_have_copies_if_they_fit_or_else_shards(
     assert not fit(2 * least)["shards"]
     narrow = fit(least)
     assert narrow["shards"]
+    forced = command("fit", manifest, "--device", "all", "--split", "copies", "--json")
+    assert forced.code == ExitCode.UNFIT
+    assert not json.loads(forced.out)["shards"]
     out = command("fit", manifest, "--device", "all").out
     assert "Each of the 4 would have a part of the model." in out
 
