@@ -243,6 +243,11 @@ class Requests:
             return Status.REFUSED, error.reason.encode()[:MAX_REASON_BYTES]
         except NotHere:
             return Status.REFUSED, b"not_here"
+        except OSError as error:
+            # A disk that is full: what the node itself writes there next ends it, with a remedy.
+            log.warning("the handler of %s failed: %s", protocol, error.strerror or error)
+            self._traffic.fail(protocol)
+            return Status.FAILED, b""
         except Exception:
             log.exception("the handler of %s failed", protocol)
             self._traffic.fail(protocol)

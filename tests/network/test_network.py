@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import socket
 from collections import Counter
 from typing import Any
@@ -274,6 +276,20 @@ async def test_requests_that_cannot_be_answered() -> None:
         assert b.traffic.rejected["oversized"] == 1
         assert await outcome(a, b.peer) == "hello"
         await until(lambda: requests_open(a) == requests_open(b) == 0)
+
+
+async def test_a_full_disk_is_no_fault_of_a_handler(caplog: pytest.LogCaptureFixture) -> None:
+    """One line, without a traceback: the node says what to do when it ends over it."""
+    async with star(2) as (a, b):
+
+        async def write(peer: PeerId, request: bytes) -> bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        b.serve(ECHO, write, max_request=10, max_concurrent=8)
+        assert await outcome(a, b.peer) == "failed"
+        said = [record for record in caplog.records if "the handler of" in record.message]
+        assert [(record.levelname, record.exc_info) for record in said] == [("WARNING", None)]
+        assert said[0].message.endswith("failed: No space left on device")
 
 
 async def test_a_frozen_handler_and_a_dribbling_one(monkeypatch: pytest.MonkeyPatch) -> None:
