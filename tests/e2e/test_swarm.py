@@ -72,9 +72,7 @@ def test_a_killed_member_costs_nobody_else_anything(nodes: list[Node]) -> None:
     assert departed == ["silent"]
 
 
-def test_a_newcomer_is_dealt_work_in_the_round_after_its_admission(
-    swarm: Swarm, nodes: list[Node]
-) -> None:
+def test_a_newcomer_is_dealt_work_soon_after_its_admission(swarm: Swarm, nodes: list[Node]) -> None:
     founder = nodes[0]
     newcomer = swarm.node("newcomer")
     newcomer.start()
@@ -92,9 +90,12 @@ def test_a_newcomer_is_dealt_work_in_the_round_after_its_admission(
         for number in range(len(ledger))
         if peer in [entry.peer for entry in ledger[number].record.updates]
     ]
+    # It begins with a quarter of what is usual: in the next round, or, where that is less than a
+    # sequence by what the others can do just then, some rounds later.
+    due = next(number for number in range(len(ledger)) if peer in ledger.dealing.due(number))
+    assert admitted[0] < due <= admitted[0] + 8
     # Nobody waits for it: on a slow machine it is late with its first update.
-    assert peer in ledger.dealing.due(admitted[0] + 1)
-    assert contributed[0] > admitted[0]
+    assert contributed[0] >= due
     newcomer.program.signal(signal.SIGTERM)
     assert newcomer.program.wait() == ExitCode.OK
 
