@@ -24,7 +24,7 @@ from .storage.blob_store import BlobStore
 from .trainer.errors import TrainerDied, TrainerFailed
 from .trainer.explain import explain_trainer
 from .trainer.memory_model import Workload
-from .trainer.memory_plan import Choice, Room, choices, chosen_line
+from .trainer.memory_plan import Choice, Room, choices, chosen_line, in_shards
 from .trainer.survey import Survey, survey
 
 __all__ = ["Fit", "Survey", "Workload", "ask", "chosen_line", "fetch_manifest", "fit_workload"]
@@ -130,14 +130,11 @@ def fit_workload(
     """Hold `work` against a device, or several; `memory` is what may be taken there in the place of what
     is free. Raises `UserError` (`MANIFEST`)."""
     room = Room(device=device.free_bytes if memory is None else memory, host=device.host_bytes)
-    # As a trainer does, which never cuts what lies beside a frozen base.
-    may_be_cut = device.count > 1 and not work.frozen and split is not Split.COPIES
-    work = replace(work, ranks=device.count, shards=may_be_cut and split is Split.SHARDS)
+    work = replace(work, ranks=device.count)
     try:
-        every = tuple(choices(work, device.kind, room, micro_batch))
-        if may_be_cut and not any(choice.fits for choice in every):
+        if device.count > 1 and in_shards(work, device.kind, [room], micro_batch, split=split):
             work = replace(work, shards=True)
-            every = tuple(choices(work, device.kind, room, micro_batch))
+        every = tuple(choices(work, device.kind, room, micro_batch))
     except TrainerFailed as error:
         raise explain_trainer(error) from None
     return Fit(

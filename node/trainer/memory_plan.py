@@ -6,9 +6,10 @@ would choose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from ..settings import Split
 from .errors import TrainerFailed
 from .memory_model import Needs, Workload, needs, sequence_bytes
 from .memory_options import MemoryOptions, Place, Precision, StateOptions
@@ -108,6 +109,25 @@ def choices(
             )
             takes = needs(work, device, options, size)
         yield Choice(options=options, needs=takes, micro_batch=size, fits=fits)
+
+
+def in_shards(
+    work: Workload,
+    device: str,
+    rooms: Iterable[Room],
+    micro_batch: int | None = None,
+    wanted: MemoryOptions | None = None,
+    split: Split = Split.AUTO,
+) -> bool:
+    """Whether several devices, with a room each, are to have a part of a model, and no copy: as the
+    owner wants it, or else because a copy does not fit somewhere. Beside a base that is frozen adapters
+    are small; such a model stays whole. Raises as `needs` does."""
+    if split is not Split.AUTO or work.frozen:
+        return split is Split.SHARDS and not work.frozen
+    return not all(
+        any(choice.fits for choice in choices(work, device, room, micro_batch, wanted))
+        for room in rooms
+    )
 
 
 def choose(

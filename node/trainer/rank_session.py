@@ -25,7 +25,7 @@ from ..storage.blob_store import BlobStore
 from .device import free_room
 from .memory_model import Workload
 from .memory_options import MemoryOptions
-from .memory_plan import Room, choices
+from .memory_plan import Room, in_shards
 from .model import build_model, layers_of, model_config, new_model, ordered_parameters
 from .part import Part
 from .rank_momentum import Cut, Seat
@@ -54,30 +54,14 @@ class RankSession(TrainingSession):
         """`rooms`: of all ranks (`rooms_of`)."""
         self._ranks = ranks
         self._rooms = rooms
-        self.in_shards = self._shard(manifest, micro_batch, options, split)
+        work = replace(Workload.of(manifest), ranks=ranks.size)
+        self.in_shards = in_shards(work, ranks.device.type, rooms, micro_batch, options, split)
         self._sharded: list[int] = []
         super().__init__(manifest, store, ranks.device, micro_batch, memory, options)
         self.memory += (
             f", in each of {ranks.size} processes that share it"
             if ranks.device.type == "cpu"
             else f", on each of {ranks.size} devices"
-        )
-
-    def _shard(
-        self,
-        manifest: Manifest,
-        micro_batch: int | None,
-        options: MemoryOptions | None,
-        split: Split,
-    ) -> bool:
-        """Whether the model is to be cut: as asked, or else because a copy does not fit somewhere."""
-        if split is not Split.AUTO or manifest.adapter is not None:
-            # Beside a base that is frozen adapters are small; it stays whole.
-            return split is Split.SHARDS and manifest.adapter is None
-        work, kind = replace(Workload.of(manifest), ranks=self._ranks.size), self._ranks.device.type
-        return not all(
-            any(choice.fits for choice in choices(work, kind, room, micro_batch, options))
-            for room in self._rooms
         )
 
     def _workload(self) -> Workload:
