@@ -10,12 +10,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..settings import Split
+from .architectures import makes_images
 from .errors import TrainerFailed
 from .memory_model import Needs, Workload, needs, sequence_bytes
 from .memory_options import MemoryOptions, Place, Precision, StateOptions
 
 LARGEST_MICRO_BATCH = 32
 """More sequences than this at once only cost memory."""
+
+CPU_TOKENS = 1024
+"""Tokens at once on a CPU: with more, what a layer makes no longer stays in its caches
+(`benchmarks/throughput.py` sweeps it)."""
 
 # What an allocator cannot use for its cuts, and what the arithmetic may lack: it is within 5 % of what
 # was measured.
@@ -105,10 +110,18 @@ def choices(
             # As many as fit into half of what is left: more would be taken from other programs.
             spare = room.device - int(_SLACK * takes.device)
             size += min(
-                LARGEST_MICRO_BATCH - 1, spare // 2 // sequence_bytes(work, device, options)
+                _most_at_once(work, device) - 1,
+                spare // 2 // sequence_bytes(work, device, options),
             )
             takes = needs(work, device, options, size)
         yield Choice(options=options, needs=takes, micro_batch=size, fits=fits)
+
+
+def _most_at_once(work: Workload, device: str) -> int:
+    """Sequences beyond which nothing is gained."""
+    if device != "cpu" or makes_images(str(work.config.get("model_type"))):
+        return LARGEST_MICRO_BATCH
+    return max(1, min(LARGEST_MICRO_BATCH, CPU_TOKENS // work.sequence_length))
 
 
 def in_shards(

@@ -14,7 +14,13 @@ from distro_node.node.trainer.architectures import ARCHITECTURES
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.memory_model import KEPT, Workload, needs
 from distro_node.node.trainer.memory_options import MemoryOptions, StateOptions
-from distro_node.node.trainer.memory_plan import Room, choices, choose, chosen_line
+from distro_node.node.trainer.memory_plan import (
+    LARGEST_MICRO_BATCH,
+    Room,
+    choices,
+    choose,
+    chosen_line,
+)
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.wire.manifest import ParameterSpec
 from trainer.support import CPU, make_manifest
@@ -101,14 +107,24 @@ def test_main_memory_is_only_taken_where_there_is_some() -> None:
 
 
 def test_as_many_sequences_at_once_as_fit_into_half_of_what_is_left() -> None:
-    one = needs(WORK, "cpu", MemoryOptions()).device
-    more = needs(WORK, "cpu", MemoryOptions(), 2).device - one
+    work = dataclasses.replace(WORK, sequence_length=128)
+    one = needs(work, "cpu", MemoryOptions()).device
+    more = needs(work, "cpu", MemoryOptions(), 2).device - one
     room = Room(device=int(1.05 * one) + 6 * more + 10)
-    chosen = choose(WORK, "cpu", room)
+    chosen = choose(work, "cpu", room)
     assert chosen.micro_batch == 4
     assert "4 sequences at once" in chosen_line(chosen, room)
-    assert choose(WORK, "cpu", Room(device=1 << 50)).micro_batch == 32
-    assert choose(WORK, "cpu", Room(device=1 << 50), micro_batch=3).micro_batch == 3
+    assert choose(work, "cpu", Room(device=1 << 50), micro_batch=3).micro_batch == 3
+
+
+@pytest.mark.parametrize(
+    ("length", "at_once"), [(16, 32), (64, 16), (256, 4), (1000, 1), (4096, 1)]
+)
+def test_on_a_processor_no_more_at_once_than_its_caches_hold(length: int, at_once: int) -> None:
+    plenty = Room(device=1 << 50, host=1 << 50)
+    work = dataclasses.replace(WORK, sequence_length=length)
+    assert choose(work, "cpu", plenty).micro_batch == at_once
+    assert choose(work, "cuda", plenty).micro_batch == LARGEST_MICRO_BATCH
 
 
 def test_a_session_takes_what_is_given(tmp_path: Path) -> None:
@@ -179,8 +195,13 @@ def test_in_shards_activations_are_always_computed_twice() -> None:
 
 
 def test_processors_share_the_memory_for_sequences() -> None:
-    room = Room(device=1 << 31)
+    work = dataclasses.replace(WORK, sequence_length=64)
+    one = needs(dataclasses.replace(work, ranks=2), "cpu", MemoryOptions()).device
+    more = (
+        needs(work, "cpu", MemoryOptions(), 2).device - needs(work, "cpu", MemoryOptions()).device
+    )
+    room = Room(device=int(1.05 * one) + 8 * more)
     sizes = [
-        choose(dataclasses.replace(WORK, ranks=ranks), "cpu", room).micro_batch for ranks in (1, 2)
+        choose(dataclasses.replace(work, ranks=ranks), "cpu", room).micro_batch for ranks in (1, 2)
     ]
     assert sizes[0] > 2 * sizes[1] >= 2
