@@ -1016,6 +1016,37 @@ def checks() -> Iterator[Figure | WholeTable]:
     )
 
 
+def votes() -> Iterator[Figure | WholeTable]:
+    """What crowds come to against votes that cost work."""
+    measured = results("votes")
+    rows = []
+    for name, found in measured["attacks"].items():
+        waited = found["half_of_the_honest_vote_after"]
+        cells = (
+            name,
+            f"{100 * found['votes_most']:.1f} %",
+            f"{100 * found['votes_last']:.1f} %",
+            f"{100 * found['heads_most']:.0f} %",
+            f"{100 * found['updates_mean']:.0f} %",
+            f"{found['found']:,.0f}",
+            f"{found['honest_accused']:d}",
+            "never" if waited is None else f"{waited:d} rounds",
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    yield WholeTable(
+        "docs/checks.md",
+        "| the tenth of the work is done | votes: most | at last | by heads | of all updates | shown "
+        "the door | honest ones shown the door | half of the honest vote after |",
+        tuple(rows),
+    )
+    alone = measured["honest_alone"]
+    yield Figure(
+        "docs/checks.md",
+        "In {:,d} checks of honest members alone, {:d} were accused",
+        (alone["checks"], alone["accused"]),
+    )
+
+
 def shares() -> Iterator[Figure]:
     """What shares by speed are worth to members of different speeds."""
     measured = results("shares")
@@ -1050,6 +1081,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     page,
     tariffs,
     checks,
+    votes,
     shares,
 )
 

@@ -15,13 +15,23 @@ LEAST = 3000
 _LARGEST = 1 << 40
 
 
-def usual(scores: Sequence[Sequence[int]]) -> int:
+def usual(scores: Sequence[Sequence[int]], votes: Sequence[int] | None = None) -> int:
     """The usual score, from each member's recent ones: the median of the members' medians.
 
-    Each member has one say, however often it was checked; while fewer than half of them lie, what comes
-    out lies between honest members' medians. 0 without any.
+    Each member has one say, however often it was checked, or as many as it has `votes`; while fewer than
+    half of all say is that of liars, what comes out lies between honest members' medians. 0 without any.
     """
-    return _median([_median(own) for own in scores if own])
+    said = [
+        (_median(own), weight)
+        for own, weight in zip(scores, votes or [1] * len(scores), strict=True)
+        if own and weight > 0
+    ]
+    behind = -(-sum(weight for _, weight in said) // 2)
+    for score, weight in sorted(said):
+        behind -= weight
+        if behind <= 0:
+            return score
+    return 0
 
 
 def passing(usual_score: int) -> int:

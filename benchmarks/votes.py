@@ -1,0 +1,390 @@
+"""Crowds against votes that cost work: what identities without work, or with a tenth of it, come to.
+
+    python benchmarks/votes.py [--rounds 1000] [--checks 1000000] [--seeds 5] [--json FILE]
+
+A swarm of twenty honest members, of whom one has begun it, and a thousand identities of an adversary
+that computes a tenth of all sequences. The program's own rules decide (`protocol/checks/`): who looks at
+whom, what a low look comes to, who has which votes. Scores are drawn as they were measured
+(`benchmarks/checks.py`): normal ones, with the correlation of the sequences of one update and of two
+members' looks at one sequence. Nobody trains anything here, and no message is lost.
+
+For each way to attack: the adversary's part of all votes, at most and at last, and what it would be with
+one vote for everybody who has some; its part of the updates in the step; how often an identity of its
+own was shown the door, and how many honest members were. Then as many checks of honest members alone
+as `--checks` says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.checks.accounts import Accounts, Facts, FirstLook, SecondLook
+from distro_node.protocol.checks.disputes import LASTS, MOST_SEQUENCES, chance_to_be_called
+from distro_node.protocol.checks.draw import SECRET_BYTES, drawn_look, is_called
+from distro_node.protocol.checks.sequential import LevelTest
+from distro_node.protocol.checks.standing import WORK
+from distro_node.protocol.checks.verdict import failed
+
+HONEST, SHARE, CROWD = 20, 16, 1000
+EVERY = 5
+"""Rounds between two looks of one member: 3 % of its compute with 16 sequences a round
+(`benchmarks/checks.py`, 0.9M: a look takes as long as 2.3 sequences)."""
+SETTLED = 200
+"""Rounds after which votes are looked at: the founder is alone with the only one at first."""
+ONE_SEQUENCE, ONE_LOOK = 0.16, 0.71
+"""Correlations: of the sequences of one update, and of two looks at one sequence."""
+WORKED, IDLE = (14.6, 3.0), (1.0, 3.4)
+"""Scores at 0.9M parameters, mean and deviation: honest ones, and of whoever trains on other data."""
+LEVELS = LevelTest(
+    accused_wrongly=WORK.accused_wrongly,
+    missed=WORK.missed,
+    usual=950,
+    low=780,
+    deviation=250,
+    most=5000,
+)
+
+
+@dataclass
+class Agent:
+    """One identity."""
+
+    peer: PeerId
+    share: int
+    """Sequences that it is dealt in a round."""
+    works: float = 1.0
+    """The part of its rounds in which it does its work."""
+    until_credible: bool = False
+    """Whether it does none as soon as it has votes."""
+    hostile: bool = False
+    lies: bool = False
+    """Whether it says of the honest that they do nothing, and of its own that they do."""
+
+
+@dataclass
+class Update:
+    """What scores of one update come from."""
+
+    worked: bool
+    common: float
+    sequences: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass
+class Dispute:
+    """Who is called to look again, and has not yet."""
+
+    called: set[PeerId]
+
+
+class Swarm:
+    """Some rounds of a swarm in which work is checked."""
+
+    def __init__(
+        self,
+        seed: int,
+        honest: list[Agent],
+        crowd: Callable[[Swarm], Agent] | None = None,
+        every: int = EVERY,
+        door_costs: bool = True,
+    ) -> None:
+        """`crowd` makes the adversary's next identity; it has `CROWD` at the door all the time.
+        `door_costs`: whether a place at the door costs compute."""
+        self.random = random.Random(seed)
+        self.accounts = Accounts(honest[0].peer, LEVELS)
+        self.members = {honest[0].peer: honest[0]}
+        self.honest = honest
+        self.every = every
+        self.door_costs = door_costs
+        # A tenth of all: a ninth of what the honest have.
+        self.budget = sum(agent.share for agent in honest) / 9
+        self.made = self.looks = self.again = self.accused = self.found = 0
+        self.half_vote: int | None = None
+        """The round in which half of the honest members had votes."""
+        self.votes: list[float] = []
+        """The adversary's part, by round; and what it would be with one vote for each that has some."""
+        self.heads: list[float] = []
+        self.say: list[float] = []
+        """Its part of the updates in the step."""
+        self._waiting = honest[1:]
+        self._crowd = crowd
+        self._round = 0
+        self._disputes: dict[FirstLook, Dispute] = {}
+        self._updates: dict[tuple[PeerId, int], Update] = {}
+
+    def step(self) -> None:
+        """One round."""
+        self._admit()
+        now, accounts = self._round, self.accounts
+        shares = {peer: agent.share for peer, agent in self.members.items()}
+        for peer, agent in self.members.items():
+            idle = agent.until_credible and peer in accounts.votes
+            worked = not idle and self.random.random() < agent.works
+            self._updates[peer, now] = Update(worked, self.random.gauss(0, 1))
+        looks = self._first_looks(shares)
+        again = [look for first in list(accounts.disputed) for look in self._second_looks(first)]
+        accounts.close(Facts(now, shares, tuple(looks), tuple(again)))
+        self.looks += len(looks)
+        self.again += len(again)
+        self._forget()
+        self._leave_out()
+        self._note()
+        self._round += 1
+
+    def _admit(self) -> None:
+        """Let in as many as there are places: drawn by what each can compute, where the door costs that,
+        or else by heads."""
+        voters = self.accounts.votes
+        free = self.accounts.newcomers() - sum(peer not in voters for peer in self.members)
+        for _ in range(free):
+            honest = [agent.share if self.door_costs else 1 for agent in self._waiting]
+            crowd = (self.budget if self.door_costs else CROWD) if self._crowd else 0
+            drawn = self.random.random() * (sum(honest) + crowd)
+            if self._crowd and drawn < crowd:
+                agent = self._crowd(self)
+                self.made += 1
+            elif honest:
+                agent = self.random.choices(self._waiting, honest)[0]
+                self._waiting.remove(agent)
+            else:
+                return
+            self.members[agent.peer] = agent
+
+    def _first_looks(self, shares: dict[PeerId, int]) -> list[FirstLook]:
+        record = self.random.randbytes(32)
+        looks = []
+        for peer in self.accounts.votes:
+            if (checker := self.members.get(peer)) is None:
+                continue
+            look = drawn_look(
+                self.random.randbytes(SECRET_BYTES),
+                record,
+                peer,
+                shares,
+                self.accounts.votes,
+                self.accounts.chance_to_look(peer, self.every),
+            )
+            if look is not None:
+                score = self._score(checker, look.peer, self._round, look.sequence)
+                looks.append(FirstLook(peer, look.peer, self._round, score))
+        return looks
+
+    def _second_looks(self, first: FirstLook) -> list[SecondLook]:
+        if first not in self._disputes:
+            self._disputes[first] = Dispute(self._called(first))
+        dispute = self._disputes[first]
+        looks = []
+        for peer in sorted(dispute.called & self.members.keys()):
+            if first.peer not in self.members:
+                break
+            scores = [
+                self._score(self.members[peer], first.peer, first.round, sequence)
+                for sequence in range(min(self.members[first.peer].share, MOST_SEQUENCES))
+            ]
+            low = failed(first.score, scores, self.accounts.bound)
+            looks.append(SecondLook(peer, first, low))
+        dispute.called.clear()
+        return looks
+
+    def _called(self, first: FirstLook) -> set[PeerId]:
+        votes = self.accounts.votes
+        others = votes.keys() - {first.checker, first.peer}
+        if not others:
+            return {first.checker}
+        name, total = self.random.randbytes(32), sum(votes.values())
+        return {
+            peer
+            for peer in sorted(others)
+            if is_called(
+                self.random.randbytes(SECRET_BYTES), name, chance_to_be_called(votes[peer], total)
+            )
+        }
+
+    def _forget(self) -> None:
+        for key in [key for key in self._updates if key[1] <= self._round - 2 * LASTS]:
+            del self._updates[key]
+        open_ = set(self.accounts.disputed)
+        self._disputes = {
+            first: dispute for first, dispute in self._disputes.items() if first in open_
+        }
+
+    def _leave_out(self) -> None:
+        for peer, agent in list(self.members.items()):
+            if self.accounts.counts(peer):
+                continue
+            del self.members[peer]
+            self.accounts.leave(peer)
+            if agent.hostile:
+                self.found += 1
+            else:
+                self.accused += 1
+                self._waiting.append(agent)
+
+    def _note(self) -> None:
+        votes = self.accounts.votes
+        hostile = {peer for peer, agent in self.members.items() if agent.hostile}
+        self.votes.append(sum(votes.get(peer, 0) for peer in hostile) / sum(votes.values()))
+        self.heads.append(len(hostile & votes.keys()) / len(votes))
+        self.say.append(len(hostile) / len(self.members))
+        voting = sum(agent.peer in votes for agent in self.honest)
+        if self.half_vote is None and 2 * voting >= len(self.honest):
+            self.half_vote = self._round
+
+    def _score(self, looker: Agent, peer: PeerId, round_: int, sequence: int) -> int:
+        """What somebody says of one sequence, in thousandths."""
+        if looker.lies:
+            return 15_000 if self.members[peer].hostile else 0
+        update = self._updates[peer, round_]
+        mean, deviation = WORKED if update.worked else IDLE
+        normal = self.random.gauss
+        parts = (
+            (ONE_SEQUENCE, update.common),
+            (ONE_LOOK - ONE_SEQUENCE, update.sequences.setdefault(sequence, normal(0, 1))),
+            (1 - ONE_LOOK, normal(0, 1)),
+        )
+        return round(1000 * (mean + deviation * sum(part**0.5 * value for part, value in parts)))
+
+
+def honest_members(shares: list[int]) -> list[Agent]:
+    """Members that do what they are dealt."""
+    return [
+        Agent(PeerId(content_id(b"honest %d" % number)), share)
+        for number, share in enumerate(shares)
+    ]
+
+
+@dataclass
+class Crowd:
+    """The adversary: as many identities as have room work, the others do nothing."""
+
+    share: int
+    """Sequences of each that works."""
+    works: float = 1.0
+    until_credible: bool = False
+    lies: bool = False
+    idle: bool = False
+    """Whether nobody works."""
+
+    def __call__(self, swarm: Swarm) -> Agent:
+        """The next identity."""
+        peer = PeerId(content_id(b"crowd %d" % swarm.made))
+        mine = [agent for agent in swarm.members.values() if agent.hostile]
+        spent = sum(agent.share * agent.works for agent in mine)
+        left = 0 if self.idle else round((swarm.budget - spent) / self.works)
+        if left < 1:
+            return Agent(peer, SHARE, works=0.0, hostile=True, lies=self.lies)
+        return Agent(
+            peer,
+            min(self.share, left),
+            works=self.works,
+            until_credible=self.until_credible,
+            hostile=True,
+            lies=self.lies,
+        )
+
+
+EQUAL = [SHARE] * HONEST
+UNEQUAL = [SHARE >> number % 5 for number in range(HONEST)]
+ATTACKS: dict[str, tuple[list[int], Crowd | None]] = {
+    "nobody": (EQUAL, None),
+    "all do nothing, and the door is free": (EQUAL, Crowd(SHARE, idle=True)),
+    "all do nothing": (EQUAL, Crowd(SHARE, idle=True)),
+    "the work of one in each": (EQUAL, Crowd(SHARE)),
+    "a sequence in each": (EQUAL, Crowd(1)),
+    "a sequence in each, unequal members": (UNEQUAL, Crowd(1)),
+    "all in one": (EQUAL, Crowd(1 << 20)),
+    "in four rounds of five": (EQUAL, Crowd(SHARE, works=0.8)),
+    "in every second round": (EQUAL, Crowd(SHARE, works=0.5)),
+    "until they have votes": (EQUAL, Crowd(SHARE, until_credible=True)),
+    "a sequence in each, and they lie": (EQUAL, Crowd(1, lies=True)),
+    "all in one, and it lies": (EQUAL, Crowd(1 << 20, lies=True)),
+}
+
+
+def attack(name: str, rounds: int, seed: int) -> dict[str, Any]:
+    """What one attack comes to."""
+    shares, crowd = ATTACKS[name]
+    swarm = Swarm(seed, honest_members(shares), crowd, door_costs=not name.endswith("is free"))
+    for _ in range(rounds):
+        swarm.step()
+    return {
+        "identities": swarm.made,
+        "votes_most": max(swarm.votes[SETTLED:]),
+        "votes_last": swarm.votes[-1],
+        "heads_most": max(swarm.heads[SETTLED:]),
+        "updates_mean": statistics.mean(swarm.say[SETTLED:]),
+        "found": swarm.found,
+        "honest_accused": swarm.accused,
+        "half_of_the_honest_vote_after": swarm.half_vote,
+        "looks": swarm.looks,
+        "second_looks": swarm.again,
+    }
+
+
+def worst(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of several seeds: the worst for votes and honest members, the middle of everything else."""
+    waited = [seed["half_of_the_honest_vote_after"] for seed in found]
+    return {
+        "votes_most": max(seed["votes_most"] for seed in found),
+        "votes_last": max(seed["votes_last"] for seed in found),
+        "heads_most": max(seed["heads_most"] for seed in found),
+        "updates_mean": statistics.median(seed["updates_mean"] for seed in found),
+        "found": statistics.median(seed["found"] for seed in found),
+        "honest_accused": sum(seed["honest_accused"] for seed in found),
+        "half_of_the_honest_vote_after": None if None in waited else max(waited),
+        "seeds": found,
+    }
+
+
+def honest_alone(checks: int, seed: int) -> dict[str, int]:
+    """How many honest members are accused in so many checks, each member looking in every round."""
+    swarm = Swarm(seed, honest_members(EQUAL), every=1)
+    while swarm.looks < checks:
+        swarm.step()
+    return {"checks": swarm.looks, "second_looks": swarm.again, "accused": swarm.accused}
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description="Crowds against votes that cost work.")
+    parser.add_argument("--rounds", type=int, default=1000, help=f"above {SETTLED}")
+    parser.add_argument("--checks", type=int, default=1_000_000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
+    options = parser.parse_args()
+    if options.rounds <= SETTLED or options.seeds < 1:
+        parser.error(f"at least {SETTLED + 1} rounds, and one seed")
+    attacks = {}
+    print(
+        f"{'the tenth of the work':40}{'votes':>8}{'at last':>9}{'heads':>8}{'updates':>9}"
+        f"{'found':>7}{'honest':>8}{'half vote':>11}"
+    )
+    for name in options.attacks:
+        runs = [attack(name, options.rounds, seed) for seed in range(options.seeds)]
+        found = attacks[name] = worst(runs)
+        print(
+            f"{name:40}{found['votes_most']:8.1%}{found['votes_last']:9.1%}{found['heads_most']:8.1%}"
+            f"{found['updates_mean']:9.1%}{found['found']:7.0f}{found['honest_accused']:8}"
+            f"{found['half_of_the_honest_vote_after']!s:>11}",
+            flush=True,
+        )
+    alone = honest_alone(options.checks, 0)
+    print(f"honest members alone: {alone['checks']:,} checks, {alone['accused']} accused")
+    if options.json:
+        figures = {"rounds": options.rounds, "every": EVERY, "honest": HONEST, "crowd": CROWD}
+        figures |= {"attacks": attacks, "honest_alone": alone}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""How a member stands: what its checks have added up to so far, and how somebody who was accused comes
+back.
+
+`sequential` decides once and says no more. A member goes on, so its sums do, too: whoever is accused
+stands at the bound, and is cleared when checks that pass have brought the sum down to zero. Nobody is
+expelled: a broken fan is no crime, and who came back with a new identity would begin at zero as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from .sequential import Errors, LevelTest, PassTest
+
+WORK = PassTest(
+    accused_wrongly=Fraction(1, 10**6),
+    missed=Fraction(1, 100),
+    honest_fails=Fraction(1, 1000),
+    idle_fails=Fraction(1, 5),
+)
+"""Of whoever computes: how often checks fail. Three failures within a dozen checks accuse."""
+
+WORD = PassTest(
+    accused_wrongly=Fraction(1, 10**6),
+    missed=Fraction(1, 100),
+    honest_fails=Fraction(1, 20),
+    idle_fails=Fraction(1, 2),
+)
+"""Of whoever looks: how often others contradict its look. A single sequence in which there is little to
+learn is a low look at honest work, so this happens to honest members, too (`benchmarks/checks.py`: once
+in forty looks at the most)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The sum of one test of one member."""
+
+    sum: int = 0
+    """In thousandths of a natural logarithm."""
+    accused: bool = False
+
+    def after(self, test: Errors, step: int) -> Standing:
+        """The standing after one more step of this test."""
+        moved = self.sum + step
+        if moved >= test.accuse_at:
+            return Standing(test.accuse_at, accused=True)
+        if self.accused:
+            return Standing(moved, accused=True) if moved > 0 else Standing()
+        return Standing() if moved <= test.clear_at else Standing(moved)
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """All three of a member."""
+
+    work: Standing = Standing()
+    """Whether the work is done at all."""
+    level: Standing = Standing()
+    """Whether all of it is."""
+    word: Standing = Standing()
+    """Whether its looks are true."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether its updates count."""
+        return not self.work.accused
+
+    @property
+    def credible(self) -> bool:
+        """Whether it may have votes."""
+        return not (self.work.accused or self.level.accused or self.word.accused)
+
+    def checked(self, *, failed: bool) -> Standings:
+        """After a check of its work."""
+        step = WORK.failure if failed else WORK.success
+        return Standings(self.work.after(WORK, step), self.level, self.word)
+
+    def turned_away(self) -> Standings:
+        """After a failure of somebody of whom nothing else is known: one is enough."""
+        return Standings(Standing(WORK.accuse_at, accused=True), self.level, self.word)
+
+    def scored(self, test: LevelTest, level: int) -> Standings:
+        """After a look at its work with this score, in thousandths of the usual one."""
+        return Standings(self.work, self.level.after(test, test.step(level)), self.word)
+
+    def looked(self, *, contradicted: bool) -> Standings:
+        """After a look of its own that others contradict, or do not."""
+        step = WORD.failure if contradicted else WORD.success
+        return Standings(self.work, self.level, self.word.after(WORD, step))
