@@ -158,8 +158,10 @@ class Accounts:
 
     def leave(self, peer: PeerId) -> None:
         """Forget a member that is out: whoever comes back begins anew, as anybody could with another
-        identity."""
+        identity. Its votes are gone at once."""
         self._accounts.pop(peer, None)
+        for first in [first for first in self._disputes if first.peer == peer]:
+            del self._disputes[first]
         self.votes = {voter: votes for voter, votes in self.votes.items() if voter != peer}
 
     def newcomers(self) -> int:
@@ -185,7 +187,8 @@ class Accounts:
         return min(Fraction(1), fair / every)
 
     def close(self, facts: Facts) -> None:
-        """Take in what the next record says."""
+        """Take in what the next record says. That looks are those that were drawn, and that signatures
+        hold, is checked before."""
         for peer, sequences in facts.shares.items():
             account = self._accounts.setdefault(peer, Account())
             account.last = facts.round
@@ -252,8 +255,8 @@ class Accounts:
 
     def _told(self, checker: PeerId, *, contradicted: bool) -> None:
         """A look was true, or others say that it was not."""
-        account = self._accounts.setdefault(checker, Account())
-        account.standings = account.standings.looked(contradicted=contradicted)
+        if (account := self._accounts.get(checker)) is not None:
+            account.standings = account.standings.looked(contradicted=contradicted)
 
     def _may_look(self, looker: PeerId, peer: PeerId) -> bool:
         return (

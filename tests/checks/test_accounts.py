@@ -203,6 +203,22 @@ def test_one_liar_settles_nothing(run: Run) -> None:
     assert run.accounts[BEN].standings.work.sum <= 0
 
 
+def test_whoever_leaves_takes_disputes_along(run: Run) -> None:
+    """Neither a dispute about a member that has left, nor its own looks, can be settled any more."""
+    about, of = FirstLook(ANN, BEN, run.round, LOW), FirstLook(BEN, ANN, run.round, LOW)
+    run.close(about, of)
+    run.accounts.leave(BEN)
+    assert list(run.accounts.disputed) == [of]
+    assert BEN not in run.accounts.votes
+    others = [peer for peer in run.accounts.votes if peer != ANN]
+    run.shares = {peer: share for peer, share in run.shares.items() if peer != BEN}
+    run.close(
+        again=tuple(SecondLook(peer, first, False) for first in (about, of) for peer in others)
+    )
+    assert not list(run.accounts.disputed)
+    assert run.accounts[BEN].standings.word.sum == 0
+
+
 def test_the_founder_alone_looks_again_itself() -> None:
     run = Run({FOUNDER: 4, ANN: 4})
     first = FirstLook(FOUNDER, ANN, 0, LOW)

@@ -1,0 +1,224 @@
+"""Where the loss between dense Muon and the program goes: one change at a time, rates found for each.
+
+    python benchmarks/frontier.py --work DIR [--hidden 64] [--layers 2] [--steps 400] [--seeds 1 2 3]
+        [--variants …] [--known] [--json FILE] [--plot FILE]
+
+From the top each line differs from the one above it by one choice, from dense Muon down to the program
+as it is; then come ways to do better, each of which differs from the program by what it says. A loss is
+in held-out nats a byte, at equal tokens. Members and texts are simulated as in convergence.py
+(training.py), choices are described in recipes.py.
+
+Every run is kept in --work as soon as it is finished, and the same command goes on where it was
+killed. Rates: half, once and twice the usual one with a seed that is not reported, and on from the edge
+while the best is there; then the seeds with the best. --known trains nothing and reports what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from distro_node.protocol.codec.update import update_layout
+from recipes import Recipe
+from recipes import train as train_recipe
+from runs import (
+    Bench,
+    Run,
+    Swept,
+    add_arguments,
+    check_seeds,
+    mean_curve,
+    percents,
+    standard_error,
+    summed_up,
+)
+from training import Muon, Setting, Trial, Trouble, Variant, read_corpus
+from training import train as train_variant
+
+MUON = "dense Muon"
+OURS = Recipe()
+"""The program, in floating point."""
+_BLOCKS = Recipe(when="momentum", others="adam", own=False, top_k=None, send="value", step="scaled")
+_ALL = replace(_BLOCKS, others="same")
+_GRADIENT = replace(_ALL, when="gradient")
+_OWN = replace(_GRADIENT, own=True)
+_SIGN_STEP = replace(_OWN, step="sign")
+_TOP_K = replace(_SIGN_STEP, top_k=8)
+
+DOWN: dict[str, Recipe | None] = {
+    MUON: None,
+    "blocks of 64 × 64 instead of matrices": _BLOCKS,
+    "embedding, head and norms by the same rule": _ALL,
+    "the gradient made orthogonal, before the momentum": _GRADIENT,
+    "every member has a momentum of its own": _OWN,
+    "the sign of the sum": _SIGN_STEP,
+    "8 coefficients a block, which leave the momentum": _TOP_K,
+    "their signs only: the program": OURS,
+}
+"""From dense Muon to the program."""
+CLOSER: dict[str, Recipe] = {
+    "whole matrices, gradient": replace(OURS, even="matrix"),
+    "a quarter stays in the momentum": replace(OURS, keep=0.25),
+    "half stays in the momentum": replace(OURS, keep=0.5),
+    "the sum made orthogonal": replace(OURS, step="matrix"),
+    "the sum scaled": replace(OURS, step="scaled"),
+    "values, and the sum scaled": replace(OURS, send="value", step="scaled"),
+    "momentum 0.9": replace(OURS, momentum=0.9),
+    "momentum 0.98": replace(OURS, momentum=0.98),
+    "Adam for embedding, head and norms": replace(OURS, others="adam"),
+    "a momentum of the sums": replace(OURS, smooth=0.5),
+    "2 coefficients": replace(OURS, top_k=2),
+    "4 coefficients": replace(OURS, top_k=4),
+    "32 coefficients": replace(OURS, top_k=32),
+    "32 coefficients, half stays": replace(OURS, top_k=32, keep=0.5),
+    "32 coefficients, the sum made orthogonal": replace(OURS, top_k=32, step="matrix"),
+}
+"""Changes to the program."""
+WAYS: dict[str, Recipe | None] = {**DOWN, **CLOSER}
+# Where the search for a rate begins: a step of signs is as long in every round.
+USUAL = {"scaled": 4e-3, "matrix": 4e-3, "sign": 8e-3}
+
+
+@dataclass(kw_only=True)
+class Tried(Run):
+    """One run."""
+
+    parameters: int
+
+
+class Frontier(Bench[Tried]):
+    """The runs of one size."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        text = read_corpus([Path(sysconfig.get_paths()["stdlib"])], [])
+        self._text, self._heldout = text
+        names = ("hidden", "layers", "steps", "workers", "sequences")
+        settings = {name: getattr(options, name) for name in names}
+        settings["text_sha256"] = hashlib.sha256(text[0].tobytes()).hexdigest()[:16]
+        super().__init__(Tried, options, settings)
+
+    def usual_rate(self, way: str) -> float:
+        """Where the search begins."""
+        recipe = WAYS[way]
+        return USUAL["scaled" if recipe is None else recipe.step]
+
+    def train(self, way: str, rate: float, seed: int) -> Tried:
+        """One run."""
+        trial = Trial(Setting.of(self.options, seed), self._text, self._heldout)
+        recipe = WAYS[way]
+        if recipe is None:
+            variant = Variant(name=way, rate=rate, optimizer=Muon())
+            curve = train_variant(variant, Trouble(), trial, lambda number, loss: None).curve
+        else:
+            curve = train_recipe(recipe, rate, trial)
+        top_k = None if recipe is None else recipe.top_k
+        # Values would take 16 bits more than signs, each.
+        layout = update_layout(trial.table, 64, top_k or 8)
+        extra = 2 * layout.coefficients if recipe is not None and recipe.send == "value" else 0
+        sent = 2.0 * trial.elements if top_k is None else float(layout.body_bytes + extra)
+        return Tried(
+            way=way,
+            rate=rate,
+            seed=seed,
+            # What came apart is worse than all else, and JSON has no word for it.
+            loss=curve[-1][1] if math.isfinite(curve[-1][1]) else 1e9,
+            curve=[(number, loss if math.isfinite(loss) else 1e9) for number, loss in curve],
+            bytes_a_round=sent,
+            reduction=2.0 * trial.elements / sent,
+            top_k=top_k,
+            parameters=trial.elements,
+        )
+
+
+def document(swept: Swept[Tried], settings: dict[str, Any]) -> dict[str, Any]:
+    """What is written as JSON: each way beside dense Muon, and beside the line above it."""
+    ways: dict[str, Any] = {}
+    above: str | None = None
+    for way, (tried, reported) in swept.items():
+        found = summed_up(tried, reported)
+        recipe = WAYS[way]
+        found["recipe"] = None if recipe is None else asdict(recipe)
+        beside = above if way in DOWN else list(DOWN)[-1]
+        for name, other in (("above_muon", MUON), ("beside", beside)):
+            if other in ways and other != way:
+                apart = percents(found["losses"], ways[other]["losses"])
+                found[name] = {
+                    "of": other,
+                    "percent": float(np.mean(apart)),
+                    "error": standard_error(apart),
+                }
+        ways[way], above = found, way
+    parameters = next(reported[0].parameters for _, reported in swept.values())
+    return {"parameters": parameters, "settings": settings, "ways": ways}
+
+
+def print_table(written: dict[str, Any]) -> None:
+    """A line for each way."""
+    print(f"\n{written['parameters']:,} parameters")
+    print(
+        f"{'way':52}{'rate':>8}{'loss':>8}{'seeds':>6}{'above Muon':>16}{'beside':>16}{'bytes':>9}"
+    )
+    for way, found in written["ways"].items():
+        words = [
+            f"{found[name]['percent']:+.1f} ± {found[name]['error']:.1f} %" if name in found else ""
+            for name in ("above_muon", "beside")
+        ]
+        edge = "!" if found["at_edge"] else " "
+        print(
+            f"{way:52}{found['rate']:8g}{edge}{found['loss']:7.3f}{len(found['losses']):6}"
+            f"{words[0]:>16}{words[1]:>16}{found['reduction']:8.0f}×"
+        )
+
+
+def plot(file: Path, swept: Swept[Tried]) -> None:
+    """Loss over the rounds, means over the seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 6))
+    for way, (_, reported) in swept.items():
+        rounds, losses = mean_curve(reported)
+        axes.plot(rounds, losses, "-" if way in DOWN else "--", label=way)
+    axes.set(xlabel="rounds", ylabel="held-out loss (nats per byte)")
+    axes.legend(fontsize="x-small")
+    figure.tight_layout()
+    figure.savefig(file)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(
+        description="Where the loss between Muon and the program goes."
+    )
+    add_arguments(parser, list(WAYS))
+    Setting.add_arguments(parser, steps=400, sequences=2)
+    parser.set_defaults(hidden=64, layers=2)
+    options = parser.parse_args(arguments)
+    check_seeds(options)
+    torch.set_num_threads(1)
+    bench = Frontier(options)
+    ways = [way for way in WAYS if options.variants is None or way in options.variants]
+    if options.known:
+        ways = [way for way in ways if any(run.way == way for run in bench.runs)]
+    swept = bench.sweep(ways)
+    written = document(swept, bench.settings)
+    print_table(written)
+    if options.json:
+        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    if options.plot:
+        plot(options.plot, swept)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Ways to train between dense Muon and the program's own, one choice at a time, for frontier.py.
+
+A round: each member's gradient is made even (its matrices or blocks nearly orthogonal), before or after
+it goes into a momentum; some coefficients of the blockwise cosine transform are sent; what all members
+sent is added up, and a step follows from the sum. Everything here is in floating point: these are
+experiments, and only the program's own step is exact. What stands for the program (every choice at its
+default) learns as `training.py` does with the program's own code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from distro_node.node.trainer.blocks import float_basis
+from distro_node.protocol.codec.schedule import learning_rate
+from distro_node.protocol.codec.update import TensorLayout, update_layout
+from distro_node.protocol.wire.manifest import ScheduleSpec
+from training import Trial
+
+QUINTIC = (3.4445, -4.7750, 2.0315)
+"""Muon's (Keller Jordan et al., 2024): x ← a·x + b·x³ + c·x⁵ on singular values."""
+EPSILON = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The choices. The defaults are the program's."""
+
+    even: Literal["matrix", "block"] = "block"
+    """What is made orthogonal: whole matrices, or blocks of 64 × 64."""
+    when: Literal["momentum", "gradient"] = "gradient"
+    """Whether the momentum is made so (Muon's way, with Nesterov's look ahead and five rounds of the
+    quintic), or the gradient before it, divided by its root mean square first, in three rounds."""
+    others: Literal["adam", "same"] = "same"
+    """Whether embedding, head and norms have Adam's step, or that of all else."""
+    own: bool = True
+    """Whether every member has a momentum of its own, or all have that of the mean gradient."""
+    momentum: float = 0.95
+    top_k: int | None = 8
+    """Coefficients of each block that are sent; None: all."""
+    send: Literal["value", "sign"] = "sign"
+    keep: float = 0.0
+    """What part of a coefficient stays in the momentum when it is sent."""
+    step: Literal["scaled", "sign", "matrix"] = "sign"
+    """What becomes of the sum: it is divided by its root mean square, or only its signs are taken, or
+    every hidden matrix is made orthogonal once more."""
+    smooth: float = 0.0
+    """Memory of a momentum of the sums, which all members have alike."""
+
+
+def train(recipe: Recipe, rate: float, trial: Trial) -> list[tuple[int, float]]:
+    """Train to the end; rounds and held-out loss, ten times in the run."""
+    setting = trial.setting
+    schedule = ScheduleSpec(
+        peak=rate,
+        warmup_rounds=min(20, setting.steps // 4),
+        total_rounds=setting.steps,
+        decay_rounds=setting.steps // 2,
+        final=0.1,
+    )
+    members = [Member(recipe, trial) for _ in range(setting.workers if recipe.own else 1)]
+    together = Together(recipe, trial)
+    curve = [(0, trial.evaluate())]
+    for number in range(1, setting.steps + 1):
+        batch = trial.next_batch()
+        shares = (
+            [batch] if len(members) == 1 else list(batch.reshape(len(members), -1, batch.shape[1]))
+        )
+        sums: list[torch.Tensor] | None = None
+        for member, share in zip(members, shares, strict=True):
+            sent = member.speak([gradient.clone() for gradient in trial.gradients(share)])
+            sums = sent if sums is None else [a + b for a, b in zip(sums, sent, strict=True)]
+        assert sums is not None
+        together.step(sums, learning_rate(schedule, number))
+        if number % max(1, setting.steps // 10) == 0:
+            curve.append((number, trial.evaluate()))
+    return curve
+
+
+class Member:
+    """One member's state: momentum (coefficients) and second moment of each tensor."""
+
+    def __init__(self, recipe: Recipe, trial: Trial) -> None:
+        self._recipe = recipe
+        self._tensors = update_layout(trial.table, 64, recipe.top_k or 8).tensors
+        self._hidden = hidden_matrices(trial)
+        self._momentum = [
+            torch.zeros(tensor.blocks, tensor.block_rows, tensor.block_columns)
+            for tensor in self._tensors
+        ]
+        self._squares = [torch.zeros(tensor.rows, tensor.columns) for tensor in self._tensors]
+        self._steps = 0
+
+    @torch.no_grad()
+    def speak(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What is sent of each tensor: coefficients (blocks, a, b); for Adam's the plain gradient."""
+        self._steps += 1
+        return [self._of(index, gradient) for index, gradient in enumerate(gradients)]
+
+    def _of(self, index: int, gradient: torch.Tensor) -> torch.Tensor:
+        recipe, tensor = self._recipe, self._tensors[index]
+        gradient = gradient.reshape(tensor.rows, tensor.columns)
+        if recipe.others == "adam" and not self._hidden[index]:
+            return gradient
+        if recipe.when == "gradient":
+            squares = self._squares[index]
+            squares.mul_(0.95).addcmul_(gradient, gradient, value=0.05)
+            gradient = gradient / ((squares / (1 - 0.95**self._steps)).sqrt_() + EPSILON)
+            gradient = self._even(index, gradient, 3)
+        momentum = self._momentum[index]
+        coefficients = transformed(gradient, tensor)
+        momentum.mul_(recipe.momentum).add_(coefficients)
+        said = momentum
+        if recipe.when == "momentum":
+            ahead = coefficients + recipe.momentum * momentum
+            said = transformed(self._even(index, restored(ahead, tensor), 5), tensor)
+        if recipe.top_k is None:
+            return said.sign() if recipe.send == "sign" else said.clone()
+        flat = said.reshape(tensor.blocks, -1)
+        positions = flat.abs().topk(tensor.top_k, dim=1).indices
+        values = flat.gather(1, positions)
+        own = momentum.view(tensor.blocks, -1)
+        own.scatter_(1, positions, recipe.keep * own.gather(1, positions))
+        if recipe.send == "sign":
+            values = values.sign()
+        return torch.zeros_like(flat).scatter_(1, positions, values).view_as(momentum)
+
+    def _even(self, index: int, matrix: torch.Tensor, rounds: int) -> torch.Tensor:
+        """Its blocks, or the matrix as a whole, nearly orthogonal; vectors as they are."""
+        tensor = self._tensors[index]
+        if tensor.sides != 2:
+            return matrix
+        if self._recipe.even == "matrix" and self._hidden[index]:
+            return orthogonal(matrix[None], rounds)[0]
+        return joined(orthogonal(cut(matrix, tensor), rounds), tensor)
+
+
+class Together:
+    """What all members hold: the parameters, Adam's state, the momentum of the sums."""
+
+    def __init__(self, recipe: Recipe, trial: Trial) -> None:
+        self._recipe = recipe
+        self._parameters = [parameter.data for parameter in trial.parameters]
+        self._tensors = update_layout(trial.table, 64, recipe.top_k or 8).tensors
+        self._hidden = hidden_matrices(trial)
+        self._smooth: list[torch.Tensor | None] = [None] * len(self._tensors)
+        self._members = trial.setting.workers if recipe.own else 1
+        rest = [
+            parameter
+            for parameter, hidden in zip(trial.parameters, self._hidden, strict=True)
+            if not hidden
+        ]
+        self._adam = (
+            torch.optim.AdamW(rest, lr=0.0, betas=(0.9, 0.95), weight_decay=0.0)
+            if recipe.others == "adam"
+            else None
+        )
+        self._rest = rest
+
+    @torch.no_grad()
+    def step(self, sums: Sequence[torch.Tensor], rate: float) -> None:
+        """Move the parameters."""
+        adams = []
+        for index, (parameter, total) in enumerate(zip(self._parameters, sums, strict=True)):
+            if self._adam is not None and not self._hidden[index]:
+                adams.append(total.view(parameter.shape) / self._members)
+                continue
+            if self._recipe.smooth:
+                before = self._smooth[index]
+                total = total if before is None else self._recipe.smooth * before + total
+                self._smooth[index] = total
+            direction = self._direction(index, restored(total, self._tensors[index]))
+            parameter.sub_(direction.view(parameter.shape), alpha=rate)
+        if self._adam is not None:
+            for parameter, gradient in zip(self._rest, adams, strict=True):
+                parameter.grad = gradient
+            self._adam.param_groups[0]["lr"] = rate
+            self._adam.step()
+
+    def _direction(self, index: int, total: torch.Tensor) -> torch.Tensor:
+        if self._recipe.step == "sign":
+            return total.sign()
+        if self._recipe.step == "matrix" and self._hidden[index]:
+            total = orthogonal(total[None], 5)[0]
+        return total / (total.square().mean().sqrt() + EPSILON)
+
+
+def hidden_matrices(trial: Trial) -> list[bool]:
+    """Of each tensor whether Muon takes it: matrices inside of layers."""
+    return [
+        ".layers." in spec.name and parameter.dim() == 2
+        for spec, parameter in zip(trial.table, trial.parameters, strict=True)
+    ]
+
+
+def cut(matrix: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
+    """A matrix as its blocks: (blocks, a, b)."""
+    a, b = tensor.block_rows, tensor.block_columns
+    return matrix.view(tensor.down, a, tensor.across, b).transpose(1, 2).reshape(-1, a, b)
+
+
+def joined(blocks: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
+    """What `cut` has cut."""
+    a, b = tensor.block_rows, tensor.block_columns
+    rows = blocks.view(tensor.down, tensor.across, a, b).transpose(1, 2)
+    return rows.reshape(tensor.rows, tensor.columns)
+
+
+def transformed(matrix: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
+    """The blocks' cosine transforms."""
+    a, b = (float_basis(side, matrix.device) for side in (tensor.block_rows, tensor.block_columns))
+    return a @ cut(matrix, tensor) @ b.T
+
+
+def restored(coefficients: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
+    """The matrix whose blocks have these transforms."""
+    sides = (tensor.block_rows, tensor.block_columns)
+    a, b = (float_basis(side, coefficients.device) for side in sides)
+    return joined(a.T @ coefficients @ b, tensor)
+
+
+def orthogonal(matrices: torch.Tensor, rounds: int) -> torch.Tensor:
+    """Each matrix (n, a, b) with its singular values near 1, times the root of its longer side: elements
+    are of size 1 then."""
+    wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
+    result = wide / (wide.square().sum(dim=(1, 2), keepdim=True).sqrt() + EPSILON)
+    a, b, c = QUINTIC
+    for _ in range(rounds):
+        square = result @ result.mT
+        result = a * result + (b * square + c * square @ square) @ result
+    result = result * math.sqrt(result.shape[2])
+    return result if wide is matrices else result.mT

@@ -1,0 +1,127 @@
+"""The benchmark of what lies between dense Muon and the program: its parts, its defaults, its files."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from distro_node.node.trainer.exact import apply_step
+from distro_node.node.trainer.optimizer import LocalOptimizer
+from distro_node.protocol.codec.update import DecodedUpdate, update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
+
+
+@pytest.fixture
+def frontier(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(checkout / "benchmarks")
+    return importlib.import_module("frontier")
+
+
+@pytest.fixture
+def texts() -> tuple[np.ndarray, np.ndarray]:
+    whole = np.frombuffer(
+        "".join(f"{n} is followed by {n + 1}\n" for n in range(9000)).encode(), "u1"
+    )
+    return whole[:-40_000], whole[-40_000:]
+
+
+@pytest.mark.parametrize("shape", [(128, 64), (64, 192), (1, 64), (96, 5)])
+def test_what_is_cut_and_transformed_comes_back(frontier: Any, shape: tuple[int, int]) -> None:
+    recipes = importlib.import_module("recipes")
+    tensor = update_layout([ParameterSpec(name="t", shape=shape)], 64, 1).tensors[0]
+    matrix = torch.randn(tensor.rows, tensor.columns)
+    assert torch.equal(recipes.joined(recipes.cut(matrix, tensor), tensor), matrix)
+    back = recipes.restored(recipes.transformed(matrix, tensor), tensor)
+    assert torch.allclose(back, matrix, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (64, 192), (192, 64)])
+def test_orthogonal_matrices_have_elements_of_size_one(
+    frontier: Any, shape: tuple[int, int]
+) -> None:
+    recipes = importlib.import_module("recipes")
+    made = recipes.orthogonal(torch.randn(3, *shape), 5)
+    values = torch.linalg.svdvals(made) / max(shape) ** 0.5
+    # The quintic brings all but the very smallest near 1.
+    assert float(values.quantile(0.05)) > 0.6
+    assert float(values.max()) < 1.3
+
+
+def test_the_defaults_are_the_program(frontier: Any, texts: tuple[np.ndarray, np.ndarray]) -> None:
+    recipes, training = importlib.import_module("recipes"), importlib.import_module("training")
+    setting = training.Setting(
+        workers=1, sequences=1, steps=1, hidden=64, layers=1, seed=3, device="cpu"
+    )
+    trial = training.Trial(setting, *texts, 8)
+    spec = OptimizerSpec()
+    layout = update_layout(trial.table, spec.chunk, spec.top_k)
+    program = LocalOptimizer(layout, trial.parameters, spec)
+    member = recipes.Member(frontier.OURS, trial)
+    for number in range(1, 4):
+        gradients = [gradient.clone() for gradient in trial.gradients(trial.next_batch())]
+        sent = member.speak([gradient.clone() for gradient in gradients])
+        program.accumulate(gradients)
+        taken = program.take(number)
+        program.forget(number)
+        before = [parameter.detach().clone() for parameter in trial.parameters]
+        recipes.Together(frontier.OURS, trial).step(sent, 2.0**-8)
+        moved = [(p - old).detach() for p, old in zip(trial.parameters, before, strict=True)]
+        with torch.no_grad():
+            for parameter, old in zip(trial.parameters, before, strict=True):
+                parameter.copy_(old)
+        update = DecodedUpdate(taken.positions, taken.signs)
+        apply_step([p.data for p in trial.parameters], layout, [update], 2.0**-8, 0.0)
+        for index, tensor in enumerate(layout.tensors):
+            said = sent[index].reshape(tensor.blocks, -1)
+            # Where there is no momentum at all the program sends something, this nothing.
+            alive = (said != 0).any(dim=1)
+            there = torch.from_numpy(taken.positions[index].astype(np.int64))[alive]
+            signs = torch.from_numpy(taken.signs[index])[alive]
+            assert torch.equal(said[alive].gather(1, there), signs.float())
+            step = (trial.parameters[index] - before[index]).detach().view(-1)
+            mine = moved[index].view(-1)
+            # The program's basis is of whole numbers, this one is not.
+            assert float((step.sign() == mine.sign())[mine != 0].float().mean()) > 0.99
+
+
+def test_each_way_learns(frontier: Any, texts: tuple[np.ndarray, np.ndarray]) -> None:
+    training = importlib.import_module("training")
+    setting = training.Setting(
+        workers=2, sequences=1, steps=4, hidden=64, layers=1, seed=1, device="cpu"
+    )
+    for way, recipe in frontier.WAYS.items():
+        if recipe is not None:
+            curve = frontier.train_recipe(recipe, 4e-3, training.Trial(setting, *texts, 8))
+            assert curve[-1][1] < curve[0][1], way
+
+
+def test_runs_are_kept_and_nothing_is_done_twice(
+    frontier: Any,
+    texts: tuple[np.ndarray, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(frontier, "read_corpus", lambda _paths, _heldout: texts)
+    monkeypatch.setattr(frontier, "Trial", partial(frontier.Trial, heldout_sequences=8))
+    monkeypatch.setattr(importlib.import_module("runs"), "MOST_RATES", 3)
+    written = tmp_path / "frontier.json"
+    command = ["--work", str(tmp_path / "work"), "--json", str(written), "--seeds", "1"]
+    command += ["--steps", "2", "--workers", "2", "--sequences", "1", "--layers", "1"]
+    ours = list(frontier.DOWN)[-1]
+    frontier.main([*command, "--variants", frontier.MUON, ours, "2 coefficients"])
+    kept = (tmp_path / "work" / "runs.jsonl").read_bytes()
+    first = json.loads(written.read_text(encoding="utf-8"))
+    assert list(first["ways"]) == [frontier.MUON, ours, "2 coefficients"]
+    assert first["ways"]["2 coefficients"]["beside"]["of"] == ours
+    assert first["ways"][ours]["reduction"] > 500
+    frontier.main([*command, "--known"])
+    assert (tmp_path / "work" / "runs.jsonl").read_bytes() == kept
+    assert json.loads(written.read_text(encoding="utf-8")) == first
+    assert "above Muon" in capsys.readouterr().out
