@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from distro_node.node.trainer.checking import preconditioned
+from distro_node.node.trainer.checking import at_positions, coefficients
 from distro_node.node.trainer.exact import apply_step
-from distro_node.node.trainer.optimizer import LocalOptimizer, transformed
+from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.protocol.checks.agreement import agreement, whole_weights
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
@@ -487,23 +487,15 @@ class Swarm:
         spec = self.spec if orthogonal else replace(self.spec, preconditioner="rms")
         if self.spec.preconditioner == "none":
             spec = self.spec
-        member = self.members[checker]
-        found = []
-        for index, (tensor, gradient) in enumerate(
-            zip(self.layout.tensors, gradients, strict=True)
-        ):
-            divided = preconditioned(index, gradient, spec, member)
-            parts = [part for _, part in transformed(divided, tensor, spec)]
-            found.append(torch.cat(parts))
-        return found
+        return [
+            coefficients(index, gradient, self.layout, spec, self.members[checker])
+            for index, gradient in enumerate(gradients)
+        ]
 
     def _scores(self, update: DecodedUpdate, sight: Sight, controls: Controls) -> list[float]:
         def gathered(dense: Dense) -> np.ndarray:
-            parts = [
-                table.gather(1, torch.from_numpy(positions.astype(np.int64))).view(-1)
-                for table, positions in zip(dense, update.positions, strict=True)
-            ]
-            return torch.cat(parts).numpy().astype(np.float64)
+            parts = at_positions(update, dense)
+            return np.concatenate([part.ravel() for part in parts]).astype(np.float64)
 
         view = {
             "dealt": gathered(sight.dealt),

@@ -22,6 +22,7 @@ from typing import Any
 import trio
 
 from ...crypto.hashing import ContentId
+from ...protocol.checks.agreement import Agreement
 from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
 from ...protocol.wire.structure import from_plain
 from ..harmless import MOST_CHARACTERS
@@ -215,13 +216,24 @@ class TrainerClient:
         """
         return await self._call("load", chunks=list(chunks))
 
-    async def train(self, round: int, samples: Sequence[int]) -> Trained:
+    async def train(
+        self, round: int, samples: Sequence[int], look: tuple[int, int] | None = None
+    ) -> Trained:
         """Compute a gradient over these samples, and take the round's update from the momentum.
 
         Without samples the momentum alone is sent, with the loss 0 over 0 tokens. The update stays
-        pending until `apply` settles the round.
+        pending until `apply` settles the round. `look`: a sample that was dealt to another member in
+        this round, and how many it was dealt; it is computed as well, for `judge`.
         """
-        return Trained(**await self._call("train", round_number=round, samples=list(samples)))
+        return Trained(
+            **await self._call("train", round_number=round, samples=list(samples), look=look)
+        )
+
+    async def judge(self, round: int, body: bytes) -> Agreement | None:
+        """How well that member's update agrees with the sample looked at in this round; None if none
+        was: without samples of its own a trainer has nothing to hold it against."""
+        found = await self._call("judge", round_number=round, body=body)
+        return None if found is None else Agreement(**found)
 
     async def train_aside(self, round: int, samples: Sequence[int]) -> Trained | None:
         """Begin as `train` does, beside all that is called meanwhile; asked again, the update if it is

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ...crypto.hashing import ContentId
@@ -66,6 +68,13 @@ class Part(Protocol):
         """What was taken of the whole model; None: another process has that."""
         ...
 
+    def gathered(
+        self, values: Sequence[npt.NDArray[np.float32]]
+    ) -> Sequence[npt.NDArray[np.float32]] | None:
+        """What everybody has found at the positions of an update, `values` here, for the whole model's
+        tensors; None: another process has that."""
+        ...
+
     def own(self, update: DecodedUpdate) -> DecodedUpdate:
         """What an update says of its own parameters."""
         ...
@@ -120,6 +129,11 @@ class WholeModel:
 
     def merged(self, taken: Taken) -> Taken | None:
         return taken
+
+    def gathered(
+        self, values: Sequence[npt.NDArray[np.float32]]
+    ) -> Sequence[npt.NDArray[np.float32]] | None:
+        return values
 
     def own(self, update: DecodedUpdate) -> DecodedUpdate:
         return update

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ...crypto.hashing import ContentId
@@ -103,6 +104,11 @@ class RankPart:
         return Taken(
             positions=[each.astype(np.int32) for each in positions], values=[], signs=signs
         )
+
+    def gathered(
+        self, values: Sequence[npt.NDArray[np.float32]]
+    ) -> Sequence[npt.NDArray[np.float32]] | None:
+        return self._collected(values, np.float32)
 
     def own(self, update: DecodedUpdate) -> DecodedUpdate:
         return self.plan.own(self._ranks.rank, update)

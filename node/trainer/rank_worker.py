@@ -38,6 +38,7 @@ _TOGETHER = frozenset(
         "load",
         "train",
         "train_aside",
+        "judge",
         "apply",
         "snapshot",
         "evaluate",

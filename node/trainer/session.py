@@ -20,6 +20,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...crypto.hashing import ContentId
+from ...protocol.checks.agreement import Agreement
 from ...protocol.codec.audit import audit_seed, contradicted
 from ...protocol.codec.update import decode_update, encode_update, update_layout
 from ...protocol.wire.blobs import BlobList
@@ -28,6 +29,7 @@ from ...protocol.wire.manifest import Manifest
 from ..settings import Compile
 from ..storage.blob_store import BlobStore
 from .adapters import build_trained
+from .checking import Coefficients, Dealt, at_positions, changes, compared
 from .compiling import compile_if_faster
 from .data import Corpus
 from .device import free_room, is_out_of_memory, limit_memory
@@ -93,6 +95,7 @@ class TrainingSession:
         self.left_out = 0
         """How many updates the audit left out of the last step."""
         self._corpus = Corpus(data, store)
+        self._seen: tuple[int, Coefficients] | None = None
         self._compiled = False
         self._loaded = False
 
@@ -116,12 +119,14 @@ class TrainingSession:
         self.optimizer.forget_all()
         return self.part.fingerprint()
 
-    def train(self, round_number: int, samples: Sequence[int]) -> Trained:
+    def train(
+        self, round_number: int, samples: Sequence[int], look: Dealt | None = None
+    ) -> Trained:
         """Compute the gradient over these samples and take this round's update from the momentum.
 
         Without samples, or with none in which there is anything to learn, the momentum alone speaks, and
         the loss is 0 over 0 tokens. A gradient that is not finite is left out, or it would stay in the
-        momentum for ever.
+        momentum for ever. With a `look`, the sample it names is computed as well, for `judge`.
         """
         self._need_parameters()
         started = time.perf_counter()
@@ -131,10 +136,42 @@ class TrainingSession:
         if samples:
             loss, counted = self.gradient(round_number, samples)
         gradients = self.part.gradients() if counted else []
+        self._seen = None
+        if look is not None and counted and math.isfinite(loss):
+            self._seen = round_number, self._look(round_number, look, gradients)
         seconds = time.perf_counter() - started
         made = self.finish(round_number, loss, counted, gradients, seconds)
         self._clear_gradients()
         return made
+
+    def judge(self, round_number: int, body: bytes) -> Agreement | None:
+        """How well an update of this round agrees with the sample that was looked at in it; None if none
+        was, or another process is to say it. Raises `TrainerFailed` for bytes that are no update."""
+        if self._seen is None or self._seen[0] != round_number:
+            return None
+        try:
+            update = decode_update(self.layout, body)
+        except ProtocolError as error:
+            raise TrainerFailed("internal", f"what is looked at does not decode: {error}") from None
+        here = at_positions(self.part.own(update), self._seen[1])
+        seen = self.part.gathered(here)
+        return None if seen is None else compared(update, seen)
+
+    def _look(
+        self, round_number: int, look: Dealt, own: Sequence[torch.Tensor | None]
+    ) -> Coefficients:
+        """What the sample changes beside this share's own gradient, on the parameters of now."""
+        self.gradient(round_number, [look.sample])
+        found = changes(
+            self.part.gradients(),
+            own,
+            look.share,
+            self.part.layout,
+            self.manifest.optimizer,
+            self.optimizer,
+        )
+        # Until the update is there it waits in main memory, and in half of it.
+        return [table.to(torch.bfloat16).cpu() for table in found]
 
     def shadow(self) -> TrainingSession:
         """Another one with the same parameters, which `apply` does not change: for gradients alone."""

@@ -20,6 +20,7 @@ from ...protocol.wire.structure import to_plain
 from ..settings import Compile, names_several
 from ..storage.blob_store import BlobStore
 from .aside import Aside
+from .checking import Dealt
 from .describing import describe
 from .device import allocated_bytes, choose_device, free_room
 from .drawing import draw_images
@@ -68,6 +69,7 @@ class Worker:
             "load": self._load,
             "train": self._train,
             "train_aside": self._train_aside,
+            "judge": self._judge,
             "apply": self._apply,
             "snapshot": self._snapshot,
             "evaluate": self._evaluate,
@@ -183,8 +185,15 @@ class Worker:
         self._aside = None
         return self._opened.load([ContentId(chunk) for chunk in chunks])
 
-    def _train(self, round_number: int, samples: list[int]) -> dict[str, Any]:
-        return asdict(self._opened.train(round_number, samples))
+    def _train(
+        self, round_number: int, samples: list[int], look: list[int] | None = None
+    ) -> dict[str, Any]:
+        dealt = None if look is None else Dealt(*look)
+        return asdict(self._opened.train(round_number, samples, dealt))
+
+    def _judge(self, round_number: int, body: bytes) -> dict[str, Any] | None:
+        found = self._opened.judge(round_number, body)
+        return None if found is None else asdict(found)
 
     def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
         if self._aside is None or not self._aside.is_for(round_number, samples):

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..codec.update import DecodedUpdate
-
 # The largest weight, and how many root mean squares it stands for: one coefficient out of proportion has
 # no more say than eight usual ones. With 2^40 coefficients the sum of squares stays below 2^62.
 _LARGEST = 1024
@@ -53,11 +51,6 @@ def agreement(signs_N: npt.NDArray[np.int8], weights_N: npt.NDArray[np.int16]) -
         raise ValueError(f"{signs_N.shape} signs and {weights_N.shape} weights")
     weights = weights_N.astype(np.int64)
     return Agreement(int(weights @ signs_N.astype(np.int64)), int(weights @ weights))
-
-
-def all_signs(update: DecodedUpdate) -> npt.NDArray[np.int8]:
-    """An update's signs in layout order: (N,)."""
-    return np.concatenate([signs_BK.reshape(-1) for signs_BK in update.signs])
 
 
 def whole_weights(values_N: _Values) -> npt.NDArray[np.int16]:

@@ -1,10 +1,10 @@
 """Whom a member looks at, and at which sequence: a draw that nobody can foresee or choose.
 
-With its announcement of a round a member commits to a secret. When the round's record is decided, the
-secret and the record's id together say whether it looks at somebody, at whom, and at which sequence of
-their share. Whoever is looked at can't know beforehand, since the secret is told with the verdict alone;
-the member can't choose, since it was bound before there was a record. A leader that tries many records
-to turn a draw has that of one secret, its own.
+With each announcement a member commits to a secret. When the round's record is decided, the secret and
+the record's id together say whether it looks at somebody in the next round, at whom, and at which sequence
+of their share. Whoever is looked at can't know beforehand, since the secret is told with the verdict
+alone; the member can't choose, since it was bound before there was a record. A leader that tries many
+records to turn a draw has that of one secret, its own.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def drawn_look(
     voters: Container[PeerId],
     chance: Fraction,
 ) -> Look | None:
-    """What the `checker` looks at behind the record with this id; None if it has a round off.
+    """What the `checker` looks at in the round behind the record with this id; None if nothing.
 
-    `shares`: the members whose update is in the record, with the sequences of their share. Half of all
+    `shares`: the members that are dealt something there, with the sequences of their share. Half of all
     looks are at members without votes, where there are any: they wait for it, and nobody knows them.
     Among these as among the others each sequence is drawn alike, so that many identities with little
     work have as many looks together as one with all of it. `chance`: how probable a look is.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from distro_node.node.trainer.checking import coefficients_at, look
+from distro_node.node.trainer.checking import at_positions, changes, coefficients, look
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.protocol.checks.sequential import PassTest
@@ -26,6 +27,15 @@ def random_gradients(seed: int) -> Gradients:
     return [torch.randn(shape, generator=generator) for shape in SHAPES]
 
 
+def all_coefficients(
+    gradients: Sequence[torch.Tensor | None], spec: OptimizerSpec, checker: LocalOptimizer
+) -> list[torch.Tensor]:
+    return [
+        coefficients(index, gradient, LAYOUT, spec, checker)
+        for index, gradient in enumerate(gradients)
+    ]
+
+
 @pytest.mark.parametrize("preconditioner", ["none", "rms", "orthogonal"])
 def test_coefficients_are_those_that_the_gradient_would_add_to_a_momentum(
     preconditioner: str,
@@ -39,7 +49,8 @@ def test_coefficients_are_those_that_the_gradient_would_add_to_a_momentum(
     update = DecodedUpdate(taken.positions, taken.signs)
     checker.accumulate(random_gradients(2))
     gradients = random_gradients(3)
-    found = coefficients_at(update, gradients, LAYOUT, spec, checker)
+    seen = at_positions(update, all_coefficients(gradients, spec, checker))
+    found = np.concatenate([part.reshape(-1) for part in seen])
     before = [momentum.clone() for momentum in checker.momentum]
     checker.accumulate([gradient.clone() for gradient in gradients])
     added = [new - spec.momentum * old for new, old in zip(checker.momentum, before, strict=True)]
@@ -58,15 +69,18 @@ def test_what_is_missing_or_not_finite_says_nothing() -> None:
     checker = LocalOptimizer(LAYOUT, [torch.zeros(shape) for shape in SHAPES], spec)
     taken = checker.take(1)
     update = DecodedUpdate(taken.positions, taken.signs)
-    assert not coefficients_at(update, [None] * 4, LAYOUT, spec, checker).any()
+    nothing = all_coefficients([None] * 4, spec, checker)
+    assert not any(part.any() for part in at_positions(update, nothing))
     gradients = random_gradients(1)
     gradients[0][5, 5] = float("nan")
     gradients[1].fill_(float("inf"))
-    found = coefficients_at(update, gradients, LAYOUT, spec, checker)
-    assert np.isfinite(found).all()
-    assert found[-LAYOUT.tensors[-1].coefficients :].any()
-    assert look(update, gradients, random_gradients(2), 3, LAYOUT, spec, checker).squares > 0
-    assert look(update, [None] * 4, [None] * 4, 3, LAYOUT, spec, checker).score == 0
+    found = at_positions(update, all_coefficients(gradients, spec, checker))
+    assert all(np.isfinite(part).all() for part in found)
+    assert found[-1].any()
+    seen = list(changes(gradients, random_gradients(2), 3, LAYOUT, spec, checker))
+    assert look(update, seen).squares > 0
+    nothing = list(changes([None] * 4, [None] * 4, 3, LAYOUT, spec, checker))
+    assert look(update, nothing).score == 0
 
 
 class Swarm:
@@ -148,10 +162,9 @@ def test_honest_work_is_told_from_other_work() -> None:
                 "copied and changed": turned,
                 "opposite": DecodedUpdate(updates[0].positions, [-s for s in updates[0].signs]),
             }
-            for name, update in said.items():
-                for gradients in single[0]:
-                    found = look(
-                        update,
+            sights = [
+                list(
+                    changes(
                         gradients,
                         means[3],  # type: ignore[arg-type]  # sums of tensors
                         swarm.SHARE,
@@ -159,7 +172,12 @@ def test_honest_work_is_told_from_other_work() -> None:
                         swarm.spec,
                         swarm.honest[3],
                     )
-                    scores.setdefault(name, []).append(found.score)
+                )
+                for gradients in single[0]
+            ]
+            for name, update in said.items():
+                for seen in sights:
+                    scores.setdefault(name, []).append(look(update, seen).score)
         apply_step(swarm.parameters, swarm.layout, updates, 2e-3, 0.0)
     bound = passing(usual([[round(1000 * score) for score in scores["honest"]]]))
     test = PassTest(

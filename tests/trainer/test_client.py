@@ -14,6 +14,7 @@ import trio
 from distro_node.crypto.hashing import ContentId
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import client as client_module
+from distro_node.node.trainer.checking import Dealt
 from distro_node.node.trainer.client import (
     TrainerClient,
     TrainerDied,
@@ -72,12 +73,16 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert caught.value.kind == "bad_snapshot"
         start = await trainer.load(chunks)
 
-        trained = await trainer.train(1, [3, 1])
-        expected = twin.train(1, [3, 1])
+        trained = await trainer.train(1, [3, 1], (7, 4))
+        expected = twin.train(1, [3, 1], Dealt(sample=7, share=4))
         assert trained.body == expected.body
         assert trained.loss == pytest.approx(expected.loss)
         assert (trained.tokens, trained.coefficients) == (64, twin.layout.coefficients)
         other = make_session(root).train(1, [5]).body
+        judged = await trainer.judge(1, other)
+        assert judged == twin.judge(1, other)
+        assert judged is not None
+        assert await trainer.judge(2, other) is None
         applied = await trainer.apply(1, [other, trained.body], RATE, True)
         assert applied.fingerprint == twin.apply(1, [trained.body, other], RATE, True)
         assert applied.fingerprint != start

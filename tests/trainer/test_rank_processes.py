@@ -16,6 +16,7 @@ import pytest
 import torch
 from distro_node.node.settings import Split
 from distro_node.node.trainer import rank_processes
+from distro_node.node.trainer.checking import Dealt
 from distro_node.node.trainer.client import TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from distro_node.node.trainer.rank_part import in_step
 from distro_node.node.trainer.ranks import RankLost, RankOutOfMemory
@@ -91,9 +92,16 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
         (other,) = psutil.Process(trainer.pid).children()
         await trainer.load(chunks)
         for round_, count in enumerate((7, 1, 0), 1):
-            ours = await trainer.train(round_, range(count))
-            theirs = twin.train(round_, range(count))
+            ours = await trainer.train(round_, range(count), (50, 4))
+            theirs = twin.train(round_, range(count), Dealt(sample=50, share=4))
             assert ours.tokens == theirs.tokens
+            judged, expected = (
+                await trainer.judge(round_, theirs.body),
+                twin.judge(round_, theirs.body),
+            )
+            assert (judged is None) == (expected is None) == (count == 0)
+            if judged is not None and expected is not None:
+                assert judged.score == pytest.approx(expected.score, abs=0.3)
             assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
             assert same_signs(twin, ours.body, theirs.body) > 0.99
             applied = await trainer.apply(round_, [ours.body], RATE, True)

@@ -13,6 +13,7 @@ import torch
 from distro_node.crypto.hashing import ContentId
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import rank_part, snapshot
+from distro_node.node.trainer.checking import Dealt
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.memory_model import Workload, needs
 from distro_node.node.trainer.memory_options import MemoryOptions, Precision, StateOptions
@@ -83,6 +84,27 @@ def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any) ->
         assert_close_momentum(together.sessions, alone)
     assert together.call("snapshot") == [alone.snapshot()] * size
     assert together.call("evaluate", 7)[0] == pytest.approx(alone.evaluate(7), rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
+    """Rank 0 says of an update what one process says; the sample is one of theirs to compute."""
+    manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=BLOCKS)
+    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
+    alone.load(chunks)
+    together = Together(tmp_path, manifest, chunks, size)
+    for round_ in (1, 2):
+        look = Dealt(sample=90 + round_, share=4)
+        body = alone.train(round_, range(5), look).body
+        assert (
+            same_signs(alone, together.call("train", round_, range(5), look)[0].body, body) > 0.99
+        )
+        expected = alone.judge(round_, body)
+        found, *others = together.call("judge", round_, body)
+        assert expected is not None
+        assert found.squares == pytest.approx(expected.squares, rel=0.02)
+        assert found.score == pytest.approx(expected.score, abs=0.3)
+        assert others == [None] * (size - 1)
 
 
 def same_signs(session: TrainingSession, ours: bytes, theirs: bytes) -> float:

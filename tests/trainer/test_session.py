@@ -13,6 +13,7 @@ import torch
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.aside import Aside
+from distro_node.node.trainer.checking import Dealt
 from distro_node.node.trainer.data import Corpus
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.fingerprint import fingerprint
@@ -352,3 +353,43 @@ def test_what_fails_aside_is_said_when_it_is_asked_for(
         time.sleep(0.01)
     with pytest.raises(TrainerFailed, match="damaged"):
         aside.finish()
+
+
+def test_a_look_changes_nothing_and_tells_honest_work(tmp_path: Path) -> None:
+    config = {**TINY_LLAMA, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    manifest, chunks = make_manifest(tmp_path, config=config)
+    store = BlobStore(tmp_path)
+    checker, twin, honest, idle = (TrainingSession(manifest, store, CPU) for _ in range(4))
+    for session in (checker, twin, honest, idle):
+        session.load(chunks)
+    scores: dict[str, list[float]] = {"honest": [], "idle": []}
+    made = checker.train(0, range(3))
+    assert made.body == twin.train(0, range(3)).body
+    for round_number in range(1, 13):
+        own, dealt = range(40 * round_number, 40 * round_number + 3), 40 * round_number + 20
+        look = Dealt(sample=dealt, share=3)
+        made = checker.train(round_number, own, look)
+        assert made.body == twin.train(round_number, own).body
+        bodies = {
+            "honest": honest.train(round_number, range(dealt, dealt + 3)).body,
+            # It was dealt the same, and takes what it has at hand.
+            "idle": idle.train(round_number, range(3)).body,
+        }
+        for name, body in bodies.items():
+            found = checker.judge(round_number, body)
+            assert found is not None
+            if round_number > 2:
+                scores[name].append(found.score)
+        assert checker.judge(round_number - 1, made.body) is None
+        for session in (checker, twin, honest, idle):
+            session.apply(round_number, [made.body, bodies["honest"]], RATE / 2, True)
+    means = {name: sum(each) / len(each) for name, each in scores.items()}
+    assert means["honest"] > 3
+    assert means["honest"] > 2 * means["idle"] + 1
+    with pytest.raises(TrainerFailed, match="does not decode"):
+        checker.judge(12, b"no update")
+    # With nothing of its own there is nothing to hold it against; without a look there is none.
+    checker.train(13, [], Dealt(sample=5, share=3))
+    assert checker.judge(13, made.body) is None
+    checker.train(14, [1])
+    assert checker.judge(14, made.body) is None
