@@ -2,9 +2,9 @@
 
 With each announcement a member commits to a secret. When the round's record is decided, the secret and
 the record's id together say whether it looks at somebody in the next round, at whom, and at which
-sequence of their share. Whoever is looked at can't know beforehand, since the secret is told with the verdict
-alone; the member can't choose, since it was bound before there was a record. A leader that tries many
-records to turn a draw has that of one secret, its own.
+sequence of their share. Whoever is looked at can't know beforehand, since the secret is told with the
+verdict alone; the member can't choose, since it was bound before there was a record. A leader that
+tries many records to turn a draw has that of one secret, its own.
 """
 
 from __future__ import annotations
