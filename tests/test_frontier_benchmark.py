@@ -93,7 +93,7 @@ def test_the_defaults_are_the_program(frontier: Any, texts: tuple[np.ndarray, np
 def test_each_way_learns(frontier: Any, texts: tuple[np.ndarray, np.ndarray]) -> None:
     training = importlib.import_module("training")
     setting = training.Setting(
-        workers=2, sequences=1, steps=4, hidden=64, layers=1, seed=1, device="cpu"
+        workers=2, sequences=1, steps=2, hidden=64, layers=1, seed=1, device="cpu"
     )
     for way, recipe in frontier.WAYS.items():
         if recipe is not None:
