@@ -34,8 +34,8 @@ from distro_node.protocol.codec import audit
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate
-from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
-from training import Setting, Trial, read_corpus
+from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
+from training import Setting, Trial, read_corpus, usual_schedule
 
 MEMBERS = 10
 SPARED = 4
@@ -171,13 +171,7 @@ def trained_rounds(rounds: int) -> Iterator[tuple[UpdateLayout, list[DecodedUpda
     layout = update_layout(trial.table, spec.chunk, spec.top_k)
     workers = [LocalOptimizer(layout, trial.parameters, spec) for _ in range(MEMBERS)]
     parameters = [parameter.data for parameter in trial.parameters]
-    schedule = ScheduleSpec(
-        peak=4e-3,
-        warmup_rounds=min(20, rounds // 4),
-        total_rounds=rounds,
-        decay_rounds=rounds // 2,
-        final=0.1,
-    )
+    schedule = usual_schedule(4e-3, rounds)
     for number in range(1, rounds + 1):
         updates = []
         for worker, share in zip(workers, np.array_split(trial.next_batch(), MEMBERS), strict=True):

@@ -28,8 +28,8 @@ from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.protocol.codec.basis import scaled_basis
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
-from distro_node.protocol.wire.manifest import OptimizerSpec, ScheduleSpec
-from training import Setting, Trial, percent_apart, read_corpus
+from distro_node.protocol.wire.manifest import OptimizerSpec
+from training import Setting, Trial, percent_apart, read_corpus, usual_schedule
 
 
 def unrounded_basis(side: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -44,13 +44,7 @@ def train(trial: Trial, basis: Basis, rate: float) -> float:
     """The held-out loss in nats a byte after all steps."""
     setting = trial.setting
     spec = OptimizerSpec()
-    schedule = ScheduleSpec(
-        peak=rate,
-        warmup_rounds=min(20, setting.steps // 4),
-        total_rounds=setting.steps,
-        decay_rounds=setting.steps // 2,
-        final=0.1,
-    )
+    schedule = usual_schedule(rate, setting.steps)
     layout = update_layout(trial.table, spec.chunk, spec.top_k)
     workers = [LocalOptimizer(layout, trial.parameters, spec) for _ in range(setting.workers)]
     parameters = [parameter.data for parameter in trial.parameters]

@@ -30,7 +30,6 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,8 @@ import numpy as np
 import torch
 from checks_swarm import Case, Swarm, Unit
 from distro_node.protocol.checks import verdict
-from distro_node.protocol.checks.sequential import LevelTest, PassTest, Standings
+from distro_node.protocol.checks.sequential import LevelTest, Standings
+from distro_node.protocol.checks.standing import WORK, level_test
 from runs import append_run, read_runs
 from training import read_corpus
 
@@ -81,14 +81,6 @@ DEALT_WORK = (
 MIXED = (0.9, 0.8, 0.5)
 """How often those are honest who copy somebody else's update in all other rounds."""
 
-PASSES = PassTest(
-    accused_wrongly=Fraction(1, 10**6),
-    missed=Fraction(1, 100),
-    honest_fails=Fraction(1, 1000),
-    idle_fails=Fraction(1, 5),
-)
-USUAL, LOW, MOST = 950, 780, 5000
-"""Of the test of levels, in thousandths of the usual score; its deviation is measured."""
 COST = 0.03
 """What checks may take of all compute."""
 WITHIN = 20
@@ -197,6 +189,8 @@ def summed_up(units: Sequence[Unit]) -> dict[str, Any]:
     found.sort(key=lambda case: (case["parameters"], case["label"] != "usual"))
     usual = [case for case in found if case["label"] == "usual"] or found
     head = usual[-1]
+    # But for the deviation, which is each case's own.
+    levels = level_test(1)
     return {
         "size": head["size"],
         "false_accusation_rate": head["false_accusation_rate"],
@@ -205,10 +199,10 @@ def summed_up(units: Sequence[Unit]) -> dict[str, Any]:
         "statistic": CHOSEN,
         "tests": {
             "passes": {
-                name: float(getattr(PASSES, name))
+                name: float(getattr(WORK, name))
                 for name in ("accused_wrongly", "missed", "honest_fails", "idle_fails")
             },
-            "levels": {"usual": USUAL, "low": LOW, "largest step": MOST},
+            "levels": {"usual": levels.usual, "low": levels.low, "largest step": levels.most},
             "least passing": verdict.LEAST,
         },
         "cases": found,
@@ -223,16 +217,9 @@ def _case(group: Group) -> dict[str, Any]:
     first = float((honest < bound / 1000).mean())
     twice = float(np.mean([_fails(row, j, bound) for row in honest for j in range(len(row))]))
     deviation = max(50, math.ceil(1e6 * float(honest.std()) / usual)) if usual else 1000
-    levels = LevelTest(
-        accused_wrongly=PASSES.accused_wrongly,
-        missed=PASSES.missed,
-        usual=USUAL,
-        low=LOW,
-        deviation=deviation,
-        most=MOST,
-    )
+    levels = level_test(deviation)
     by_passes = max(
-        Standings(PASSES, fitted[name]["fails"]).check(1000) / 1000 for name in ("normal", "t")
+        Standings(WORK, fitted[name]["fails"]).check(1000) / 1000 for name in ("normal", "t")
     )
     by_levels = max(
         _accused_by_level(levels, fitted[name], usual / 1000) for name in ("normal", "t")
@@ -490,7 +477,7 @@ def _courses(
                 if name in found:
                     continue
                 if name == "passes":
-                    moved = PASSES.after(standing[name], failed=bool(fails[update, one]))
+                    moved = WORK.after(standing[name], failed=bool(fails[update, one]))
                 else:
                     moved = levels.after(standing[name], int(level[update, one]))
                 standing[name] = moved[0]

@@ -25,8 +25,8 @@ from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.protocol.checks.agreement import agreement, whole_weights
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
-from distro_node.protocol.wire.manifest import OptimizerSpec, ScheduleSpec
-from training import SEQUENCE, Setting, Trial, windows
+from distro_node.protocol.wire.manifest import OptimizerSpec
+from training import SEQUENCE, Setting, Trial, usual_schedule, windows
 
 LATER = (1, 5, 20)
 """How many rounds later a check may be made by somebody who has kept no parameters."""
@@ -297,13 +297,7 @@ class Swarm:
         """Parameters of the rounds before, the newest last: those of this round too."""
         self.seconds = {"gradient": 0.0, "gradients": 0.0, "check": 0.0, "checks": 0.0}
         self.few = self.strangers(case.share)
-        self._schedule = ScheduleSpec(
-            peak=case.peak,
-            warmup_rounds=min(20, case.rounds // 4),
-            total_rounds=case.rounds,
-            decay_rounds=case.rounds // 2,
-            final=0.1,
-        )
+        self._schedule = usual_schedule(case.peak, case.rounds)
         self.subjects = _subjects(self)
 
     def new_optimizer(self) -> LocalOptimizer:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,6 +35,7 @@ from runs import (
     Swept,
     add_arguments,
     check_seeds,
+    finite,
     mean_curve,
     percents,
     standard_error,
@@ -129,9 +129,8 @@ class Frontier(Bench[Tried]):
             way=way,
             rate=rate,
             seed=seed,
-            # What came apart is worse than all else, and JSON has no word for it.
-            loss=curve[-1][1] if math.isfinite(curve[-1][1]) else 1e9,
-            curve=[(number, loss if math.isfinite(loss) else 1e9) for number, loss in curve],
+            loss=finite(curve[-1][1]),
+            curve=[(number, finite(loss)) for number, loss in curve],
             bytes_a_round=sent,
             reduction=2.0 * trial.elements / sent,
             top_k=top_k,

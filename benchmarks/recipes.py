@@ -9,20 +9,17 @@ default) learns as `training.py` does with the program's own code.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from distro_node.node.trainer.blocks import float_basis
+from distro_node.node.trainer.optimizer import orthogonalised
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import TensorLayout, update_layout
-from distro_node.protocol.wire.manifest import ScheduleSpec
-from training import Trial
+from training import Trial, usual_schedule
 
-QUINTIC = (3.4445, -4.7750, 2.0315)
-"""Muon's (Keller Jordan et al., 2024): x ← a·x + b·x³ + c·x⁵ on singular values."""
 EPSILON = 1e-12
 
 
@@ -55,13 +52,7 @@ class Recipe:
 def train(recipe: Recipe, rate: float, trial: Trial) -> list[tuple[int, float]]:
     """Train to the end; rounds and held-out loss, ten times in the run."""
     setting = trial.setting
-    schedule = ScheduleSpec(
-        peak=rate,
-        warmup_rounds=min(20, setting.steps // 4),
-        total_rounds=setting.steps,
-        decay_rounds=setting.steps // 2,
-        final=0.1,
-    )
+    schedule = usual_schedule(rate, setting.steps)
     members = [Member(recipe, trial) for _ in range(setting.workers if recipe.own else 1)]
     together = Together(recipe, trial)
     curve = [(0, trial.evaluate())]
@@ -135,8 +126,8 @@ class Member:
         if tensor.sides != 2:
             return matrix
         if self._recipe.even == "matrix" and self._hidden[index]:
-            return orthogonal(matrix[None], rounds)[0]
-        return joined(orthogonal(cut(matrix, tensor), rounds), tensor)
+            return orthogonalised(matrix[None], rounds)[0]
+        return joined(orthogonalised(cut(matrix, tensor), rounds), tensor)
 
 
 class Together:
@@ -185,7 +176,7 @@ class Together:
         if self._recipe.step == "sign":
             return total.sign()
         if self._recipe.step == "matrix" and self._hidden[index]:
-            total = orthogonal(total[None], 5)[0]
+            total = orthogonalised(total[None], 5)[0]
         return total / (total.square().mean().sqrt() + EPSILON)
 
 
@@ -221,16 +212,3 @@ def restored(coefficients: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
     sides = (tensor.block_rows, tensor.block_columns)
     a, b = (float_basis(side, coefficients.device) for side in sides)
     return joined(a.T @ coefficients @ b, tensor)
-
-
-def orthogonal(matrices: torch.Tensor, rounds: int) -> torch.Tensor:
-    """Each matrix (n, a, b) with its singular values near 1, times the root of its longer side: elements
-    are of size 1 then."""
-    wide = matrices if matrices.shape[1] <= matrices.shape[2] else matrices.mT
-    result = wide / (wide.square().sum(dim=(1, 2), keepdim=True).sqrt() + EPSILON)
-    a, b, c = QUINTIC
-    for _ in range(rounds):
-        square = result @ result.mT
-        result = a * result + (b * square + c * square @ square) @ result
-    result = result * math.sqrt(result.shape[2])
-    return result if wide is matrices else result.mT

@@ -170,13 +170,17 @@ def outcome(
     return {
         "way": name,
         "rate": rate,
-        # What came apart is worse than all else, and JSON has no word for it.
-        "loss": done.heldout_loss if math.isfinite(done.heldout_loss) else 1e9,
+        "loss": finite(done.heldout_loss),
         "curve": done.curve,
         "bytes_a_round": sent,
         "reduction": whole / sent,
         "top_k": top_k,
     }
+
+
+def finite(loss: float) -> float:
+    """A loss; of what came apart one that is worse than all else, since JSON has no word for it."""
+    return loss if math.isfinite(loss) else 1e9
 
 
 def fitting_top_k(table: Sequence[ParameterSpec], whole: int, target: int) -> int | None:

@@ -227,13 +227,7 @@ def train(
     """Train one variant to the end."""
     setting = trial.setting
     rounds = round(setting.steps / (1 - trouble.absent)) if trouble.again else setting.steps
-    schedule = ScheduleSpec(
-        peak=variant.rate,
-        warmup_rounds=min(20, rounds // 4),
-        total_rounds=rounds,
-        decay_rounds=rounds // 2,
-        final=0.1,
-    )
+    schedule = usual_schedule(variant.rate, rounds)
     if isinstance(variant.optimizer, OptimizerSpec):
         step = _distro_step(variant.optimizer, variant.state, trouble, trial)
     else:
@@ -255,6 +249,17 @@ def train(
     }
     name = run_name(variant, trouble)
     return Run(name, curve[-1][1], mean, dense / mean if mean else 1.0, described, curve)
+
+
+def usual_schedule(peak: float, rounds: int) -> ScheduleSpec:
+    """That of all these runs: a warm-up, a plateau, and a linear decay over the second half."""
+    return ScheduleSpec(
+        peak=peak,
+        warmup_rounds=min(20, rounds // 4),
+        total_rounds=rounds,
+        decay_rounds=rounds // 2,
+        final=0.1,
+    )
 
 
 def run_name(variant: Variant, trouble: Trouble) -> str:

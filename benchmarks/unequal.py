@@ -31,8 +31,8 @@ from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
-from distro_node.protocol.wire.manifest import OptimizerSpec, ScheduleSpec
-from training import Setting, Trial, read_corpus
+from distro_node.protocol.wire.manifest import OptimizerSpec
+from training import Setting, Trial, read_corpus, usual_schedule
 
 WAYS = ("equal", "by speed", "weighed", "k by share")
 
@@ -51,13 +51,7 @@ def train(way: str, trial: Trial, shares: Sequence[int], spec: OptimizerSpec, ra
     layout = update_layout(trial.table, spec.chunk, said)
     parameters = [parameter.data for parameter in trial.parameters]
     steps = setting.steps
-    schedule = ScheduleSpec(
-        peak=rate,
-        warmup_rounds=min(20, steps // 4),
-        total_rounds=steps,
-        decay_rounds=steps // 2,
-        final=0.1,
-    )
+    schedule = usual_schedule(rate, setting.steps)
     for number in range(1, steps + 1):
         batch = np.split(trial.next_batch(), np.cumsum(counts)[:-1])
         updates: list[DecodedUpdate] = []

@@ -30,8 +30,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.checks.accounts import Accounts, Facts, FirstLook, SecondLook
 from distro_node.protocol.checks.disputes import LASTS, MOST_SEQUENCES, chance_to_be_called
 from distro_node.protocol.checks.draw import SECRET_BYTES, drawn_look, is_called
-from distro_node.protocol.checks.sequential import LevelTest
-from distro_node.protocol.checks.standing import WORK
+from distro_node.protocol.checks.standing import level_test
 from distro_node.protocol.checks.verdict import failed
 
 HONEST, SHARE, CROWD = 20, 16, 1000
@@ -44,14 +43,7 @@ ONE_SEQUENCE, ONE_LOOK = 0.16, 0.71
 """Correlations: of the sequences of one update, and of two looks at one sequence."""
 WORKED, IDLE = (14.6, 3.0), (1.0, 3.4)
 """Scores at 0.9M parameters, mean and deviation: honest ones, and of whoever trains on other data."""
-LEVELS = LevelTest(
-    accused_wrongly=WORK.accused_wrongly,
-    missed=WORK.missed,
-    usual=950,
-    low=780,
-    deviation=250,
-    most=5000,
-)
+LEVELS = level_test(250)
 
 
 @dataclass
@@ -77,13 +69,6 @@ class Update:
     worked: bool
     common: float
     sequences: dict[int, float] = field(default_factory=dict)
-
-
-@dataclass
-class Dispute:
-    """Who is called to look again, and has not yet."""
-
-    called: set[PeerId]
 
 
 class Swarm:
@@ -118,7 +103,8 @@ class Swarm:
         self._waiting = honest[1:]
         self._crowd = crowd
         self._round = 0
-        self._disputes: dict[FirstLook, Dispute] = {}
+        # Who is called to look again, and has not yet.
+        self._called: dict[FirstLook, set[PeerId]] = {}
         self._updates: dict[tuple[PeerId, int], Update] = {}
 
     def step(self) -> None:
@@ -179,11 +165,11 @@ class Swarm:
         return looks
 
     def _second_looks(self, first: FirstLook) -> list[SecondLook]:
-        if first not in self._disputes:
-            self._disputes[first] = Dispute(self._called(first))
-        dispute = self._disputes[first]
+        if first not in self._called:
+            self._called[first] = self._call(first)
+        called = self._called[first]
         looks = []
-        for peer in sorted(dispute.called & self.members.keys()):
+        for peer in sorted(called & self.members.keys()):
             if first.peer not in self.members:
                 break
             scores = [
@@ -192,10 +178,10 @@ class Swarm:
             ]
             low = failed(first.score, scores, self.accounts.bound)
             looks.append(SecondLook(peer, first, low))
-        dispute.called.clear()
+        called.clear()
         return looks
 
-    def _called(self, first: FirstLook) -> set[PeerId]:
+    def _call(self, first: FirstLook) -> set[PeerId]:
         votes = self.accounts.votes
         others = votes.keys() - {first.checker, first.peer}
         if not others:
@@ -213,9 +199,7 @@ class Swarm:
         for key in [key for key in self._updates if key[1] <= self._round - 2 * LASTS]:
             del self._updates[key]
         open_ = set(self.accounts.disputed)
-        self._disputes = {
-            first: dispute for first, dispute in self._disputes.items() if first in open_
-        }
+        self._called = {first: called for first, called in self._called.items() if first in open_}
 
     def _leave_out(self) -> None:
         for peer, agent in list(self.members.items()):

@@ -264,7 +264,7 @@ def transformed_stripe(
     coefficients = forward_transform(blocks, matrix_a, matrix_b)
     if spec.preconditioner == "orthogonal" and tensor.sides == 2:
         # The transform is orthogonal on both sides, so it may as well come first.
-        coefficients = _orthogonalised(coefficients)
+        coefficients = orthogonalised(coefficients)
     return coefficients.view(stripe.count, -1)
 
 
@@ -278,13 +278,13 @@ def _signs(values: npt.NDArray[np.float32], round_number: int) -> npt.NDArray[np
     return np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
 
 
-def _orthogonalised(blocks_NAB: torch.Tensor) -> torch.Tensor:
+def orthogonalised(blocks_NAB: torch.Tensor, rounds: int = _QUINTIC_ROUNDS) -> torch.Tensor:
     """U·f(S)·Vᵀ for each block U·S·Vᵀ, f close to 1, scaled so that elements are of size 1."""
     a, b, c = _QUINTIC
     wide = blocks_NAB if blocks_NAB.shape[1] <= blocks_NAB.shape[2] else blocks_NAB.mT
     norms = wide.square().sum(dim=(1, 2), keepdim=True).sqrt_()
     result = wide / norms.add_(_EPSILON)
-    for _ in range(_QUINTIC_ROUNDS):
+    for _ in range(rounds):
         square = result @ result.mT
         polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
         result = torch.baddbmm(result, polynomial, result, beta=a)

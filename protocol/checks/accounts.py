@@ -131,8 +131,8 @@ class Accounts:
         self._levels = levels
         self._accounts: dict[PeerId, Account] = {}
         self._disputes: dict[FirstLook, _Dispute] = {}
-        # The rounds that each has looked at, while they are fresh.
-        self._looked: dict[PeerId, set[int]] = {}
+        # Who has looked at which round, while they are fresh.
+        self._looked: set[tuple[PeerId, int]] = set()
         self.votes: Mapping[PeerId, int] = {founder: 1}
         """Of each member that has any, in this term."""
         self.usual = 0
@@ -210,10 +210,10 @@ class Accounts:
             return
         if not self._may_look(look.checker, look.peer):
             return
-        if look.round in self._looked.setdefault(look.checker, set()):
+        if (look.checker, look.round) in self._looked:
             # One look a round, recorded once.
             return
-        self._looked[look.checker].add(look.round)
+        self._looked.add((look.checker, look.round))
         if self.usual:
             account.standings = account.standings.scored(
                 self._levels, level(look.score, self.usual)
@@ -267,12 +267,7 @@ class Accounts:
 
     def _begin_term(self, round_: int) -> None:
         alone = len(self.votes) == 1
-        for checker, rounds in list(self._looked.items()):
-            fresh = {of for of in rounds if of > round_ - FRESH}
-            if fresh:
-                self._looked[checker] = fresh
-            else:
-                del self._looked[checker]
+        self._looked = {look for look in self._looked if look[1] > round_ - FRESH}
         for peer, account in list(self._accounts.items()):
             if alone and peer in self.votes:
                 account.vouch(round_, None)

@@ -32,6 +32,19 @@ learn is a low look at honest work, so this happens to honest members, too (`ben
 in forty looks at the most)."""
 
 
+def level_test(deviation: int) -> LevelTest:
+    """Of whoever computes a part: how high scores are, if honest ones have this standard deviation, in
+    thousandths of the usual score. It is measured for each model (`benchmarks/checks.py`)."""
+    return LevelTest(
+        accused_wrongly=WORK.accused_wrongly,
+        missed=WORK.missed,
+        usual=950,
+        low=780,
+        deviation=deviation,
+        most=5000,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The sum of one test of one member."""

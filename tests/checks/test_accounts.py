@@ -19,18 +19,10 @@ from distro_node.protocol.checks.accounts import (
     SecondLook,
 )
 from distro_node.protocol.checks.disputes import AGREEING, LASTS
-from distro_node.protocol.checks.sequential import LevelTest
-from distro_node.protocol.checks.standing import WORK
+from distro_node.protocol.checks.standing import level_test
 
 GOOD, LOW = 15_000, 500
-LEVELS = LevelTest(
-    accused_wrongly=WORK.accused_wrongly,
-    missed=WORK.missed,
-    usual=950,
-    low=780,
-    deviation=250,
-    most=5000,
-)
+LEVELS = level_test(250)
 PEERS = [PeerId(content_id(b"member %d" % number)) for number in range(12)]
 FOUNDER, ANN, BEN, NEW = PEERS[0], PEERS[1], PEERS[2], PEERS[11]
 

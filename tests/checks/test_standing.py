@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import random
 
-from distro_node.protocol.checks.sequential import LevelTest
-from distro_node.protocol.checks.standing import WORD, WORK, Standing, Standings
+from distro_node.protocol.checks.standing import WORD, WORK, Standing, Standings, level_test
 
-LEVELS = LevelTest(
-    accused_wrongly=WORK.accused_wrongly,
-    missed=WORK.missed,
-    usual=950,
-    low=780,
-    deviation=250,
-    most=5000,
-)
+LEVELS = level_test(250)
 
 
 def test_three_failures_accuse_and_updates_count_no_more() -> None:
