@@ -38,11 +38,12 @@ from soaks import summarise_soak
 SCALE = (4, 16, 64, 256, 1000)
 # How a soak divides its seeds: what has found most gets most.
 _SOAK: tuple[tuple[Family, int], ...] = (
-    ("all", 28),
-    ("liars", 26),
+    ("all", 26),
+    ("liars", 24),
     ("cut", 14),
-    ("network", 16),
-    ("crash", 14),
+    ("network", 14),
+    ("crash", 12),
+    ("down", 8),
     ("none", 2),
 )
 _CHUNK = sum(share for _, share in _SOAK)

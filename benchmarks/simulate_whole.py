@@ -35,10 +35,11 @@ _HASH_SEED = "0"
 # How a soak divides its seeds.
 _SOAK: tuple[tuple[Family, int], ...] = (
     ("all", 5),
-    ("crash", 5),
+    ("crash", 4),
     ("liars", 4),
     ("cut", 3),
     ("network", 2),
+    ("down", 1),
     ("none", 1),
 )
 _CHUNK = sum(share for _, share in _SOAK)

@@ -48,9 +48,11 @@ from .proposing import Accusations, JoinRequests, compose_record
 _REPEAT_PATIENCE = 0.25
 # A leader whose connection broke gets this part of the slot's time.
 _MISSING_PATIENCE = 0.25
-# How long a decision is doubted while a quorum seems to be at work, in leases, or in collect deadlines
-# if those are longer: a member that was just started has no measure of either, and takes the limits.
-_DOUBTED_LEASES = 4
+# How long a decision is doubted while others seem to be at work who can do without it, in leases, or in
+# collect deadlines if those are longer: a member that was just started has no measure of either, and
+# takes the limits. Where members come and go all the time it takes them minutes to decide something, and
+# whoever believes a liar meanwhile is missing there.
+_DOUBTED_LEASES = 16
 # A member that was only cut off for a moment is heard again by then.
 _ABANDONED_LEASES = 2
 # An update that we announced before a restart lies on our own disk, or is lost.
@@ -232,16 +234,16 @@ class Round:
     def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
         """Whether this member follows a decision.
 
-        It does not follow a doubted one while a quorum is at work on this very round, or went on from
-        another record: that quorum can do without what few have signed. The quorum decides something,
-        unless some of it lie; so a member that needs the decision is patient for a bounded time only.
-        Nor does a decision bind that calls this member silent, which knows better, unless it has taken
-        leave, or nothing else was decided for a lease.
+        It does not follow a doubted one while others are at work on this very round, or went on from
+        another record, who can do without its signers. They decide something, unless some of them lie;
+        so a member that needs the decision is patient for a bounded time only. Nor does a decision bind
+        that calls this member silent, which knows better, unless it has taken leave, or nothing else was
+        decided for a lease.
         """
         if certificate.round != self.number or leaving:
             return True
         lease = self._pacing.lease
-        if self.agreement.doubts(certificate) and self._in_company(now, certificate.block):
+        if self.agreement.doubts(certificate) and self._can_do_without(certificate, now):
             patience = _DOUBTED_LEASES * max(lease, self._pacing.collect)
             waited = now - max(self._began, self._sound)
             if self._me not in self.membership or waited <= patience:
@@ -276,22 +278,36 @@ class Round:
             self._checked[record.id] = self._check(record)
         return self._checked[record.id]
 
-    def _in_company(self, now: float, block: RecordId | None = None) -> bool:
-        """Whether a quorum, of which none has taken leave, was heard to work on this very round within
-        a lease: a member that calls all of it silent lies, or was cut off.
+    def _can_do_without(self, certificate: Certificate, now: float) -> bool:
+        """Whether those at work on this very round, or on one after another record than the certified,
+        are a quorum without its signers.
 
-        Against a decision for `block`, members that went on from another record count as well.
+        Of those who are there, signers included, not of all members: who is down takes neither side.
+        """
+        signers = {signed.peer for signed in certificate.ballots}
+        here = self._here(now, instead_of=certificate.block)
+        return len(here - signers) >= quorum(self._manifest.fault_model, len(here | signers))
+
+    def _in_company(self, now: float) -> bool:
+        """Whether a quorum of all members is at work on this very round: a member that calls all of it
+        silent lies, or was cut off."""
+        return len(self._here(now)) >= quorum(self._manifest.fault_model, len(self.membership))
+
+    def _here(self, now: float, *, instead_of: RecordId | None = None) -> set[PeerId]:
+        """The members, this one among them, that were heard to work on this very round within a lease,
+        and have not taken leave.
+
+        With `instead_of`, a decision for this round, those that went on from another record as well.
         """
         lease = self._pacing.lease
-        here = {peer for peer, at in self._company.items() if now - at <= lease}
-        if block is not None:
+        here = {self._me, *(peer for peer, at in self._company.items() if now - at <= lease)}
+        if instead_of is not None:
             here |= {
                 peer
                 for peer, (base, at) in self._ahead.items()
-                if base != block and now - at <= lease
+                if base != instead_of and now - at <= lease
             }
-        here = (here | {self._me}).intersection(self.membership.peers) - self._presence.leaving()
-        return len(here) >= quorum(self._manifest.fault_model, len(self.membership))
+        return here.intersection(self.membership.peers) - self._presence.leaving()
 
     # What a member may say
 

@@ -314,7 +314,9 @@ class LyingRunner(Runner):
             await trio.sleep(_SLOW_SECONDS)
         ledger, bad = self.member.ledger, []
         if draw > 0.4 and self.member.is_member and len(ledger) > 5:
-            ledger = await trio.to_thread.run_sync(self._another_chain, request)
+            # A copy of its own for the thread: the member goes on meanwhile.
+            own = ledger.truncated(len(ledger))
+            ledger = await trio.to_thread.run_sync(self._another_chain, request, own)
         elif self._may_be_blamed(peer):
             self._tell("envelopes badly signed")
             said = [
@@ -330,12 +332,12 @@ class LyingRunner(Runner):
             compose_response(height, entries, [*bad, *(m.encode() for m in messages)], ids)
         )
 
-    def _another_chain(self, request: Any) -> Ledger:
+    def _another_chain(self, request: Any, own: Ledger) -> Ledger:
         """One on which we went on alone: from long ago, or from where the asker stands."""
-        starter = request.most > 0 or request.round < len(self.member.ledger) - 1
-        start = request.round if starter else max(1, len(self.member.ledger) - _SOLO_ROUNDS)
+        starter = request.most > 0 or request.round < len(own) - 1
+        start = request.round if starter else max(1, len(own) - _SOLO_ROUNDS)
         self._tell("solo rounds for a starter" if starter else "history rewritten")
-        return solo_chain(self.member.ledger, self._seal, self.member.me, start, _SOLO_ROUNDS)
+        return solo_chain(own, self._seal, self.member.me, start, _SOLO_ROUNDS)
 
     # What they are made of
 

@@ -14,10 +14,10 @@ LEASE = 6.0
 
 
 class Doubt:
-    """A member of four, and a decision that another has signed alone, who calls all others silent."""
+    """A member, and a decision that another has signed alone, who calls all others silent."""
 
-    def __init__(self) -> None:
-        self.chain = Chain(4)
+    def __init__(self, members: int = 4) -> None:
+        self.chain = Chain(members)
         self.liar, me, *self.others = self.chain.membership.peers
         self.member: Member = self.chain.member(me)
         self.member.handle(Learned(self.chain.grow()), 0.0)
@@ -47,6 +47,18 @@ def test_a_lone_signer_is_believed_only_by_who_was_cut_off(cut_off: bool) -> Non
             beat = chain.envelope(peer, "heartbeat", Heartbeat(member.round, second))
             member.handle(Heard(beat), float(second))
     doubt.check(followed=cut_off)
+
+
+@pytest.mark.parametrize(("others", "followed"), [(1, True), (2, False)])
+def test_who_is_down_takes_neither_side(others: int, followed: bool) -> None:
+    """Of eleven, three without the signer suffice to decide: the others are gone."""
+    doubt = Doubt(11)
+    for second in range(1, int(LEASE) + 3):
+        doubt.member.handle(Tick(), float(second))
+        for peer in doubt.others[:others]:
+            beat = doubt.chain.envelope(peer, "heartbeat", Heartbeat(doubt.member.round, second))
+            doubt.member.handle(Heard(beat), float(second))
+    doubt.check(followed=followed)
 
 
 @pytest.mark.parametrize("followed", [False, True])

@@ -21,9 +21,10 @@ from .node import Disk, Fuse, Node
 if TYPE_CHECKING:
     from .swarm import Swarm
 
-Family = Literal["none", "crash", "network", "liars", "all", "cut"]
-FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all", "cut")
-"""In "cut" the network is cut between honest members, while liars hear and talk to all sides."""
+Family = Literal["none", "crash", "network", "liars", "all", "cut", "down"]
+FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all", "cut", "down")
+"""In "cut" the network is cut between honest members, while liars hear and talk to all sides; in "down"
+many members are dead, for all the time or in turn, while others lie."""
 
 
 # Two rounds: the others' announcements show to a member that its parameters are not theirs.
@@ -137,6 +138,31 @@ def draw_schedule(family: Family, count: int, lease: float, chance: random.Rando
         for a in actions
     ]
     return Schedule(tuple(named), _cut_off(named, lease))
+
+
+def draw_absences(
+    liars: Sequence[int], count: int, lease: float, chance: random.Random
+) -> Schedule:
+    """Of `count` nodes as many are dead at a time as leave more than three times as many as lie: some
+    until the end, others in turn, and mostly so briefly that no mask has all of them."""
+    begin, span = 3.0, 12 * lease
+    longest, pause = chance.choice(((1.0, 0.2), (1.0, 0.5), (3.0, 2.0)))
+    most = count - 3 * len(liars) - 1
+    honest = [index for index in range(count) if index not in liars]
+    chance.shuffle(honest)
+    gone = honest[: chance.randrange(most + 1)]
+    actions = [Action(begin + lease * chance.random(), "crash", node, span) for node in gone]
+    for turn in range(most - len(gone)):
+        # Nodes of its own for each, so that nobody is killed twice.
+        others = honest[len(gone) + turn :: most - len(gone)]
+        now = begin + 2 * lease * chance.random()
+        while now < begin + span - 4 * lease:
+            seconds = lease * chance.uniform(0.2, longest)
+            actions.append(Action(now, "crash", chance.choice(others), seconds))
+            # Then another one, or the same again.
+            now += seconds + lease * chance.uniform(0.1, pause)
+    actions.sort(key=lambda action: (action.time, action.what, action.node))
+    return Schedule(tuple(actions), _cut_off(actions, lease))
 
 
 def with_wipes(

@@ -15,7 +15,7 @@ from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.membership import most_liars
 
 from .clock import Standstill
-from .faults import Family, Faults, Schedule, draw_schedule, with_wipes
+from .faults import Family, Faults, Schedule, draw_absences, draw_schedule, with_wipes
 from .invariants import Violation
 from .keys import Keys
 from .letters import shared_reading
@@ -42,10 +42,10 @@ rejoining."""
 CONSPIRACY_SECONDS = 600.0
 """The same where three of ten say nothing but what stops the others: these must all be in one slot then,
 and a member that was restarted meanwhile begins with short ones, which grow one by one."""
-CUT_SECONDS = 600.0
+CUT_SECONDS = 1200.0
 """The same where liars were on both sides of a cut: a peer whose chain was moved in vain is not asked
-for it again for up to 160 seconds, and what liars alone have signed is doubted for four leases, each of
-which may have grown to a minute while rounds were slow."""
+for it again for up to 160 seconds, and what liars alone have signed is doubted for sixteen leases, each
+of which may have grown to a minute while rounds were slow."""
 RECOVERY_ROUNDS = 3
 """So many rounds more are decided in that time, in which all contribute."""
 
@@ -121,6 +121,8 @@ def draw_scenario(
     chance = random.Random(f"scenario {seed} {family}")
     # From a stream of its own: whoever repeats a run names its size, and must get the same run.
     size = random.Random(f"size {seed} {family}")
+    if family == "down":
+        return _many_down(seed, members, rounds or 8, overlap)
     cut = family == "cut"
     lying = cut or family == "liars" or (family == "all" and chance.random() < 0.4)
     # Small swarms go through more rounds and faults in the same time; a few are larger.
@@ -159,6 +161,27 @@ def draw_scenario(
         liars=liars,
         schedule=schedule,
         links=links,
+        overlap=overlap,
+    )
+
+
+def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Scenario:
+    chance, size = random.Random(f"scenario {seed} down"), random.Random(f"size {seed} down")
+    count = members or size.choice((6, 7, 8, 9, 11, 12))
+    nodes = sorted(chance.sample(range(1, count), chance.randrange(1, 3) if count > 8 else 1))
+    liars = tuple(
+        (index, (chance.choice(LIES), *(("solo rounds",) if chance.random() < 0.7 else ())))
+        for index in nodes
+    )
+    return Scenario(
+        seed=seed,
+        family="down",
+        members=count,
+        rounds=rounds,
+        model="byzantine",
+        liars=liars,
+        schedule=draw_absences(nodes, count, LEASE_SECONDS, chance),
+        links=chance.choice((LAN, Links(), HOME)),
         overlap=overlap,
     )
 

@@ -50,5 +50,5 @@ def test_who_went_on_alone_is_followed_in_the_end(monkeypatch: pytest.MonkeyPatc
     swarm.network.mend()
     swarm.heals()
     target = nodes[0].member.round
-    swarm.run_until(lambda: all(node.member.round >= target for node in nodes), 120)
+    swarm.run_until(lambda: all(node.member.round >= target for node in nodes), 300)
     assert len({node.member.ledger.parent(target) for node in nodes}) == 1

@@ -36,6 +36,8 @@ FOUND: tuple[tuple[Family, int, int, int], ...] = (
     # Who had finalized one record went over to another, whose side had skipped that slot alone: the
     # check took both decisions for those of full quorums (`test_watch.py`).
     ("network", 8978, 3, 8),
+    # So many were away that all the others believed what a liar had signed alone.
+    ("down", 21, 8, 8),
 )
 """Family, seed, members, rounds."""
 
@@ -108,7 +110,7 @@ def test_what_was_found_with_the_lies_of_then(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 30, 10))
-@pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut"])
+@pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut", "down"])
 def test_seeds(family: Family, first: int) -> None:
     for seed in range(first, first + 10):
         assert_sound(draw_scenario(seed, family))
@@ -119,7 +121,7 @@ def test_nothing_goes_wrong_where_nothing_is_wrong(seed: int) -> None:
     assert_sound(draw_scenario(seed, "none"))
 
 
-@pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut"])
+@pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut", "down"])
 def test_a_seed_is_a_run(family: Family) -> None:
     """Byte for byte: the digests are over everything that happened, with its time."""
     first = run_seed(3, family)
@@ -129,7 +131,7 @@ def test_a_seed_is_a_run(family: Family) -> None:
 
 def test_nothing_but_the_seed_decides_a_run() -> None:
     """Not what the process ran before, nor how its strings and sets are hashed."""
-    families: tuple[Family, ...] = ("all", "liars", "network", "crash", "cut")
+    families: tuple[Family, ...] = ("all", "liars", "network", "crash", "cut", "down")
     here = [run_seed(5, family).digest for family in families]
     program = (
         "from simulation.scenario import run_seed\n"
@@ -147,7 +149,7 @@ def test_nothing_but_the_seed_decides_a_run() -> None:
         assert printed[::-1] == here
 
 
-@pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut"])
+@pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut", "down"])
 def test_a_printed_command_repeats_the_run(family: Family) -> None:
     """It names the size and the rounds, which the seed had drawn before."""
     for seed in range(200):

@@ -12,7 +12,7 @@ from distro_node.protocol.member import view
 from distro_node.protocol.member.effects import Effect, Publish
 from distro_node.protocol.member.inputs import Disconnected, Heard, Tick, Trained, UpdateHeld
 from distro_node.protocol.wire.manifest import ScheduleSpec
-from distro_node.protocol.wire.messages import Heartbeat, Message, Proposal
+from distro_node.protocol.wire.messages import Certificate, Heartbeat, Message, Proposal
 
 from ..chain import Chain, update_of
 from .rule import Rule, put
@@ -111,13 +111,33 @@ def _binds(seconds: int) -> bool:
     return seat.member._current.binds(lone, leaving=False, now=float(seconds))
 
 
+def _follows_one_of_eleven(here: int) -> bool:
+    """Whether a member of eleven, that hears so many others, follows what one has decided alone."""
+    chain = Chain(11).grow_until(2)
+    me, liar, *others = chain.membership.peers
+    member = chain.member(me)
+    for peer in others[:here]:
+        beat = Heartbeat(chain.round, 7)
+        member.handle(Heard(chain.envelope(peer, "heartbeat", beat)), 7.0)
+    lone = chain.certificate(chain.record().id, signers=[liar], silent=[me, *others])
+    return member._current.binds(lone, leaving=False, now=8.0)
+
+
+def _who_is_down_takes_no_side() -> bool:
+    return not _follows_one_of_eleven(2) and _follows_one_of_eleven(1)
+
+
+def _hold_against_all_members(self: rounds.Round, certificate: Certificate, now: float) -> bool:
+    return self._in_company(now)
+
+
 def _what_one_has_decided_is_doubted() -> bool:
-    return not _binds(33)
+    return not _binds(141)
 
 
 def _doubts_end() -> bool:
     """The quorum decides something by then, unless some of it lie."""
-    return _binds(39)
+    return _binds(147)
 
 
 def _who_is_alone_for_a_moment_is_not_stranded() -> bool:
@@ -174,6 +194,11 @@ RULES = (
         "what one has decided is doubted",
         _what_one_has_decided_is_doubted,
         put(rounds, "_DOUBTED_LEASES", 0),
+    ),
+    Rule(
+        "who is down takes no side",
+        _who_is_down_takes_no_side,
+        put(rounds.Round, "_can_do_without", _hold_against_all_members),
     ),
     Rule("doubts end", _doubts_end, put(rounds, "_DOUBTED_LEASES", 1e9)),
     Rule(

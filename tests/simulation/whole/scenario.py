@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from ..faults import Family, Schedule
+from ..faults import Family, Schedule, draw_absences
 from ..invariants import Violation
 from ..liars import Liars
 from ..scenario import CUT_SECONDS, LEASE_SECONDS, RECOVERY_ROUNDS, lacking
@@ -87,6 +87,10 @@ class Outcome:
 def draw_scenario(seed: int, family: Family) -> Scenario:
     """What `seed` stands for."""
     chance = random.Random(f"whole {seed} {family}")
+    if family == "down":
+        liar = (chance.randrange(1, 7), ("solo rounds", chance.choice(LIES)))
+        schedule = draw_absences([liar[0]], 7, LEASE_SECONDS, chance)
+        return Scenario(seed, family, 7, 6, "byzantine", (liar,), schedule)
     cut = family == "cut"
     lying = cut or family == "liars" or (family == "all" and chance.random() < 0.35)
     count = chance.choice((4, 4, 5, 7)) if lying else chance.choice((1, 2, 2, 3, 3, 4, 4, 5))
