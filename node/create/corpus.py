@@ -11,11 +11,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from ...protocol.wire.manifest import ShardSpec
-from ..errors import ExitCode, UserError
+from ..errors import UserError
 from ..storage.atomic_write import write_atomically
 from ..storage.blob_store import BlobStore
 from ..storage.data_dir import DataDir
@@ -39,6 +40,7 @@ from .images import ImageColumns, ImageTokenizer
 from .manifest_file import DataTable, ManifestFile, SourceTable, bad_manifest
 from .parts import Parts, Tally, remove_others
 from .shards import SHARD_BYTES, ShardWriter
+from .shortages import missing, no_conversations, no_images, too_short
 from .summary import DataSummary, SourceSummary
 from .tokenising import Tokenising, parts_name, tokenise
 from .tokens import Tokenizer
@@ -47,6 +49,10 @@ from .workers import workers
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, and how far: done and total in one unit."""
 
+Wanted = Literal["both", "training", "heldout"]
+"""What is made of the texts: of private data a founder's are all held out, and a member's none."""
+
+_PARTS = {"training": "training", "heldout": "held-out"}
 # Compressed text is some four times as long; nobody knows before it is read.
 _UNPACKED = 4
 _COMPRESSED = frozenset({".gz", ".zst", ".xz", ".bz2", ".parquet"})
@@ -184,9 +190,17 @@ class Corpus:
     """The token behind conversations that do not fill a sample."""
     images: bool = False
     """Whether each document is a sample."""
+    wanted: Wanted = "both"
 
     def store(self, store: BlobStore, progress: Progress) -> tuple[list[ShardSpec], ShardSpec]:
         """Put the shards into the store: those to train on, and the one that is held out."""
+        training, (heldout, *_) = self.store_wanted(store, progress)
+        return training, heldout
+
+    def store_wanted(
+        self, store: BlobStore, progress: Progress
+    ) -> tuple[list[ShardSpec], list[ShardSpec]]:
+        """Likewise, with nothing of a side that is not wanted."""
         total, done = self.summary.tokens + self.summary.heldout_tokens, 0
 
         def advance(count: int) -> None:
@@ -195,8 +209,10 @@ class Corpus:
             progress("mixing the training data", min(done, total), total)
 
         if self.in_rows:
-            training = self._store_rows(self.training, store, advance)
-            return training, self._store_rows(self.heldout, store, advance)[0]
+            training, heldout = (
+                self._store_rows(side, store, advance) for side in (self.training, self.heldout)
+            )
+            return training, heldout[:1]
         made = []
         width, length = self.summary.token_bytes, self.summary.sequence_length
         for side, shares in (
@@ -212,19 +228,20 @@ class Corpus:
                     break
             # A short one at the end may hold no whole sequence; it would be fetched for nothing.
             made.append([shard for shard in writer.finish() if shard.tokens > length])
-        for part, shards in zip(("training", "held-out"), made, strict=True):
-            if not shards:
-                raise _too_short(part, length)
-        return made[0], made[1][0]
+        for part, shards in zip(_PARTS, made, strict=True):
+            if not shards and self.wanted in ("both", part):
+                raise too_short(_PARTS[part], length)
+        return made[0], made[1][:1]
 
     def first(self, tokens: int, store: BlobStore) -> ShardSpec:
         """So many tokens of the corpus as a shard of their own, for a trial."""
-        writer, missing = ShardWriter(store, self.summary.token_bytes), tokens
-        while missing > 0:
-            for piece in self._pieces(self.training, lambda _: None):
-                writer.add(piece[:missing])
-                missing -= len(piece)
-                if missing <= 0:
+        writer, left = ShardWriter(store, self.summary.token_bytes), tokens
+        side = self.heldout if self.wanted == "heldout" else self.training
+        while left > 0:
+            for piece in self._pieces(side, lambda _: None):
+                writer.add(piece[:left])
+                left -= len(piece)
+                if left <= 0:
                     break
         return writer.finish()[0]
 
@@ -289,6 +306,7 @@ def read_corpus(
     data: DataDir,
     progress: Progress,
     filler: int = 0,
+    wanted: Wanted = "both",
 ) -> Corpus:
     """Tokenise what the sources have; parts from an interrupted run are not made again.
 
@@ -312,16 +330,20 @@ def read_corpus(
     ]
     if table.deduplicate:
         leave_out_repeated(sources)
-    _hold_out(sources, found, table, tokenizer)
+    if wanted == "both":
+        _hold_out(sources, found, table, tokenizer)
+    for source, each in zip(sources if wanted != "both" else (), found, strict=False):
+        held = range(len(each.files)) if wanted == "heldout" else ()
+        source.heldout = HeldOut(files=frozenset(held))
     training, heldout = Side(sources, held=False), Side(sources, held=True)
     for source, tokens in zip(sources, training.tokens, strict=True):
         if tokens == 0 and len(sources) > 1:
-            raise _missing(
+            raise missing(
                 f"the source {source.name!r} has nothing to train on",
                 "give it more, or leave it out of [[data.source]]",
             )
-    wanted = file.schedule.total_rounds * file.rounds.sequences * table.sequence_length
-    shares = training.shares(wanted)
+    run = file.schedule.total_rounds * file.rounds.sequences * table.sequence_length
+    shares = training.shares(run)
     heldout_shares = heldout.shares(_HELDOUT_SEQUENCES * table.sequence_length)
     total = sum(share.dealt for share in shares)
     summary = DataSummary(
@@ -343,16 +365,20 @@ def read_corpus(
         sequence_length=table.sequence_length,
         token_bytes=tokenizer.token_bytes,
         images=how.images,
+        private=wanted == "heldout",
     )
-    for part, count in (("training", total), ("held-out", summary.heldout_tokens)):
+    for side, count in (("training", total), ("heldout", summary.heldout_tokens)):
+        part = _PARTS[side]
+        if wanted not in ("both", side):
+            continue
         if how.images:
             if count == 0:
-                raise _no_images(part)
+                raise no_images(part)
         elif how.conversations is not None:
             if count == 0:
-                raise _no_conversations(part, table.sequence_length, parts)
+                raise no_conversations(part, table.sequence_length, parts)
         elif count <= table.sequence_length:
-            raise _too_short(part, table.sequence_length)
+            raise too_short(part, table.sequence_length)
     closed = table.attention == "document"
     return Corpus(
         training,
@@ -365,6 +391,7 @@ def read_corpus(
         how.conversations,
         filler,
         how.images,
+        wanted,
     )
 
 
@@ -417,7 +444,7 @@ def _hold_out(
         ]
         count, all_files = sum(map(len, chosen)), sum(len(each.files) for each in found)
         if count in (0, all_files):
-            raise _missing(
+            raise missing(
                 f"the patterns in `heldout` ({' '.join(table.heldout)}) match "
                 f"{'every file' if count else 'no file'}",
                 "some files must be held out, and some be left to train on",
@@ -459,33 +486,3 @@ def _text_bytes(found: Found) -> int:
         file.size * (_UNPACKED if Path(file.path).suffix.lower() in _COMPRESSED else 1)
         for file in found.files
     )
-
-
-def _too_short(part: str, length: int) -> UserError:
-    return _missing(
-        f"the {part} text is shorter than one sequence ({length + 1} tokens)",
-        "give more text with --data, or a smaller sequence_length in [data]",
-    )
-
-
-def _no_images(part: str) -> UserError:
-    return _missing(
-        f"there is no {part} image", "give two different ones at least with --data: one is held out"
-    )
-
-
-def _no_conversations(part: str, length: int, parts: Sequence[Parts]) -> UserError:
-    long = sum(each.tally.too_long for each in parts)
-    if long:
-        return _missing(
-            f"there is no {part} conversation: {long} have no answer that ends within a sequence of "
-            f"{length} tokens",
-            "give a larger sequence_length in [data], or shorter conversations",
-        )
-    return _missing(
-        f"there is no {part} conversation", "give two at least with --data: one of them is held out"
-    )
-
-
-def _missing(problem: str, remedy: str) -> UserError:
-    return UserError(ExitCode.DATA_MISSING, problem, remedy)

@@ -126,8 +126,25 @@ class DataTable(SourceTable):
     mirrors: Annotated[tuple[Url, ...], Length(0, 8)] = ()
     """Web folders (https://…) that hold what the data directory's `blobs/` does: members need not serve
     the training data to each other then."""
+    policy: Literal["shared", "private"] = "shared"
+    """`private`: every member trains on files of its own, which nobody else sees, read as this table
+    says; what `paths` or `--data` name is public, and all of it is held out."""
+    epoch: Annotated[int, Range(1, 2**40)] | None = None
+    """With `private`: how many sequences count as an epoch; without it all those of the run."""
+    max_epsilon: Annotated[float, Range(2.0**-20, 1e6)] | None = None
+    """With `private`: every member has to give an `--epsilon` of at most this much."""
+    max_delta: Annotated[float, Range(1e-30, 0.5)] | None = None
+    """With `private`: and a `--delta` of at most this much."""
 
     def __post_init__(self) -> None:
+        if self.policy == "private":
+            for name in ("source", "heldout", "include", "exclude", "split", "image", "label"):
+                if getattr(self, name):
+                    raise ValueError(f'{name!r} does not go with policy = "private"')
+        else:
+            for name in ("epoch", "max_epsilon", "max_delta"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f'{name!r} belongs to policy = "private"')
         if self.source:
             usual = SourceTable()
             for each in fields(SourceTable):
@@ -214,6 +231,8 @@ def read_manifest_file(path: Path) -> ManifestFile:
         )
     if file.task != DIFFUSION and not file.data.sequence_length:
         raise bad_manifest(path, "data: the key 'sequence_length' is missing")
+    if file.task == DIFFUSION and file.data.policy == "private":
+        raise bad_manifest(path, "data.policy: private data is text: the task 'diffusion' has none")
     return file
 
 

@@ -21,6 +21,7 @@ from ...protocol.wire.manifest import (
     AdmissionSpec,
     DataSpec,
     Manifest,
+    PrivateSpec,
     ShardSpec,
     SourceSpec,
     decode_manifest,
@@ -145,9 +146,15 @@ async def dry_run(settings: CreateSettings, progress: Progress) -> Made:
             manifest = draft.manifest(
                 settings, store, corpus.summary, [sample], sample, initial, admission, nobody
             )
-            made = _made(draft, manifest, corpus, corpus.samples)
+            private = manifest.data.private is not None
+            samples = manifest.data.samples if private else corpus.samples
+            made = _made(draft, manifest, corpus, samples)
+            # Of private data the founder measures on what is public.
+            tried = replace(manifest.data, shards=(sample,), private=None)
             try:
-                seconds = await _measure(manifest, initial, store, settings.device, progress)
+                seconds = await _measure(
+                    replace(manifest, data=tried), initial, store, settings.device, progress
+                )
             except (TrainerFailed, TrainerDied) as error:
                 raise explain_trainer(error, data.root) from error
     return replace(made, forecast=replace(made.forecast, **seconds))
@@ -198,7 +205,33 @@ class _Draft:
         # What ends a conversation is within it.
         end = self.end if self.task.chat is None else ()
         filler = self.task.filler
-        return read_corpus(self.file, self.found, self.tokenizer, end, data, progress, filler)
+        wanted = "both" if self.file.data.policy == "shared" else "heldout"
+        return read_corpus(
+            self.file, self.found, self.tokenizer, end, data, progress, filler, wanted
+        )
+
+    def private(self) -> PrivateSpec | None:
+        """What members are told about data of their own, if they have some."""
+        table, run = self.file.data, self.file.schedule.total_rounds * self.file.rounds.sequences
+        if table.policy == "shared":
+            return None
+        return PrivateSpec(
+            epoch=table.epoch or min(run, 1 << 40),
+            raw_bytes=isinstance(self.tokenizer, ByteTokenizer),
+            end=self.end,
+            filler=self.task.filler,
+            format=table.format,
+            text=table.text,
+            template=table.template,
+            messages=table.messages,
+            prompt=table.prompt,
+            completion=table.completion,
+            token_width=table.token_width,
+            deduplicate=table.deduplicate,
+            max_bad=table.max_bad,
+            max_epsilon=table.max_epsilon,
+            max_delta=table.max_delta,
+        )
 
     def manifest(
         self,
@@ -212,7 +245,7 @@ class _Draft:
         founder: PeerId,
     ) -> Manifest:
         """The manifest of these parts. Raises `UserError` (`MANIFEST`)."""
-        file = self.file
+        file, private = self.file, self.private()
         marked = self.task.chat is not None
         try:
             return Manifest(
@@ -226,7 +259,7 @@ class _Draft:
                     sequence_length=file.data.sequence_length,
                     token_bytes=self.tokenizer.token_bytes,
                     vocabulary=self.tokenizer.vocabulary,
-                    shards=tuple(shards),
+                    shards=tuple(shards) if private is None else (),
                     heldout=heldout,
                     tokenizer=store.put(self.tokenizer.definition),
                     mirrors=file.data.mirrors,
@@ -235,8 +268,12 @@ class _Draft:
                     attention=file.data.attention or ("document" if marked else "sequence"),
                     marked=marked,
                     sources=_sources(file.data, summary),
+                    private=private,
                 ),
-                optimizer=file.optimizer,
+                # Members whose texts differ contradict each other honestly.
+                optimizer=file.optimizer
+                if private is None
+                else replace(file.optimizer, audit=False),
                 schedule=file.schedule,
                 rounds=file.rounds,
                 admission=admission,

@@ -50,6 +50,8 @@ class DataSummary:
     token_bytes: int
     images: bool = False
     """Whether documents are images, and tokens their bytes."""
+    private: bool = False
+    """Whether all of it is held out, and members train on data of their own."""
 
     @property
     def documents(self) -> int:
@@ -106,9 +108,12 @@ class DataSummary:
             trained = f"{source.tokens:,} tokens"
             if self.images:
                 trained = f"{source.tokens // self.sequence_length:,} of them"
+            end = f"{trained} to train on"
+            if self.private:
+                end = f"{self.heldout_tokens:,} tokens held out, for everybody to read"
             yield (
                 f"{head}{_count(source.files, 'file')} read, "
-                f"{_count(source.read.documents, what)}, {trained} to train on"
+                f"{_count(source.read.documents, what)}, {end}"
             )
             if several:
                 times = f"comes {source.times:.2f} times in an epoch"
@@ -247,7 +252,9 @@ def forecast(
         # A span that begins anywhere touches one chunk more than its eight; a corpus of a chunk is
         # fetched whole.
         data_bytes_a_round={
-            members: min(
+            members: 0
+            if data.private
+            else min(
                 -(-rounds.sequences // members) * sample_bytes * 9 // 8,
                 max(CHUNK_BYTES, samples * sample_bytes),
             )

@@ -43,6 +43,7 @@ Seconds = Annotated[float, Range(0.01, 86_400.0)]
 Name = Annotated[str, Length(1, 64)]
 TaskName = Annotated[str, Length(1, 64)]
 Url = Annotated[str, Length(9, 256)]
+Column = Annotated[str, Length(1, 256)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +109,48 @@ class SourceSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrivateSpec:
+    """What members agree on about data that each keeps to itself (federated learning).
+
+    Dealing says how many sequences a member computes in a round; which ones is its own affair, out of
+    files that nobody else sees. Here stands how such files are read, so that all train one thing.
+    """
+
+    epoch: Count
+    """How many sequences count as an epoch. Nobody knows how much data there is: lanes, spans and what
+    is said of progress go by this number, and nothing is learned from it."""
+    raw_bytes: bool = False
+    """Each byte of a text is a token, whatever bytes they are."""
+    end: Annotated[tuple[Annotated[int, Range(0, 2**31)], ...], Length(0, 64)] = ()
+    """The tokens behind every document."""
+    filler: Annotated[int, Range(0, 2**31)] = 0
+    """The token in places of a sample that nothing is in."""
+    format: Name | None = None
+    """What the files are, where their endings do not say it."""
+    text: Column | None = None
+    """The column that holds the text."""
+    template: Annotated[str, Length(1, 65_536)] | None = None
+    """The text made of several columns."""
+    messages: Column | None = None
+    """The column that holds a conversation."""
+    prompt: Column | None = None
+    """Two columns instead: what the assistant is asked, …"""
+    completion: Column | None = None
+    """… and what it answers."""
+    token_width: Literal[1, 2, 4] | None = None
+    """Bytes of a token in an array of tokens."""
+    deduplicate: bool = False
+    """Documents that are equal to an earlier one of the same member are left out."""
+    max_bad: Annotated[int, Range(0, 2**40)] = 0
+    """How many rows of a member's may be unusable."""
+    max_epsilon: Annotated[float, Range(2.0**-20, 1e6)] | None = None
+    """Every member has to keep to local differential privacy with an ε of at most this much. Each does
+    so by itself: nobody can check it."""
+    max_delta: Annotated[float, Range(1e-30, 0.5)] | None = None
+    """And with a δ of at most this much."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataSpec:
     """What is trained on.
 
@@ -118,7 +161,8 @@ class DataSpec:
     sequence_length: Annotated[int, Range(2, 1 << 20)]
     token_bytes: Literal[1, 2, 4]
     vocabulary: Annotated[int, Range(2, 2**31)]
-    shards: Annotated[tuple[ShardSpec, ...], Length(1, 65_536)]
+    shards: Annotated[tuple[ShardSpec, ...], Length(0, 65_536)]
+    """What is trained on; none where members train on data of their own (`private`)."""
     heldout: ShardSpec
     tokenizer: ContentId
     """Blob with a Hugging Face `tokenizer.json`."""
@@ -140,8 +184,15 @@ class DataSpec:
         default=None, metadata=ADDITION
     )
     """What the corpus was mixed of, where the founder has named that."""
+    private: PrivateSpec | None = field(default=None, metadata=ADDITION)
+    """With it nothing is dealt but a number of sequences: every member trains on its own data. What is
+    held out is public."""
 
     def __post_init__(self) -> None:
+        if self.private is None and not self.shards:
+            raise ValueError("there is no shard to train on")
+        if self.private is not None and self.shards:
+            raise ValueError("what is private has no shards: members train on their own data")
         if self.marked and self.vocabulary > 1 << 8 * self.token_bytes - 2:
             raise ValueError(
                 f"{self.token_bytes} bytes do not hold {self.vocabulary} tokens and two marks"
@@ -164,6 +215,8 @@ class DataSpec:
     @property
     def samples(self) -> int:
         """How many training samples there are in an epoch."""
+        if self.private is not None:
+            return self.private.epoch
         return sum(self.samples_in(shard) for shard in self.shards)
 
 
@@ -341,6 +394,9 @@ class Manifest:
                 f"start_members ({self.rounds.start_members}) exceeds max_members "
                 f"({self.admission.max_members}): training would never begin"
             )
+        if self.data.private is not None and self.optimizer.audit:
+            # Members whose texts differ contradict each other honestly.
+            raise ValueError("optimizer.audit does not go with private data: say audit = false")
 
     @property
     def elements(self) -> int:
