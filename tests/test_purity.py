@@ -133,10 +133,12 @@ NODE_SIDE_OF_TRAINER = {
         "memory_model",
         "memory_options",
         "memory_plan",
+        "own_ways",
         "sandbox",
         "survey",
         "task_names",
         "tokenizer_settings",
+        "trainer_spec",
         "trainer_supervisor",
     ),
 }

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,15 +23,17 @@ import trio
 from ...crypto.hashing import ContentId
 from ...protocol.checks.agreement import Agreement
 from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
-from ...protocol.wire.structure import from_plain
+from ...protocol.wire.structure import from_plain, to_plain
 from ..harmless import MOST_CHARACTERS
-from ..settings import Compile, Split, names_several
+from ..settings import names_several
 from .answers import Applied, Examined, InitialModel, SnapshotResult
 from .environment import environment
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
 from .frames import FrameDecoder, FrameError, Trained, encode_frame
+from .trainer_spec import PATIENCE_SECONDS, TrainerSpec
 
 __all__ = [
+    "PATIENCE_SECONDS",
     "Applied",
     "Examined",
     "InitialModel",
@@ -55,45 +56,11 @@ _EXIT_SECONDS = 5.0
 # And to die once it is killed; one that is stuck in a driver does not.
 _DEATH_SECONDS = 5.0
 
-PATIENCE_SECONDS = 600.0
-"""How long the processes of several devices wait for each other before they are started anew: also for
-the one that computes the most, or whose disk is slow."""
-
 # By signal, what probably ended a trainer (`limits` sets the second bound).
 _HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory?)",
     signal.SIGXCPU: " (the swarm's model or tokenizer kept it busy for longer than it may)",
 }
-
-
-@dataclass(frozen=True)
-class TrainerSpec:
-    """What a trainer is started with."""
-
-    manifest: bytes
-    """Its canonical encoding, already held against the swarm-id."""
-    blobs: Path
-    device: str = "auto"
-    threads: int | None = None
-    micro_batch: int | None = None
-    """Sequences at once; by default as many as fit. Halved when memory runs out."""
-    memory: int | None = None
-    """Bytes that may be taken on the device; by default what is free."""
-    writable: tuple[Path, ...] = ()
-    """Folders that it writes to beside `blobs`; made if they are not there."""
-    readable: tuple[Path, ...] = ()
-    """Files and folders that it reads beside those."""
-    confined: bool = True
-    """Whether it gives up the network and all other files, where the system can do that."""
-    patience: float = PATIENCE_SECONDS
-    """With several devices, the seconds for which their processes wait for each other."""
-    compile: Compile = Compile.AUTO
-    """Whether a trial is made of compiling the model, before anything else is done."""
-    split: Split = Split.AUTO
-    launched: bool = False
-    """Whether torch's launcher has started this process and others, each for one device (`launched`)."""
-    nice: int = 0
-    """How far it steps back behind other processes, as `nice` counts."""
 
 
 @asynccontextmanager
@@ -106,10 +73,11 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
     Errors: `TrainerFailed` (`no_device`, `model_too_large`, `bad_model`, …), `TrainerDied`.
     """
     writable = (spec.blobs, *spec.writable)
+    own = () if spec.ways.blobs is None else (Path(spec.ways.blobs),)
     async with trainer_process(
         spec.threads,
         writable,
-        spec.readable,
+        (*spec.readable, *own),
         confined=spec.confined,
         nice=spec.nice,
         several=_several(spec),
@@ -123,6 +91,7 @@ async def open_trainer(spec: TrainerSpec) -> AsyncIterator[TrainerClient]:
             micro_batch=spec.micro_batch,
             memory=spec.memory,
             compile=spec.compile.value,
+            ways=to_plain(spec.ways, named=True),
         )
         client.device, client.gpus = answer["device"], tuple(answer["gpus"])
         client.memory_use = answer["memory"]
@@ -312,6 +281,10 @@ class TrainerClient:
     async def memory(self) -> dict[str, int]:
         """`process_bytes` (resident) and `device_bytes` (0 on the CPU)."""
         return await self._call("memory")
+
+    async def privacy(self, method: str, **about: Any) -> float:
+        """What `accountant` says: `spent`, the ε of `spent` rounds with a `delta`; or `noise`."""
+        return await self._call(f"privacy_{method}", **about)
 
     async def survey(self, **about: Any) -> dict[str, Any]:
         """As `survey.survey` does."""

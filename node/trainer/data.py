@@ -50,17 +50,24 @@ def read_tokens(spec: DataSpec, samples: Sequence[bytes]) -> Tokens:
 
 
 class Corpus:
-    """The training shards and the held-out shard of a manifest.
+    """The training shards of a manifest, or a member's own in their place, and its held-out shard.
 
     Every method raises `TrainerFailed`: `missing_data` where bytes are not on the disk, or not as
     they were.
     """
 
-    def __init__(self, spec: DataSpec, store: BlobStore) -> None:
+    def __init__(
+        self,
+        spec: DataSpec,
+        store: BlobStore,
+        own: tuple[BlobStore, Sequence[ShardSpec]] | None = None,
+    ) -> None:
+        """`own`: a member's own data, in a store of its own."""
         self._spec = spec
         self._store = store
+        self._training, self._shards = own or (store, spec.shards)
         # ends[s] is the first sample behind shard s.
-        self._ends = list(accumulate(spec.samples_in(shard) for shard in spec.shards))
+        self._ends = list(accumulate(spec.samples_in(shard) for shard in self._shards))
         self._lists: dict[bytes, BlobList] = {}
         # The chunks whose bytes were found to be theirs.
         self._checked: set[ContentId] = set()
@@ -72,47 +79,48 @@ class Corpus:
 
     def training(self, samples: Sequence[int]) -> list[bytes]:
         """The bytes of training samples: (sequence_length + 1) × token_bytes each."""
-        return [self._read(*self._locate(sample)) for sample in samples]
+        return [self._read(self._training, *self._locate(sample)) for sample in samples]
 
     def heldout(self, samples: Sequence[int]) -> list[bytes]:
         """Those of held-out samples, likewise."""
-        return [self._read(self._spec.heldout, sample) for sample in samples]
+        return [self._read(self._store, self._spec.heldout, sample) for sample in samples]
 
     def _locate(self, sample: int) -> tuple[ShardSpec, int]:
-        if not 0 <= sample < self._ends[-1]:
-            raise _bad(f"sample {sample} of {self._ends[-1]}")
+        count = self._ends[-1] if self._ends else 0
+        if not 0 <= sample < count:
+            raise _bad(f"sample {sample} of {count}")
         index = bisect_right(self._ends, sample)
         before = self._ends[index - 1] if index else 0
-        return self._spec.shards[index], sample - before
+        return self._shards[index], sample - before
 
-    def _read(self, shard: ShardSpec, sample: int) -> bytes:
+    def _read(self, store: BlobStore, shard: ShardSpec, sample: int) -> bytes:
         """Sample number `sample` of a shard: one more token than a sequence is long."""
         length, width = self._spec.sequence_length, self._spec.token_bytes
-        return self._bytes(shard, sample * length * width, (length + 1) * width)
+        return self._bytes(store, shard, sample * length * width, (length + 1) * width)
 
-    def _bytes(self, shard: ShardSpec, start: int, size: int) -> bytes:
-        chunks = self._list(shard).chunks
+    def _bytes(self, store: BlobStore, shard: ShardSpec, start: int, size: int) -> bytes:
+        chunks = self._list(store, shard).chunks
         parts = []
         while size:
             chunk, offset = divmod(start, CHUNK_BYTES)
             wanted = min(size, CHUNK_BYTES - offset)
-            parts.append(self._part(chunks[chunk], offset, wanted))
+            parts.append(self._part(store, chunks[chunk], offset, wanted))
             start += wanted
             size -= wanted
         return b"".join(parts)
 
-    def _part(self, chunk: ContentId, offset: int, wanted: int) -> bytes:
+    def _part(self, store: BlobStore, chunk: ContentId, offset: int, wanted: int) -> bytes:
         """Some bytes of a chunk, which is read whole and checked when it is first needed."""
         if chunk not in self._checked:
             # What the disk has made something else of is removed, and fetched again.
-            data = self._store.get(chunk)
+            data = store.get(chunk)
             if data is None:
                 raise _missing(f"a chunk, {chunk.hex()[:12]}, is missing or damaged")
             self._checked.add(chunk)
             part = data[offset : offset + wanted]
         else:
             try:
-                with self._store.path(chunk).open("rb", buffering=0) as file:
+                with store.path(chunk).open("rb", buffering=0) as file:
                     file.seek(offset)
                     part = file.read(wanted)
             except FileNotFoundError:
@@ -122,9 +130,9 @@ class Corpus:
             raise _bad(f"a chunk, {chunk.hex()[:12]}, is shorter than its list says")
         return part
 
-    def _list(self, shard: ShardSpec) -> BlobList:
+    def _list(self, store: BlobStore, shard: ShardSpec) -> BlobList:
         if shard.blob not in self._lists:
-            data = self._store.get(shard.blob)
+            data = store.get(shard.blob)
             if data is None:
                 raise _missing(f"the list of shard {shard.blob.hex()[:12]} is missing")
             try:

@@ -213,6 +213,17 @@ class LocalOptimizer:
         """Drop everything pending."""
         self._pending.clear()
 
+    @torch.no_grad()
+    def begin_anew(self) -> None:
+        """Drop momentum, second moment and what is pending, as if there had been no round before."""
+        self._pending.clear()
+        self.steps = 0
+        for states, rows_of in ((self.coefficients, "blocks"), (self.squares, "rows")):
+            for tensor, state in zip(self._layout.tensors, states, strict=False):
+                for stripe in stripes(tensor, state.device):
+                    rows: slice = getattr(stripe, rows_of)
+                    state.write(rows, torch.zeros_like(state.read(rows)))
+
     def _precondition(self, index: int, stripe: Stripe, gradient: torch.Tensor) -> None:
         """Divide some rows of a gradient by the root of their second moment, which takes them in."""
         if not self.squares:

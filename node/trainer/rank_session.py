@@ -27,6 +27,7 @@ from .memory_model import Workload
 from .memory_options import MemoryOptions
 from .memory_plan import Room, in_shards
 from .model import build_model, layers_of, model_config, new_model, ordered_parameters
+from .own_ways import USUAL_WAYS, OwnWays
 from .part import Part
 from .rank_momentum import Cut, Seat
 from .rank_part import RankPart
@@ -50,6 +51,7 @@ class RankSession(TrainingSession):
         memory: int | None = None,
         options: MemoryOptions | None = None,
         split: Split = Split.AUTO,
+        ways: OwnWays = USUAL_WAYS,
     ) -> None:
         """`rooms`: of all ranks (`rooms_of`)."""
         self._ranks = ranks
@@ -57,7 +59,7 @@ class RankSession(TrainingSession):
         work = replace(Workload.of(manifest), ranks=ranks.size)
         self.in_shards = in_shards(work, ranks.device.type, rooms, micro_batch, options, split)
         self._sharded: list[int] = []
-        super().__init__(manifest, store, ranks.device, micro_batch, memory, options)
+        super().__init__(manifest, store, ranks.device, micro_batch, memory, options, ways)
         self.memory += (
             f", in each of {ranks.size} processes that share it"
             if ranks.device.type == "cpu"

@@ -17,6 +17,7 @@ import torch
 from torch.distributed.distributed_c10d import Store
 
 from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.structure import from_plain
 from ..launched import Launch
 from ..settings import Split
 from ..storage.blob_store import BlobStore
@@ -24,6 +25,7 @@ from .describing import describe
 from .device import allocated_bytes
 from .errors import FailureKind, TrainerFailed
 from .memory_plan import Room
+from .own_ways import OwnWays
 from .rank_launch import Gathering, local_device
 from .rank_momentum import remove_others, save_part
 from .rank_processes import OtherRanks, RankProcesses, devices_of, meet, store_at
@@ -148,6 +150,7 @@ class RankWorker(Worker):
             opening.micro_batch,
             opening.memory,
             split=self._split,
+            ways=from_plain(OwnWays, opening.ways, named=True),
         )
 
     def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:

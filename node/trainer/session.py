@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -41,7 +42,9 @@ from .memory_options import MemoryOptions
 from .memory_plan import Room, choose, chosen_line
 from .model import check_inputs, compute_twice, layers_of
 from .optimizer import LocalOptimizer
+from .own_ways import USUAL_WAYS, OwnWays
 from .part import Part, WholeModel
+from .private_gradient import private_gradient
 from .tasks import Loss, Sample, open_task
 
 _log = logging.getLogger(__name__)
@@ -66,10 +69,13 @@ class TrainingSession:
         micro_batch: int | None = None,
         memory: int | None = None,
         options: MemoryOptions | None = None,
+        ways: OwnWays = USUAL_WAYS,
     ) -> None:
         """`memory`: bytes that may be taken on the device; None: what is free. `options`: how they are
-        used; None: in the way that costs least of those that fit."""
+        used; None: in the way that costs least of those that fit. `ways`: what is the member's own
+        affair."""
         data = manifest.data
+        self._ways = ways
         self.manifest = manifest
         self.device = device
         self._store = store
@@ -94,7 +100,8 @@ class TrainingSession:
             compute_twice(self.model)
         self.left_out = 0
         """How many updates the audit left out of the last step."""
-        self._corpus = Corpus(data, store)
+        own = None if ways.blobs is None else (BlobStore(Path(ways.blobs)), ways.shards)
+        self._corpus = Corpus(data, store, own)
         self._seen: tuple[int, Coefficients] | None = None
         self._compiled = False
         self._loaded = False
@@ -133,9 +140,11 @@ class TrainingSession:
         loss, counted = 0.0, 0
         # From a share that was broken off, when the disk had lost some of its data.
         self._clear_gradients()
-        if samples:
+        # Noise must not tell that there was nothing under it.
+        noisy = self._ways.clipping is not None
+        if samples or noisy:
             loss, counted = self.gradient(round_number, samples)
-        gradients = self.part.gradients() if counted else []
+        gradients = self.part.gradients() if counted or noisy else []
         self._seen = None
         if look is not None and counted and math.isfinite(loss):
             self._seen = round_number, self._look(round_number, look, gradients)
@@ -199,7 +208,7 @@ class TrainingSession:
         `loss` is the mean over all that was `counted`, and computing took so many seconds.
         """
         finite = False
-        if counted:
+        if counted or self._ways.clipping is not None:
             finite = self.part.everywhere(math.isfinite(loss) and _finite(gradients))
             if not finite:
                 _log.warning("the gradient of round %d is not finite and left out", round_number)
@@ -209,6 +218,8 @@ class TrainingSession:
         else:
             self.optimizer.decay()
         taken = self.part.merged(self.optimizer.take(round_number))
+        if self._ways.stateless:
+            self.optimizer.begin_anew()
         body = b"" if taken is None else encode_update(self.layout, taken.positions, taken.signs)
         return Trained(
             body=body,
@@ -279,7 +290,13 @@ class TrainingSession:
 
     def gradient(self, round_number: int, samples: Sequence[int]) -> tuple[float, int]:
         """Leave the mean gradient over all that counts in `.grad` (with other ranks: what these samples
-        here add to it); return the mean loss, and over how much."""
+        here add to it); return the mean loss, and over how much: with noise neither is said, as both
+        tell of the samples."""
+        if self._ways.clipping is not None:
+            clipping, alone = self._ways.clipping, (self._alone(round_number, s) for s in samples)
+            self.model.train()
+            private_gradient(self.parameters, alone, clipping)
+            return 0.0, 0
 
         def whole() -> tuple[float, int]:
             self.model.train()
@@ -326,6 +343,12 @@ class TrainingSession:
             batch = self.part.agreed(functools.partial(prepare, numbers or samples[:1]))
             loss = self._loss(batch)
             yield (loss.total / nominal, loss.count) if numbers else (loss.total * 0.0, 0)
+
+    def _alone(self, round_number: int, number: int) -> torch.Tensor | None:
+        """The mean loss of one sample; None if there is nothing to learn in it."""
+        (data,) = self._corpus.training([number])
+        loss = self._loss(self.task.batch([Sample(data, number, round_number, False)]))
+        return loss.total / loss.count if loss.count else None
 
     def _loss(self, batch: Mapping[str, torch.Tensor]) -> Loss:
         moved = {name: self._moved(tensor) for name, tensor in batch.items()}

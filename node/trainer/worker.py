@@ -16,9 +16,11 @@ from ...crypto.hashing import ContentId
 from ...protocol.wire.encoding import decode
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
-from ...protocol.wire.structure import to_plain
+from ...protocol.wire.structure import from_plain, to_plain
 from ..settings import Compile, names_several
 from ..storage.blob_store import BlobStore
+from . import accountant
+from .accountant import Spent
 from .aside import Aside
 from .checking import Dealt
 from .describing import describe
@@ -30,6 +32,7 @@ from .examine import examine
 from .export import export
 from .initial import Lora, initialise
 from .model import lay_out, parameter_table
+from .own_ways import OwnWays
 from .rank_momentum import load_part, remove_others, save_part
 from .session import TrainingSession
 from .speed import reached_flops, sequence_flops
@@ -47,6 +50,7 @@ class Opening:
     micro_batch: int | None
     memory: int | None
     compile: str
+    ways: dict[str, Any]
 
 
 class Worker:
@@ -83,6 +87,8 @@ class Worker:
             "examine": self._examine,
             "memory": self._memory,
             "survey": self._survey,
+            "privacy_noise": self._privacy_noise,
+            "privacy_spent": self._privacy_spent,
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any] | None:
@@ -125,7 +131,10 @@ class Worker:
     def _new_session(
         self, manifest: Manifest, store: BlobStore, device: torch.device, opening: Opening
     ) -> TrainingSession:
-        return TrainingSession(manifest, store, device, opening.micro_batch, opening.memory)
+        ways = from_plain(OwnWays, opening.ways, named=True)
+        return TrainingSession(
+            manifest, store, device, opening.micro_batch, opening.memory, ways=ways
+        )
 
     def _failed(self, error: Exception, method: str) -> tuple[FailureKind, str]:
         """How a failure is told, if this process goes on."""
@@ -172,6 +181,14 @@ class Worker:
             "parameters": [to_plain(spec, named=True) for spec in table],
             "count": len(names),
         }
+
+    def _privacy_noise(
+        self, spent: Spent, epsilon: float, delta: float, rate: float, rounds: int
+    ) -> float:
+        return accountant.noise_for(spent, epsilon, delta, rate, rounds)
+
+    def _privacy_spent(self, spent: Spent, delta: float) -> float:
+        return accountant.epsilon(spent, delta)
 
     def _prepare(self, threads: int | None) -> None:
         transformers_logging.set_verbosity_error()

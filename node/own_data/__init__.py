@@ -1,0 +1,1 @@
+"""A member's own files in a swarm of private data: read here, trained on here, and told to nobody."""
