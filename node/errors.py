@@ -37,6 +37,7 @@ class ExitCode(IntEnum):
     MODEL_TOO_LARGE = 41
     TRAINER = 42
     NO_TASK = 43
+    PRIVACY = 44
     NOT_RUNNING = 50
     NOTHING_TO_EXPORT = 51
     NOT_WRITABLE = 52

@@ -244,6 +244,10 @@ class Runner:
             self.leave(_GOODBYE_SECONDS)
         await self._updates.sweep(record_round)
 
+    def may_train_no_more(self) -> None:
+        """Our own data is not to be told of any further."""
+        self.leave(_GOODBYE_SECONDS)
+
     # Inputs
 
     def _dispatch(self, what: Input) -> None:

@@ -124,6 +124,17 @@ class EnergySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrivacySettings:
+    """How much a member may tell of its own data (local differential privacy)."""
+
+    epsilon: float
+    delta: float | None = None
+    """None: a tenth of one over the number of its sequences, and at most 10⁻⁵."""
+    clip: float = 1.0
+    """The longest that the gradient of a sequence may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DaemonSettings:
     """Everything `run_daemon` needs to know."""
 
@@ -172,6 +183,12 @@ class DaemonSettings:
     compile: Compile = Compile.AUTO
     sandbox: bool = True
     """The trainer gives up the network and all files but its own, where the system can do that."""
+    own_data: tuple[Path, ...] = ()
+    """Files and folders to train on, in a swarm of private data."""
+    privacy: PrivacySettings | None = None
+    """None: its updates tell of its data what they tell."""
+    stateless: bool = False
+    """Keep nothing from one update to the next."""
     evaluate_every: int | None = None
     """Rounds between evaluations on the held-out part; None: the daemon's own choice."""
     sample_prompt: str | None = None

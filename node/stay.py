@@ -16,6 +16,7 @@ import trio
 from ..crypto.envelope import sign
 from ..crypto.hashing import ContentId
 from ..crypto.identity import Identity, PeerId, peer_text
+from ..protocol.chain.ledger import Ledger
 from ..protocol.member.member import Member
 from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.manifest import Manifest
@@ -40,6 +41,7 @@ from .network.nat.reach import Reach
 from .network.network import Network
 from .network.scopes import open_scope
 from .outdated import change_status, check_version
+from .own_data.own import OwnTraining, check_choices, prepare
 from .runner import Runner
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
@@ -56,6 +58,7 @@ from .telemetry.status import (
 from .telemetry.telemetry import Telemetry
 from .telemetry.words import WEIGHTS
 from .trainer.client import TrainerSpec, open_trainer
+from .trainer.own_ways import OwnWays
 from .trainer.trainer_supervisor import OpenTrainer, TrainerSupervisor
 from .updates import RECENT_UPDATES
 
@@ -155,6 +158,7 @@ class Stay:
         means, telemetry = self._means, self._telemetry
         telemetry.enter("connecting")
         manifest = self._manifest = await find_manifest(means)
+        check_choices(self._settings, manifest)
         swarm_store = SwarmStore(means.directory, manifest)
         await trio.to_thread.run_sync(telemetry.keep_history, swarm_store.history)
         update_ids: Bounded[ContentId, None] = Bounded(RECENT_UPDATES)
@@ -176,6 +180,7 @@ class Stay:
         check_invitation(manifest, ledger, means.me, ticket)
         telemetry.arrive(len(ledger))
         prefetch = await fetch_data(means, manifest)
+        own = await self._own_training(manifest, ledger)
         runner = Runner(
             manifest=manifest,
             identity=self._identity,
@@ -199,10 +204,31 @@ class Stay:
             # A node that counts bytes has none for others' snapshots.
             held=HELD if self._settings.max_disk is None else 0,
         )
-        return _Work(runner, snapshots, prefetch, self._trainer(manifest, snapshots, prefetch))
+        trainer = self._trainer(manifest, snapshots, prefetch, own)
+        return _Work(runner, snapshots, prefetch, trainer, own)
+
+    async def _own_training(self, manifest: Manifest, ledger: Ledger) -> OwnTraining | None:
+        """What this member brings to a swarm of private data; None in any other."""
+        if manifest.data.private is None:
+            return None
+        means, telemetry = self._means, self._telemetry
+        return await prepare(
+            self._settings,
+            manifest,
+            means.directory,
+            self._data.blobs,
+            len({*ledger.membership(len(ledger)).peers, means.me}),
+            len(ledger),
+            telemetry.report,
+            telemetry.told,
+        )
 
     def _trainer(
-        self, manifest: Manifest, snapshots: Snapshots, prefetch: Prefetch
+        self,
+        manifest: Manifest,
+        snapshots: Snapshots,
+        prefetch: Prefetch,
+        own: OwnTraining | None,
     ) -> TrainerSupervisor:
         settings, means = self._settings, self._means
         spec = TrainerSpec(
@@ -217,6 +243,7 @@ class Stay:
             launched=settings.launched,
             writable=(means.directory.momentum.parent,),
             confined=settings.sandbox,
+            ways=OwnWays(stateless=settings.stateless) if own is None else own.ways,
         )
         return TrainerSupervisor(
             manifest=manifest,
@@ -230,6 +257,7 @@ class Stay:
             last_round=_earlier(settings.until_round, manifest.last_round),
             data_ready=prefetch.ready,
             base_ready=functools.partial(fetch_base, means, manifest),
+            draw=None if own is None else own.draw,
             start=self._start_trainer,
         )
 
@@ -248,6 +276,8 @@ class Stay:
             work.trainer, until_round=settings.until_round, serve_result=settings.serve_result
         )
         check_standing(runner.ledger(), me)
+        if work.own is not None:
+            work.own.check()
         if not self._told_to_leave:
             check_version(runner.ledger())
 
@@ -306,6 +336,7 @@ class _Work:
     snapshots: Snapshots
     prefetch: Prefetch
     trainer: TrainerSupervisor
+    own: OwnTraining | None
 
 
 def _earlier(wanted: int | None, last: int | None) -> int | None:

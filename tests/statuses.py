@@ -153,6 +153,7 @@ TRAINING = Status(
     ),
     reach=None,
     energy=ENERGY,
+    privacy=PRIVACY,
     events=EVENTS,
 )
 AWAITING = replace(

@@ -87,12 +87,16 @@ ARROWS: dict[str, tuple[str, ...]] = {
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
         *("node/storage", "node/trainer"),
     ),
+    "node/own_data": (
+        *(*_SHARED, "crypto", "protocol/wire", "protocol/sampling"),
+        *("node/storage", "node/telemetry", "node/trainer", "node/create"),
+    ),
     "node": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
         *("protocol/chain", "protocol/member", "node/storage", "node/network"),
         *("node/network/discovery", "node/network/nat", "node/network/exchange"),
         *("node/content", "node/telemetry", "node/energy", "node/control", "node/dashboard"),
-        "node/trainer",
+        *("node/trainer", "node/own_data"),
     ),
     "node/doctor": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "node/storage", "node/network"),

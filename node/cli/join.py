@@ -69,6 +69,15 @@ from .options import (
     prepare_to_run,
     relay_limits,
 )
+from .own_data import (
+    Clip,
+    Delta,
+    Epsilon,
+    OwnFiles,
+    Stateless,
+    own_files,
+    privacy_settings,
+)
 
 
 def join(
@@ -113,6 +122,11 @@ def join(
             help="Keep the trainer process from the network and from files that are not its own.",
         ),
     ] = True,
+    own_data: OwnFiles = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    clip: Clip = 1.0,
+    stateless: Stateless = False,
     evaluate_every: Annotated[
         int | None,
         typer.Option(
@@ -257,6 +271,9 @@ def join(
         memory=parse_size(memory) if memory else None,
         compile=compile,
         sandbox=sandbox,
+        own_data=own_files(own_data),
+        privacy=privacy_settings(epsilon, delta, clip),
+        stateless=stateless,
         evaluate_every=evaluate_every,
         sample_prompt=None if sample_prompt is None else parse_prompt(sample_prompt),
         passphrase=find_passphrase(data, passphrase_file),

@@ -156,6 +156,9 @@ class Prefetch:
 
     async def _chunks_of(self, samples: Sequence[int]) -> dict[ContentId, None]:
         """The chunks that samples lie in, each once, in the order of the samples."""
+        if self._data.private is not None:
+            # They lie in nothing that is fetched.
+            return {}
         # There may be two million, of 32 rounds of a swarm of one.
         pieces = await trio.to_thread.run_sync(self._pieces_of, samples)
         chunks: dict[ContentId, None] = {}

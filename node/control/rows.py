@@ -123,6 +123,11 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         share = f"{trainer.idle:.0%} of the time"
         yield Row("trainer waits", share, "for the line, or for others")
     yield from _energy(status.energy)
+    if status.privacy is not None:
+        told = status.privacy
+        value = f"ε {told.epsilon:.3g} of {told.limit:g}" + (", spent" if told.spent else "")
+        note = f"told of one sequence of your data, at δ = {told.delta:.2g}"
+        yield Row("privacy", value, note)
     reach = status.reach
     if reach is not None:
         words = reach_words(reach)

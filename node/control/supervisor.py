@@ -80,6 +80,7 @@ def whole_status(
         line=stay.line,
         reach=stay.reach,
         energy=energy,
+        privacy=telemetry.privacy,
         events=telemetry.events,
     )
 

@@ -44,6 +44,7 @@ class SwarmDir:
         self.votes = root / "votes"
         self.momentum = root / "trainer" / "momentum"
         self.history = root / "history.jsonl"
+        self.private = root / "private"
 
 
 class DataDir:

@@ -210,6 +210,11 @@ class Metrics:
         )
         for task in get_args(Task):
             self.task_score[task].set(math.nan)
+        self.privacy_epsilon = self._unknown(
+            "privacy_epsilon",
+            "What this node's updates have told of one sequence of its own data, as the ε of "
+            "differential privacy; no number: it does not keep to that.",
+        )
         # Not a loss of zero: nothing has been measured yet.
         self.training_loss.set(math.nan)
         self.heldout_loss.set(math.nan)

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from ...protocol.wire.structure import StructureError, from_plain
 from ..errors import ExitCode, UserError
+from .privacy import PrivacyStatus
 from .scores import Scores
 
 T = TypeVar("T")
@@ -403,6 +404,8 @@ class Status:
     reach: ReachStatus | None
     """None while this node is not connected."""
     energy: EnergyStatus
+    privacy: PrivacyStatus | None
+    """None: it does not keep to differential privacy."""
     events: tuple[EventStatus, ...]
     """The last ones, the newest last."""
 

@@ -20,6 +20,7 @@ from ...protocol.wire.bounded import Bounded
 from ...protocol.wire.messages import Record
 from .history import last_rounds, last_scores, write
 from .metrics import Metrics, Task
+from .privacy import PrivacyStatus
 from .scores import Scores
 from .speed import RecentRounds
 from .status import (
@@ -96,6 +97,7 @@ class Telemetry:
         self.loss: float | None = None
         self.heldout: tuple[int, float] | None = None
         self.scores: Scores | None = None
+        self.privacy: PrivacyStatus | None = None
         self.trainer_restarts = 0
         self.device: str | None = None
         self.gpus: tuple[str, ...] = ()  # the UUIDs of this machine's cards
@@ -198,6 +200,11 @@ class Telemetry:
     def sampled(self, round: int, text: str) -> None:
         """What the model wrote after `round`; a stranger's words."""
         self._write({"round": round, "time": time.time(), "sample": text})
+
+    def told(self, privacy: PrivacyStatus) -> None:
+        """What this node's updates have told of its own data by now."""
+        self.privacy = privacy
+        self.metrics.privacy_epsilon.set(privacy.epsilon)
 
     def scored(self, scores: Scores) -> None:
         """`distro-node evaluate` has measured a state of this swarm's model."""

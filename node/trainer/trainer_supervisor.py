@@ -58,6 +58,9 @@ _ASIDE_SECONDS = 0.25
 # What a restart may mend; anything else that a trainer reports is for the user to mend.
 _RESTARTABLE = frozenset({"bad_snapshot", "internal"})
 
+Draw = Callable[[TrainerClient, int], Awaitable[tuple[int, ...] | None]]
+"""Which sequences of the node's own data are trained where so many are dealt; None: no more ever."""
+
 OpenTrainer = Callable[[TrainerSpec], AbstractAsyncContextManager[TrainerClient]]
 """How a trainer is started, as `open_trainer` does it."""
 
@@ -76,12 +79,17 @@ class Reports(Protocol):
     ) -> None:
         """A record is in the parameters."""
 
+    def may_train_no_more(self) -> None:
+        """Nothing will be trained any more: the node has told of its own data what it may."""
+
 
 @dataclass(frozen=True)
 class _Train:
     effect: Train
     begun: bool = False
     """Whether the trainer is at it, beside other work."""
+    drawn: tuple[int, ...] | None = None
+    """What of the node's own data is trained in the place of what was dealt."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +118,13 @@ class TrainerSupervisor:
         last_round: int | None = None,
         data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
         base_ready: Callable[[], Awaitable[None]] | None = None,
+        draw: Draw | None = None,
         start: OpenTrainer = open_trainer,
     ) -> None:
         """After each measurement the model goes on from `sample_prompt`, if there is one and it writes
         text. `data_ready` returns when the data of these training samples is on the disk, `base_ready`
-        when the weights are that adapters stand beside; `start` starts a trainer."""
+        when the weights are that adapters stand beside; `draw` says what of the node's own data is
+        trained, if it trains any; `start` starts a trainer."""
         self._manifest = manifest
         self._start = start
         self._spec = spec
@@ -127,6 +137,7 @@ class TrainerSupervisor:
         self._last_round = last_round
         self._data_ready = data_ready
         self._base_ready = base_ready
+        self._draw = draw
         self._overtaken = trio.Event()
         self._jobs: deque[_Train | Apply | _Evaluate] = deque()
         # What the trainer is at beside other work.
@@ -211,7 +222,8 @@ class TrainerSupervisor:
         # The list of a large model names tens of thousands.
         chunks = await trio.to_thread.run_sync(self._snapshots.chunks, snapshot)
         fingerprint = await trainer.load(chunks)
-        if await trainer.load_momentum(self._momentum):
+        keeps = not self._spec.ways.stateless
+        if keeps and await trainer.load_momentum(self._momentum):
             _log.info("took up the momentum where it was saved")
         # All queued jobs were for other parameters; the report makes the member ask anew.
         self._jobs.clear()
@@ -237,12 +249,24 @@ class TrainerSupervisor:
         if not job.begun and not await self._have_data(samples):
             self._put_back(job)
             return
+        if self._draw is not None:
+            found = await self._draw(trainer, len(samples)) if job.drawn is None else job.drawn
+            if found is None:
+                reports.may_train_no_more()
+                return
+            samples, job = found, replace(job, drawn=found)
         compute = trainer.train_aside if effect.aside else trainer.train
         try:
             trained = await compute(round_, samples)
         except TrainerFailed as failure:
             if failure.kind != "missing_data":
                 raise
+            if self._draw is not None:
+                raise UserError(
+                    ExitCode.DATA_MISSING,
+                    "the disk has lost some of your data, as it was read for training",
+                    "start the same command again: what is missing is read anew",
+                ) from None
             # The disk has lost some of it since: it is waited for once more.
             _log.warning("%s", failure)
             await trio.sleep(_FIRST_PAUSE_SECONDS)
@@ -359,7 +383,8 @@ class TrainerSupervisor:
         blob = await trio.to_thread.run_sync(self._store.put, made.blob_list)
         entry = SnapshotEntry(round, blob, made.size)
         await self._snapshots.keep(entry)
-        await trainer.save_momentum(self._momentum)
+        if not self._spec.ways.stateless:
+            await trainer.save_momentum(self._momentum)
         return entry
 
     async def _measure_memory(self, trainer: TrainerClient) -> None:
