@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from distro_node.node.telemetry.privacy import PrivacyStatus
 from distro_node.node.telemetry.scores import Score, Scores
 from distro_node.node.telemetry.status import (
     NO_ENERGY,
@@ -96,6 +97,9 @@ ENERGY = EnergyStatus(
     joules_per_token=4.5,
     power_limit=220.0,
     signal=0.41,
+)
+PRIVACY = PrivacyStatus(
+    epsilon=1.25, delta=1e-6, limit=4.0, noise=0.8, clip=1.0, rounds=17, spent=False
 )
 TRAINING = Status(
     node=NodeStatus(
@@ -210,6 +214,7 @@ EARLY = Status(
     line=NO_LINE,
     reach=None,
     energy=NO_ENERGY,
+    privacy=None,
     events=(),
 )
 OBSERVING = replace(

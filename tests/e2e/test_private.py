@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from distro_node.crypto.identity import peer_from_text
 from distro_node.node.errors import ExitCode
 from distro_node.node.own_data.kept import OwnFolder, read_index
 from e2e.program import wait_for
@@ -118,8 +119,9 @@ def test_a_node_that_comes_back_goes_on_behind_what_it_trained(
     check_agreement(nodes)
 
 
-def test_whoever_has_spent_its_budget_leaves(swarm: Swarm, nodes: list[Node]) -> None:
-    """A node whose noise is for a whole run, of which it may spend next to nothing."""
+def test_a_node_with_a_budget_says_what_is_spent_and_may_not_go_below(
+    swarm: Swarm, nodes: list[Node]
+) -> None:
     fourth = swarm.node("fourth")
     folder = swarm.root / "own" / "fourth"
     folder.mkdir(parents=True)
@@ -135,9 +137,16 @@ def test_whoever_has_spent_its_budget_leaves(swarm: Swarm, nodes: list[Node]) ->
     shown = swarm.run("status", "status", "--json", "--data-dir", fourth.data.root)
     assert shown.wait() == 0
     assert json.loads(shown.stdout)["privacy"]["delta"] == 1e-4
-    # Its loss would tell of its data.
-    lines = [line for line in fourth.rounds().values() if fourth.peer in line["counted"]]
-    assert lines
+    # Its loss would tell of its data, so it says none, nor how many sequences it drew.
+    ledger = nodes[0].ledger()
+    said = [
+        (entry.tokens, entry.loss)
+        for number in range(len(ledger))
+        for entry in ledger[number].record.updates
+        if entry.peer == peer_from_text(fourth.peer)
+    ]
+    assert said
+    assert set(said) == {(0, 0.0)}
     fourth.program.kill()
     lower = swarm.run(
         *("lower", "join", swarm.link, "--data-dir", fourth.data.root, "--data", folder),
