@@ -1076,6 +1076,44 @@ def shares() -> Iterator[Figure]:
     yield Figure("docs/protocol.md", "brings {:+.2f} %. So weighing is", (apart["k by share"],))
 
 
+def private() -> Iterator[Figure | WholeTable]:
+    """What is learned from data that is not shared, and what updates tell of it."""
+    document = "docs/private-data.md"
+    measured, attack = results("private"), results("membership")
+    plain, noisy = [], []
+    for name, run in measured["runs"].items():
+        losses = list(run["heldout"].values())
+        cells = [f"{loss:.2f}" for loss in (*losses, sum(losses) / len(losses))]
+        large = run["way"]["rounds"] != measured["runs"]["federated"]["way"]["rounds"]
+        words = name.replace("epsilon", "ε =")
+        if large:
+            noise = f"{sum(run['noise']) / len(run['noise']):.2f}" if run["noise"] else "–"
+            noisy.append(f"| {words} | {noise} | {' | '.join(cells)} |")
+        else:
+            plain.append(f"| {words} | {' | '.join(cells)} |")
+    texts = " | ".join(measured["texts"])
+    yield WholeTable(document, f"| | {texts} | mean |", tuple(plain))
+    yield WholeTable(document, f"| | noise | {texts} | mean |", tuple(noisy))
+    rows = []
+    for name, run in attack["runs"].items():
+        (area, error), (earlier, _) = run["auc"], run["earlier_auc"]
+        noise = f"{run['noise'][0]:.2f}" if run["noise"] else "–"
+        words, count = name.replace("epsilon", "ε ="), len(run["scores"]["in"])
+        rows.append(f"| {words} | {noise} | {area:.2f} ± {error:.2f} | {count} | {earlier:.2f} |")
+    heading = "| what the victim does | noise | AUC | of | earlier |"
+    yield WholeTable(document, heading, tuple(rows))
+    yield Figure(
+        document,
+        "The model was small ({:,d} parameters)",
+        (attack["parameters"],),
+    )
+    yield Figure(
+        document,
+        "A Llama of {:,d} parameters over bytes, one run each",
+        (measured["parameters"],),
+    )
+
+
 SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     audit,
     codec,
@@ -1096,6 +1134,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     checks,
     votes,
     shares,
+    private,
 )
 
 

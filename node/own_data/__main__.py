@@ -47,6 +47,7 @@ def _answer(arguments: argparse.Namespace) -> dict[str, Any]:
     from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest
     from ..errors import ExitCode, UserError
     from ..storage.blob_store import BlobStore
+    from ..storage.disk_faults import explain_disk
     from ..trainer.errors import TrainerFailed
     from .reading import read_own
 
@@ -69,6 +70,9 @@ def _answer(arguments: argparse.Namespace) -> dict[str, Any]:
         remedy = "whoever made the swarm has to create it anew"
         return {"error": [int(ExitCode.MANIFEST), str(error), remedy]}
     except OSError as error:
+        fault = explain_disk(error)
+        if fault is not None and fault.code == ExitCode.DISK_FULL:
+            return {"error": [int(fault.code), fault.problem, fault.remedy]}
         where = f"{error.filename} " if error.filename else "a file "
         problem = f"{where}cannot be used: {error.strerror or error}"
         remedy = "make it readable, and not by a link that leads elsewhere; see to the disk"

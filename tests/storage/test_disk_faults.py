@@ -35,6 +35,8 @@ from distro_node.node.demo.plan import collect_text
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.joining import Means, find_manifest
 from distro_node.node.network.discovery.peers_file import PeersFile
+from distro_node.node.own_data.kept import OwnData
+from distro_node.node.own_data.walk import Walk
 from distro_node.node.stay import Stay
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir, open_identity
@@ -104,6 +106,12 @@ def identity_is_kept(root: Path, passphrase: str | None = None) -> None:
 
 def sealed_identity_is_kept(root: Path) -> None:
     identity_is_kept(root, "secret")
+
+
+@scenario(nothing_more)
+def own_data(root: Path) -> None:
+    own = OwnData(name="a", shards=(), documents=0, bad=0)
+    Walk(root / "walk", own, 9).next(3)
 
 
 @scenario(identity_is_kept)
@@ -560,6 +568,12 @@ ELSEWHERE = {
     **{
         ("node/service/manager.py", name): "tests/service"
         for name in ("mkdir", "unlink", "write_atomically", "chmod")
+    },
+    # What members have of their own is read again; what is said of it is told in their node's words.
+    **{("node/own_data/reading.py", name): "tests/own_data" for name in ("mkdir", "rmtree")},
+    **{
+        ("node/own_data/reader.py", name): "the reader's own, told as a full disk is"
+        for name in ("TemporaryDirectory", "mkdir", "open")
     },
     ("node/doctor/computer.py", "bind"): "a port, not a file",
     ("node/doctor/line.py", "TemporaryDirectory"): "the doctor's own, told as a full disk is",
