@@ -24,7 +24,7 @@ from distro_node.node.trainer.client import (
     TrainerFailed,
     TrainerSpec,
 )
-from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
+from distro_node.node.trainer.trainer_supervisor import Draw, TrainerSupervisor
 from distro_node.protocol.member.effects import Apply, Train
 from distro_node.protocol.wire.messages import Record, RecordId
 from simulation.swarm import identity, toy_manifest
@@ -68,9 +68,11 @@ class FakeTrainer:
             self._shop.losses -= 1
             raise TrainerFailed("missing_data", "a chunk is damaged")
         self._shop.trained_on[round_] = self.parameters
+        self._shop.trained_samples.append(samples)
         return Trained(b"", 0.0, 0, 1, 0.0, 0.0)
 
     async def train_aside(self, round_: int, samples: object) -> Trained | None:
+        self._shop.trained_samples.append(samples)
         if round_ not in self._shop.trained_on:
             self._shop.trained_on[round_] = self.parameters
         return Trained(b"", 0.0, 0, 1, 0.0, 0.0) if self.parameters >= LOADED_ROUND + 3 else None
@@ -108,7 +110,11 @@ class FakeSupervisor:
     """A supervisor with such trainers, and the member it reports to: it wants the next round applied."""
 
     def __init__(
-        self, tmp_path: Path, prompt: str | None = None, evaluate_every: int = 1000
+        self,
+        tmp_path: Path,
+        prompt: str | None = None,
+        evaluate_every: int = 1000,
+        draw: Draw | None = None,
     ) -> None:
         self.deaths = 0
         self.losses = 0
@@ -122,6 +128,8 @@ class FakeSupervisor:
         self.applied_rounds: list[int] = []
         self.telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
         self.trained_on: dict[int, int] = {}
+        self.trained_samples: list[object] = []
+        self.stopped = False
         self.before_load: Callable[[], Any] = trio.lowlevel.checkpoint
 
         @asynccontextmanager
@@ -143,6 +151,7 @@ class FakeSupervisor:
             sample_prompt=prompt,
             data_ready=lambda samples: self.data_ready(samples),
             base_ready=lambda: self.base_ready(),
+            draw=draw,
             start=start,
         )
         self.data_ready: Callable[[tuple[int, ...]], Any] = self.has_data
@@ -170,6 +179,9 @@ class FakeSupervisor:
         self.applied_rounds.append(record_round)
         if record_round < LOADED_ROUND + 5:
             self.trainer_supervisor.apply(apply_effect(record_round + 1))
+
+    def may_train_no_more(self) -> None:
+        self.stopped = True
 
 
 @pytest.fixture
@@ -453,3 +465,65 @@ async def test_nothing_is_written_where_nobody_asked_for_it(
     await run_until(shop, lambda: LOADED_ROUND + 5 in shop.applied_rounds)
     assert shop.telemetry.heldout is not None
     assert shop.prompts == []
+
+
+class OwnDraws:
+    """Sequences of a member's own, so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self.counts: list[int] = []
+
+    async def __call__(self, trainer: object, count: int) -> tuple[int, ...] | None:
+        self.counts.append(count)
+        self.left -= 1
+        return (100 + len(self.counts),) if self.left >= 0 else None
+
+
+async def test_own_data_is_trained_in_the_place_of_what_is_dealt(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = OwnDraws(2)
+    shop = FakeSupervisor(tmp_path, draw=draws)
+
+    def loaded(round: int, *_: object) -> None:
+        for number in range(1, 4):
+            shop.trainer_supervisor.train(train_effect(round + number))
+
+    monkeypatch.setattr(shop, "loaded", loaded)
+    await run_until(shop, lambda: shop.stopped)
+    # One sequence is dealt each time; the third time there is none to be had.
+    assert draws.counts == [1, 1, 1]
+    assert shop.trained_samples == [(101,), (102,)]
+
+
+async def test_what_is_computed_aside_is_drawn_once(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = OwnDraws(5)
+    shop = FakeSupervisor(tmp_path, draw=draws)
+
+    def loaded(round: int, *_: object) -> None:
+        shop.trainer_supervisor.train(train_effect(round + 9, dealt=round + 1))
+
+    monkeypatch.setattr(shop, "loaded", loaded)
+    await run_until(shop, lambda: len(shop.trained_samples) > 3)
+    assert draws.counts == [1]
+    assert set(shop.trained_samples) == {(101,)}
+
+
+async def test_own_data_that_the_disk_lost_is_one_line(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = FakeSupervisor(tmp_path, draw=OwnDraws(5))
+    shop.losses = 1
+
+    def loaded(round: int, *_: object) -> None:
+        shop.trainer_supervisor.train(train_effect(round + 1))
+
+    monkeypatch.setattr(shop, "loaded", loaded)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await run_until(shop, lambda: False)
+    (error,) = leaves(caught.value)
+    assert isinstance(error, UserError)
+    assert error.code == ExitCode.DATA_MISSING
