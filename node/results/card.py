@@ -54,6 +54,7 @@ def provenance(state: State, *, heldout: float | None) -> dict[str, Any]:
         **({} if images is None else {"images": to_plain(images, named=True)}),
         "heldout_loss": heldout,
         "data": {
+            **({} if data.private is None else {"private": True}),
             "sequence_length": data.sequence_length,
             "vocabulary": data.vocabulary,
             "tokens": sum(shard.tokens for shard in data.shards),
@@ -173,6 +174,12 @@ def _data_words(facts: dict[str, Any]) -> str:
         return (
             f"{trained:,} images{of} in {shards} and {held:,} held out, of {images['size']:,} × "
             f"{images['size']:,} pixels {shades}. "
+        )
+    if data.get("private"):
+        return (
+            "Each member trained on files of its own, which nobody else has seen; "
+            f"{data['heldout_tokens']:,} public tokens were held out, with a vocabulary of "
+            f"{data['vocabulary']:,}, in sequences of {data['sequence_length']:,}. "
         )
     return (
         f"{data['tokens']:,} tokens of training text in {shards} and "
