@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.own_data.budget import Account, Budget, Spent, read_account, spent_error
 
 
-def account(**changes: object) -> Account:
-    facts: dict = {
+def account() -> Account:
+    facts: dict[str, Any] = {
         "epsilon": 1.0,
         "delta": 1e-5,
         "clip": 1.0,
@@ -20,7 +21,7 @@ def account(**changes: object) -> Account:
         "samples": 100,
         "rounds": 10,
     }
-    return Account(**(facts | changes))
+    return Account(**facts)
 
 
 async def simple(spent: Sequence[tuple[float, float, int]], delta: float) -> float:
@@ -32,6 +33,7 @@ async def test_a_round_is_on_the_disk_before_it_is_computed(tmp_path: Path) -> N
     budget = Budget(tmp_path / "budget", account(), 0.0)
     assert await budget.charge(0.04, simple)
     kept = read_account(tmp_path / "budget")
+    assert kept is not None
     assert kept == budget.account
     assert kept.spent == (Spent(rate=0.04, noise=0.8, rounds=1),)
     assert budget.status().epsilon == 0.25
