@@ -101,7 +101,7 @@ def auc(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--every", type=int, default=4, help="rounds between attacks")

@@ -47,7 +47,7 @@ def ways(options: argparse.Namespace) -> list[Way]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--sequences", type=int, default=4, help="a member's share of a round")

@@ -18,6 +18,8 @@ from .kept import OwnData, OwnFolder, read_index
 
 Report = Callable[[str, int, int], None]
 
+# A process that is killed is gone by then, or stuck in a file system.
+_DEATH_SECONDS = 5.0
 # A line holds a sentence or two.
 _MAX_LINE_BYTES = 1 << 20
 
@@ -59,7 +61,8 @@ async def read_files(
                 answer = await _follow(process, report)
             finally:
                 process.kill()
-                with trio.CancelScope(shield=True):
+                with trio.move_on_after(_DEATH_SECONDS) as patience:
+                    patience.shield = True
                     await process.wait()
                     for stream in (process.stdin, process.stdout):
                         if stream is not None:
@@ -84,7 +87,13 @@ async def _follow(process: trio.Process, report: Report) -> dict[str, Any]:
     async for data in process.stdout:
         *lines, buffer = (buffer + data).split(b"\n")
         for line in lines:
-            said = json.loads(line)
+            try:
+                said = json.loads(line)
+            except ValueError:
+                said = None
+            if not isinstance(said, dict):
+                # A library's own words.
+                continue
             if "progress" in said:
                 report(*said["progress"])
             else:
