@@ -441,7 +441,7 @@ def test_what_contradicts_is_refused_and_proven(
 def test_a_liar_who_told_others_something_else_does_not_hold_us_up(model: FaultModel) -> None:
     """Three have a certificate by the liar's vote; we have heard another vote of it first."""
     round_ = Round(4, model=model)
-    _liar, *others = round_.others
+    liar, *others = round_.others
     round_.propose(1, B)
     round_.cast("vote", liar, 1, C.id)
     for peer in others[: 2 if model == "byzantine" else 1]:
@@ -502,7 +502,7 @@ def test_a_certificate_once_found_stays() -> None:
 def test_a_liar_alone_neither_certifies_nor_ends_a_slot(kind: BallotKind) -> None:
     """Who calls everybody silent is a quorum by himself, for whoever believes him."""
     round_ = Round(4)
-    _liar, *others = round_.others
+    liar, *others = round_.others
     block = B.id if kind == "vote" else NO_BLOCK
     round_.cast(kind, liar, 1, block, silent=(round_.me, *others))
     assert not round_.agreement.finalizable()
@@ -515,7 +515,7 @@ def test_a_liar_alone_neither_certifies_nor_ends_a_slot(kind: BallotKind) -> Non
 
 def test_a_false_decision_does_not_stand_before_a_true_one() -> None:
     round_ = Round(4)
-    _liar, *others = round_.others
+    liar, *others = round_.others
     round_.propose(2, B)
     round_.cast("finalize", liar, 1, C.id, silent=(round_.me, *others))
     round_.cast("finalize", liar, 2, C.id, silent=(round_.me, *others))
