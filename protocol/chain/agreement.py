@@ -43,7 +43,9 @@ whom the member hears; the round judges that (`Round.binds`).
 *Why a restart changes nothing.* Rules 3 and 5 are about all that a member ever signed, so each ballot
 is on its disk before it is sent, with the proposal that it votes for. A node that lost this memory asks
 the others first (`vote_recovery`); if nobody within reach remembers, it may contradict itself, and then
-counts among the liars of the premise.
+counts among the liars of the premise. With its finalize go the votes on which it was cast: who has
+finalized a block cannot skip the slot any more, and if a liar kept its vote back there would be no
+certificate to go on from. A slot whose certificate of skips is lost is skipped anew (`gap`).
 
 *What becomes of a member that contradicts itself.* Two ballots of one slot that rules 3 and 5 forbid
 together (`RULED_OUT`) are a proof that anybody can check; it is kept here, gossiped, and expels its
@@ -275,6 +277,21 @@ class Agreement:
     def may_skip(self) -> bool:
         """Whether this member may skip the current slot."""
         return self._may("skip", self.slot)
+
+    def gap(self) -> int | None:
+        """The slot that keeps all later ones from being founded: it is not known to have ended, though
+        others are known to have. None if there is none, or this member may not skip it.
+
+        Certificates are in memory alone. If all who had one were restarted, and a liar whose ballot was
+        in it keeps that back, it can't be made again, unless those skip the slot who were not there.
+        """
+        for slot in range(self.slot - 1, 0, -1):
+            certificates = self._state(slot).certificates
+            if "vote" in certificates:
+                return None
+            if "skip" not in certificates:
+                return slot if self._may("skip", slot) else None
+        return None
 
     def hopeless(self) -> bool:
         """Whether so many skipped the current slot that the others are no quorum without them.

@@ -10,15 +10,12 @@ than what they have applied.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from ...crypto.envelope import Envelope
-from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
-from ..wire.checkpoint import Checkpoint
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
-from ..wire.manifest import Manifest
 from ..wire.messages import (
     Announcement,
     Ballot,
@@ -33,11 +30,7 @@ from ..wire.messages import (
     parent_of,
     round_of,
 )
-from .admission import AdmissionRequest
-from .collection import Holdings
-from .divergence import Divergence
 from .effects import Effect, Fork, Keep, KeepFinal, Note, Publish, Remember
-from .inbox import Inbox
 from .inputs import (
     Applied,
     Connected,
@@ -55,81 +48,26 @@ from .inputs import (
     UpdateHeld,
     UpdatesGone,
 )
-from .lease import FinalityLease
 from .noting import notes_of, notes_of_change
-from .pacing import Pacing
-from .presence import Presence
-from .proposing import Accusations, JoinRequests
-from .replica import Replica
-from .round import Round, Standing
-from .states import Facts, MemberState, move
-from .training import Training, announcement_of
-from .view import MemberView
-from .vote_recovery import VoteRecovery
-
-Sign = Callable[[str, bytes], Envelope]
-"""(kind, body) → the signed envelope of this member."""
+from .parts import MemberParts
+from .round import Standing
+from .states import move
+from .training import announcement_of
 
 # What binds its sender to nothing, and so need not survive a restart.
 _FLEETING = ("heartbeat", "join", "evidence")
 
 
-class Member(MemberView):
+class Member(MemberParts):
     """One node's part in a swarm. All times are seconds of any steady clock."""
-
-    def __init__(
-        self,
-        *,
-        manifest: Manifest,
-        me: PeerId,
-        sign: Sign,
-        ledger: Ledger,
-        now: float,
-        start_number: int,
-        ticket: bytes = b"",
-        recall: bool = False,
-    ) -> None:
-        """`start_number` must grow from one start of the node to the next.
-
-        With `recall` it asks the others what it said in an earlier life before it casts a ballot.
-        """
-        self._ledger = ledger
-        self._me = me
-        self._replica = Replica(me, manifest.rounds.snapshot_interval)
-        self._pacing = Pacing(manifest.rounds)
-        self._presence = Presence(me, now)
-        self._manifest = manifest
-        self._sign = sign
-        self._lease = FinalityLease(manifest.rounds.finality_lease_seconds, now)
-        self._kept_final: Checkpoint | None = None
-        self._admission = AdmissionRequest(ticket, now)
-        self._divergence = Divergence(now)
-        self._joins = JoinRequests()
-        self._accusations = Accusations()
-        self._inbox = Inbox(
-            manifest, self._presence, self._divergence, self._joins, self._accusations
-        )
-        self._vote_recovery = VoteRecovery(needed=recall)
-        self._holdings = Holdings()
-        self._training = Training(me, overlap=manifest.rounds.overlap)
-        self._leaving = False
-        # Whether it has said that it has the whole of a run that is over.
-        self._said_end = False
-        # Nothing was decided before our eyes yet: until then, others know better what is going on.
-        self._last_decision = self._last_sound = float("-inf")
-        self._began = self._last_said = now
-        self._count = start_number << 20
-        self._current = self._new_round(now)
-        self._last_ready: float | None = None
-        self._state: MemberState = "loading"
-        self._presence.set_members(self.members, now)
 
     # What happens
 
     def restore(self, envelopes: Iterable[Envelope], now: float) -> None:
         """Take back what this member signed before a restart, so that it does not contradict it.
 
-        Proposals of others that it voted for are taken back with it: it may be the last who has them.
+        Proposals of others that it voted for are taken back with it, and the votes of others that it has
+        finalized on: it may be the last who has them.
         Words about another chain are passed over; those about rounds still to come (the ledger's end
         was lost) wait for their round. A leave is taken back by the return: were it still passed on,
         members that left together would count each other out as soon as they are back. Raises
@@ -138,9 +76,14 @@ class Member(MemberView):
         for envelope in envelopes:
             message = decode_message(envelope)
             own = envelope.sender == self._me and not isinstance(message, Leave)
-            if own or isinstance(message, Proposal):
-                with contextlib.suppress(ProtocolError):
+            with contextlib.suppress(ProtocolError):
+                if own or isinstance(message, Proposal):
                     self._take(envelope, message, now)
+                elif isinstance(message, Ballot) and message.round >= self.round:
+                    # No sign that its sender lives.
+                    if message.round == self.round:
+                        self._handle(envelope, message, now)
+                    self._inbox.keep(envelope, message.round, member=True)
 
     def screen(self, envelope: Envelope, now: float) -> Message:
         """Check a message as far as possible before it is forwarded. Raises `ProtocolError`."""
@@ -207,19 +150,6 @@ class Member(MemberView):
             case Goodbye():
                 return self._leave(now)
         return effects + self._step(now)
-
-    def _facts(self) -> Facts:
-        return Facts(
-            expelled=self.is_expelled,
-            leaving=self._leaving,
-            member=self.is_member,
-            loaded=self.fingerprint is not None,
-            at_tip=self.at_tip,
-            remembers=self._vote_recovery.complete,
-            ready=self._current.ready_since is not None,
-            finished=self._ledger.finished,
-            outdated=self.is_outdated,
-        )
 
     def _heard(self, envelope: Envelope, now: float) -> list[Effect]:
         message = self.screen(envelope, now)
@@ -479,22 +409,3 @@ class Member(MemberView):
                 # It could not be checked before we knew this round; now it is merely useless.
                 continue
         return effects
-
-    def _enter_round(self, now: float) -> None:
-        self._presence.set_members(self.members, now)
-        self._accusations.forget(self._ledger)
-        self._current = self._new_round(now)
-
-    def _new_round(self, now: float) -> Round:
-        return Round(
-            manifest=self._manifest,
-            ledger=self._ledger,
-            me=self._me,
-            presence=self._presence,
-            pacing=self._pacing,
-            joins=self._joins,
-            accusations=self._accusations,
-            began=self._began,
-            sound=self._last_sound,
-            now=now,
-        )

@@ -16,6 +16,7 @@ from ...crypto.identity import PeerId
 from ..chain.agreement import Agreement
 from ..chain.certificates import silenced
 from ..chain.ledger import Ledger, check_record
+from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.membership import quorum
@@ -53,6 +54,8 @@ _MISSING_PATIENCE = 0.25
 # takes the limits. Where members come and go all the time it takes them minutes to decide something, and
 # whoever believes a liar meanwhile is missing there.
 _DOUBTED_LEASES = 16
+# Who is at work on a round is heard by then.
+_LISTENED_LEASES = 1
 # A member that was only cut off for a moment is heard again by then.
 _ABANDONED_LEASES = 2
 # An update that we announced before a restart lies on our own disk, or is lost.
@@ -161,12 +164,9 @@ class Round:
             return _NOTHING
         if self._ledger.finished:
             return _NOTHING
-        finalizes = [
-            self._ballot("finalize", certificate.slot, certificate.block, now)
-            for certificate in agreement.finalizable()
-        ]
-        if finalizes:
-            return _say(*finalizes)
+        certificates = agreement.finalizable()
+        if certificates:
+            return self._finalize(certificates, now)
         if standing.fingerprint is None:
             return _NOTHING
         if self.ready_since is None and self._is_ready(now):
@@ -236,14 +236,18 @@ class Round:
 
         It does not follow a doubted one while others are at work on this very round, or went on from
         another record, who can do without its signers. They decide something, unless some of them lie;
-        so a member that needs the decision is patient for a bounded time only. Nor does a decision bind
-        that calls this member silent, which knows better, unless it has taken leave, or nothing else was
+        so a member that needs the decision is patient for a bounded time only. It listens for a lease
+        first: at the beginning of a round nobody was heard in it yet. Nor does a decision bind that
+        calls this member silent, which knows better, unless it has taken leave, or nothing else was
         decided for a lease.
         """
         if certificate.round != self.number or leaving:
             return True
         lease = self._pacing.lease
-        if self.agreement.doubts(certificate) and self._can_do_without(certificate, now):
+        doubted = self.agreement.doubts(certificate)
+        if doubted and now - max(self._began, self.created) <= _LISTENED_LEASES * lease:
+            return False
+        if doubted and self._can_do_without(certificate, now):
             patience = _DOUBTED_LEASES * max(lease, self._pacing.collect)
             waited = now - max(self._began, self._sound)
             if self._me not in self.membership or waited <= patience:
@@ -324,6 +328,27 @@ class Round:
             )
         )
 
+    def _finalize(self, certificates: list[Certificate], now: float) -> Step:
+        """Finalize what is certified; the votes for it are kept with that, or a liar could keep back its
+        own when all are restarted."""
+        step = _say(
+            *(self._ballot("finalize", each.slot, each.block, now) for each in certificates)
+        )
+        swarm = self._manifest.swarm
+        step.remember += [
+            Envelope(
+                kind=each.kind,
+                swarm=swarm,
+                sender=signed.peer,
+                body=encode(each.ballot(signed)),
+                signature=signed.signature,
+            )
+            for each in certificates
+            for signed in each.ballots
+            if signed.peer != self._me
+        ]
+        return step
+
     def _propose(self, standing: Standing, now: float) -> Step:
         if not self.agreement.may_propose():
             return _NOTHING
@@ -386,6 +411,9 @@ class Round:
         # Timers differ: a member that was restarted knows nothing of the swarm's pace.
         deadline = self._slot_deadline(now)
         late = now >= deadline or self.agreement.hopeless()
+        gap = self.agreement.gap() if late else None
+        if gap is not None:
+            return _say(self._ballot("skip", gap, NO_BLOCK, now))
         if not late or not self.agreement.may_skip():
             # Long after our own skip, the others are elsewhere. If they seem to be here, then when the
             # timer of each of them has run out: who runs ahead of a quorum is no use to it.

@@ -207,6 +207,40 @@ def test_a_leader_without_a_foundation_waits() -> None:
     assert round_.agreement.may_propose()
 
 
+def test_who_was_not_in_a_slot_skips_it_where_its_certificate_is_lost() -> None:
+    """All who were there were restarted, and a liar keeps its ballot back: three skips are no quorum of
+    five, and no later slot is founded."""
+    round_ = Round(5)
+    _liar, *others = round_.others
+    for peer in others[:2]:
+        round_.cast("skip", peer, 1, NO_BLOCK)
+    assert round_.agreement.gap() is None
+    round_.skip(2)
+    assert round_.agreement.advance()
+    assert round_.agreement.gap() == 1
+    round_.cast("skip", round_.me, 1, NO_BLOCK)
+    assert round_.agreement.gap() is None
+    round_.cast("skip", others[2], 1, NO_BLOCK)
+    round_.propose(3, B)
+    assert round_.agreement.votable() == B
+
+
+def test_a_slot_that_can_be_built_on_is_no_gap() -> None:
+    round_ = Round()
+    round_.certify(1, B)
+    round_.skip(2)
+    round_.agreement.advance()
+    assert round_.agreement.gap() is None
+
+
+def test_who_has_finalized_in_a_gap_does_not_skip_it() -> None:
+    round_ = Round()
+    round_.cast("finalize", round_.me, 1, B.id)
+    round_.skip(2)
+    round_.agreement.advance()
+    assert round_.agreement.gap() is None
+
+
 # Rule 3: one vote a slot, and only there
 
 
@@ -529,6 +563,8 @@ class Player:
             said = [("proposal", me, agreement.slot, block)] if block else []
         elif (votable := agreement.votable()) and chance.random() < 0.5:
             said = [("vote", me, agreement.slot, votable.id)]
+        elif (gap := agreement.gap()) is not None and chance.random() < 0.1:
+            said = [("skip", me, gap, NO_BLOCK)]
         elif agreement.may_skip() and chance.random() < 0.1:
             said = [("skip", me, agreement.slot, NO_BLOCK)]
         for message in said:

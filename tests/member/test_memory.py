@@ -174,6 +174,32 @@ def _is_announcement(effect: Effect) -> bool:
     return isinstance(effect, Remember) and effect.envelope.kind == "announcement"
 
 
+def test_who_has_finalized_knows_the_votes_after_a_restart(chain: Chain) -> None:
+    """All who knew them were restarted, and a liar keeps its own back: without them nobody could go on
+    from the record, and who has finalized it may not skip its slot."""
+    voter = follower(chain)
+    member = chain.member(voter)
+    effects = gather(chain, member)
+    record = chain.record()
+    others = [peer for peer in chain.membership.peers if peer != voter]
+    for peer in others:
+        vote = chain.envelope(peer, "vote", chain.ballot(record.id))
+        effects += member.handle(Heard(vote), 0.0)
+    said = [effect.envelope for effect in effects if isinstance(effect, (Publish, Remember))]
+    votes = {envelope.sender for envelope in said if envelope.kind == "vote"}
+    finalize = next(i for i, envelope in enumerate(said) if envelope.kind == "finalize")
+    # They are on the disk before it is said: those of a quorum, the own one among them.
+    assert votes == {envelope.sender for envelope in said[:finalize] if envelope.kind == "vote"}
+    assert len(votes) >= 3
+    again = chain.member(voter, said=said)
+    assert again._current.agreement.certified(record.id)
+    served = {envelope.sender for envelope in again.messages(2) if envelope.kind == "vote"}
+    assert served == votes
+    # It has not heard them: nobody is there.
+    assert not again._presence.silent(1e9, 0.0)
+    assert again._current.is_abandoned(100.0)
+
+
 def test_a_voter_that_was_restarted_serves_and_repeats_the_record(chain: Chain) -> None:
     """The leader and its disk are gone; all who heard the certified proposal were restarted."""
     leaders = chain.leaders

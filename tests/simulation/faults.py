@@ -27,6 +27,8 @@ FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all", "cut
 many members are dead, for all the time or in turn, while others lie."""
 
 
+_DEADLY = ("crash", "wipe", "fuse", "mass")
+
 # Two rounds: the others' announcements show to a member that its parameters are not theirs.
 _NOTICED_SECONDS = 6.0
 
@@ -176,11 +178,13 @@ def with_wipes(
     return Schedule(tuple(actions), _cut_off(actions, lease))
 
 
-def _cut_off(actions: Iterable[Action], lease: float) -> bool:
+def _cut_off(actions: Sequence[Action], lease: float) -> bool:
+    # Whoever was restarted says nothing until it has caught up.
+    requests_fail = any(a.what == "failing" for a in actions)
     return any(
         a.what in ("partition", "one-way", "loss", "freeze", "clock")
         # Whoever comes back may find the others dead that went on without it.
-        or (a.what in ("crash", "wipe", "fuse", "mass") and a.seconds > lease / 2)
+        or (a.what in _DEADLY and (a.seconds > lease / 2 or requests_fail))
         for a in actions
     )
 

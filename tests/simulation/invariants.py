@@ -86,6 +86,10 @@ class Watch:
         """Honest nodes whose disk was lost: they may contradict what they said before."""
         self.cut = False
         """Whether liars meet a cut network. Then promises hang on how many honest members are left."""
+        self.down = False
+        """Whether many members are dead: nobody believes liars alone while enough others are there."""
+        self.believed = False
+        """Whether somebody did, where liars were a third of those who were there."""
         self.forks_explained = True
         """Whether members may have been silent to each other for a lease without being dead."""
         self.decided_at: dict[RecordId, float] = {}
@@ -330,12 +334,38 @@ class Watch:
             self.decided_at[record.id] = now
             self._check_available(decided, judgement.needed)
         self._check_one_chain(node, record, where)
+        if self.down:
+            self._check_company(node, decided, where)
         ledger = node.member.ledger
         # But for whoever took more for final by a lease, or on the word of a link.
         moved = any(note.kind == "moved_on" for note in node.notes)
         known = self.chains.finality(record.id).final
         if ledger.head == record.id and not moved and ledger.final_round != known:
             raise Violation("final", f"{where}: it takes {ledger.final_round} for final", record.id)
+
+    def _check_company(self, node: Node, decided: Decided, where: str) -> None:
+        """Liars alone are believed by members where they are a third of those who are there."""
+        swarm, record = self._swarm, decided.record
+        membership = self.chains.membership(record.parent)
+        assert membership is not None  # the chain was judged first
+        signers = {swarm.number(signed.peer) for signed in decided.certificate.ballots}
+        liars = sum(swarm.number(peer) in self.liars for peer in membership.peers)
+        if not signers <= self.liars or node.peer not in membership or len(membership) == liars:
+            return
+        since = swarm.now - swarm.manifest.rounds.lease_min_seconds
+        here = {
+            each.peer
+            for each in swarm.alive
+            if each.peer in membership
+            and each.index not in self.liars
+            and each.member.round >= record.round
+            and each.started_at < since
+        }
+        needed = least_quorum(swarm.manifest.fault_model, len(here) + liars)
+        if len(here) >= needed:
+            text = f"{where} is signed by liars alone, and {len(here)} others are there"
+            raise Violation("liars alone", text, record.id)
+        self.believed = True
 
     def fetched(self, node: Node, decided: Decided) -> None:
         """A node that starts adds an entry to its ledger, which it does not work on yet."""

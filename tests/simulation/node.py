@@ -183,6 +183,7 @@ class Node:
         self.died_of_fuse: Callable[[Node], None] = lambda node: None
         self._frozen = False
         self.busy_until = 0.0
+        self._written = -1.0
         self._inbox: list[Input] = []
         self._fetching = Fetching()
         self._arrivals = Arrivals()
@@ -495,7 +496,10 @@ class Node:
         if self._burn("signed"):
             return False
         file.append(item)
-        self.busy_until = max(self.busy_until, self.swarm.now) + self.write_seconds
+        if self._written < self.swarm.now:
+            # What is written at one time is synced at once.
+            self._written = self.swarm.now
+            self.busy_until = max(self.busy_until, self.swarm.now) + self.write_seconds
         return not self._burn("written")
 
     def _remember(self, envelope: Envelope) -> bool:

@@ -38,6 +38,12 @@ FOUND: tuple[tuple[Family, int, int, int], ...] = (
     ("network", 8978, 3, 8),
     # So many were away that all the others believed what a liar had signed alone.
     ("down", 21, 8, 8),
+    # They believed it, having just started, or just come into the round.
+    ("down", 3890, 7, 8),
+    ("down", 0, 11, 8),
+    # All were restarted, and a liar kept its ballot back that others' certificate had.
+    ("down", 3697, 7, 8),
+    ("down", 4594, 7, 8),
 )
 """Family, seed, members, rounds."""
 

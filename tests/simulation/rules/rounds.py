@@ -7,12 +7,21 @@ from collections.abc import Iterable
 from functools import cache
 
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.agreement import Agreement
 from distro_node.protocol.member import round as rounds
 from distro_node.protocol.member import view
 from distro_node.protocol.member.effects import Effect, Publish
 from distro_node.protocol.member.inputs import Disconnected, Heard, Tick, Trained, UpdateHeld
 from distro_node.protocol.wire.manifest import ScheduleSpec
-from distro_node.protocol.wire.messages import Certificate, Heartbeat, Message, Proposal
+from distro_node.protocol.wire.messages import (
+    NO_BLOCK,
+    Ballot,
+    Certificate,
+    Heartbeat,
+    Message,
+    Proposal,
+    decode_message,
+)
 
 from ..chain import Chain, update_of
 from .rule import Rule, put
@@ -94,6 +103,21 @@ def _what_is_certified_is_repeated() -> bool:
     return _repeats(3.0)
 
 
+def _a_gap_is_skipped() -> bool:
+    """Others have left the second slot, and nobody knows any more how they left the first one."""
+    seat = _Seat()
+    for peer in seat.others:
+        seat.hears(peer, "skip", seat.chain.ballot(NO_BLOCK, slot=2), 0.0)
+    skipped = set()
+    for step in range(1, 200):
+        for effect in seat.member.handle(Tick(), step / 10):
+            if isinstance(effect, Publish):
+                message = decode_message(effect.envelope)
+                if isinstance(message, Ballot) and effect.envelope.kind == "skip":
+                    skipped.add(message.slot)
+    return 1 in skipped
+
+
 def _heartbeats(seat: _Seat, seconds: int, round_: int) -> None:
     for now in range(1, seconds + 1, 2):
         for peer in seat.others:
@@ -111,20 +135,26 @@ def _binds(seconds: int) -> bool:
     return seat.member._current.binds(lone, leaving=False, now=float(seconds))
 
 
-def _follows_one_of_eleven(here: int) -> bool:
-    """Whether a member of eleven, that hears so many others, follows what one has decided alone."""
+def _follows_one_of_eleven(here: int, seconds: float = 8.0) -> bool:
+    """Whether a member of eleven, that hears so many others, follows after some time what one has
+    decided alone."""
     chain = Chain(11).grow_until(2)
     me, liar, *others = chain.membership.peers
     member = chain.member(me)
     for peer in others[:here]:
         beat = Heartbeat(chain.round, 7)
-        member.handle(Heard(chain.envelope(peer, "heartbeat", beat)), 7.0)
+        member.handle(Heard(chain.envelope(peer, "heartbeat", beat)), seconds - 1.0)
     lone = chain.certificate(chain.record().id, signers=[liar], silent=[me, *others])
-    return member._current.binds(lone, leaving=False, now=8.0)
+    return member._current.binds(lone, leaving=False, now=seconds)
 
 
 def _who_is_down_takes_no_side() -> bool:
     return not _follows_one_of_eleven(2) and _follows_one_of_eleven(1)
+
+
+def _who_has_heard_nobody_yet_listens() -> bool:
+    """For a lease, which is six seconds."""
+    return not _follows_one_of_eleven(1, 5.0)
 
 
 def _hold_against_all_members(self: rounds.Round, certificate: Certificate, now: float) -> bool:
@@ -190,6 +220,7 @@ RULES = (
         _what_is_certified_is_repeated,
         put(rounds, "_REPEAT_PATIENCE", 1e9),
     ),
+    Rule("a gap is skipped", _a_gap_is_skipped, put(Agreement, "gap", lambda self: None)),
     Rule(
         "what one has decided is doubted",
         _what_one_has_decided_is_doubted,
@@ -199,6 +230,11 @@ RULES = (
         "who is down takes no side",
         _who_is_down_takes_no_side,
         put(rounds.Round, "_can_do_without", _hold_against_all_members),
+    ),
+    Rule(
+        "who has heard nobody yet listens",
+        _who_has_heard_nobody_yet_listens,
+        put(rounds, "_LISTENED_LEASES", 0),
     ),
     Rule("doubts end", _doubts_end, put(rounds, "_DOUBTED_LEASES", 1e9)),
     Rule(

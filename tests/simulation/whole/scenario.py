@@ -188,6 +188,7 @@ async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) ->
     watch.liars = {index for index, _ in scenario.liars}
     watch.forks_explained = scenario.schedule.cut_off
     watch.cut = scenario.family == "cut"
+    watch.down = scenario.family == "down"
     for index, lies in scenario.liars:
         swarm.network_of[index] = liar_network(swarm, index, frozenset(lies))
     faults = Faults(swarm, scenario.schedule, nursery, frozenset(watch.liars if watch.cut else ()))
@@ -203,7 +204,7 @@ async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) ->
     deadline = trio.current_time() + patience
     while (problem := _lacking(swarm, faults, target)) is not None:
         if trio.current_time() > deadline:
-            if watch.cut and watch.outnumbered():
+            if watch.believed or (watch.cut and watch.outnumbered()):
                 return True
             text = f"after {patience:g} s {problem[1]}: {swarm.describe()}"
             raise Violation(problem[0], text)

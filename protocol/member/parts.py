@@ -1,0 +1,111 @@
+"""What a member consists of, and how its parts know each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...crypto.envelope import Envelope
+from ...crypto.identity import PeerId
+from ..chain.ledger import Ledger
+from ..wire.checkpoint import Checkpoint
+from ..wire.manifest import Manifest
+from .admission import AdmissionRequest
+from .collection import Holdings
+from .divergence import Divergence
+from .inbox import Inbox
+from .lease import FinalityLease
+from .pacing import Pacing
+from .presence import Presence
+from .proposing import Accusations, JoinRequests
+from .replica import Replica
+from .round import Round
+from .states import Facts, MemberState
+from .training import Training
+from .view import MemberView
+from .vote_recovery import VoteRecovery
+
+Sign = Callable[[str, bytes], Envelope]
+"""(kind, body) → the signed envelope of this member."""
+
+
+class MemberParts(MemberView):
+    """One node's part in a swarm, taken apart. All times are seconds of any steady clock."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        me: PeerId,
+        sign: Sign,
+        ledger: Ledger,
+        now: float,
+        start_number: int,
+        ticket: bytes = b"",
+        recall: bool = False,
+    ) -> None:
+        """`start_number` must grow from one start of the node to the next.
+
+        With `recall` it asks the others what it said in an earlier life before it casts a ballot.
+        """
+        self._ledger = ledger
+        self._me = me
+        self._replica = Replica(me, manifest.rounds.snapshot_interval)
+        self._pacing = Pacing(manifest.rounds)
+        self._presence = Presence(me, now)
+        self._manifest = manifest
+        self._sign = sign
+        self._lease = FinalityLease(manifest.rounds.finality_lease_seconds, now)
+        self._kept_final: Checkpoint | None = None
+        self._admission = AdmissionRequest(ticket, now)
+        self._divergence = Divergence(now)
+        self._joins = JoinRequests()
+        self._accusations = Accusations()
+        self._inbox = Inbox(
+            manifest, self._presence, self._divergence, self._joins, self._accusations
+        )
+        self._vote_recovery = VoteRecovery(needed=recall)
+        self._holdings = Holdings()
+        self._training = Training(me, overlap=manifest.rounds.overlap)
+        self._leaving = False
+        # Whether it has said that it has the whole of a run that is over.
+        self._said_end = False
+        # Nothing was decided before our eyes yet: until then, others know better what is going on.
+        self._last_decision = self._last_sound = float("-inf")
+        self._began = self._last_said = now
+        self._count = start_number << 20
+        self._current = self._new_round(now)
+        self._last_ready: float | None = None
+        self._state: MemberState = "loading"
+        self._presence.set_members(self.members, now)
+
+    def _enter_round(self, now: float) -> None:
+        self._presence.set_members(self.members, now)
+        self._accusations.forget(self._ledger)
+        self._current = self._new_round(now)
+
+    def _new_round(self, now: float) -> Round:
+        return Round(
+            manifest=self._manifest,
+            ledger=self._ledger,
+            me=self._me,
+            presence=self._presence,
+            pacing=self._pacing,
+            joins=self._joins,
+            accusations=self._accusations,
+            began=self._began,
+            sound=self._last_sound,
+            now=now,
+        )
+
+    def _facts(self) -> Facts:
+        return Facts(
+            expelled=self.is_expelled,
+            leaving=self._leaving,
+            member=self.is_member,
+            loaded=self.fingerprint is not None,
+            at_tip=self.at_tip,
+            remembers=self._vote_recovery.complete,
+            ready=self._current.ready_since is not None,
+            finished=self._ledger.finished,
+            outdated=self.is_outdated,
+        )
