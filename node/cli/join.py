@@ -122,7 +122,7 @@ def join(
             help="Keep the trainer process from the network and from files that are not its own.",
         ),
     ] = True,
-    own_data: OwnFiles = None,
+    data: OwnFiles = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     clip: Clip = 1.0,
@@ -231,11 +231,11 @@ def join(
         distro-node join 'distro:swarm-…?bootstrap=/dns4/boot.example.org/tcp/4001/p2p/12D3KooW…'
     """
     invite = parse_target(target)
-    data = data_directory(data_dir)
+    directory = data_directory(data_dir)
     launch = launch_of(os.environ)
     settings = DaemonSettings(
         swarm=invite.swarm,
-        data_dir=data.root,
+        data_dir=directory.root,
         bootstrap=introducers(invite, bootstrap),
         ticket=invite.ticket,
         at=invite.at,
@@ -271,26 +271,26 @@ def join(
         memory=parse_size(memory) if memory else None,
         compile=compile,
         sandbox=sandbox,
-        own_data=own_files(own_data),
+        own_data=own_files(data),
         privacy=privacy_settings(epsilon, delta, clip),
         stateless=stateless,
         evaluate_every=evaluate_every,
         sample_prompt=None if sample_prompt is None else parse_prompt(sample_prompt),
-        passphrase=find_passphrase(data, passphrase_file),
+        passphrase=find_passphrase(directory, passphrase_file),
         # Lines for people would spoil a stream of JSON.
         screen=screen and log_format is LogFormat.TEXT,
         until_round=until_round,
         serve_result=serve_result,
     )
     if launch is not None and launch.rank:
-        become_rank(data.root, split, confined=sandbox)
-    data.create()
+        become_rank(directory.root, split, confined=sandbox)
+    directory.create()
     # libp2p: only now, so that --help is quick and a mistake above is told at once.
     import trio
 
     from ..daemon import run_daemon
 
-    prepare_to_run(settings, data, log_format, log_level)
+    prepare_to_run(settings, directory, log_format, log_level)
     is_over = trio.run(run_daemon, settings)
     if launch is not None:
         end_ranks()

@@ -138,7 +138,7 @@ def test_options_are_named_as_their_settings() -> None:
         code = sys.modules[function.__module__].__file__
         assert code is not None
         # Options that several commands have, or that are many, stand in modules of their own.
-        shared = [Path(code).parent / name for name in ("options.py", "energy.py")]
+        shared = [Path(code).parent / name for name in ("options.py", "energy.py", "own_data.py")]
         source = "".join(path.read_text() for path in [Path(code), *shared])
         for option in command_options(function):
             assert f'"--{option.replace("_", "-")}' in source, (command_name, option)
