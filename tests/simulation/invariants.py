@@ -55,6 +55,7 @@ from .toy import INITIAL
 
 # Private here: `_inbox`, `_mailbox`, `_bytes`, `_rounds`, `_current`, `_slots`, `_joins`, `_waiting`,
 # `_holdings`: what others can make a member keep is bounded inside it, table by table.
+# Private here: `_leaving`: whoever takes leave follows any decision.
 
 if TYPE_CHECKING:
     from .node import Node
@@ -351,6 +352,9 @@ class Watch:
         signers = {swarm.number(signed.peer) for signed in decided.certificate.ballots}
         liars = sum(swarm.number(peer) in self.liars for peer in membership.peers)
         if not signers <= self.liars or node.peer not in membership or len(membership) == liars:
+            return
+        if node.member._leaving:
+            # It will not build on it.
             return
         since = swarm.now - swarm.manifest.rounds.lease_min_seconds
         here = {
