@@ -362,6 +362,8 @@ class Watch:
             for each in swarm.alive
             if each.peer in membership
             and each.index not in self.liars
+            # A process that has just been started is no member yet.
+            and each.member is not None
             and each.member.round >= record.round
             and each.started_at < since
         }

@@ -119,13 +119,16 @@ def run(scenario: Scenario) -> Outcome:
     """Run a scenario."""
     found: list[Outcome] = []
 
+    among = [index for index, _ in scenario.liars if index < scenario.members]
+
     async def main() -> None:
         with _folder() as base:
             swarm = WholeSwarm(
                 scenario.seed,
                 base,
                 fault_model=scenario.model,
-                start_members=scenario.members,
+                # A liar may never come, or be unheard by then for what it did.
+                start_members=scenario.members - len(among),
                 lease_min_seconds=LEASE_SECONDS,
                 collect_max_seconds=20.0,
                 overlap=scenario.overlap,
