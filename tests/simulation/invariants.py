@@ -413,13 +413,13 @@ class Watch:
         if judgement.problem:
             raise Violation("certificate", f"{where}: {judgement.problem}", record.id)
         known = self._parameters.get(record.parent)
-        # Whoever a cut lets hear nobody else believes in the end what liars alone have signed; it finds
-        # out when it applies it.
+        # Whom a cut, or so many deaths, let hear nobody else believes in the end what liars alone have
+        # signed; it finds out when it applies it.
         honest = any(
             self._swarm.number(signed.peer) not in self.liars
             for signed in decided.certificate.ballots
         )
-        believed = honest or not self.cut
+        believed = honest or not (self.cut or self.down)
         if known is not None and known != record.fingerprint and believed:
             raise Violation("parameters", f"{where} names others than there are", record.id)
         self._check_final(record, where)
