@@ -61,6 +61,8 @@ class Machine:
         self.workshop = Workshop(self.peer, swarm.seed)
         self.member: Any = None
         self.alive = False
+        self.starting = False
+        """Whether a process of it is about to begin."""
         self.started_at = 0.0
         self.starts = 0
         self.comes_back = False
@@ -113,6 +115,7 @@ class Machine:
     async def live(self) -> None:
         """Run one process until it ends, and another one if it ended because its disk was full."""
         while True:
+            self.starting = True
             await trio.sleep(START_SECONDS)
             self.comes_back = await self._run()
             if not self.comes_back:
@@ -122,7 +125,7 @@ class Machine:
     async def _run(self) -> bool:
         """One process. Whether it is to be started again."""
         self.storage.revive()
-        self.alive, self.member, self.notes = True, None, []
+        self.alive, self.starting, self.member, self.notes = True, False, None, []
         self.started_at = self.now
         self.starts += 1
         loop.use(self.settings)

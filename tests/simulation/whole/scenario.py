@@ -223,7 +223,9 @@ def _honest(swarm: WholeSwarm) -> list:
 
 
 def _lacking(swarm: WholeSwarm, faults: Faults, target: int) -> tuple[str, str] | None:
-    absent = [m.index for m in swarm.nodes if not m.alive and m.index not in swarm.watch.liars]
+    liars = swarm.watch.liars
+    # Whoever began while the others are ended would be left behind, liar or not.
+    absent = [m.index for m in swarm.nodes if m.starting or not (m.alive or m.index in liars)]
     if absent or faults.down:
         return "progress", f"nodes {sorted({*absent, *faults.down})} are not there"
     if any(m.member is None for m in _honest(swarm)):
