@@ -43,7 +43,8 @@ async def test_members_alone_put_each_other_through() -> None:
         await until(lambda: one.network.relayed() == {other.network.peer})
         await until(lambda: other.network.relayed() == {one.network.peer})
         assert open_to_all.network.carrier is not None
-        assert open_to_all.network.carrier.circuits == 1
+        # Two, where both have called at the same time.
+        assert open_to_all.network.carrier.circuits in (1, 2)
         assert [each.reach.relays for each in hidden] != [[], []]
         # Whom nobody can dial puts nobody through.
         assert [each.network.carries for each in hidden] == [False, False]
