@@ -43,8 +43,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "protocol/codec": ("crypto", "protocol/wire"),
     "protocol/checks": ("crypto", "protocol/wire", "protocol/codec"),
     "protocol/sampling": ("crypto", "protocol/wire"),
-    "protocol/chain": ("crypto", "protocol/wire", "protocol/sampling"),
-    "protocol/member": ("crypto", "protocol/wire", "protocol/sampling", "protocol/chain"),
+    "protocol/chain": ("crypto", "protocol/wire", "protocol/checks", "protocol/sampling"),
+    "protocol/member": (
+        *("crypto", "protocol/wire", "protocol/checks", "protocol/sampling", "protocol/chain"),
+    ),
     "protocol": (),
     "node/errors": (),
     "node/harmless": (),

@@ -62,6 +62,13 @@ class Dealing:
         """The members whose update is due in a round, at most the next one: nobody else's counts."""
         return self.shares(round).due
 
+    def sizes(self, round: int) -> dict[PeerId, int]:
+        """The number of sequences of each update that is due in a round, at most the next one."""
+        shares = self.shares(round)
+        runs = shares.dealt[0].runs if shares.dealt else {}
+        own = {peer: sum(map(len, lanes)) for peer, lanes in runs.items()}
+        return own | {work.peer: 1 for work in shares.works if work.due == round}
+
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
         """The samples of which an update of `peer` is due in a round, as for `deal`; None if none is."""
         lanes = self.assignment(round).runs.get(peer)

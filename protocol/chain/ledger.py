@@ -32,6 +32,7 @@ from ..wire.messages import (
     WitnessEntry,
 )
 from .certificates import Verify, check_certificate
+from .checked import check_looks, checked_work
 from .dealing import Dealing
 from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
@@ -72,6 +73,8 @@ class Ledger:
         self._finality = Finality(manifest.fault_model, self._memberships[0])
         self.dealing = Dealing(manifest, self.order, self._memberships, self._record)
         """Who computes what."""
+        self.work = checked_work(manifest, self.dealing, self._memberships, self._record)
+        """What is known of everybody's work; None where it is not checked."""
         self.versions = VersionsByRound(manifest, speaks)
         """Which version of the protocol the swarm speaks."""
         # By round, and by who was admitted there first: with these nothing needs all entries again.
@@ -160,8 +163,7 @@ class Ledger:
     @property
     def bound(self) -> Checkpoint | None:
         """The last record that this node takes for final: the checkpoint, the final one of a chain that
-        it left, or a later one of this chain if it has worked on it. None before the checkpoint is on
-        the chain, and without any."""
+        it left, or a later one of this chain if it has worked on it. None before a checkpoint is there."""
         if not self.anchored:
             return None
         points = self.checkpoint, self.held, self.final if self.binding else None
@@ -252,6 +254,8 @@ class Ledger:
         for admission in record.admitted:
             self._everybody.setdefault(admission.peer, round_)
         self._bytes.append(self._bytes[-1] + self._estimate(record))
+        if self.work is not None:
+            self.work.follow(record)
         self.versions.follow(record, self._memberships[-1])
         if record.snapshot is not None:
             self._snapshots.append((round_, record.snapshot))
@@ -273,6 +277,8 @@ class Ledger:
         copy._memberships = self._memberships.before(length + 1)
         copy.dealing = self.dealing.before(length, copy._memberships, copy._record)
         copy._bytes = self._bytes[: length + 1]
+        if self.work is not None:
+            copy.work = self.work.before(length, copy.dealing, copy._memberships, copy._record)
         copy.versions = self.versions.before(length, self._record)
         copy._snapshots = [known for known in self._snapshots if known[0] < length]
         copy._finality = self._finality.before(
@@ -362,6 +368,7 @@ def check_record(record: Record, ledger: Ledger) -> None:
         _check_expulsion(evidence, record, ledger)
     for witness in record.witnesses:
         _check_witness(witness, record, ledger, signed)
+    check_looks(record, ledger.work, ledger.parent, signed)
     _check_admissions(record, manifest, membership, verify)
     _check_snapshot(record, manifest)
 

@@ -18,21 +18,27 @@ without work among them: where three members do nearly everything, a bound of a 
 whoever else has done anything at all. How much of the work one member can have is bounded where it is
 dealt (`max_share`).
 
+Who is away has no votes and keeps its account: whoever closes a laptop in the evening goes on in the
+morning where it was, and whoever was accused comes back accused.
+
+*Where none of the members has votes*, since all who had some are away, all count alike: each has one
+vote, may look and vouch. That lasts until somebody has votes again.
+
 All this follows from what records hold, in whole numbers.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from ...crypto.identity import PeerId
 from .disputes import LASTS, Outcome, outcome
 from .sequential import LevelTest
 from .standing import Standings
-from .verdict import level, passing, usual
+from .verdict import Seen, Usual, level, passing
 
 TERM = 16
 """Rounds for which votes stay as they are."""
@@ -54,6 +60,8 @@ class FirstLook:
     peer: PeerId
     round: int
     """In which the checked update counts."""
+    share: int
+    """The sequences that were dealt for it."""
     score: int
     """In thousandths of a standard deviation of chance."""
 
@@ -90,14 +98,26 @@ class Account:
     """Sequences, by term."""
     vouchers: dict[PeerId, int] = field(default_factory=dict)
     """Who has vouched, with the latest round of the work."""
-    scores: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT))
+    scores: deque[Seen] = field(default_factory=lambda: deque(maxlen=RECENT))
     last: int = 0
     """The round of the latest update that counts."""
+    checks: int = 0
+    """How often it was looked at."""
 
     @property
     def work(self) -> int:
         """The sequences that are vouched for."""
         return sum(self.vouched.values())
+
+    def copy(self) -> Account:
+        """To be changed in another way."""
+        return replace(
+            self,
+            waiting=self.waiting.copy(),
+            vouched=dict(self.vouched),
+            vouchers=dict(self.vouchers),
+            scores=self.scores.copy(),
+        )
 
     def vouch(self, round_: int, voucher: PeerId | None) -> None:
         """Somebody vouches for what waits up to this round; None: nobody else is there to do it."""
@@ -118,60 +138,66 @@ class Account:
 
 
 @dataclass(slots=True)
-class _Dispute:
+class Dispute:
+    """A low first look that others look at again."""
+
     since: int
+    """The round whose record holds it."""
+    bound: int
+    """The lowest score that passes."""
     again: dict[PeerId, bool] = field(default_factory=dict)
+    """Who has looked again, and whether the share is low."""
 
 
 class Accounts:
-    """All members' accounts after some rounds, and the votes of the term."""
+    """All accounts after some rounds, and the votes of the term."""
 
     def __init__(self, founder: PeerId, levels: LevelTest) -> None:
         """The founder has the only vote at the beginning. `levels`: the test of how high scores are."""
         self._levels = levels
         self._accounts: dict[PeerId, Account] = {}
-        self._disputes: dict[FirstLook, _Dispute] = {}
+        self._disputes: dict[FirstLook, Dispute] = {}
         # Who has looked at which round, while they are fresh.
         self._looked: set[tuple[PeerId, int]] = set()
-        self.votes: Mapping[PeerId, int] = {founder: 1}
-        """Of each member that has any, in this term."""
-        self.usual = 0
-        """The usual score, in this term."""
+        self._members: frozenset[PeerId] = frozenset({founder})
+        self.earned: Mapping[PeerId, int] = {founder: 1}
+        """The votes of everybody who has any in this term, whether it is here or not."""
+        self.votes: Mapping[PeerId, int] = self.earned
+        """The votes of the members that have any; one each where none has."""
+        self._usual = Usual()
+
+    def copy(self) -> Accounts:
+        """To be grown in another way."""
+        copy = Accounts.__new__(Accounts)
+        vars(copy).update(vars(self))
+        copy._accounts = {peer: account.copy() for peer, account in self._accounts.items()}
+        copy._disputes = {
+            first: replace(dispute, again=dict(dispute.again))
+            for first, dispute in self._disputes.items()
+        }
+        copy._looked = set(self._looked)
+        return copy
 
     def __getitem__(self, peer: PeerId) -> Account:
         """The account of a member; an empty one of whoever has none."""
         return self._accounts.get(peer, Account())
 
     @property
-    def bound(self) -> int:
-        """The lowest score that passes in this term."""
-        return passing(self.usual)
-
-    @property
-    def disputed(self) -> Iterable[FirstLook]:
+    def disputes(self) -> Mapping[FirstLook, Dispute]:
         """The low first looks that are not settled."""
-        return self._disputes.keys()
+        return self._disputes
+
+    def usual(self, share: int) -> int:
+        """The usual score for a share of so many sequences, in this term."""
+        return self._usual.of(share)
+
+    def bound(self, share: int) -> int:
+        """The lowest score that passes in this term, for a share of so many sequences."""
+        return passing(self.usual(share))
 
     def counts(self, peer: PeerId) -> bool:
         """Whether the updates of `peer` are part of the step."""
         return self[peer].standings.counts
-
-    def leave(self, peer: PeerId) -> None:
-        """Forget a member that is out: whoever comes back begins anew, as anybody could with another
-        identity. Its votes are gone at once."""
-        self._accounts.pop(peer, None)
-        for first in [first for first in self._disputes if first.peer == peer]:
-            del self._disputes[first]
-        self.votes = {voter: votes for voter, votes in self.votes.items() if voter != peer}
-
-    def newcomers(self) -> int:
-        """How many members without votes there may be: half as many as have some, and two at least.
-
-        A member's update has one say in the step until it is found out, and who checks it has only so
-        much time. So newcomers are never more than a third of all members. Who of many is let in must
-        cost what compute costs, or a crowd fills these places again and again.
-        """
-        return max(2, len(self.votes) // 2)
 
     def chance_to_look(self, peer: PeerId, every: int) -> Fraction:
         """How probable it is that `peer` looks at somebody in a round, where those with votes look once
@@ -180,77 +206,91 @@ class Accounts:
         In proportion to its votes, or a crowd whose identities have next to none would make nearly all
         looks. Who has none looks at nobody.
         """
-        total = sum(self.votes.values())
-        if not total:
-            return Fraction(0)
-        fair = Fraction(self.votes.get(peer, 0) * len(self.votes), total)
-        return min(Fraction(1), fair / every)
+        return chance_to_look(self.votes, peer, every)
 
-    def close(self, facts: Facts) -> None:
-        """Take in what the next record says. That looks are those that were drawn, and that signatures
-        hold, is checked before."""
+    def takes_look(self, checker: PeerId, peer: PeerId, round_: int, now: int) -> bool:
+        """Whether the record of round `now` may hold a look of this checker at an update of `round_`."""
+        return (
+            max(0, now - FRESH) < round_ < now
+            and peer in self._accounts
+            and (checker, round_) not in self._looked
+            and self._may_look(checker, peer)
+        )
+
+    def may_look_again(self, looker: PeerId, first: FirstLook) -> bool:
+        """Whether this dispute is open, and waits for a second look of `looker`."""
+        dispute = self._disputes.get(first)
+        return (
+            dispute is not None
+            and looker in self.others(first)
+            and looker not in dispute.again
+            and self._may_look(looker, first.peer)
+        )
+
+    def others(self, first: FirstLook) -> frozenset[PeerId]:
+        """Who may look again: all who have votes, but for the two. Where there is nobody else, the one
+        who looked first looks at the whole share itself."""
+        voters = frozenset(self.votes)
+        return voters - {first.checker, first.peer} or voters & {first.checker}
+
+    def close(self, facts: Facts, members: Collection[PeerId]) -> None:
+        """Take in what the next record says; `members` are those of the round after it. That looks are
+        those that were drawn, and that signatures hold, is checked before."""
         for peer, sequences in facts.shares.items():
             account = self._accounts.setdefault(peer, Account())
             account.last = facts.round
             if account.standings.counts:
                 account.waiting.append((facts.round, sequences))
         for look in facts.looks:
-            self._look(look, facts.round)
+            if self.takes_look(look.checker, look.peer, look.round, facts.round):
+                self._look(look, facts.round)
         for look in facts.again:
-            self._look_again(look)
+            if self.may_look_again(look.looker, look.first):
+                self._look_again(look)
         for first, dispute in list(self._disputes.items()):
             if dispute.since + LASTS <= facts.round:
                 del self._disputes[first]
+        present = frozenset(members)
+        if present != self._members:
+            self._members, self.votes = present, held(self.earned, present)
         if (facts.round + 1) % TERM == 0:
             self._begin_term(facts.round + 1)
 
     def _look(self, look: FirstLook, now: int) -> None:
-        account = self._accounts.get(look.peer)
-        if account is None or not now - FRESH < look.round <= now:
-            return
-        if not self._may_look(look.checker, look.peer):
-            return
-        if (look.checker, look.round) in self._looked:
-            # One look a round, recorded once.
-            return
+        account = self._accounts[look.peer]
         self._looked.add((look.checker, look.round))
-        if self.usual:
-            account.standings = account.standings.scored(
-                self._levels, level(look.score, self.usual)
-            )
-        account.scores.append(look.score)
-        if look.score < self.bound:
-            self._disputes[look] = _Dispute(now)
+        account.checks += 1
+        usual = self.usual(look.share)
+        if usual:
+            account.standings = account.standings.scored(self._levels, level(look.score, usual))
+        account.scores.append(Seen(look.score, look.share))
+        bound = passing(usual)
+        if look.score < bound:
+            self._disputes[look] = Dispute(now, bound)
             return
         account.standings = account.standings.checked(failed=False)
         account.vouch(look.round, look.checker)
         self._told(look.checker, contradicted=False)
 
     def _look_again(self, look: SecondLook) -> None:
-        dispute = self._disputes.get(look.first)
-        if dispute is None or not self._may_look(look.looker, look.first.peer):
-            return
-        others = self.votes.keys() - {look.first.checker, look.first.peer}
-        # Where nobody else has votes, the one who looked first looks at the whole share itself.
-        others = others or {look.first.checker}
-        if look.looker not in others:
-            return
-        dispute.again.setdefault(look.looker, look.low)
-        settled = outcome(dispute.again, len(others))
+        dispute = self._disputes[look.first]
+        dispute.again[look.looker] = look.low
+        settled = outcome(dispute.again, len(self.others(look.first)))
         if settled != "open":
             del self._disputes[look.first]
             self._settle(look.first, settled)
 
     def _settle(self, first: FirstLook, settled: Outcome) -> None:
-        account = self._accounts[first.peer]
+        account = self._accounts.get(first.peer)
         failed = settled == "failed"
-        account.standings = account.standings.checked(failed=failed)
-        if failed:
-            account.waiting.clear()
-            if first.peer not in self.votes:
-                account.standings = account.standings.turned_away()
-        if not account.standings.counts:
-            account.vouched.clear()
+        if account is not None:
+            account.standings = account.standings.checked(failed=failed)
+            if failed:
+                account.waiting.clear()
+                if first.peer not in self.earned:
+                    account.standings = account.standings.turned_away()
+            if not account.standings.counts:
+                account.vouched.clear()
         self._told(first.checker, contradicted=not failed)
 
     def _told(self, checker: PeerId, *, contradicted: bool) -> None:
@@ -259,17 +299,13 @@ class Accounts:
             account.standings = account.standings.looked(contradicted=contradicted)
 
     def _may_look(self, looker: PeerId, peer: PeerId) -> bool:
-        return (
-            looker != peer
-            and self.votes.get(looker, 0) > 0
-            and not self[looker].standings.word.accused
-        )
+        return looker != peer and looker in self.votes and not self[looker].standings.word.accused
 
     def _begin_term(self, round_: int) -> None:
-        alone = len(self.votes) == 1
+        voters = self.votes
         self._looked = {look for look in self._looked if look[1] > round_ - FRESH}
         for peer, account in list(self._accounts.items()):
-            if alone and peer in self.votes:
+            if len(voters) == 1 and peer in voters:
                 account.vouch(round_, None)
             account.forget(round_)
             if account.standings.word.accused:
@@ -277,17 +313,32 @@ class Accounts:
                 account.standings = account.standings.looked(contradicted=False)
             if not account.work and account.last <= round_ - WINDOW:
                 del self._accounts[peer]
-        votes = {peer: self._earned(peer, account) for peer, account in self._accounts.items()}
-        votes = {peer: earned for peer, earned in votes.items() if earned > 0}
+        earned = {peer: self._earned(peer, account) for peer, account in self._accounts.items()}
+        earned = {peer: votes for peer, votes in earned.items() if votes > 0}
         # Where nobody has earned any, those who had votes keep them: somebody must look.
-        self.votes = votes or self.votes
-        peers = sorted(self.votes)
-        self.usual = usual(
-            [self[peer].scores for peer in peers], [self.votes[peer] for peer in peers]
+        self.earned = earned or self.earned
+        self.votes = held(self.earned, self._members)
+        self._usual = Usual(
+            [(tuple(self[peer].scores), votes) for peer, votes in sorted(self.votes.items())]
         )
 
     def _earned(self, peer: PeerId, account: Account) -> int:
         possible = len(self.votes.keys() - {peer})
         # Once is enough: where few could vouch, more are asked for when there are more.
-        known = peer in self.votes or len(account.vouchers) >= min(VOUCHERS, possible)
+        known = peer in self.earned or len(account.vouchers) >= max(1, min(VOUCHERS, possible))
         return account.work if known and account.standings.credible else 0
+
+
+def held(earned: Mapping[PeerId, int], members: Collection[PeerId]) -> Mapping[PeerId, int]:
+    """The votes of those of the members that have earned any; one each where none has."""
+    votes = {peer: number for peer, number in earned.items() if peer in members}
+    return votes or dict.fromkeys(members, 1)
+
+
+def chance_to_look(votes: Mapping[PeerId, int], peer: PeerId, every: int) -> Fraction:
+    """As `Accounts.chance_to_look`, with these votes."""
+    total = sum(votes.values())
+    if not total:
+        return Fraction(0)
+    fair = Fraction(votes.get(peer, 0) * len(votes), total)
+    return min(Fraction(1), fair / every)

@@ -36,6 +36,14 @@ class Agreement:
         """Standard deviations of chance above none; 0 where there is nothing to compare with."""
         return self.total / math.sqrt(self.squares) if self.squares else 0.0
 
+    @property
+    def thousandths(self) -> int:
+        """The score in thousandths, towards 0, in whole numbers alone: the same for everybody."""
+        if not self.squares:
+            return 0
+        size = math.isqrt(1_000_000 * self.total * self.total // self.squares)
+        return size if self.total >= 0 else -size
+
     def reaches(self, thousandths: int) -> bool:
         """Whether the score is at least so many thousandths of a deviation, in whole numbers alone."""
         signed = 1_000_000 * self.total * abs(self.total)

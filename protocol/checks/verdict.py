@@ -1,18 +1,65 @@
 """When a check has failed: below half of what is usual, twice.
 
 How high honest scores are depends on the model, the share and how far a run has come, and nothing but
-honest members tells it: so the bound follows from the scores that members have had. A low score alone
-is no failure. Another member looks at the whole share, and if but one of its sequences is low, there
+honest members tells it: so the bound follows from the scores that members have had, those with about as
+large a share first of all (`Usual`). A low score alone is no failure. Another member looks at the whole share, and if but one of its sequences is low, there
 was little to learn in that one. All scores are in thousandths of a standard deviation of chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 LEAST = 3000
 """No score below this passes: one coin in 741 does better (one side of a normal distribution)."""
 _LARGEST = 1 << 40
+ALIKE = 3
+"""So many members with about as large a share tell what is usual for it."""
+
+
+class Seen(NamedTuple):
+    """A first look, as it counts for what is usual."""
+
+    score: int
+    share: int
+    """The sequences of which one was looked at."""
+
+
+class Usual:
+    """What is usual for a share of each size.
+
+    The more sequences an update is made of, the less each of them shows in it. So a score is held to
+    those of members with about as large a share (of as many binary digits), while there are `ALIKE` of
+    them. What they have had is believed from half to twice of what all others' scores say, or three liars
+    with a share of a rare size would say what is usual for it. All others' scores, and those of a size
+    that is too rare, are thought to fall with the root of the share.
+    """
+
+    def __init__(self, seen: Iterable[tuple[Sequence[Seen], int]] = ()) -> None:
+        """The recent looks at each member, and its votes."""
+        scaled: list[tuple[list[int], int]] = []
+        alike: dict[int, list[tuple[list[int], int]]] = {}
+        for looks, votes in seen:
+            scaled.append(([_times_root(look.score, look.share) for look in looks], votes))
+            for size in sorted({look.share.bit_length() for look in looks}):
+                own = [look.score for look in looks if look.share.bit_length() == size]
+                alike.setdefault(size, []).append((own, votes))
+        # Of a share of one sequence, as if all scores fell with the root.
+        self._one = _usual_of(scaled)
+        self._alike = {
+            size: _usual_of(scores) for size, scores in alike.items() if len(scores) >= ALIKE
+        }
+
+    def of(self, share: int) -> int:
+        """The usual score for a share of so many sequences, at least one; 0 while nobody was looked
+        at."""
+        anywhere = self._one * 1000 // math.isqrt(1_000_000 * share)
+        found = self._alike.get(share.bit_length())
+        if found is None:
+            return anywhere
+        return max(anywhere // 2, min(2 * anywhere, found))
 
 
 def usual(scores: Sequence[Sequence[int]], votes: Sequence[int] | None = None) -> int:
@@ -32,6 +79,15 @@ def usual(scores: Sequence[Sequence[int]], votes: Sequence[int] | None = None) -
         if behind <= 0:
             return score
     return 0
+
+
+def _usual_of(scores: Sequence[tuple[Sequence[int], int]]) -> int:
+    return usual([own for own, _ in scores], [votes for _, votes in scores])
+
+
+def _times_root(score: int, share: int) -> int:
+    """A score as it would be of a share of one sequence."""
+    return score * math.isqrt(1_000_000 * share) // 1000
 
 
 def passing(usual_score: int) -> int:

@@ -115,6 +115,7 @@ class Collection:
                 signature=signature,
                 capacity=announcement.capacity,
                 speaks=announcement.speaks,
+                commitment=announcement.commitment,
             )
             for peer, (announcement, signature) in sorted(self._announced.items())
             if peer in self._arrivals and first.get(announcement.update) == peer

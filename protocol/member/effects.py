@@ -12,6 +12,7 @@ from typing import Literal
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
+from ..checks.accounts import FirstLook
 from ..wire.checkpoint import Checkpoint
 from ..wire.messages import Decided, Record, RecordId
 
@@ -63,11 +64,34 @@ class Train:
     samples: tuple[int, ...]
     dealt: int
     """The round that deals them."""
+    look: int | None = None
+    """A sample of somebody else's share, to be computed as well (`Judge`)."""
+    look_share: int = 0
+    """How many samples that share has."""
 
     @property
     def aside(self) -> bool:
         """Rounds are to be applied meanwhile: there are several until it is due."""
         return self.dealt < self.round
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Say how well this update agrees with the sample that was looked at in `round`; then report."""
+
+    round: int
+    update: ContentId
+
+
+@dataclass(frozen=True)
+class LookAgain:
+    """Make the parameters of before `first.round` again, and say how well the update agrees with each of
+    these samples, out of a share of so many; then report. There is time for it: some rounds."""
+
+    first: FirstLook
+    update: ContentId
+    samples: tuple[int, ...]
+    share: int
 
 
 @dataclass(frozen=True)
@@ -154,6 +178,8 @@ Effect = (
     | Recall
     | FetchUpdate
     | Train
+    | Judge
+    | LookAgain
     | Apply
     | Keep
     | KeepFinal

@@ -12,8 +12,17 @@ from ..chain.ledger import Ledger, invited
 from ..wire.bounded import Bounded
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
-from ..wire.messages import Evidence, JoinRequest, Message, decode_message, round_of
+from ..wire.messages import (
+    Check,
+    Evidence,
+    JoinRequest,
+    Message,
+    Recheck,
+    decode_message,
+    round_of,
+)
 from .divergence import Divergence
+from .looking import Looking
 from .mailbox import FUTURE_ROUNDS, MEMBER_BYTES, NEWCOMER_BYTES, Mailbox
 from .presence import Presence
 from .proposing import Accusations, JoinRequests
@@ -34,12 +43,15 @@ class Inbox:
         divergence: Divergence,
         joins: JoinRequests,
         accusations: Accusations,
+        looking: Looking,
     ) -> None:
-        """The others are the member's own; they know who is here, elsewhere, asks or is accused."""
+        """The others are the member's own; they know who is here, elsewhere, asks, is accused or was
+        looked at."""
         self._mailbox = Mailbox()
         self._own: Bounded[Envelope, None] = Bounded(_OWN_WORDS)
         self._joins = joins
         self._accusations = accusations
+        self._looking = looking
         self._divergence = divergence
         self._manifest = manifest
         self._presence = presence
@@ -55,6 +67,8 @@ class Inbox:
             self._screen_request(sender, message, ledger)
         elif isinstance(message, Evidence):
             self._screen_evidence(sender, message, ledger)
+        elif isinstance(message, (Check, Recheck)):
+            self._looking.screen(sender, message, ledger)
         else:
             if round_of(message) > len(ledger) + FUTURE_ROUNDS:
                 # We are far behind, but so much is certain: it lives.

@@ -12,7 +12,8 @@ from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
-from ..wire.messages import Decided, SnapshotEntry
+from ..checks.accounts import FirstLook
+from ..wire.messages import Decided, Score, SnapshotEntry
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,24 @@ class Trained:
     """Seconds that this took; it is in proportion to the sequences."""
     encoding: float = 0.0
     """Seconds that any update takes."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What came of a look (`Judge`), in whole numbers (`checks/agreement`); `squares` is 0 where there was
+    nothing to compare."""
+
+    round: int
+    total: int
+    squares: int
+
+
+@dataclass(frozen=True)
+class LookedAgain:
+    """What came of a second look (`LookAgain`): of each sample, in order."""
+
+    first: FirstLook
+    scores: tuple[Score, ...]
 
 
 @dataclass(frozen=True)
@@ -136,6 +155,8 @@ Input = (
     | Recalled
     | Loaded
     | Trained
+    | Judged
+    | LookedAgain
     | Applied
     | UpdateHeld
     | UpdateBad

@@ -19,6 +19,7 @@ from ..wire.errors import ProtocolError
 from ..wire.messages import (
     Announcement,
     Ballot,
+    Check,
     Decided,
     Evidence,
     Heartbeat,
@@ -26,6 +27,7 @@ from ..wire.messages import (
     Leave,
     Message,
     Proposal,
+    Recheck,
     decode_message,
     parent_of,
     round_of,
@@ -38,8 +40,10 @@ from .inputs import (
     Goodbye,
     Heard,
     Input,
+    Judged,
     Learned,
     Loaded,
+    LookedAgain,
     Rebased,
     Recalled,
     Tick,
@@ -55,7 +59,7 @@ from .states import move
 from .training import announcement_of
 
 # What binds its sender to nothing, and so need not survive a restart.
-_FLEETING = ("heartbeat", "join", "evidence")
+_FLEETING = ("heartbeat", "join", "evidence", "check", "recheck")
 
 
 class Member(MemberParts):
@@ -132,6 +136,11 @@ class Member(MemberParts):
                 return self._replica.overtaken(round_, self._ledger)
             case Trained():
                 return self._trained(what, now)
+            case Judged():
+                effects = self._say_all(self._looking.judged(what, self._ledger), now)
+            case LookedAgain():
+                self._looking.looked_again(what, self._ledger)
+                effects = []
             case Applied():
                 return self._applied(what, now)
             case Loaded():
@@ -189,6 +198,7 @@ class Member(MemberParts):
         """Change to a heavier chain: drop what was applied since the fork and rejoin."""
         ledger.held, self._ledger = self._ledger.bound, ledger
         self._lease.start_over()
+        self._looking.start_over()
         self._enter_round(now)
         self.restore(self._inbox.start_over(), now)
         lost = self._replica.drop("the swarm followed a heavier chain")
@@ -212,7 +222,7 @@ class Member(MemberParts):
         self._holdings.applied(what.round, {entry.update for entry in record.updates})
         if self.at_tip:
             self._current.start = now
-        return self._step(now)
+        return [*self._looking.applied(what.round, self._ledger), *self._step(now)]
 
     def _leave(self, now: float) -> list[Effect]:
         self._leaving = True
@@ -266,6 +276,9 @@ class Member(MemberParts):
         if isinstance(message, Evidence):
             self._accusations.put(message, envelope)
             return []
+        if isinstance(message, (Check, Recheck)):
+            self._looking.put(envelope.sender, message, envelope.signature)
+            return []
         round_ = round_of(message)
         self._inbox.stand_by(envelope, self._me)
         if envelope.sender == self._me and isinstance(message, Announcement):
@@ -313,11 +326,17 @@ class Member(MemberParts):
             effects += self._take(envelope, message, now)
         return effects
 
+    def _say_all(self, messages: Iterable[tuple[str, Message]], now: float) -> list[Effect]:
+        return [effect for kind, message in messages for effect in self._say(kind, message, now)]
+
     def _announce(self, made: Trained, now: float) -> list[Effect]:
         assert self.fingerprint is not None  # only at the tip
         self._holdings.held.add(made.update)
         able = self._training.capacity.stated(self._pacing.round_seconds)
-        said = announcement_of(made, self._ledger, self.fingerprint, able)
+        commitment = b""
+        if self._ledger.work is not None:
+            commitment = self._looking.commitment(made.round, self._ledger.head)
+        said = announcement_of(made, self._ledger, self.fingerprint, able, commitment)
         effects = self._say("announcement", said, now)
         self._current.collection.held(made.update, now)
         return effects
@@ -342,13 +361,16 @@ class Member(MemberParts):
             current = self._current
             effects += self._replica.doubt(self.round, current.collection, len(current.membership))
         effects += self._accuse(now)
+        if self.is_member:
+            effects += self._say_all(self._looking.to_tell(self._ledger), now)
         return effects + self._replica.next(self._ledger, self._holdings) + self._train()
 
     def _train(self) -> list[Effect]:
         if not self.at_tip or not self.is_member or self._leaving:
             return []
         announced = self._current.collection.announced(self._me)
-        return self._training.next_work(self._ledger, announced=announced)
+        told = self._training.next_work(self._ledger, announced=announced)
+        return [self._looking.beside(each, self._ledger) for each in told]
 
     def _decide(self, now: float) -> list[Effect]:
         """Move to the next round if this one is decided and its record known."""
@@ -377,9 +399,7 @@ class Member(MemberParts):
         step = self._current.step(standing, now)
         effects: list[Effect] = [Remember(envelope) for envelope in step.remember]
         effects += [*step.notes, *self._holdings.fetch_all(self.round, step.fetch)]
-        for kind, message in step.say:
-            effects += self._say(kind, message, now)
-        return effects
+        return effects + self._say_all(step.say, now)
 
     def _accuse(self, now: float) -> list[Effect]:
         """Tell the others who has contradicted itself, once each: one of us will lead."""
@@ -401,6 +421,7 @@ class Member(MemberParts):
         self._last_ready = self._current.ready_since
         self._holdings.decided(self._ledger, self.applied_round)
         self._enter_round(now)
+        effects += self._looking.called(self._ledger) if self.is_member else []
         self._last_decision = now
         for envelope in self._inbox.enter(self.round):
             try:

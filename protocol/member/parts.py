@@ -14,6 +14,7 @@ from .collection import Holdings
 from .divergence import Divergence
 from .inbox import Inbox
 from .lease import FinalityLease
+from .looking import Looking
 from .pacing import Pacing
 from .presence import Presence
 from .proposing import Accusations, JoinRequests
@@ -60,8 +61,14 @@ class MemberParts(MemberView):
         self._divergence = Divergence(now)
         self._joins = JoinRequests()
         self._accusations = Accusations()
+        self._looking = Looking(me, sign)
         self._inbox = Inbox(
-            manifest, self._presence, self._divergence, self._joins, self._accusations
+            manifest,
+            self._presence,
+            self._divergence,
+            self._joins,
+            self._accusations,
+            self._looking,
         )
         self._vote_recovery = VoteRecovery(needed=recall)
         self._holdings = Holdings()
@@ -81,6 +88,7 @@ class MemberParts(MemberView):
     def _enter_round(self, now: float) -> None:
         self._presence.set_members(self.members, now)
         self._accusations.forget(self._ledger)
+        self._looking.forget(self._ledger)
         self._current = self._new_round(now)
 
     def _new_round(self, now: float) -> Round:
@@ -92,6 +100,7 @@ class MemberParts(MemberView):
             pacing=self._pacing,
             joins=self._joins,
             accusations=self._accusations,
+            looking=self._looking,
             began=self._began,
             sound=self._last_sound,
             now=now,

@@ -20,6 +20,7 @@ from ..wire.messages import (
     UpdateEntry,
     WitnessEntry,
 )
+from .looking import Looking
 from .presence import Presence
 
 # Join requests cost an attacker nothing but signatures; this bounds what they make us keep.
@@ -125,6 +126,7 @@ def compose_record(
     updates: list[UpdateEntry],
     joins: JoinRequests,
     accusations: Accusations,
+    looking: Looking,
     presence: Presence,
     lease: float,
     snapshot: SnapshotEntry | None,
@@ -162,6 +164,7 @@ def compose_record(
     ]
     admitted = asking[: max(0, min(room, crowd))]
     updates = [entry for entry in updates if entry.peer not in gone]
+    looks, looks_again = looking.entries(ledger)
     return Record(
         round=round_,
         parent=ledger.head,
@@ -172,6 +175,8 @@ def compose_record(
         snapshot=snapshot,
         evidence=tuple(evidence),
         witnesses=_witnesses(ledger, {entry.peer for entry in updates}),
+        looks=looks,
+        looks_again=looks_again,
     )
 
 

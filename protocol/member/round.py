@@ -40,6 +40,7 @@ from ..wire.messages import (
 from .capacity import Capacity
 from .collection import Collection, Holdings
 from .effects import Effect, Note
+from .looking import Looking
 from .pacing import Pacing
 from .presence import Presence
 from .proposing import Accusations, JoinRequests, compose_record
@@ -105,6 +106,7 @@ class Round:
         pacing: Pacing,
         joins: JoinRequests,
         accusations: Accusations,
+        looking: Looking,
         began: float,
         sound: float,
         now: float,
@@ -141,6 +143,7 @@ class Round:
         self._pacing = pacing
         self._joins = joins
         self._accusations = accusations
+        self._looking = looking
         self._began = began
         self._sound = sound
         self._slot_entered = now
@@ -366,6 +369,7 @@ class Round:
                 updates=self.collection.entries(standing.fingerprint),
                 joins=self._joins,
                 accusations=self._accusations,
+                looking=self._looking,
                 presence=self._presence,
                 lease=self._pacing.lease,
                 snapshot=standing.snapshot,

@@ -20,15 +20,17 @@ from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..wire.messages import Announcement
 from .capacity import Capacity
-from .effects import Effect, Train
+from .effects import Train
 from .inputs import Trained
 
 _NOTHING = -1, -1
 
 
-def announcement_of(made: Trained, ledger: Ledger, fingerprint: int, capacity: int) -> Announcement:
+def announcement_of(
+    made: Trained, ledger: Ledger, fingerprint: int, capacity: int, commitment: bytes
+) -> Announcement:
     """What is said of an own update by a member whose parameters, at the tip of `ledger`, have this
-    fingerprint, and that has this capacity."""
+    fingerprint, and that has this capacity; `commitment` is empty where work is not checked."""
     return Announcement(
         round=made.round,
         parent=ledger.head,
@@ -39,6 +41,7 @@ def announcement_of(made: Trained, ledger: Ledger, fingerprint: int, capacity: i
         fingerprint=fingerprint,
         capacity=capacity,
         speaks=ledger.versions.speaks,
+        commitment=commitment,
     )
 
 
@@ -85,7 +88,7 @@ class Training:
         works = ledger.dealing.works(self._me)
         return any((due, dealt) == (work_due, work_dealt) for work_due, work_dealt, _ in works)
 
-    def next_work(self, ledger: Ledger, *, announced: bool) -> list[Effect]:
+    def next_work(self, ledger: Ledger, *, announced: bool) -> list[Train]:
         """What to compute next, at the tip of `ledger`, as a member of its round.
 
         `announced` says whether the own update for that round is announced.

@@ -360,6 +360,16 @@ class AdmissionSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChecksSpec:
+    """Members look at each other's work, and votes have to be earned by it (docs/checks.md)."""
+
+    every: Annotated[int, Range(1, 10_000)] = 20
+    """A member with votes looks at somebody once in so many rounds, on average."""
+    deviation: Annotated[int, Range(1, 10_000)] = 250
+    """The standard deviation of honest scores, in thousandths of the usual one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Everything the members of a swarm agree on before they meet."""
 
@@ -385,6 +395,8 @@ class Manifest:
     """With it the model's own weights stay as they are, and its adapters are trained."""
     task_settings: dict[str, Any] | None = field(default=None, metadata=ADDITION)
     """What the task alone understands."""
+    checks: ChecksSpec | None = field(default=None, metadata=ADDITION)
+    """With it work is checked and gives votes; without it every member has one vote."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.-]*", self.task):
@@ -397,6 +409,11 @@ class Manifest:
         if self.data.private is not None and self.optimizer.audit:
             # Members whose texts differ contradict each other honestly.
             raise ValueError("optimizer.audit does not go with private data: say audit = false")
+        if self.checks is not None and self.data.private is not None:
+            raise ValueError("checks do not go with private data: nobody else has it")
+        if self.checks is not None and self.optimizer.preconditioner != "orthogonal":
+            # With the others honest scores are too often low (docs/checks.md).
+            raise ValueError("checks need optimizer.preconditioner = 'orthogonal'")
 
     @property
     def elements(self) -> int:

@@ -7,7 +7,7 @@ signed envelope whose kind is the message's. A record embeds the signatures of w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal, NewType
 
@@ -16,7 +16,7 @@ from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
 from .encoding import decode, encode
 from .errors import ProtocolError
-from .structure import U63, U64, Length, Range
+from .structure import ADDITION, U63, U64, Length, Range
 
 # A proposal names the update of each of 1,024 members at some 160 bytes. All else is far smaller.
 MAX_MESSAGE_BYTES = 256 * 1024
@@ -30,11 +30,26 @@ Slot = Annotated[int, Range(1, 1 << 20)]
 # Ten million in a second at the most.
 Capacity = Annotated[int, Range(0, 1 << 40)]
 Version = Annotated[int, Range(0, 1 << 16)]
+Secret = Annotated[bytes, Length(16, 16)]
+# A content id, or nothing where work is not checked.
+Commitment = Annotated[bytes, Length(0, 32)]
+# Of a check, in whole numbers (`checks/agreement`).
+Total = Annotated[int, Range(-(1 << 62), 1 << 62)]
+Squares = Annotated[int, Range(1, 1 << 62)]
 # A bit for each member, in the order of the round's membership. 4,096 members at most.
 Mask = Annotated[bytes, Length(1, 512)]
 
 MAX_EVIDENCE = 16
 """Members expelled by one record; more of them wait for the next."""
+
+MAX_LOOKS = 64
+"""First looks in one record. There is one in some rounds of each member with votes."""
+
+MAX_LOOKS_AGAIN = 32
+"""Second looks in one record: those of a few disputes."""
+
+MAX_SEQUENCES = 8
+"""Sequences that a second look takes (`checks/disputes`)."""
 
 TICKET_KIND = "ticket"
 """The envelope kind of an invitation: the issuer's signature over the guest's peer id."""
@@ -49,7 +64,8 @@ class Announcement:
 
     `tokens` were trained on, with the mean `loss` in nats a token. `capacity` is how many sequences the
     sender could train in a day, if rounds went on like the last ones; 0 if it does not know yet.
-    `speaks` is the highest version of the protocol that it speaks; 0 says nothing.
+    `speaks` is the highest version of the protocol that it speaks; 0 says nothing. `commitment` binds the
+    sender to a secret that draws at whose work it looks (`checks/draw`).
     """
 
     round: U63
@@ -61,6 +77,7 @@ class Announcement:
     fingerprint: U64
     capacity: Capacity = 0
     speaks: Version = 0
+    commitment: Commitment = field(default=b"", metadata=ADDITION)
 
 
 @dataclass(frozen=True)
@@ -90,6 +107,40 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
+class Check:
+    """ "My secret drew somebody's sequence of `round`, and their update agrees with it so well."
+
+    Whom and which, the secret says (`chain/looks`). The score is `total` / √`squares`.
+    """
+
+    round: U63
+    parent: RecordRef
+    secret: Secret
+    total: Total
+    squares: Squares
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of one sequence."""
+
+    total: Total
+    squares: Squares
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """ "I was called to look again at what `checker` found low in `round`: the share's sequences score
+    so." Which ones, the secret says, in order."""
+
+    round: U63
+    parent: RecordRef
+    checker: PeerId
+    secret: Secret
+    scores: Annotated[tuple[Score, ...], Length(1, MAX_SEQUENCES)]
+
+
+@dataclass(frozen=True)
 class UpdateEntry:
     """An announcement inside a record; round, parent and fingerprint are the record's own."""
 
@@ -101,6 +152,7 @@ class UpdateEntry:
     signature: Signature
     capacity: Capacity = 0
     speaks: Version = 0
+    commitment: Commitment = field(default=b"", metadata=ADDITION)
 
 
 @dataclass(frozen=True)
@@ -169,6 +221,38 @@ class WitnessEntry:
 
 
 @dataclass(frozen=True)
+class LookEntry:
+    """A check inside a record."""
+
+    checker: PeerId
+    round: U63
+    secret: Secret
+    total: Total
+    squares: Squares
+    signature: Signature
+
+    def said(self, parent: RecordId) -> Check:
+        """The check as its sender signed it; `parent` is that of its round."""
+        return Check(self.round, parent, self.secret, self.total, self.squares)
+
+
+@dataclass(frozen=True)
+class LookAgainEntry:
+    """A second look inside a record."""
+
+    looker: PeerId
+    round: U63
+    checker: PeerId
+    secret: Secret
+    scores: Annotated[tuple[Score, ...], Length(1, MAX_SEQUENCES)]
+    signature: Signature
+
+    def said(self, parent: RecordId) -> Recheck:
+        """The second look as its sender signed it; `parent` is that of its round."""
+        return Recheck(self.round, parent, self.checker, self.secret, self.scores)
+
+
+@dataclass(frozen=True)
 class SnapshotEntry:
     """The state after `round` as the blob list `blob`: certified, since a quorum voted for it."""
 
@@ -190,6 +274,12 @@ class Record:
     snapshot: SnapshotEntry | None
     evidence: Annotated[tuple[Evidence, ...], Length(0, MAX_EVIDENCE)] = ()
     witnesses: Annotated[tuple[WitnessEntry, ...], Length(0, 4096)] = ()
+    looks: Annotated[tuple[LookEntry, ...], Length(0, MAX_LOOKS)] = field(
+        default=(), metadata=ADDITION
+    )
+    looks_again: Annotated[tuple[LookAgainEntry, ...], Length(0, MAX_LOOKS_AGAIN)] = field(
+        default=(), metadata=ADDITION
+    )
 
     @cached_property
     def id(self) -> RecordId:
@@ -208,6 +298,7 @@ class Record:
             fingerprint=self.fingerprint,
             capacity=entry.capacity,
             speaks=entry.speaks,
+            commitment=entry.commitment,
         )
 
 
@@ -244,10 +335,14 @@ MESSAGE_TYPES: dict[str, type] = {
     "skip": Ballot,
     "finalize": Ballot,
     "evidence": Evidence,
+    "check": Check,
+    "recheck": Recheck,
 }
 """Message type by envelope kind."""
 
-Message = Announcement | JoinRequest | Leave | Heartbeat | Proposal | Ballot | Evidence
+Message = (
+    Announcement | JoinRequest | Leave | Heartbeat | Proposal | Ballot | Evidence | Check | Recheck
+)
 
 
 def round_of(message: Message) -> int:
@@ -259,7 +354,9 @@ def parent_of(message: Message) -> RecordId | None:
     """The record that a message builds on, if its kind names one."""
     if isinstance(message, Proposal):
         return message.record.parent
-    return message.parent if isinstance(message, (Announcement, Ballot, Evidence)) else None
+    if isinstance(message, (JoinRequest, Leave, Heartbeat)):
+        return None
+    return message.parent
 
 
 def decode_message(envelope: Envelope) -> Message:

@@ -66,8 +66,9 @@ class Length:
 
 
 ADDITION = {"addition": True}
-"""The metadata of a field that was added to a named dataclass. It is left out while it has its default,
-so that what was made before keeps its bytes, and a manifest its swarm-id."""
+"""The metadata of a field that was added to a dataclass. It is left out while it has its default, so that
+what was made before keeps its bytes, and a manifest its swarm-id. Where fields have no names they stand
+last, and are left out from the end on."""
 
 U63 = Annotated[int, Range(0, 2**63 - 1)]
 U64 = Annotated[int, Range(0, 2**64 - 1)]
@@ -99,9 +100,13 @@ def to_plain(value: Any, *, named: bool) -> Any:
     names = _field_names(cls)
     if names is not None:
         items = [to_plain(getattr(value, name), named=named) for name in names]
-        if not named:
-            return items
         usual = _additions(cls)
+        if not named:
+            while usual and names[len(items) - 1] in usual:
+                if items[-1] != to_plain(usual[names[len(items) - 1]], named=False):
+                    break
+                items.pop()
+            return items
         table = zip(names, items, strict=True)
         return {name: item for name, item in table if name not in usual or item != usual[name]}
     if isinstance(value, (tuple, list)):
@@ -154,9 +159,11 @@ def _named_values(fields: Any, value: Any) -> Mapping[str, Any]:
 
 
 def _positional_values(fields: Any, value: Any) -> dict[str, Any]:
-    if not isinstance(value, list) or len(value) != len(fields):
+    least = sum("addition" not in f.metadata for f in fields)
+    if not isinstance(value, list) or not least <= len(value) <= len(fields):
         raise StructureError("", f"expected a list of {len(fields)}, got {_describe(value)}")
-    return {f.name: item for f, item in zip(fields, value, strict=True)}
+    # What is missing at the end has its default: only the shortest spelling is canonical.
+    return {f.name: item for f, item in zip(fields, value, strict=False)}
 
 
 def _required(f: Any) -> bool:

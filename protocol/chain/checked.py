@@ -1,0 +1,271 @@
+"""What the chain says of work that was looked at: the accounts after each record, and the votes in each
+round (`checks/accounts`).
+
+The accounts of the last record are at hand. Of earlier rounds some are, at even distances, from which the
+others are made again when they are asked for: for a chain that parts from this one. The votes of all
+rounds are the same for a term, and so are cheap to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ...crypto.hashing import ContentId, content_id
+from ...crypto.identity import PeerId
+from ..checks.accounts import TERM, Accounts, Facts, FirstLook, SecondLook, chance_to_look, held
+from ..checks.agreement import Agreement
+from ..checks.disputes import MOST_SEQUENCES, chance_to_be_called
+from ..checks.draw import Look, commitment, drawn_look, drawn_sequences, is_called
+from ..checks.standing import level_test
+from ..checks.verdict import failed
+from ..wire.errors import ProtocolError
+from ..wire.manifest import ChecksSpec, Manifest
+from ..wire.messages import LookAgainEntry, LookEntry, Record, RecordId, Score, UpdateEntry
+from .dealing import Dealing
+from .memberships import Memberships
+
+# Accounts that are kept of older rounds, and of the latest.
+_APART = 512
+_LATEST = 8 * TERM
+# A secret serves a look of the round behind it, which nobody may know before that is decided. So a second
+# look is recorded no sooner than so many rounds after the first.
+_TOLD_AFTER = 2
+
+
+class CheckedWork:
+    """The accounts of a ledger's members, to be grown by one record."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        spec: ChecksSpec,
+        dealing: Dealing,
+        memberships: Memberships,
+        records: Callable[[int], Record],
+    ) -> None:
+        """All but the manifest and its `spec` are the ledger's, and grow before this does."""
+        self.spec = spec
+        self.accounts = Accounts(manifest.founder, level_test(spec.deviation))
+        """After the last record."""
+        # Rounds from the one that draws a look to the one that is looked at.
+        self._ahead = 1 + manifest.rounds.overlap
+        self._dealing = dealing
+        self._memberships = memberships
+        self._records = records
+        self._length = 0
+        self._kept = {0: self.accounts.copy()}
+        # What everybody has earned, by term.
+        self._earned: list[Mapping[PeerId, int]] = [self.accounts.earned]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def votes(self, round: int) -> Mapping[PeerId, int]:
+        """The votes of each member in a round, at most the next one."""
+        if round == self._length:
+            return self.accounts.votes
+        return held(self._earned[round // TERM], self._memberships[round].since.keys())
+
+    def follow(self, record: Record) -> None:
+        """Add what is after the last `record`, which must have been checked."""
+        self.accounts.close(self._facts(record), self._memberships[record.round + 1].peers)
+        self._length += 1
+        if self._length % TERM:
+            return
+        earned = self.accounts.earned
+        self._earned.append(self._earned[-1] if earned == self._earned[-1] else earned)
+        self._kept[self._length] = self.accounts.copy()
+        old = self._length - _LATEST
+        if old % _APART:
+            self._kept.pop(old, None)
+
+    def before(
+        self,
+        length: int,
+        dealing: Dealing,
+        memberships: Memberships,
+        records: Callable[[int], Record],
+    ) -> CheckedWork:
+        """That of the first `length` records, in a ledger with these parts."""
+        copy = CheckedWork.__new__(CheckedWork)
+        vars(copy).update(vars(self))
+        copy._dealing, copy._memberships, copy._records = dealing, memberships, records
+        # At once: another thread may add to it.
+        kept = list(self._kept.items())
+        copy._kept = {round_: accounts for round_, accounts in kept if round_ <= length}
+        start = max(copy._kept)
+        copy._earned = self._earned[: start // TERM + 1]
+        copy._length, copy.accounts = start, copy._kept[start].copy()
+        if length == self._length:
+            copy._length, copy.accounts = length, self.accounts.copy()
+            copy._earned = list(self._earned)
+        for round_ in range(copy._length, length):
+            copy.follow(records(round_))
+        return copy
+
+    # First looks
+
+    def drawn(self, checker: PeerId, secret: bytes, round: int) -> Look | None:
+        """What a member with this secret looks at in a round; None if at nothing, or if it was not this
+        secret to which it had bound itself. The record that draws it must be decided."""
+        base = round - self._ahead
+        if base < 1 or not self._bound_to(checker, secret, base):
+            return None
+        votes = self.votes(base + 1)
+        return drawn_look(
+            secret,
+            self._records(base).id,
+            checker,
+            self.dealt(round),
+            votes,
+            chance_to_look(votes, checker, self.spec.every),
+        )
+
+    def dealt(self, round: int) -> dict[PeerId, int]:
+        """How many sequences a round deals to each member whose update is due in it. Who has several
+        rounds for one has seen other parameters, and is not looked at."""
+        runs = self._dealing.assignment(round).runs
+        return {peer: sum(map(len, lanes)) for peer, lanes in runs.items()}
+
+    def first_look(self, entry: LookEntry, now: int) -> FirstLook:
+        """What a check comes to. Raises `ProtocolError` (`look`) if the record of round `now` may not
+        hold it."""
+        if not entry.round < now:
+            raise ProtocolError("look", f"a look at round {entry.round} in round {now}")
+        look = self.drawn(entry.checker, entry.secret, entry.round)
+        if look is None:
+            raise ProtocolError("look", "a look that was not drawn")
+        if _update_of(look.peer, self._records(entry.round)) is None:
+            raise ProtocolError("look", "a look at an update that does not count")
+        if not self.accounts.takes_look(entry.checker, look.peer, entry.round, now):
+            raise ProtocolError("look", "a look that is too old, was recorded, or has no say")
+        share = self.dealt(entry.round)[look.peer]
+        score = Agreement(entry.total, entry.squares).thousandths
+        return FirstLook(entry.checker, look.peer, entry.round, share, score)
+
+    # Second looks
+
+    def dispute(self, checker: PeerId, round: int) -> FirstLook | None:
+        """The open dispute about what a member saw in a round."""
+        return next(
+            (
+                first
+                for first in self.accounts.disputes
+                if (first.checker, first.round) == (checker, round)
+            ),
+            None,
+        )
+
+    def sequences_again(
+        self, looker: PeerId, secret: bytes, first: FirstLook
+    ) -> tuple[int, ...] | None:
+        """Which sequences of the share a member with this secret looks at again; None if it is not
+        called, or was not bound to the secret."""
+        since = self.accounts.disputes[first].since
+        if not self._bound_to(looker, secret, since):
+            return None
+        name = _name(self._records(since).id, first)
+        votes = self.votes(since + 1)
+        alone = self.accounts.others(first) == {first.checker}
+        called = chance_to_be_called(votes.get(looker, 0), sum(votes.values()))
+        if not alone and not is_called(secret, name, called):
+            return None
+        return drawn_sequences(secret, name, first.share, MOST_SEQUENCES)
+
+    def second_look(self, entry: LookAgainEntry, now: int) -> SecondLook:
+        """What a second look comes to. Raises `ProtocolError` (`look`) if the record of round `now` may
+        not hold it."""
+        first = self.dispute(entry.checker, entry.round)
+        if first is None:
+            raise ProtocolError("look", "a second look where there is no dispute")
+        dispute = self.accounts.disputes[first]
+        if now < dispute.since + _TOLD_AFTER:
+            raise ProtocolError("look", "a second look that gives away what else is looked at")
+        if not self.accounts.may_look_again(entry.looker, first):
+            raise ProtocolError("look", "a second look that has no say")
+        sequences = self.sequences_again(entry.looker, entry.secret, first)
+        if sequences is None or len(sequences) != len(entry.scores):
+            raise ProtocolError("look", "a second look that was not drawn")
+        low = failed(first.score, [thousandths(score) for score in entry.scores], dispute.bound)
+        return SecondLook(entry.looker, first, low)
+
+    def may_be_told(self, first: FirstLook, now: int) -> bool:
+        """Whether the record of round `now` may hold second looks of this dispute."""
+        dispute = self.accounts.disputes.get(first)
+        return dispute is not None and now >= dispute.since + _TOLD_AFTER
+
+    # Private
+
+    def _bound_to(self, peer: PeerId, secret: bytes, round: int) -> bool:
+        if not 0 < round < self._length:
+            return False
+        entry = _update_of(peer, self._records(round))
+        return entry is not None and entry.commitment == commitment(secret)
+
+    def _facts(self, record: Record) -> Facts:
+        sizes = self._dealing.sizes(record.round) if record.updates else {}
+        return Facts(
+            record.round,
+            {entry.peer: sizes[entry.peer] for entry in record.updates},
+            tuple(self.first_look(entry, record.round) for entry in record.looks),
+            tuple(self.second_look(entry, record.round) for entry in record.looks_again),
+        )
+
+
+def checked_work(
+    manifest: Manifest,
+    dealing: Dealing,
+    memberships: Memberships,
+    records: Callable[[int], Record],
+) -> CheckedWork | None:
+    """That of a new ledger; None where work is not checked."""
+    spec = manifest.checks
+    return None if spec is None else CheckedWork(manifest, spec, dealing, memberships, records)
+
+
+def thousandths(score: Score) -> int:
+    """A score in thousandths of a standard deviation of chance."""
+    return Agreement(score.total, score.squares).thousandths
+
+
+def _name(record: RecordId, first: FirstLook) -> ContentId:
+    """What draws who looks again: nobody knows it before the record is decided."""
+    return content_id(
+        b"distro-node dispute\0" + record + first.checker + first.round.to_bytes(8, "big")
+    )
+
+
+def _update_of(peer: PeerId, record: Record) -> UpdateEntry | None:
+    return next((entry for entry in record.updates if entry.peer == peer), None)
+
+
+def check_looks(
+    record: Record,
+    work: CheckedWork | None,
+    parent: Callable[[int], RecordId],
+    signed: Callable[[str, PeerId, object, bytes], bool],
+) -> None:
+    """Check the looks of the next record. Raises `ProtocolError` (`record`, `look`).
+
+    `parent` gives the id of the record before a round; `signed` says whether a signature holds.
+    """
+    if work is None:
+        if record.looks or record.looks_again or any(e.commitment for e in record.updates):
+            raise ProtocolError("record", "looks where no work is checked")
+        return
+    if any(len(entry.commitment) != 32 for entry in record.updates):
+        raise ProtocolError("record", "an update that commits its author to no secret")
+    firsts = [(entry.checker, entry.round) for entry in record.looks]
+    if firsts != sorted(set(firsts)):
+        raise ProtocolError("record", "looks are not sorted, each once")
+    again = [(entry.looker, entry.checker, entry.round) for entry in record.looks_again]
+    if again != sorted(set(again)):
+        raise ProtocolError("record", "second looks are not sorted, each once")
+    for look in record.looks:
+        work.first_look(look, record.round)
+        if not signed("check", look.checker, look.said(parent(look.round)), look.signature):
+            raise ProtocolError("record", "a look that its member did not sign")
+    for entry in record.looks_again:
+        work.second_look(entry, record.round)
+        if not signed("recheck", entry.looker, entry.said(parent(entry.round)), entry.signature):
+            raise ProtocolError("record", "a second look that its member did not sign")

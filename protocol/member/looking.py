@@ -1,0 +1,220 @@
+"""One member's looks at the work of others: which it takes, and what it has heard of those of others.
+
+With each announcement a member commits to a secret, which it makes of its key: whoever has not the key
+cannot foresee it, and a restarted member has it again. The record that holds the announcement then draws
+whether the member looks at somebody in the next round (`chain/checked`). The sequence is computed beside
+the own share; when the other one's update is decided and there, it is judged, and the member says what
+came of it. If others found somebody's work low, the member may be called to look at it again.
+
+What is said so waits until a leader puts it into a record. Everything that is kept is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...crypto.envelope import Envelope
+from ...crypto.hashing import content_id
+from ...crypto.identity import PeerId
+from ..chain.ledger import Ledger
+from ..checks.accounts import FRESH, FirstLook
+from ..checks.draw import SECRET_BYTES, Look, commitment
+from ..wire.encoding import encode
+from ..wire.errors import ProtocolError
+from ..wire.messages import (
+    MAX_LOOKS,
+    MAX_LOOKS_AGAIN,
+    Check,
+    LookAgainEntry,
+    LookEntry,
+    Message,
+    Recheck,
+    RecordId,
+    Score,
+)
+from .effects import Effect, Judge, LookAgain, Train
+from .inputs import Judged, LookedAgain
+
+# Looks that wait for a record; more than honest members say while they are fresh.
+_MAX_WAITING = 4 * MAX_LOOKS
+
+Sign = Callable[[str, bytes], Envelope]
+
+
+class Looking:
+    """The looks of one member. It does nothing in a swarm whose work is not checked."""
+
+    def __init__(self, me: PeerId, sign: Sign) -> None:
+        self._me = me
+        self._sign = sign
+        # What the trainer looks at, by the round that deals it, until the update is judged.
+        self._drawn: dict[int, Look] = {}
+        # Second looks that are under way or done and not told yet, with what came of them.
+        self._again: dict[FirstLook, tuple[Score, ...]] = {}
+        # What was heard and no record holds yet.
+        self._firsts: dict[tuple[PeerId, int], LookEntry] = {}
+        self._seconds: dict[tuple[PeerId, PeerId, int], LookAgainEntry] = {}
+
+    def commitment(self, round: int, parent: RecordId) -> bytes:
+        """What to announce in a round behind the record `parent`."""
+        return commitment(self._secret(round, parent))
+
+    # What to do
+
+    def beside(self, effect: Train, ledger: Ledger) -> Train:
+        """What the trainer is told to compute, and at whose sequence it looks beside it."""
+        work = ledger.work
+        if work is None or effect.aside or not effect.samples:
+            return effect
+        base = effect.round - 1 - ledger.manifest.rounds.overlap
+        if base < 1:
+            return effect
+        look = work.drawn(self._me, self._secret(base, ledger.parent(base)), effect.round)
+        dealt = None if look is None else ledger.share(effect.round, look.peer)
+        if look is None or dealt is None:
+            return effect
+        self._drawn[effect.round] = look
+        return replace(effect, look=dealt[look.sequence], look_share=len(dealt))
+
+    def applied(self, round: int, ledger: Ledger) -> list[Effect]:
+        """A record is in the parameters, so its updates are here: what is to be judged."""
+        for old in [number for number in self._drawn if number <= round - FRESH]:
+            del self._drawn[old]
+        look = self._drawn.get(round)
+        if look is None or ledger.work is None:
+            return []
+        for entry in ledger[round].record.updates:
+            if entry.peer == look.peer:
+                return [Judge(round, entry.update)]
+        del self._drawn[round]
+        return []
+
+    def judged(self, what: Judged, ledger: Ledger) -> list[tuple[str, Message]]:
+        """The trainer has judged: what to say of it, if anything."""
+        look = self._drawn.pop(what.round, None)
+        if look is None or ledger.work is None or what.squares == 0 or what.round >= len(ledger):
+            return []
+        base = what.round - 1 - ledger.manifest.rounds.overlap
+        secret = self._secret(base, ledger.parent(base))
+        said = Check(what.round, ledger.parent(what.round), secret, what.total, what.squares)
+        return [("check", said)]
+
+    def called(self, ledger: Ledger) -> list[Effect]:
+        """The last record is decided: the second looks to which it calls this member."""
+        work, now = ledger.work, len(ledger)
+        if work is None:
+            return []
+        disputes = work.accounts.disputes
+        self._again = {first: scores for first, scores in self._again.items() if first in disputes}
+        effects: list[Effect] = []
+        for first, dispute in disputes.items():
+            if dispute.since != now - 1 or not work.accounts.may_look_again(self._me, first):
+                continue
+            secret = self._secret(dispute.since, ledger.parent(dispute.since))
+            numbers = work.sequences_again(self._me, secret, first)
+            dealt = ledger.share(first.round, first.peer)
+            if numbers is None or dealt is None:
+                continue
+            samples = tuple(dealt[number] for number in numbers)
+            update = next(
+                e.update for e in ledger[first.round].record.updates if e.peer == first.peer
+            )
+            effects.append(LookAgain(first, update, samples, len(dealt)))
+        return effects
+
+    def looked_again(self, what: LookedAgain, ledger: Ledger) -> None:
+        """A second look is done."""
+        work = ledger.work
+        if work is not None and what.first in work.accounts.disputes and what.scores:
+            self._again[what.first] = what.scores
+
+    def to_tell(self, ledger: Ledger) -> list[tuple[str, Message]]:
+        """The second looks that may be told by now, once each."""
+        work, said = ledger.work, list[tuple[str, Message]]()
+        for first in list(self._again) if work is not None else ():
+            assert work is not None
+            if not work.may_be_told(first, len(ledger)):
+                continue
+            scores = self._again.pop(first)
+            since = work.accounts.disputes[first].since
+            secret = self._secret(since, ledger.parent(since))
+            parent = ledger.parent(first.round)
+            said.append(("recheck", Recheck(first.round, parent, first.checker, secret, scores)))
+        return said
+
+    # What others say
+
+    def screen(self, sender: PeerId, message: Check | Recheck, ledger: Ledger) -> None:
+        """Check a look before it is forwarded. Raises `ProtocolError`."""
+        work, now = ledger.work, len(ledger)
+        if work is None:
+            raise ProtocolError("look", "a look where no work is checked")
+        if not now - FRESH < message.round < now:
+            raise ProtocolError("other_round", f"a look at round {message.round} in {now}")
+        if message.parent != ledger.parent(message.round):
+            raise ProtocolError("wrong_parent", "a look on another chain")
+        if isinstance(message, Check):
+            work.first_look(_first_entry(sender, message, bytes(64)), now)
+        else:
+            work.second_look(_second_entry(sender, message, bytes(64)), now)
+
+    def put(self, sender: PeerId, message: Check | Recheck, signature: bytes) -> None:
+        """Keep a look that was screened, the first of its kind."""
+        if isinstance(message, Check):
+            if len(self._firsts) < _MAX_WAITING:
+                first = _first_entry(sender, message, signature)
+                self._firsts.setdefault((sender, message.round), first)
+        elif len(self._seconds) < _MAX_WAITING:
+            key = sender, message.checker, message.round
+            self._seconds.setdefault(key, _second_entry(sender, message, signature))
+
+    def entries(self, ledger: Ledger) -> tuple[tuple[LookEntry, ...], tuple[LookAgainEntry, ...]]:
+        """What the next record may hold of them, the oldest first where they are too many."""
+        self.forget(ledger)
+        firsts = sorted(self._firsts.values(), key=lambda e: (e.round, e.checker))[:MAX_LOOKS]
+        seconds = sorted(self._seconds.values(), key=lambda e: (e.round, e.looker, e.checker))
+        return (
+            tuple(sorted(firsts, key=lambda e: (e.checker, e.round))),
+            tuple(sorted(seconds[:MAX_LOOKS_AGAIN], key=lambda e: (e.looker, e.checker, e.round))),
+        )
+
+    def forget(self, ledger: Ledger) -> None:
+        """Drop what is recorded, or cannot be recorded on this chain any more."""
+        work, now = ledger.work, len(ledger)
+        self._firsts = {
+            key: entry
+            for key, entry in self._firsts.items()
+            if work is not None and _holds(lambda entry=entry: work.first_look(entry, now))
+        }
+        self._seconds = {
+            key: entry
+            for key, entry in self._seconds.items()
+            if work is not None and _holds(lambda entry=entry: work.second_look(entry, now))
+        }
+
+    def start_over(self) -> None:
+        """The chain is another one."""
+        self._drawn.clear()
+        self._again.clear()
+
+    def _secret(self, round: int, parent: RecordId) -> bytes:
+        """What only this key can make, the same each time."""
+        made = self._sign("secret", encode([round, parent]))
+        return content_id(made.signature)[:SECRET_BYTES]
+
+
+def _first_entry(checker: PeerId, said: Check, signature: bytes) -> LookEntry:
+    return LookEntry(checker, said.round, said.secret, said.total, said.squares, signature)
+
+
+def _second_entry(looker: PeerId, said: Recheck, signature: bytes) -> LookAgainEntry:
+    return LookAgainEntry(looker, said.round, said.checker, said.secret, said.scores, signature)
+
+
+def _holds(look: Callable[[], object]) -> bool:
+    try:
+        look()
+    except ProtocolError:
+        return False
+    return True
