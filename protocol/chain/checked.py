@@ -1,9 +1,9 @@
 """What the chain says of work that was looked at: the accounts after each record, and the votes in each
 round (`checks/accounts`).
 
-The accounts of the last record are at hand. Of earlier rounds some are, at even distances, from which the
-others are made again when they are asked for: for a chain that parts from this one. The votes of all
-rounds are the same for a term, and so are cheap to keep.
+The accounts of the last record are at hand. Of earlier rounds some are, at even distances, from which
+the others are made again when they are asked for: for a chain that parts from this one. The votes of
+all rounds are the same for a term, and so are cheap to keep.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from .memberships import Memberships
 # Accounts that are kept of older rounds, and of the latest.
 _APART = 512
 _LATEST = 8 * TERM
-# A secret serves a look of the round behind it, which nobody may know before that is decided. So a second
-# look is recorded no sooner than so many rounds after the first.
+# A secret serves a look of the round behind it, which nobody may know before that is decided. So a
+# second look is recorded no sooner than so many rounds after the first.
 _TOLD_AFTER = 2
 
 

@@ -163,7 +163,7 @@ class Ledger:
     @property
     def bound(self) -> Checkpoint | None:
         """The last record that this node takes for final: the checkpoint, the final one of a chain that
-        it left, or a later one of this chain if it has worked on it. None before a checkpoint is there."""
+        it left, or a later one of this chain if it has worked on it. None until a checkpoint is here."""
         if not self.anchored:
             return None
         points = self.checkpoint, self.held, self.final if self.binding else None

@@ -2,8 +2,9 @@
 
 How high honest scores are depends on the model, the share and how far a run has come, and nothing but
 honest members tells it: so the bound follows from the scores that members have had, those with about as
-large a share first of all (`Usual`). A low score alone is no failure. Another member looks at the whole share, and if but one of its sequences is low, there
-was little to learn in that one. All scores are in thousandths of a standard deviation of chance.
+large a share first of all (`Usual`). A low score alone is no failure. Another member looks at the whole
+share, and if but one of its sequences is low, there was little to learn in that one. All scores are in
+thousandths of a standard deviation of chance.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class Usual:
 
     The more sequences an update is made of, the less each of them shows in it. So a score is held to
     those of members with about as large a share (of as many binary digits), while there are `ALIKE` of
-    them. What they have had is believed from half to twice of what all others' scores say, or three liars
-    with a share of a rare size would say what is usual for it. All others' scores, and those of a size
-    that is too rare, are thought to fall with the root of the share.
+    them. What they have had is believed from half to twice of what all scores say, or three liars with a
+    share of a rare size would say what is usual for it. Where a size is too rare, scores are thought to
+    fall with the root of the share.
     """
 
     def __init__(self, seen: Iterable[tuple[Sequence[Seen], int]] = ()) -> None:

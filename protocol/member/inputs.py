@@ -74,8 +74,8 @@ class Trained:
 
 @dataclass(frozen=True)
 class Judged:
-    """What came of a look (`Judge`), in whole numbers (`checks/agreement`); `squares` is 0 where there was
-    nothing to compare."""
+    """What came of a look (`Judge`), in whole numbers (`checks/agreement`); `squares` is 0 where there
+    was nothing to compare."""
 
     round: int
     total: int

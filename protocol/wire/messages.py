@@ -64,8 +64,8 @@ class Announcement:
 
     `tokens` were trained on, with the mean `loss` in nats a token. `capacity` is how many sequences the
     sender could train in a day, if rounds went on like the last ones; 0 if it does not know yet.
-    `speaks` is the highest version of the protocol that it speaks; 0 says nothing. `commitment` binds the
-    sender to a secret that draws at whose work it looks (`checks/draw`).
+    `speaks` is the highest version of the protocol that it speaks; 0 says nothing. `commitment` binds
+    the sender to a secret that draws at whose work it looks (`checks/draw`).
     """
 
     round: U63

@@ -66,9 +66,9 @@ class Length:
 
 
 ADDITION = {"addition": True}
-"""The metadata of a field that was added to a dataclass. It is left out while it has its default, so that
-what was made before keeps its bytes, and a manifest its swarm-id. Where fields have no names they stand
-last, and are left out from the end on."""
+"""The metadata of a field that was added to a dataclass. It is left out while it has its default, so
+that what was made before keeps its bytes, and a manifest its swarm-id. Where fields have no names they
+stand last, and are left out from the end on."""
 
 U63 = Annotated[int, Range(0, 2**63 - 1)]
 U64 = Annotated[int, Range(0, 2**64 - 1)]
