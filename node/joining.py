@@ -14,7 +14,8 @@ import trio
 
 from ..crypto.hashing import ContentId, content_id
 from ..crypto.identity import PeerId
-from ..protocol.chain.ledger import Ledger, invited
+from ..protocol.chain.admissions import invited
+from ..protocol.chain.ledger import Ledger
 from ..protocol.chain.starting import (
     AGAIN_SECONDS,
     COMPANY_SECONDS,

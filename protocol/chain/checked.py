@@ -223,6 +223,11 @@ def checked_work(
     return None if spec is None else CheckedWork(manifest, spec, dealing, memberships, records)
 
 
+def turned_away(peer: PeerId, work: CheckedWork | None) -> bool:
+    """Whether a peer has no place in the next round, as far as its work says."""
+    return work is not None and work.accounts[peer].turned_away
+
+
 def thousandths(score: Score) -> int:
     """A score in thousandths of a standard deviation of chance."""
     return Agreement(score.total, score.squares).thousandths

@@ -177,7 +177,7 @@ def _supporters(record: Record, memberships: Sequence[Membership]) -> _Supporter
     that are gone by it.
 
     The first two as masks of the memberships of these rounds."""
-    left = [entry.peer for entry in record.departed if entry.reason == "left"]
+    left = [entry.peer for entry in record.departed if entry.reason != "silent"]
     now, before = memberships[record.round], memberships[max(0, record.round - 1)]
     return (
         sum(now.bit(entry.peer) for entry in record.updates),

@@ -17,22 +17,21 @@ from ..wire.checkpoint import Checkpoint
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.manifest import PROTOCOL_VERSION, Manifest
-from ..wire.membership import LEAVE_WINDOW, REQUEST_WINDOW, Membership, founding
+from ..wire.membership import LEAVE_WINDOW, Membership, founding
 from ..wire.messages import (
-    TICKET_KIND,
     Ballot,
     Decided,
     DepartureEntry,
     Evidence,
-    JoinRequest,
     Leave,
     Record,
     RecordId,
     SnapshotEntry,
     WitnessEntry,
 )
+from .admissions import admission_problem
 from .certificates import Verify, check_certificate
-from .checked import check_looks, checked_work
+from .checked import check_looks, checked_work, turned_away
 from .dealing import Dealing
 from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
@@ -369,13 +368,12 @@ def check_record(record: Record, ledger: Ledger) -> None:
     for witness in record.witnesses:
         _check_witness(witness, record, ledger, signed)
     check_looks(record, ledger.work, ledger.parent, signed)
-    _check_admissions(record, manifest, membership, verify)
+    _check_admissions(record, ledger, membership)
     _check_snapshot(record, manifest)
 
 
-def _check_admissions(
-    record: Record, manifest: Manifest, membership: Membership, verify: Verify
-) -> None:
+def _check_admissions(record: Record, ledger: Ledger, membership: Membership) -> None:
+    manifest, verify = ledger.manifest, ledger.verify
     expelled = sum(evidence.peer in membership for evidence in record.evidence)
     remaining = len(membership) - len(record.departed) - expelled
     if record.admitted and remaining + len(record.admitted) > manifest.admission.max_members:
@@ -386,7 +384,13 @@ def _check_admissions(
         raise ProtocolError("record", "a record that leaves nobody")
     for admission in record.admitted:
         problem = admission_problem(
-            admission.peer, admission.request, record.round, manifest, membership, verify
+            admission.peer,
+            admission.request,
+            record.round,
+            manifest,
+            membership,
+            verify,
+            ledger.work,
         )
         if problem is None and not verify(
             "join",
@@ -400,43 +404,15 @@ def _check_admissions(
             raise ProtocolError("record", f"an admission that may not be: {problem}")
 
 
-def admission_problem(
-    peer: PeerId,
-    request: JoinRequest,
-    round: int,
-    manifest: Manifest,
-    membership: Membership,
-    verify: Verify = verify_detached,
-) -> str | None:
-    """Why `peer` may not be admitted by the record of `round`; None if it may."""
-    if peer in membership:
-        return "already a member"
-    if peer in membership.expelled:
-        return "the peer was expelled"
-    if not round - REQUEST_WINDOW <= request.round <= round:
-        return "the request is too old or from the future"
-    if request.round <= membership.gone.get(peer, -1):
-        return "the request is older than the peer's departure"
-    if not invited(peer, request, manifest, verify):
-        return "the invitation's ticket does not hold"
-    return None
-
-
-def invited(
-    peer: PeerId, request: JoinRequest, manifest: Manifest, verify: Verify = verify_detached
-) -> bool:
-    """Whether the manifest's policy lets `peer` in at all."""
-    issuer = manifest.admission.issuer
-    return issuer is None or verify(TICKET_KIND, manifest.swarm, issuer, peer, request.ticket)
-
-
 def _check_departure(departure: DepartureEntry, record: Record, ledger: Ledger, signed) -> None:
     membership = ledger.membership(record.round)
     if departure.peer not in membership:
         raise ProtocolError("record", "somebody departs who is no member")
-    if departure.reason == "silent":
+    if departure.reason != "left":
         if departure.signature or departure.round:
             raise ProtocolError("record", "silence carries no signature")
+        if departure.reason == "turned_away" and not turned_away(departure.peer, ledger.work):
+            raise ProtocolError("record", "somebody is turned away who may stay")
         return
     if not ledger.allows_leave(departure.round, departure.peer):
         raise ProtocolError("record", "a leave that is too old or from the future")

@@ -18,6 +18,9 @@ without work among them: where three members do nearly everything, a bound of a 
 whoever else has done anything at all. How much of the work one member can have is bounded where it is
 dealt (`max_share`).
 
+Whoever had no votes yet when a check of its work failed is turned away: its place is for somebody who
+works. It may come back when the chain has forgotten it, a `WINDOW` later.
+
 Who is away has no votes and keeps its account: whoever closes a laptop in the evening goes on in the
 morning where it was, and whoever was accused comes back accused.
 
@@ -103,6 +106,8 @@ class Account:
     """The round of the latest update that counts."""
     checks: int = 0
     """How often it was looked at."""
+    turned_away: bool = False
+    """Whether it has to go: a check failed before it had any votes."""
 
     @property
     def work(self) -> int:
@@ -289,6 +294,7 @@ class Accounts:
                 account.waiting.clear()
                 if first.peer not in self.earned:
                     account.standings = account.standings.turned_away()
+                    account.turned_away = True
             if not account.standings.counts:
                 account.vouched.clear()
         self._told(first.checker, contradicted=not failed)

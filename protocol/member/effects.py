@@ -150,6 +150,7 @@ NoteKind = Literal[
     "joined",
     "left",
     "silent",
+    "turned_away",
     "admitted",
     "counted_out",
     "expelled",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
-from ..chain.ledger import Ledger, invited
+from ..chain.admissions import invited
+from ..chain.ledger import Ledger
 from ..wire.bounded import Bounded
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest

@@ -6,7 +6,9 @@ import itertools
 
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
-from ..chain.ledger import Ledger, admission_problem
+from ..chain.admissions import admission_problem
+from ..chain.checked import turned_away
+from ..chain.ledger import Ledger
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
 from ..wire.messages import (
@@ -69,7 +71,9 @@ class JoinRequests:
             AdmissionEntry(peer, request, signature)
             for peer, (request, signature, _) in self._waiting.items()
             if request.round >= len(ledger) - _IN_SYNC_ROUNDS
-            and admission_problem(peer, request, len(ledger), manifest, membership, ledger.verify)
+            and admission_problem(
+                peer, request, len(ledger), manifest, membership, ledger.verify, ledger.work
+            )
             is None
         ]
 
@@ -150,6 +154,8 @@ def compose_record(
                 continue
             leaves += 1
             departed.append(DepartureEntry(peer, "left", said[0].round, said[1]))
+        elif turned_away(peer, ledger.work):
+            departed.append(DepartureEntry(peer, "turned_away", 0, b""))
         elif peer in silent:
             departed.append(DepartureEntry(peer, "silent", 0, b""))
     if len(departed) == len(remaining):

@@ -166,10 +166,11 @@ class AdmissionEntry:
 
 @dataclass(frozen=True)
 class DepartureEntry:
-    """A member that is gone: it said so (its signed `Leave` for round `round`), or fell silent."""
+    """A member that is gone: it said so (its signed `Leave` for round `round`), fell silent, or was
+    turned away, since it had not done its work (`checks/accounts`)."""
 
     peer: PeerId
-    reason: Literal["left", "silent"]
+    reason: Literal["left", "silent", "turned_away"]
     round: U63
     signature: Annotated[bytes, Length(0, 64)]
 

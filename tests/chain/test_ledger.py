@@ -10,10 +10,10 @@ from typing import Any
 import msgpack
 import pytest
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.admissions import admission_problem
 from distro_node.protocol.chain.evidence import EVIDENCE_WINDOW
 from distro_node.protocol.chain.ledger import (
     Ledger,
-    admission_problem,
     leave_is_current,
     snapshot_round,
 )

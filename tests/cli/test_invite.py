@@ -13,7 +13,7 @@ from distro_node.crypto.identity import Identity, peer_text
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir, open_identity
 from distro_node.node.storage.final_file import write_final
-from distro_node.protocol.chain.ledger import invited
+from distro_node.protocol.chain.admissions import invited
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.manifest import AdmissionSpec, Manifest
 from distro_node.protocol.wire.messages import JoinRequest, RecordId

@@ -7,7 +7,7 @@ from functools import cache
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import ledger
-from distro_node.protocol.chain.ledger import admission_problem
+from distro_node.protocol.chain.admissions import admission_problem
 from distro_node.protocol.member import (
     proposing,
 )

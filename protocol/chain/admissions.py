@@ -1,0 +1,44 @@
+"""Who may be admitted by the next record."""
+
+from __future__ import annotations
+
+from ...crypto.envelope import verify_detached
+from ...crypto.identity import PeerId
+from ..wire.manifest import Manifest
+from ..wire.membership import REQUEST_WINDOW, Membership
+from ..wire.messages import TICKET_KIND, JoinRequest
+from .certificates import Verify
+from .checked import CheckedWork, turned_away
+
+
+def admission_problem(
+    peer: PeerId,
+    request: JoinRequest,
+    round: int,
+    manifest: Manifest,
+    membership: Membership,
+    verify: Verify = verify_detached,
+    work: CheckedWork | None = None,
+) -> str | None:
+    """Why `peer` may not be admitted by the record of `round`; None if it may."""
+    if peer in membership:
+        return "already a member"
+    if peer in membership.expelled:
+        return "the peer was expelled"
+    if turned_away(peer, work):
+        return "the peer was turned away, since it had not done its work"
+    if not round - REQUEST_WINDOW <= request.round <= round:
+        return "the request is too old or from the future"
+    if request.round <= membership.gone.get(peer, -1):
+        return "the request is older than the peer's departure"
+    if not invited(peer, request, manifest, verify):
+        return "the invitation's ticket does not hold"
+    return None
+
+
+def invited(
+    peer: PeerId, request: JoinRequest, manifest: Manifest, verify: Verify = verify_detached
+) -> bool:
+    """Whether the manifest's policy lets `peer` in at all."""
+    issuer = manifest.admission.issuer
+    return issuer is None or verify(TICKET_KIND, manifest.swarm, issuer, peer, request.ticket)
