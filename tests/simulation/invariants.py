@@ -18,6 +18,7 @@
   names the parameters before it.
 - *refund*: an update counts for its maker exactly if a record lists it, and nothing is lost.
 - *samples*: on every chain each sample is trained once an epoch, or is still to be dealt (`samples`).
+- *accounts*: where work is looked at, what everybody's votes and standing must come to (`books`).
 - *expelled*: in the end, whoever contradicted himself before everybody is no member.
 - *memory*: what a member keeps of others stays within its bounds.
 """
@@ -25,7 +26,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from distro_node.crypto.envelope import Envelope
@@ -48,6 +49,7 @@ from distro_node.protocol.wire.messages import (
     round_of,
 )
 
+from .books import Books
 from .letters import read
 from .oracle import Chains, Judgement, least_quorum
 from .samples import Samples
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 
 # Counting what a member keeps takes longer than most events do.
 _MEMORY_EVERY = 97
+# And so does making accounts of earlier rounds again.
+_AGAIN_EVERY = 8
 
 
 class Violation(AssertionError):
@@ -81,6 +85,7 @@ class Watch:
         self._swarm = swarm
         self.chains = Chains(swarm.manifest, swarm.keys)
         self.samples = Samples(swarm.manifest)
+        self.books = Books(swarm.manifest, swarm.scores, self.expected)
         self.liars: set[int] = set()
         """Nodes from which nothing good is expected."""
         self.forgetful: set[int] = set()
@@ -343,6 +348,10 @@ class Watch:
         known = self.chains.finality(record.id).final
         if ledger.head == record.id and not moved and ledger.final_round != known:
             raise Violation("final", f"{where}: it takes {ledger.final_round} for final", record.id)
+        if ledger.head == record.id:
+            self._check_books(self.books.compare, ledger, where)
+            if record.round % _AGAIN_EVERY == node.index % _AGAIN_EVERY:
+                self._check_books(self.books.compare_again, ledger, where)
 
     def _check_company(self, node: Node, decided: Decided, where: str) -> None:
         """Liars alone are believed by members where they are a third of those who are there."""
@@ -426,7 +435,13 @@ class Watch:
         wrong = self.samples.check(record, self.chains)
         if wrong:
             raise Violation("samples", f"{where}: {wrong}", record.id)
+        self._check_books(self.books.add, self.chains.ledger(record.id), where)
         return judgement
+
+    def _check_books(self, look: Callable[[Ledger], str], ledger: Ledger, where: str) -> None:
+        wrong = look(ledger) if ledger.work is not None else ""
+        if wrong:
+            raise Violation("accounts", f"{where}: {wrong}", ledger.head)
 
     def _check_final(self, record: Record, where: str) -> None:
         """Of all records that are final on some chain, each builds on the one before."""

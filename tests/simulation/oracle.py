@@ -138,6 +138,11 @@ class Chains:
         ledger, length = self._home[parent]
         return ledger.membership(length)
 
+    def ledger(self, parent: RecordId) -> Ledger:
+        """A chain that ends with a record that was decided."""
+        ledger, length = self._home[parent]
+        return ledger if len(ledger) == length else ledger.truncated(length)
+
     def share(self, parent: RecordId, peer: PeerId) -> tuple[int, ...] | None:
         """The samples of which an update is due in the round after a record that was decided."""
         ledger, length = self._home[parent]
