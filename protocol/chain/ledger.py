@@ -17,7 +17,7 @@ from ..wire.checkpoint import Checkpoint
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.manifest import PROTOCOL_VERSION, Manifest
-from ..wire.membership import LEAVE_WINDOW, REQUEST_WINDOW, Membership, founding
+from ..wire.membership import LEAVE_WINDOW, REQUEST_WINDOW, Membership, Votes, founding
 from ..wire.messages import (
     TICKET_KIND,
     Ballot,
@@ -100,6 +100,10 @@ class Ledger:
         """The members of a round, at most the next one."""
         return self._memberships[round]
 
+    def votes(self, round: int) -> Votes:
+        """How many votes each of them has in that round."""
+        return Votes.one_each(self._memberships[round])
+
     def deal(self, round: int) -> Deal:
         """What a round from 1 on deals out: at most the next round, with `overlap` the one after it."""
         return self.dealing.deal(round)
@@ -133,6 +137,11 @@ class Ledger:
     def finality_set(self) -> frozenset[PeerId]:
         """The members of which a quorum makes the next record final."""
         return self._finality.members
+
+    @property
+    def finality_votes(self) -> Votes:
+        """The votes in which that quorum is counted."""
+        return self._finality.votes
 
     @property
     def finished(self) -> bool:
@@ -178,7 +187,7 @@ class Ledger:
         `round` may be final then (`Finality.move_on`). Returns whether one is."""
         before = self.final_round
         if before < round < len(self):
-            self._finality.move_on(round, present, self._memberships)
+            self._finality.move_on(round, present, self._memberships, self.votes)
         return self.final_round > before
 
     def believe_checkpoint(self) -> bool:
@@ -187,7 +196,7 @@ class Ledger:
         known = self.checkpoint
         if known is None or not self.final_round < known.round < len(self):
             return False
-        self._finality.believe(known.round, self._memberships)
+        self._finality.believe(known.round, self._memberships, self.votes)
         return True
 
     def has_been_member(self, peer: PeerId) -> bool:
@@ -237,6 +246,7 @@ class Ledger:
             parent=record.parent,
             block=record.id,
             membership=membership,
+            votes=self.votes(round_),
             model=self.manifest.fault_model,
             verify=self.verify,
         )
@@ -248,11 +258,11 @@ class Ledger:
         self.dealing.follow(record)
         self._entries.append(decided)
         self._ids.append(record.id)
-        self._finality.take(record, self._memberships)
+        self._finality.take(record, self._memberships, self.votes)
         for admission in record.admitted:
             self._everybody.setdefault(admission.peer, round_)
         self._bytes.append(self._bytes[-1] + self._estimate(record))
-        self.versions.follow(record, self._memberships[-1])
+        self.versions.follow(record, self.votes(round_ + 1))
         if record.snapshot is not None:
             self._snapshots.append((round_, record.snapshot))
 
@@ -275,9 +285,7 @@ class Ledger:
         copy._bytes = self._bytes[: length + 1]
         copy.versions = self.versions.before(length, self._record)
         copy._snapshots = [known for known in self._snapshots if known[0] < length]
-        copy._finality = self._finality.before(
-            length, lambda round_: self[round_].record, copy._memberships
-        )
+        copy._finality = self._finality.before(length, self._record, copy._memberships, copy.votes)
         copy._everybody |= {
             peer: round_ for peer, round_ in self._everybody.items() if round_ < length
         }

@@ -44,7 +44,7 @@ def cast(
 def certifies(
     membership: Membership, masks: Mapping[int, Iterable[int]], model: FaultModel
 ) -> bool:
-    return find_quorum(cast(membership, masks), membership, model) is not None
+    return find_quorum(cast(membership, masks), membership, membership.one_each, model) is not None
 
 
 @pytest.mark.parametrize("model", ["byzantine", "crash"])
@@ -79,10 +79,12 @@ def test_one_signer_that_hears_a_member_keeps_it_in_the_count() -> None:
 def test_a_signer_is_not_silent_whatever_others_heard() -> None:
     membership = members(4)
     everybody_deaf = {i: [j for j in range(4) if j != i] for i in range(4)}
-    found = find_quorum(cast(membership, everybody_deaf), membership, "byzantine")
+    found = find_quorum(
+        cast(membership, everybody_deaf), membership, membership.one_each, "byzantine"
+    )
     assert found is not None
     alone: dict[int, Iterable[int]] = {0: (1, 2, 3), 1: (0, 2, 3)}
-    pair = find_quorum(cast(membership, alone), membership, "byzantine")
+    pair = find_quorum(cast(membership, alone), membership, membership.one_each, "byzantine")
     assert pair is not None
     certificate = Certificate("vote", 1, BLOCK, 1, BLOCK, pair)
     assert silenced(certificate, membership).isdisjoint(signed.peer for signed in pair)
@@ -98,7 +100,7 @@ def test_masks_that_differ_by_more_than_they_share() -> None:
     but what they share makes a quorum; a fourth that hears everybody must not spoil it."""
     six = (4, 5, 6, 7, 8, 9)
     masks: dict[int, Iterable[int]] = {0: (*six, 1), 1: (*six, 2), 2: (*six, 0), 3: ()}
-    found = find_quorum(cast(members(10), masks), members(10), "byzantine")
+    found = find_quorum(cast(members(10), masks), members(10), members(10).one_each, "byzantine")
     assert found is not None
     assert [signed.peer for signed in found] == PEERS[:3]
 
@@ -106,12 +108,14 @@ def test_masks_that_differ_by_more_than_they_share() -> None:
 def test_any_of_a_signers_masks_may_be_used() -> None:
     membership = members(4)
     ballots = cast(membership, {0: (), 1: (3,), 2: (3,)})
-    assert find_quorum(ballots, membership, "byzantine") is not None  # 3 of 4
+    assert find_quorum(ballots, membership, membership.one_each, "byzantine") is not None  # 3 of 4
     ballots = cast(membership, {0: (), 1: (2, 3)})
-    assert find_quorum(ballots, membership, "byzantine") is None
+    assert find_quorum(ballots, membership, membership.one_each, "byzantine") is None
     later = cast(membership, {0: (2, 3)})[PEERS[0]]
     for versions in itertools.permutations((*ballots[PEERS[0]], *later)):
-        found = find_quorum({**ballots, PEERS[0]: versions}, membership, "byzantine")
+        found = find_quorum(
+            {**ballots, PEERS[0]: versions}, membership, membership.one_each, "byzantine"
+        )
         assert found is not None
         assert [signed.silent for signed in found] == [b"\x0c", b"\x0c"]
 
@@ -155,7 +159,7 @@ def test_a_quorum_is_found_if_there_is_one(
         chosen = [signed for signed in choice if signed is not None]
         if len(chosen) > best and valid(chosen):
             best = len(chosen)
-    found = find_quorum(ballots, membership, model)
+    found = find_quorum(ballots, membership, membership.one_each, model)
     assert len(found or ()) == best
     if found is not None:
         assert valid(found)
@@ -173,7 +177,7 @@ def test_noise_in_masks_costs_little_and_hides_no_agreement() -> None:
     for number, peer in enumerate(membership.peers[61:90]):
         noise = {other for i, other in enumerate(membership.peers) if (i * i + number) % 7 < 3}
         ballots[peer] = [SignedBallot(peer, membership.mask(noise - {peer}), bytes(64))]
-    found = find_quorum(ballots, membership, "byzantine")
+    found = find_quorum(ballots, membership, membership.one_each, "byzantine")
     assert found is not None
     assert {signed.peer for signed in found} >= set(membership.peers[:61])
 
@@ -190,6 +194,7 @@ def check(chain: Chain, certificate: Certificate, model: FaultModel = "byzantine
         parent=chain.ledger.head,
         block=BLOCK,
         membership=chain.membership,
+        votes=chain.membership.one_each,
         model=model,
     )
 

@@ -9,6 +9,7 @@ from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.protocol.chain.comparing import Comparison, Rests
+from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.chain.ledger import Ledger, snapshot_round
 from distro_node.protocol.chain.sync import Answer, Question, answer_to
 from distro_node.protocol.member.inputs import Loaded
@@ -79,8 +80,10 @@ class Chain:
 
     @property
     def leaders(self) -> tuple[PeerId, ...]:
-        """Of the slots of this round."""
-        return self.membership.leaders(self.manifest.swarm, self.round)
+        """Of the slots of this round, as many as there are members."""
+        votes = self.ledger.votes(self.round)
+        leaders = Leaders(self.manifest.swarm, self.round, self.membership, votes)
+        return tuple(leaders[slot] for slot in range(1, 1 + len(self.membership)))
 
     @property
     def round(self) -> int:

@@ -32,6 +32,7 @@ class _Round:
             round=5,
             parent=PARENT,
             membership=self.members,
+            votes=self.members.one_each,
             model="byzantine",
             me=PEERS[0],
         )
