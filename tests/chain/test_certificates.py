@@ -10,7 +10,7 @@ import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.certificates import check_certificate, find_quorum, silenced
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.membership import FaultModel, Membership, quorum
+from distro_node.protocol.wire.membership import FaultModel, Membership, Votes, quorum
 from distro_node.protocol.wire.messages import NO_BLOCK, Certificate, RecordId, SignedBallot
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,6 +166,58 @@ def test_a_quorum_is_found_if_there_is_one(
         assert [signed.peer for signed in found] == sorted({signed.peer for signed in found})
 
 
+@given(ballots_of_some(), st.data(), st.sampled_from(["byzantine", "crash"]))
+def test_the_most_votes_are_found_if_there_are_any(
+    given_ballots: tuple[Membership, dict[PeerId, list[SignedBallot]]],
+    data: st.DataObject,
+    model: FaultModel,
+) -> None:
+    """The same where members have different numbers of votes, and some none."""
+    membership, ballots = given_ballots
+    numbers = {peer: data.draw(st.sampled_from([0, 0, 1, 2, 5])) for peer in membership.peers}
+    votes = Votes.of(numbers, membership)
+
+    def weight(chosen: list[SignedBallot]) -> tuple[int, int]:
+        """The votes that certify, or the heirs; nothing if it is no certificate."""
+        common = ~0
+        for signed in chosen:
+            common &= membership.bits(signed.silent)
+        signers = {signed.peer for signed in chosen}
+        present = {
+            peer
+            for peer in membership.peers
+            if not common & membership.bit(peer) or peer in signers
+        }
+        if not chosen:
+            return 0, 0
+        if not votes.among(present):
+            return 0, len(signers) * (len(signers) >= quorum(model, len(present)))
+        enough = votes.among(signers) >= quorum(model, votes.among(present))
+        return votes.among(signers) * (enough and all(votes[peer] for peer in signers)), 0
+
+    choices = itertools.product(*([None, *versions] for versions in ballots.values()))
+    best = max(weight([signed for signed in choice if signed]) for choice in choices)
+    found = find_quorum(ballots, membership, votes, model)
+    assert weight(list(found or ())) == best
+    assert (found is None) == (best == (0, 0))
+
+
+def test_who_has_no_votes_keeps_nobody_in_the_count_or_out_of_it() -> None:
+    membership = members(4)
+    a, b, c, d = membership.peers
+    votes = Votes({a: 2, b: 1})
+    # It hears everybody; the voters' masks alone count.
+    masks: dict[int, Iterable[int]] = {0: (1,), 2: (), 3: ()}
+    found = find_quorum(cast(membership, masks), membership, votes, "byzantine")
+    assert [signed.peer for signed in found or ()] == [a]
+    # Together they are nobody while a voter is not called silent by all of them.
+    masks = {2: (0, 1), 3: (1,)}
+    assert find_quorum(cast(membership, {**masks, 2: (0,)}), membership, votes, "byzantine") is None
+    masks = {2: (0, 1), 3: (0, 1)}
+    heirs = find_quorum(cast(membership, masks), membership, votes, "byzantine")
+    assert [signed.peer for signed in heirs or ()] == [c, d]
+
+
 def test_noise_in_masks_costs_little_and_hides_no_agreement() -> None:
     """Thirty of a hundred sign a mask of their own; the others' agreement is found all the same."""
     membership = Membership(since={identity(i).peer: 0 for i in range(100)})
@@ -311,3 +363,33 @@ def test_silenced_are_those_whom_all_signers_name(chain: Chain) -> None:
     one = chain.certificate(BLOCK, signers=rest[:1], silent=[a]).ballots[0]
     mixed = with_ballots(certificate, one, *certificate.ballots[1:])
     assert silenced(mixed, chain.membership) == {a}
+
+
+def test_a_ballot_without_votes_is_no_part_of_a_certificate(chain: Chain) -> None:
+    founder, *others = chain.membership.peers
+    votes = Votes({founder: 1})
+
+    def holds(signers: list[PeerId], silent: Iterable[PeerId] = ()) -> bool:
+        try:
+            check_certificate(
+                chain.certificate(BLOCK, signers=signers, silent=silent),
+                kind="finalize",
+                swarm=chain.manifest.swarm,
+                round=chain.round,
+                parent=chain.ledger.head,
+                block=BLOCK,
+                membership=chain.membership,
+                votes=votes,
+                model="byzantine",
+            )
+        except ProtocolError:
+            return False
+        return True
+
+    assert holds([founder])
+    assert not holds([founder, others[0]])
+    assert not holds(others)
+    # Heirs, all of them and too few.
+    assert holds(others, [founder])
+    assert holds(others[:4], [founder])
+    assert not holds(others[:3], [founder])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
@@ -17,7 +19,7 @@ from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import AdmissionSpec, Manifest
-from distro_node.protocol.wire.membership import Membership
+from distro_node.protocol.wire.membership import Membership, Votes
 from distro_node.protocol.wire.messages import (
     AdmissionEntry,
     Announcement,
@@ -57,6 +59,17 @@ def ticket(manifest: Manifest, issuer: Identity, peer: PeerId) -> bytes:
 
 def update_of(peer: PeerId, round_: int) -> ContentId:
     return content_id(peer + round_.to_bytes(8, "big"))
+
+
+@contextmanager
+def voting(votes: Mapping[PeerId, int]) -> Iterator[None]:
+    """Every chain says that its members have these votes."""
+
+    def said(self: Ledger, round: int) -> Votes:
+        return Votes.of(votes, self.membership(round))
+
+    with patch.object(Ledger, "votes", said):
+        yield
 
 
 Answering = Callable[[Question], Answer | None]
@@ -229,10 +242,12 @@ class Chain:
         silent: Iterable[PeerId] = (),
         **changes: Any,
     ) -> Certificate:
-        """A certificate by all members but the silent, or by these signers."""
+        """A certificate by all members with votes but the silent, or by these signers."""
         silent = set(silent)
         if signers is None:
-            signers = [peer for peer in self.membership.peers if peer not in silent]
+            here = [peer for peer in self.membership.peers if peer not in silent]
+            votes = self.ledger.votes(self.round)
+            signers = [peer for peer in here if votes[peer]] or here
         ballot = self.ballot(record, silent=silent, **changes)
         return Certificate(
             kind,

@@ -157,7 +157,7 @@ RULES = (
     Rule(
         "one liar starts no search",
         _one_liar_starts_no_search,
-        edited(Agreement, "_certify", ("self._most_signers(tally)", "len(tally.cast)")),
+        edited(Agreement, "_certify", ("self._most_signers(tally)", "(len(tally.cast), 0)")),
     ),
     Rule(
         "nothing is searched twice",

@@ -325,6 +325,6 @@ RULES = (
     Rule(
         "who left before a lease was over is not asked",
         _who_left_before_the_lease_was_over_is_not_asked,
-        edited(Finality, "_move_to", (" - gone.keys()", "")),
+        edited(Finality, "_move_to", (".without(gone)", "")),
     ),
 )

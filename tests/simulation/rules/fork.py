@@ -360,7 +360,7 @@ RULES = (
     Rule(
         "who changed sides counts once",
         _who_changed_sides_counts_once,
-        edited(fork, "_count", (" and others.get(peer, -1) <= admitted", "")),
+        edited(fork, "_count", ("others.get(peer, -1) <= admitted", "True")),
     ),
     Rule(
         "who signs goes on with a chain",
