@@ -51,7 +51,9 @@ class _Page:
 class Books:
     """The watch's own account of every chain."""
 
-    def __init__(self, manifest: Manifest, scores: Scores, honest: Callable[[PeerId], bool]) -> None:
+    def __init__(
+        self, manifest: Manifest, scores: Scores, honest: Callable[[PeerId], bool]
+    ) -> None:
         self._founder = manifest.founder
         self._scores = scores
         self._honest = honest
@@ -179,4 +181,3 @@ def fingerprint(accounts: Accounts) -> ContentId:
     usual = [accounts.usual(share) for share in (1, 2, 4, 8)]
     everything = pages, disputes, votes, usual, sorted(accounts._looked)
     return content_id(repr(everything).encode())
-
