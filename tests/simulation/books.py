@@ -1,4 +1,4 @@
-"""What accounts of work must come to, whatever the records say: looked at with each record that anybody follows.
+"""What accounts of work must come to, looked at with each record that anybody follows.
 
 - *accounts*: two members on one chain have the same accounts, and so have those that were made again for
   an earlier record. Votes in earlier rounds are what they were.

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 Family = Literal["none", "crash", "network", "liars", "all", "cut", "down", "looks"]
 FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all", "cut", "down", "looks")
 """In "cut" the network is cut between honest members, while liars hear and talk to all sides; in "down"
-many members are dead, for all the time or in turn, while others lie; in "looks" work is looked at and gives
-votes, and liars lie about that."""
+many members are dead, for all the time or in turn, while others lie; in "looks" work is looked at and
+gives votes, and liars lie about that."""
 
 
 _DEADLY = ("crash", "wipe", "fuse", "mass")

@@ -1,9 +1,9 @@
 """What looks see: of each update the samples on which it was really trained, and the scores that follow.
 
-Honest work scores as high as it was measured (docs/checks.md): four times what passes for certain where
-a share has one sequence, and less with the root of its size. Work on other samples is the throw of coins.
-In one update of thirty there is a sequence in which there is little to learn. Chance is drawn from looker,
-update and sample, so whoever looks twice sees the same, and a run repeats.
+Honest work scores as high as it was measured (docs/checks.md), and less with the root of a share's size.
+Work on other samples is the throw of coins. In one update of thirty there is a sequence in which there
+is little to learn. Chance is drawn from looker, update and sample, so whoever looks twice sees the same,
+and a run repeats.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ WIDEST = 2.5
 """Nothing is further from its mean than so many deviations: a swarm's run is too short for what happens
 once in a thousand checks."""
 LITTLE, LITTLE_EVERY = 0.3, 30
-"""Of a sequence in which there is little to learn: the part of the mean, and in how many updates there is
-one. An update of a single sequence has none."""
+"""Of a sequence in which there is little to learn: the part of the mean, and in how many updates there
+is one. An update of a single sequence has none."""
 _SQUARES = 1 << 40
 
 
