@@ -27,9 +27,6 @@ from .memberships import Memberships
 # Accounts that are kept of older rounds, and of the latest.
 _APART = 512
 _LATEST = 8 * TERM
-# A secret serves a look of the round behind it, which nobody may know before that is decided. So a
-# second look is recorded no sooner than so many rounds after the first.
-_TOLD_AFTER = 2
 
 
 class CheckedWork:
@@ -179,7 +176,7 @@ class CheckedWork:
         if first is None:
             raise ProtocolError("look", "a second look where there is no dispute")
         dispute = self.accounts.disputes[first]
-        if now < dispute.since + _TOLD_AFTER:
+        if not self.may_be_told(first, now):
             raise ProtocolError("look", "a second look that gives away what else is looked at")
         if not self.accounts.may_look_again(entry.looker, first):
             raise ProtocolError("look", "a second look that has no say")
@@ -190,9 +187,13 @@ class CheckedWork:
         return SecondLook(entry.looker, first, low)
 
     def may_be_told(self, first: FirstLook, now: int) -> bool:
-        """Whether the record of round `now` may hold second looks of this dispute."""
+        """Whether the record of round `now` may hold second looks of this dispute.
+
+        The secret behind a second look also draws a first one, in the round `_ahead` of the dispute's:
+        whoever knew that before the round is decided could still do that one sequence.
+        """
         dispute = self.accounts.disputes.get(first)
-        return dispute is not None and now >= dispute.since + _TOLD_AFTER
+        return dispute is not None and now > dispute.since + self._ahead
 
     # Private
 
