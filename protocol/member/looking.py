@@ -19,6 +19,7 @@ from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..checks.accounts import FRESH, FirstLook
+from ..checks.disputes import LASTS
 from ..checks.draw import SECRET_BYTES, Look, commitment
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -150,7 +151,9 @@ class Looking:
         work, now = ledger.work, len(ledger)
         if work is None:
             raise ProtocolError("look", "a look where no work is checked")
-        if not now - FRESH < message.round < now:
+        # A dispute may begin with a look that is no more than fresh, and goes on from there.
+        lasts = FRESH if isinstance(message, Check) else FRESH + LASTS
+        if not now - lasts < message.round < now:
             raise ProtocolError("other_round", f"a look at round {message.round} in {now}")
         if message.parent != ledger.parent(message.round):
             raise ProtocolError("wrong_parent", "a look on another chain")
