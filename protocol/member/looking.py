@@ -197,9 +197,11 @@ class Looking:
         }
 
     def start_over(self) -> None:
-        """The chain is another one."""
+        """The chain is another one: what was said of this one is signed for it."""
         self._drawn.clear()
         self._again.clear()
+        self._firsts.clear()
+        self._seconds.clear()
 
     def _secret(self, round: int, parent: RecordId) -> bytes:
         """What only this key can make, the same each time."""
