@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...crypto.hashing import ContentId, content_id
+from ...crypto.hashing import CONTENT_ID_BYTES, ContentId, content_id
 from ...crypto.identity import PeerId
 from ..checks.accounts import TERM, Accounts, Facts, FirstLook, SecondLook, chance_to_look, held
 from ..checks.agreement import Agreement
@@ -240,6 +240,13 @@ def _update_of(peer: PeerId, record: Record) -> UpdateEntry | None:
     return next((entry for entry in record.updates if entry.peer == peer), None)
 
 
+def check_commitment(bound_to: bytes, work: CheckedWork | None) -> None:
+    """Check what an update binds its author to: a secret where work is checked, and nothing elsewhere.
+    Raises `ProtocolError` (`look`)."""
+    if len(bound_to) != (0 if work is None else CONTENT_ID_BYTES):
+        raise ProtocolError("look", f"an update that binds its author to {len(bound_to)} bytes")
+
+
 def check_looks(
     record: Record,
     work: CheckedWork | None,
@@ -250,12 +257,12 @@ def check_looks(
 
     `parent` gives the id of the record before a round; `signed` says whether a signature holds.
     """
+    for update in record.updates:
+        check_commitment(update.commitment, work)
     if work is None:
-        if record.looks or record.looks_again or any(e.commitment for e in record.updates):
-            raise ProtocolError("record", "looks where no work is checked")
+        if record.looks or record.looks_again:
+            raise ProtocolError("look", "looks where no work is checked")
         return
-    if any(len(entry.commitment) != 32 for entry in record.updates):
-        raise ProtocolError("record", "an update that commits its author to no secret")
     firsts = [(entry.checker, entry.round) for entry in record.looks]
     if firsts != sorted(set(firsts)):
         raise ProtocolError("record", "looks are not sorted, each once")
