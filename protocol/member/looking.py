@@ -158,9 +158,16 @@ class Looking:
         if message.parent != ledger.parent(message.round):
             raise ProtocolError("wrong_parent", "a look on another chain")
         if isinstance(message, Check):
-            work.first_look(_first_entry(sender, message, bytes(64)), now)
+            entry = _first_entry(sender, message, bytes(64))
+            work.first_look(entry, now)
+            known = self._firsts.get((sender, message.round))
         else:
-            work.second_look(_second_entry(sender, message, bytes(64)), now)
+            entry = _second_entry(sender, message, bytes(64))
+            work.second_look(entry, now)
+            known = self._seconds.get((sender, message.checker, message.round))
+        if known is not None and replace(known, signature=entry.signature) != entry:
+            # Else one secret would be worth as many messages to everybody as there are numbers.
+            raise ProtocolError("equivocation", "another word about the same look")
 
     def put(self, sender: PeerId, message: Check | Recheck, signature: bytes) -> None:
         """Keep a look that was screened, the first of its kind."""
