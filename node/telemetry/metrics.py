@@ -64,6 +64,7 @@ Reason = Literal[
     "frozen",
     "impersonation",
     "invalid",
+    "look",
     "malformed",
     "mismatch",
     "not_leader",

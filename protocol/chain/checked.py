@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...crypto.hashing import ContentId, content_id
+from ...crypto.hashing import CONTENT_ID_BYTES, ContentId, content_id
 from ...crypto.identity import PeerId
 from ..checks.accounts import TERM, Accounts, Facts, FirstLook, SecondLook, chance_to_look, held
 from ..checks.agreement import Agreement
@@ -27,9 +27,6 @@ from .memberships import Memberships
 # Accounts that are kept of older rounds, and of the latest.
 _APART = 512
 _LATEST = 8 * TERM
-# A secret serves a look of the round behind it, which nobody may know before that is decided. So a
-# second look is recorded no sooner than so many rounds after the first.
-_TOLD_AFTER = 2
 
 
 class CheckedWork:
@@ -179,7 +176,7 @@ class CheckedWork:
         if first is None:
             raise ProtocolError("look", "a second look where there is no dispute")
         dispute = self.accounts.disputes[first]
-        if now < dispute.since + _TOLD_AFTER:
+        if not self.may_be_told(first, now):
             raise ProtocolError("look", "a second look that gives away what else is looked at")
         if not self.accounts.may_look_again(entry.looker, first):
             raise ProtocolError("look", "a second look that has no say")
@@ -190,9 +187,13 @@ class CheckedWork:
         return SecondLook(entry.looker, first, low)
 
     def may_be_told(self, first: FirstLook, now: int) -> bool:
-        """Whether the record of round `now` may hold second looks of this dispute."""
+        """Whether the record of round `now` may hold second looks of this dispute.
+
+        The secret behind a second look also draws a first one, in the round `_ahead` of the dispute's:
+        whoever knew that before the round is decided could still do that one sequence.
+        """
         dispute = self.accounts.disputes.get(first)
-        return dispute is not None and now >= dispute.since + _TOLD_AFTER
+        return dispute is not None and now > dispute.since + self._ahead
 
     # Private
 
@@ -244,6 +245,13 @@ def _update_of(peer: PeerId, record: Record) -> UpdateEntry | None:
     return next((entry for entry in record.updates if entry.peer == peer), None)
 
 
+def check_commitment(bound_to: bytes, work: CheckedWork | None) -> None:
+    """Check what an update binds its author to: a secret where work is checked, and nothing elsewhere.
+    Raises `ProtocolError` (`look`)."""
+    if len(bound_to) != (0 if work is None else CONTENT_ID_BYTES):
+        raise ProtocolError("look", f"an update that binds its author to {len(bound_to)} bytes")
+
+
 def check_looks(
     record: Record,
     work: CheckedWork | None,
@@ -254,12 +262,12 @@ def check_looks(
 
     `parent` gives the id of the record before a round; `signed` says whether a signature holds.
     """
+    for update in record.updates:
+        check_commitment(update.commitment, work)
     if work is None:
-        if record.looks or record.looks_again or any(e.commitment for e in record.updates):
-            raise ProtocolError("record", "looks where no work is checked")
+        if record.looks or record.looks_again:
+            raise ProtocolError("look", "looks where no work is checked")
         return
-    if any(len(entry.commitment) != 32 for entry in record.updates):
-        raise ProtocolError("record", "an update that commits its author to no secret")
     firsts = [(entry.checker, entry.round) for entry in record.looks]
     if firsts != sorted(set(firsts)):
         raise ProtocolError("record", "looks are not sorted, each once")

@@ -110,7 +110,7 @@ class Heartbeat:
 class Check:
     """ "My secret drew somebody's sequence of `round`, and their update agrees with it so well."
 
-    Whom and which, the secret says (`chain/looks`). The score is `total` / √`squares`.
+    Whom and which, the secret says (`chain/checked`). The score is `total` / √`squares`.
     """
 
     round: U63
