@@ -3,7 +3,8 @@
 After Chan & Pass, "Simplex Consensus" (TCC 2023, eprint 2023/463), with one block to decide instead of
 a chain of them. The rules:
 
-1. A round has slots 1, 2, 3 …; in each another member leads, in an order that nobody chooses.
+1. A round has slots 1, 2, 3 …; in each another member leads, in an order that nobody chooses
+   (`leaders`).
 2. The leader of the current slot proposes. A proposal is *well founded* if it repeats the block that
    was certified in an earlier slot s, or is fresh (s = 0), and every slot between s and its own was
    skipped by a quorum.
@@ -20,7 +21,8 @@ a chain of them. The rules:
 shares an honest member with it, who would have both finalized and skipped s: rule 5 forbids it. So no
 later slot is well founded without B, and no other block is certified in s, since two quorums of votes
 share an honest member and rule 3 forbids that. (In the model `crash` nobody lies, and majorities share
-a member.)
+a member.) Where members have different numbers of votes, quorums, and what liars have, are counted in
+these, and the argument is the same.
 
 *Why it goes on.* In a slot with an honest leader and timely messages nobody skips, so its proposal is
 certified, finalized by all and decided. Leaders take turns, and slots grow longer.
@@ -33,12 +35,13 @@ and only the dead and the lying are left out. Two sides that cannot hear each ot
 that premise and decide two chains. That is wanted, and `fork` chooses one.
 
 *Which certificates are doubted.* Liars need not hear anybody: by calling nearly all silent they are a
-quorum by themselves. So a member doubts a certificate if no more signed it than may lie, itself not
-among them. Somebody honest, or the member itself, has signed all else that it takes for certified or
-skipped, and the arguments above hold. A doubted certificate of votes or skips is set aside. This stops
-nobody: with the member's own ballot, or one more, it is no longer doubted, and a member that has skipped
-a slot leaves it by a doubted one in the end (`concede`). Whether a doubted decision binds depends on
-whom the member hears; the round judges that (`Round.binds`).
+quorum by themselves. So a member doubts a certificate if its signers have no more votes than liars may
+have, itself not among them: one of heirs, who have none, in any case. Somebody honest, or the member
+itself, has signed all else that it takes for certified or skipped, and the arguments above hold. A
+doubted certificate of votes or skips is set aside. This stops nobody: with the member's own ballot, or
+one more, it is no longer doubted, and a member that has skipped a slot leaves it by a doubted one in the
+end (`concede`). Whether a doubted decision binds depends on whom the member hears; the round judges that
+(`Round.binds`).
 
 *Why a restart changes nothing.* Rules 3 and 5 are about all that a member ever signed, so each ballot
 is on its disk before it is sent, with the proposal that it votes for. A node that lost this memory asks
@@ -59,11 +62,12 @@ acceptable, what is held) is the member's business.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 from ...crypto.identity import PeerId
 from ..wire.errors import ProtocolError
-from ..wire.membership import FaultModel, Membership, most_liars, quorum
+from ..wire.membership import FaultModel, Membership, Votes, most_liars, quorum
 from ..wire.messages import (
     NO_BLOCK,
     Ballot,
@@ -75,8 +79,9 @@ from ..wire.messages import (
     SignedBallot,
     Testimony,
 )
-from .certificates import find_quorum, silenced
+from .certificates import disinherits, find_quorum, silenced, weigh
 from .evidence import RULED_OUT, accuse, contradict
+from .leaders import Leaders
 
 SLOT_WINDOW = 32
 """Ballots for slots further ahead than this are refused: they bound what a peer can make us keep."""
@@ -97,9 +102,11 @@ class _Tally:
 
     cast: dict[PeerId, _Versions] = field(default_factory=dict)
     silent: dict[PeerId, int] = field(default_factory=dict)
-    """The most members that each signer calls silent: it bounds how small a quorum can be."""
-    tried: int = 0
-    """How large a certificate was looked for; where no more can have signed one, none is."""
+    """The most votes that each signer calls silent: it bounds how small a quorum can be. Of those who
+    have none themselves, and could be heirs, the most heads."""
+    tried: tuple[int, int] = (0, 0)
+    """How large a certificate was looked for, of votes and of heirs; where no more can have signed one,
+    none is."""
     settled: bool = False
     """Whether there is a certificate that is not doubted and does not call this member silent."""
 
@@ -129,12 +136,14 @@ class Agreement:
         round: int,
         parent: RecordId,
         membership: Membership,
+        votes: Votes,
         model: FaultModel,
         me: PeerId,
     ) -> None:
         self.round = round
         self.parent = parent
         self.membership = membership
+        self.votes = votes
         self.slot = 1
         """The slot that this member is in."""
         self.records: dict[RecordId, Record] = {}
@@ -143,7 +152,7 @@ class Agreement:
         """Members that contradicted themselves in this round, each with a proof of it."""
         self._model: FaultModel = model
         self._me = me
-        self._leaders = membership.leaders(swarm, round)
+        self._leaders = Leaders(swarm, round, membership, votes)
         self._slots: dict[int, _SlotState] = {}
         # Where votes are certified, and the last slot that has ended: asked for with every message.
         self._certified: dict[int, Certificate] = {}
@@ -207,8 +216,12 @@ class Agreement:
         tally = by_block.setdefault(ballot.block, _Tally())
         if sender == self._me or sender in tally.cast:
             # A certificate of the same size with the own ballot, or another mask, may do better.
-            tally.tried = 0
-        tally.silent[sender] = max(tally.silent.get(sender, 0), silent.bit_count())
+            tally.tried = (0, 0)
+        if self.votes[sender]:
+            called = weigh(silent, self.membership, self.votes)
+            tally.silent[sender] = max(tally.silent.get(sender, 0), called)
+        elif disinherits(ballot.silent, self.membership, self.votes):
+            tally.silent[sender] = max(tally.silent.get(sender, 0), silent.bit_count())
         versions = tally.cast.setdefault(sender, {})
         versions[ballot.silent] = SignedBallot(sender, ballot.silent, signature)
         if len(versions) > _MAX_MASKS:
@@ -233,7 +246,7 @@ class Agreement:
 
     def leader(self, slot: int) -> PeerId:
         """Who leads a slot."""
-        return self._leaders[(slot - 1) % len(self._leaders)]
+        return self._leaders[slot]
 
     def advance(self) -> bool:
         """Enter the slot after the last one that is certified or skipped. Returns whether it moved.
@@ -299,7 +312,8 @@ class Agreement:
         In the model `byzantine` one of them at least is honest, so liars alone cannot end a slot.
         """
         tally = self._state(self.slot).ballots["skip"].get(NO_BLOCK, _Tally())
-        return len(self.membership) - len(tally.cast) < quorum(self._model, len(self.membership))
+        total = self.votes.total
+        return total - self.votes.among(tally.cast) < quorum(self._model, total)
 
     def finalizable(self) -> list[Certificate]:
         """Certificates of votes that rule 5 asks this member to finalize."""
@@ -323,8 +337,8 @@ class Agreement:
     def doubts(self, certificate: Certificate) -> bool:
         """Whether liars alone may have signed `certificate`, and this member has not."""
         signers = [signed.peer for signed in certificate.ballots]
-        liars = most_liars(self._model, len(self.membership))
-        return len(signers) <= liars and self._me not in signers
+        liars = most_liars(self._model, self.votes.total)
+        return self.votes.among(signers) <= liars and self._me not in signers
 
     def accused_by(self, certificate: Certificate) -> bool:
         """Whether all signers of `certificate` call this member silent."""
@@ -370,13 +384,14 @@ class Agreement:
 
         It costs time in the number of members, and ballots come as often: so not for each of them.
         """
-        most = 0 if tally.settled else self._most_signers(tally)
+        most = (0, 0) if tally.settled else self._most_signers(tally)
         if most <= tally.tried:
             return
         tally.tried = most
         found = find_quorum(
             {peer: versions.values() for peer, versions in tally.cast.items()},
             self.membership,
+            self.votes,
             self._model,
         )
         if found is None:
@@ -395,19 +410,28 @@ class Agreement:
         if known is None or known.block == block or preference < state.decision_preference:
             state.certificates[kind], state.decision_preference = certificate, preference
 
-    def _most_signers(self, tally: _Tally) -> int:
-        """How many may sign a certificate at most: a quorum of those whom as many could agree to count.
+    def _most_signers(self, tally: _Tally) -> tuple[int, int]:
+        """How many votes may be behind a certificate at most, and how many heirs: a quorum of those whom
+        as many could agree to count.
 
         One liar that calls everybody else silent is a quorum by itself, and would have all ballots of
         a slot searched anew with each that comes.
         """
-        silent = sorted(tally.silent.values(), reverse=True)
-        members = len(self.membership)
+        voters = [
+            (most, votes) for peer, most in tally.silent.items() if (votes := self.votes[peer])
+        ]
+        heirs = [(most, 1) for peer, most in tally.silent.items() if not self.votes[peer]]
+        return self._most(voters, self.votes.total), self._most(heirs, len(self.membership))
+
+    def _most(self, signers: list[tuple[int, int]], total: int) -> int:
+        """The most that could agree, of signers with what each calls silent of the `total`, and has."""
+        signers.sort(reverse=True)
+        weights = itertools.accumulate(weight for _, weight in signers)
         return max(
             (
-                number
-                for number, most in enumerate(silent, 1)
-                if number >= quorum(self._model, members - most)
+                weight
+                for weight, (silent, _) in zip(weights, signers, strict=True)
+                if weight >= quorum(self._model, total - silent)
             ),
             default=0,
         )

@@ -307,10 +307,9 @@ class CatchingUp:
             raise ProtocolError("invalid", "a height without the rounds that make it")
         if head.record.round != question.round or head.certificate.block != head.record.id:
             raise ProtocolError("invalid", "another record than was asked for")
-        members = self._ledger.membership(len(self._ledger))
+        votes = self._ledger.votes(len(self._ledger))
         signers = check_signatures(head.certificate, self._ledger.swarm, self._ledger.verify)
-        known = [signer for signer in signers if signer in members]
-        if len(known) > most_liars(self._ledger.manifest.fault_model, len(members)):
+        if votes.among(signers) > most_liars(self._ledger.manifest.fault_model, votes.total):
             # Somebody honest stands there.
             self._goal = question.round + 1
             for offer in self._offers.values():

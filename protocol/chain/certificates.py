@@ -1,8 +1,12 @@
 """Certificates: how ballots become proof.
 
-A certificate of one kind for one slot is a set of ballots such that its signers are a quorum of the
-members that they do not *all* call silent. Only members that every signer calls silent are discounted,
-so one honest signer that hears a member keeps it in the count.
+A certificate of one kind for one slot is a set of ballots such that its signers have a quorum of the
+votes of the members that they do not *all* call silent. Only members that every signer calls silent are
+discounted, so one honest signer that hears a member keeps it in the count.
+
+Who has no votes has no part in that: its masks keep nobody in the count or out of it. But where its
+signers call all silent who have any, those that are left are the *heirs*, and count by heads. Such
+a certificate is doubted by all who have not signed it (`agreement`).
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from ...crypto.envelope import verify_detached
 from ...crypto.identity import PeerId
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
-from ..wire.membership import FaultModel, Membership, quorum
+from ..wire.membership import FaultModel, Membership, Votes, quorum
 from ..wire.messages import BallotKind, Certificate, RecordId, SignedBallot
 
 Verify = Callable[[str, bytes, PeerId, bytes, bytes], bool]
@@ -27,9 +31,44 @@ _MAX_FLOORS = 64
 
 
 def find_quorum(
-    ballots: Mapping[PeerId, Iterable[SignedBallot]], membership: Membership, model: FaultModel
+    ballots: Mapping[PeerId, Iterable[SignedBallot]],
+    membership: Membership,
+    votes: Votes,
+    model: FaultModel,
 ) -> tuple[SignedBallot, ...] | None:
-    """The largest set among `ballots` that certifies, one of each signer, sorted by peer.
+    """The set with the most votes among `ballots` that certifies, one of each signer, sorted by peer; if
+    there is none, the largest of heirs."""
+    voters = {peer: versions for peer, versions in ballots.items() if votes[peer]}
+    found = _largest(voters, membership, votes, model)
+    if found is not None or votes.equal:
+        return found
+    heirs = {
+        peer: [signed for signed in versions if disinherits(signed.silent, membership, votes)]
+        for peer, versions in ballots.items()
+        if not votes[peer]
+    }
+    return _largest(heirs, membership, membership.one_each, model)
+
+
+def disinherits(silent: bytes, membership: Membership, votes: Votes) -> bool:
+    """Whether a mask calls all silent who have votes."""
+    mask = membership.bits(silent)
+    return all(mask & membership.bit(peer) for peer in votes.by_peer)
+
+
+def weigh(bits: int, membership: Membership, votes: Votes) -> int:
+    """The votes of the members that a mask marks."""
+    # Asked for with every ballot, and with one vote each it is quickly counted.
+    return bits.bit_count() if votes.equal else votes.among(membership.marked(bits))
+
+
+def _largest(
+    ballots: Mapping[PeerId, Iterable[SignedBallot]],
+    membership: Membership,
+    votes: Votes,
+    model: FaultModel,
+) -> tuple[SignedBallot, ...] | None:
+    """The set of these ballots with the most votes that certifies.
 
     A signer's ballots differ in their masks only: it signed all of them and any may be used. For each
     *floor*, an intersection of masks that occur, all ballots that call at least these members silent
@@ -38,21 +77,26 @@ def find_quorum(
     signers: list[list[tuple[int, SignedBallot]]] = []
     for _, versions in sorted(ballots.items()):
         masks = [(membership.bits(signed.silent), signed) for signed in versions]
-        signers.append(sorted(masks, key=lambda version: _by_size(version[0])))
-    most_silent = max((masks[-1][0].bit_count() for masks in signers), default=0)
-    if len(signers) < quorum(model, len(membership) - most_silent):
+        if masks:
+            signers.append(sorted(masks, key=lambda version: _by_size(version[0])))
+    distinct = {mask for masks in signers for mask, _ in masks}
+    most_silent = max((weigh(mask, membership, votes) for mask in distinct), default=0)
+    cast = votes.among(masks[0][1].peer for masks in signers)
+    if cast < quorum(model, votes.total - most_silent):
         return None
     best: list[tuple[int, SignedBallot]] = []
+    most = 0
     for floor in _floors(mask for masks in signers for mask, _ in masks):
         chosen = [
             next((version for version in masks if version[0] & floor == floor), None)
             for masks in signers
         ]
         found = [version for version in chosen if version is not None]
-        if len(found) > len(best) and _certifies(
-            [(signed.peer, mask) for mask, signed in found], membership, model
+        weight = votes.among(signed.peer for _, signed in found)
+        if weight > most and _certifies(
+            [(signed.peer, mask) for mask, signed in found], membership, votes, model
         ):
-            best = found
+            best, most = found, weight
     return tuple(signed for _, signed in best) or None
 
 
@@ -72,7 +116,7 @@ def _by_size(mask: int) -> tuple[int, int]:
 
 
 def _certifies(
-    signers: list[tuple[PeerId, int]], membership: Membership, model: FaultModel
+    signers: list[tuple[PeerId, int]], membership: Membership, votes: Votes, model: FaultModel
 ) -> bool:
     if not signers:
         return False
@@ -82,8 +126,14 @@ def _certifies(
     # A member that signs is not silent, whatever the others heard.
     for peer, _ in signers:
         silent &= ~membership.bit(peer)
-    present = len(membership) - silent.bit_count()
-    return len(signers) >= quorum(model, present)
+    present = ~silent & (1 << len(membership)) - 1
+    counted = weigh(present, membership, votes)
+    if not counted:
+        # All who have votes are called silent: the heirs count by heads.
+        return len(signers) >= quorum(model, present.bit_count())
+    if not all(votes[peer] for peer, _ in signers):
+        return False
+    return votes.among(peer for peer, _ in signers) >= quorum(model, counted)
 
 
 def silenced(certificate: Certificate, membership: Membership) -> set[PeerId]:
@@ -107,6 +157,7 @@ def check_certificate(
     parent: RecordId,
     block: RecordId,
     membership: Membership,
+    votes: Votes,
     model: FaultModel,
     verify: Verify = verify_detached,
 ) -> None:
@@ -123,7 +174,7 @@ def check_certificate(
     if any(peer not in membership for peer in peers):
         raise ProtocolError("certificate", "a signer is no member")
     signers = [(signed.peer, membership.bits(signed.silent)) for signed in certificate.ballots]
-    if not _certifies(signers, membership, model):
+    if not _certifies(signers, membership, votes, model):
         raise ProtocolError("certificate", f"{len(signers)} of {len(membership)} are no quorum")
     check_signatures(certificate, swarm, verify)
 

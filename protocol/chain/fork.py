@@ -2,17 +2,18 @@
 
 A partition that outlasts the silence lease makes two chains. When they meet, a member takes the one with
 a final record since the fork; else it keeps one that is justified on its own; else it takes the one that
-more distinct members of the finality set at the fork went on with, then more members in force at the
-fork, then the lower hash. It never goes back behind its last final record or its checkpoint
-(`Ledger.floor`). A member that is stranded on a chain that all others have left compares by the hash
-alone. docs/protocol.md has the rules under "Fork choice", and the reasons.
+members with more votes in the finality set at the fork went on with, then with more votes at the fork,
+then more members in force there, then the lower hash. It never goes back behind its last final record or
+its checkpoint (`Ledger.floor`). A member that is stranded on a chain that all others have left compares
+by the hash alone. docs/protocol.md has the rules under "Fork choice", and the reasons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from ...crypto.identity import PeerId
+from ..wire.membership import Votes
 from .ledger import Ledger
 
 COMPARED_ROUNDS = 1024
@@ -29,20 +30,20 @@ def prefers(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bo
         return False
     if not ours.anchored or not other.anchored:
         return other.anchored
-    members = ours.membership(fork).peers
+    members = ours.votes(fork), ours.membership(fork).one_each
     if not ours.binding and fork <= max(ours.final_round, other.final_round):
         here, there = (chain.contributors(chain.final_round + 1) for chain in (ours, other))
         if here != there:
             return there > here
         # Liars that go on alone have all contributors from before, too.
-        return _more_went_on(ours, other, fork, (members,))
+        return _more_went_on(ours, other, fork, members)
     if other.final_round >= fork:
         return True
     if ours.justified_round >= fork:
         return False
     if abandoned and me in other.membership(len(other)):
         return _lower(ours, other, fork)
-    return _more_went_on(ours, other, fork, (other.truncated(fork).finality_set, members))
+    return _more_went_on(ours, other, fork, (other.truncated(fork).finality_votes, *members))
 
 
 def decided_early(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandoned: bool) -> bool:
@@ -55,26 +56,22 @@ def decided_early(ours: Ledger, other: Ledger, fork: int, *, me: PeerId, abandon
     return lasting and prefers(ours, other, fork, me=me, abandoned=False)
 
 
-def _more_went_on(
-    ours: Ledger, other: Ledger, fork: int, sets: Iterable[Collection[PeerId]]
-) -> bool:
-    """Whether more of the first of these sets in which they differ went on with `other`; of as many the
+def _more_went_on(ours: Ledger, other: Ledger, fork: int, weights: Iterable[Votes]) -> bool:
+    """Whether more of the first of these votes in which they differ went on with `other`; of as many the
     lower hash."""
     end = fork + COMPARED_ROUNDS
     sides = ours.followers(fork, end), other.followers(fork, end)
-    for among in sets:
-        here, there = _count(sides[0], sides[1], among), _count(sides[1], sides[0], among)
+    for votes in weights:
+        here, there = _count(sides[0], sides[1], votes), _count(sides[1], sides[0], votes)
         if here != there:
             return there > here
     return _lower(ours, other, fork)
 
 
-def _count(
-    followers: dict[PeerId, int], others: dict[PeerId, int], among: Collection[PeerId]
-) -> int:
-    """How many `among` these went on with a chain, but for those whom the other one admitted later."""
-    return sum(
-        peer in among and others.get(peer, -1) <= admitted for peer, admitted in followers.items()
+def _count(followers: dict[PeerId, int], others: dict[PeerId, int], votes: Votes) -> int:
+    """How many of these votes went on with a chain, but for those whom the other one admitted later."""
+    return votes.among(
+        peer for peer, admitted in followers.items() if others.get(peer, -1) <= admitted
     )
 
 

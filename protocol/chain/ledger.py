@@ -17,7 +17,7 @@ from ..wire.checkpoint import Checkpoint
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
 from ..wire.manifest import PROTOCOL_VERSION, Manifest
-from ..wire.membership import LEAVE_WINDOW, Membership, founding
+from ..wire.membership import LEAVE_WINDOW, Membership, Votes, founding
 from ..wire.messages import (
     Ballot,
     Decided,
@@ -102,6 +102,13 @@ class Ledger:
         """The members of a round, at most the next one."""
         return self._memberships[round]
 
+    def votes(self, round: int) -> Votes:
+        """How many votes each of them has in that round."""
+        members = self._memberships[round]
+        if self.work is None:
+            return Votes.one_each(members)
+        return Votes.of(self.work.votes(round), members)
+
     def deal(self, round: int) -> Deal:
         """What a round from 1 on deals out: at most the next round, with `overlap` the one after it."""
         return self.dealing.deal(round)
@@ -135,6 +142,11 @@ class Ledger:
     def finality_set(self) -> frozenset[PeerId]:
         """The members of which a quorum makes the next record final."""
         return self._finality.members
+
+    @property
+    def finality_votes(self) -> Votes:
+        """The votes in which that quorum is counted."""
+        return self._finality.votes
 
     @property
     def finished(self) -> bool:
@@ -179,7 +191,7 @@ class Ledger:
         `round` may be final then (`Finality.move_on`). Returns whether one is."""
         before = self.final_round
         if before < round < len(self):
-            self._finality.move_on(round, present, self._memberships)
+            self._finality.move_on(round, present, self._memberships, self.votes)
         return self.final_round > before
 
     def believe_checkpoint(self) -> bool:
@@ -188,7 +200,7 @@ class Ledger:
         known = self.checkpoint
         if known is None or not self.final_round < known.round < len(self):
             return False
-        self._finality.believe(known.round, self._memberships)
+        self._finality.believe(known.round, self._memberships, self.votes)
         return True
 
     def has_been_member(self, peer: PeerId) -> bool:
@@ -238,6 +250,7 @@ class Ledger:
             parent=record.parent,
             block=record.id,
             membership=membership,
+            votes=self.votes(round_),
             model=self.manifest.fault_model,
             verify=self.verify,
         )
@@ -249,13 +262,13 @@ class Ledger:
         self.dealing.follow(record)
         self._entries.append(decided)
         self._ids.append(record.id)
-        self._finality.take(record, self._memberships)
+        if self.work is not None:
+            self.work.follow(record)
+        self._finality.take(record, self._memberships, self.votes)
         for admission in record.admitted:
             self._everybody.setdefault(admission.peer, round_)
         self._bytes.append(self._bytes[-1] + self._estimate(record))
-        if self.work is not None:
-            self.work.follow(record)
-        self.versions.follow(record, self._memberships[-1])
+        self.versions.follow(record, self.votes(round_ + 1))
         if record.snapshot is not None:
             self._snapshots.append((round_, record.snapshot))
 
@@ -280,9 +293,7 @@ class Ledger:
             copy.work = self.work.before(length, copy.dealing, copy._memberships, copy._record)
         copy.versions = self.versions.before(length, self._record)
         copy._snapshots = [known for known in self._snapshots if known[0] < length]
-        copy._finality = self._finality.before(
-            length, lambda round_: self[round_].record, copy._memberships
-        )
+        copy._finality = self._finality.before(length, self._record, copy._memberships, copy.votes)
         copy._everybody |= {
             peer: round_ for peer, round_ in self._everybody.items() if round_ < length
         }

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ...crypto.identity import PeerId
 from ..wire.manifest import Manifest
-from ..wire.membership import FaultModel, Membership, quorum
+from ..wire.membership import FaultModel, Votes, quorum
 from ..wire.messages import Record
 
 READY_ROUNDS = 16
@@ -96,10 +96,10 @@ class Spoken:
                 break
             del self._said[oldest]
 
-    def is_quorum(self, version: int, members: Membership, model: FaultModel) -> bool:
-        """Whether a quorum of the `members` has said that it speaks at least this version."""
-        said = sum(speaks >= version for peer, (_, speaks) in self._said.items() if peer in members)
-        return said >= quorum(model, len(members))
+    def is_quorum(self, version: int, votes: Votes, model: FaultModel) -> bool:
+        """Whether a quorum of the `votes` has said that it speaks at least this version."""
+        said = votes.among(peer for peer, (_, speaks) in self._said.items() if speaks >= version)
+        return said >= quorum(model, votes.total)
 
 
 class VersionsByRound:
@@ -134,11 +134,11 @@ class VersionsByRound:
             return self.outdated
         return len(self._rounds) - 1 + GOODBYE_ROUNDS >= change.round
 
-    def follow(self, record: Record, members: Membership) -> None:
-        """Add how it stands after the last `record`, with the `members` of the next round."""
+    def follow(self, record: Record, votes: Votes) -> None:
+        """Add how it stands after the last `record`, with the `votes` of the next round."""
         before, manifest = self._rounds[-1], self._manifest
         self._spoken.follow(record)
-        ready = self._spoken.is_quorum(before.now + 1, members, manifest.fault_model)
+        ready = self._spoken.is_quorum(before.now + 1, votes, manifest.fault_model)
         notice = manifest.rounds.version_notice
         self._rounds.append(next_versions(before, record.round, ready=ready, notice=notice))
 

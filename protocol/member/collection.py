@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
+from ..wire.membership import Votes
 from ..wire.messages import Announcement, UpdateEntry
 from .effects import Effect, FetchUpdate
 
@@ -19,7 +20,9 @@ from .effects import Effect, FetchUpdate
 class Collection:
     """Announcements of one round by member, with the time each update was held."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Votes) -> None:
+        """`others`: the votes of the other members."""
+        self._others = others
         self._announced: dict[PeerId, tuple[Announcement, bytes]] = {}
         # The members that each update is from: with a thousand, one is held every few milliseconds.
         self._makers: dict[ContentId, list[PeerId]] = {}
@@ -38,7 +41,7 @@ class Collection:
         self._announced[peer] = (announcement, signature)
         self.last_announced = now
         self._makers.setdefault(announcement.update, []).append(peer)
-        self._fingerprints[announcement.fingerprint] += 1
+        self._fingerprints[announcement.fingerprint] += self._others[peer]
         return True
 
     def announced(self, peer: PeerId) -> bool:
@@ -53,12 +56,12 @@ class Collection:
         """All announcements, each with its member."""
         return [(peer, announcement) for peer, (announcement, _) in self._announced.items()]
 
-    def contradicts(self, fingerprint: int, me: PeerId, members: int) -> bool:
-        """Whether most of the other members trained from the same other parameters than these."""
-        mine = self._announced[me][0].fingerprint if me in self._announced else None
+    def contradicts(self, fingerprint: int) -> bool:
+        """Whether most of the other members, by their votes, trained from the same other parameters than
+        these. A crowd without votes would otherwise have an honest member load them in every round."""
         return any(
-            other != fingerprint and 2 * (count - (other == mine)) > members - 1
-            for other, count in self._fingerprints.items()
+            other != fingerprint and 2 * votes > self._others.total
+            for other, votes in self._fingerprints.items()
         )
 
     def held(self, update: ContentId, now: float) -> None:

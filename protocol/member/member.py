@@ -54,8 +54,8 @@ from .inputs import (
 )
 from .noting import notes_of, notes_of_change
 from .parts import MemberParts
-from .round import Standing
 from .states import move
+from .step import Standing
 from .training import announcement_of
 
 # What binds its sender to nothing, and so need not survive a restart.
@@ -180,8 +180,9 @@ class Member(MemberParts):
         if record.parent != self._ledger.head and self.round > 0:
             return [Fork(self.round - 1)]
         if not self._current.binds(decided.certificate, leaving=self._leaving, now=now):
+            self._current.keep(decided, now)
             raise ProtocolError("silences_us", "a decision that calls those silent who are heard")
-        effects = self._adopt(decided, now)
+        effects = self._adopt(decided, now, learned=True)
         return effects + self._step(now)
 
     def _loaded(self, what: Loaded, now: float) -> list[Effect]:
@@ -199,6 +200,7 @@ class Member(MemberParts):
         ledger.held, self._ledger = self._ledger.bound, ledger
         self._lease.start_over()
         self._looking.start_over()
+        self._listening.begin(now)
         self._enter_round(now)
         self.restore(self._inbox.start_over(), now)
         lost = self._replica.drop("the swarm followed a heavier chain")
@@ -345,7 +347,9 @@ class Member(MemberParts):
 
     def _step(self, now: float) -> list[Effect]:
         """Do whatever can be done now."""
-        self._presence.tick(now)
+        if self._presence.tick(now):
+            self._listening.begin(now)
+        self._current.listen(now)
         effects: list[Effect] = []
         if self.at_tip and self.is_member:
             self._ledger.binding = True
@@ -358,8 +362,7 @@ class Member(MemberParts):
                 break
             effects += more
         if self.at_tip and self.is_member:
-            current = self._current
-            effects += self._replica.doubt(self.round, current.collection, len(current.membership))
+            effects += self._replica.doubt(self.round, self._current.collection)
         effects += self._accuse(now)
         if self.is_member:
             effects += self._say_all(self._looking.to_tell(self._ledger), now)
@@ -377,7 +380,7 @@ class Member(MemberParts):
         current = self._current
         certificate = current.agreement.decision
         if certificate is None or not current.binds(certificate, leaving=self._leaving, now=now):
-            return []
+            return self._follow_kept(now)
         record = current.agreement.records.get(certificate.block)
         # No quorum of honest members signs for what the chain forbids; others are not followed.
         if record is None or not current.is_valid(record):
@@ -385,6 +388,15 @@ class Member(MemberParts):
         if self.at_tip:
             current.observe(certificate, self._training.capacity, now)
         return self._adopt(Decided(record, certificate), now)
+
+    def _follow_kept(self, now: float) -> list[Effect]:
+        """Follow a decision of others that was kept while this member listened, once it binds."""
+        kept = self._current.kept
+        if kept is None or not self._current.binds(
+            kept.certificate, leaving=self._leaving, now=now
+        ):
+            return []
+        return self._adopt(kept, now, learned=True)
 
     def _agree(self, now: float) -> list[Effect]:
         """Say whatever the current round asks for."""
@@ -409,11 +421,14 @@ class Member(MemberParts):
                 effects += self._say("evidence", evidence, now)
         return effects
 
-    def _adopt(self, decided: Decided, now: float) -> list[Effect]:
+    def _adopt(self, decided: Decided, now: float, *, learned: bool = False) -> list[Effect]:
         record, change = decided.record, self._ledger.versions.change
         self._ledger.append(decided)
-        if self._current.agreement.believes(decided.certificate):
+        sound = self._current.agreement.believes(decided.certificate)
+        if sound:
             self._last_sound = now
+        listens = self._current.listens(now)
+        self._listening.decided(beyond_doubt=sound and not learned, listens=listens, now=now)
         effects: list[Effect] = [Keep(decided), *notes_of(record, self._me)]
         effects += notes_of_change(change, self._ledger.versions.change)
         for admission in record.admitted:

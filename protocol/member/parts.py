@@ -14,6 +14,7 @@ from .collection import Holdings
 from .divergence import Divergence
 from .inbox import Inbox
 from .lease import FinalityLease
+from .listening import Listening
 from .looking import Looking
 from .pacing import Pacing
 from .presence import Presence
@@ -73,6 +74,7 @@ class MemberParts(MemberView):
         self._vote_recovery = VoteRecovery(needed=recall)
         self._holdings = Holdings()
         self._training = Training(me, overlap=manifest.rounds.overlap)
+        self._listening = Listening(now)
         self._leaving = False
         # Whether it has said that it has the whole of a run that is over.
         self._said_end = False
@@ -101,6 +103,7 @@ class MemberParts(MemberView):
             joins=self._joins,
             accusations=self._accusations,
             looking=self._looking,
+            listening=self._listening,
             began=self._began,
             sound=self._last_sound,
             now=now,

@@ -32,8 +32,8 @@ class Presence:
         # Nobody was last heard before this.
         self._oldest = now
 
-    def tick(self, now: float) -> None:
-        """Notice an absence of our own and forgive everybody for it.
+    def tick(self, now: float) -> bool:
+        """Notice an absence of our own and forgive everybody for it. Returns whether there was one.
 
         To be called before silence is judged, whatever woke us: a message may come before the clock.
         """
@@ -41,6 +41,7 @@ class Presence:
         if away > _OWN_ABSENCE_SECONDS:
             self._heard = {peer: min(now, heard + away) for peer, heard in self._heard.items()}
         self._last_tick = now
+        return away > _OWN_ABSENCE_SECONDS
 
     def heard(self, peer: PeerId, now: float) -> None:
         """Something signed by `peer` arrived."""

@@ -108,7 +108,7 @@ class Replica:
             return []
         return self.drop(f"nobody has the updates of round {round} any more")
 
-    def doubt(self, round: int, collection: Collection, members: int) -> list[Effect]:
+    def doubt(self, round: int, collection: Collection) -> list[Effect]:
         """Load the parameters again if most others trained this round from other ones.
 
         A decided record says so, too, but where our vote is needed there will be none. Once a round:
@@ -116,7 +116,7 @@ class Replica:
         """
         if self.fingerprint is None or self._doubted == round:
             return []
-        if not collection.contradicts(self.fingerprint, self._me, members):
+        if not collection.contradicts(self.fingerprint):
             return []
         self._doubted = round
         return [

@@ -7,14 +7,11 @@ what it says.
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass, field
-
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.agreement import Agreement
-from ..chain.certificates import silenced
+from ..chain.certificates import check_certificate, silenced
 from ..chain.checked import check_commitment
 from ..chain.ledger import Ledger, check_record
 from ..wire.encoding import encode
@@ -27,24 +24,23 @@ from ..wire.messages import (
     Ballot,
     BallotKind,
     Certificate,
-    JoinRequest,
+    Decided,
     Leave,
     Message,
     Proposal,
     Record,
     RecordId,
-    SnapshotEntry,
-    UpdateEntry,
-    parent_of,
-    round_of,
 )
 from .capacity import Capacity
 from .collection import Collection, Holdings
+from .company import Company
 from .effects import Effect, Note
+from .listening import Listening
 from .looking import Looking
 from .pacing import Pacing
 from .presence import Presence
 from .proposing import Accusations, JoinRequests, compose_record
+from .step import NOTHING, Standing, Step, say
 
 # A leader that holds certificates waits this part of the slot for the decision before it repeats
 # the block: in the good case the finalizes are already under way.
@@ -64,36 +60,6 @@ _ABANDONED_LEASES = 2
 _OWN_SECONDS = 1.0
 
 
-@dataclass(frozen=True)
-class Standing:
-    """What the member brings to the round: its parameters and what it holds.
-
-    `fingerprint` is None while the member has not applied everything decided; it then only listens.
-    `snapshot` is that of the last round's state, if one was due.
-    """
-
-    fingerprint: int | None
-    snapshot: SnapshotEntry | None
-    held: Set[ContentId]
-
-
-@dataclass
-class Step:
-    """What to do next: messages to say, notes to pass on, updates to fetch for a proposal, and what
-    to put on disk before."""
-
-    say: list[tuple[str, Message]]
-    notes: list[Note]
-    fetch: list[UpdateEntry]
-    remember: list[Envelope] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.say or self.notes or self.fetch)
-
-
-_NOTHING = Step([], [], [])
-
-
 class Round:
     """One member's view of one round. All times are seconds of any steady clock."""
 
@@ -108,6 +74,7 @@ class Round:
         joins: JoinRequests,
         accusations: Accusations,
         looking: Looking,
+        listening: Listening,
         began: float,
         sound: float,
         now: float,
@@ -117,17 +84,19 @@ class Round:
         self.number = len(ledger)
         self.parent = ledger.head
         self.membership = ledger.membership(self.number)
+        self.votes = ledger.votes(self.number)
         # The members whose updates are waited for: with `overlap`, a new one has no share yet, and who
         # needs several rounds for one has nothing to say in most.
         self._trains = manifest.schedule.trains(self.number)
         self._due = ledger.dealing.due(self.number) if self._trains else frozenset()
         self._contributors = {peer for peer in self.membership.peers if peer in self._due}
-        self.collection = Collection()
+        self.collection = Collection(self.votes.held_by({*self.membership.peers} - {me}))
         self.agreement = Agreement(
             swarm=manifest.swarm,
             round=self.number,
             parent=self.parent,
             membership=self.membership,
+            votes=self.votes,
             model=manifest.fault_model,
             me=me,
         )
@@ -137,6 +106,8 @@ class Round:
         """When the member could begin to work on it."""
         self.ready_since: float | None = None
         """Since when it need not wait for more updates."""
+        self.kept: Decided | None = None
+        """A decision of others that this member may follow when it has listened."""
         self._manifest = manifest
         self._ledger = ledger
         self._me = me
@@ -154,9 +125,11 @@ class Round:
         self._letters: dict[RecordId, Envelope] = {}
         self._remembered: set[RecordId] = set()
         self._fetched: set[ContentId] = set()
-        # When each member was last heard to work on this very round; or on the next, after which record.
-        self._company: dict[PeerId, float] = {}
-        self._ahead: dict[PeerId, tuple[RecordId | None, float]] = {}
+        self._company = Company(self.number, self.parent, now)
+        self._listening = listening
+        # Whether it could decide without the others, who may have gone on as heirs meanwhile.
+        alone = len(self.membership) == 1 or self.votes.equal
+        self._lone = not alone and self.votes.decides_alone(me, manifest.fault_model)
 
     def step(self, standing: Standing, now: float) -> Step:
         """The next thing that the rules and the clock ask for; an empty step if there is none."""
@@ -165,14 +138,14 @@ class Round:
             self._slot_entered = now
         # The others discount a member that has taken leave, so it must not be heard in two ways.
         if self._me not in self.membership or self._me in self._presence.leaving():
-            return _NOTHING
-        if self._ledger.finished:
-            return _NOTHING
+            return NOTHING
+        if self._ledger.finished or self.listens(now):
+            return NOTHING
         certificates = agreement.finalizable()
         if certificates:
             return self._finalize(certificates, now)
         if standing.fingerprint is None:
-            return _NOTHING
+            return NOTHING
         if self.ready_since is None and self._is_ready(now):
             self.ready_since = now
         return (
@@ -222,20 +195,8 @@ class Round:
         return peer in self._contributors
 
     def meet(self, sender: PeerId, message: Message, now: float) -> None:
-        """Somebody spoke: note whether it stands where this member does, or has gone on, and from which
-        record, if that is known: what is said further ahead names later ones only."""
-        ahead, parent = round_of(message) - self.number, parent_of(message)
-        if isinstance(message, JoinRequest):
-            # A peer that asks to be admitted works on no round.
-            self._company.pop(sender, None)
-        elif ahead == 0 and parent in (None, self.parent):
-            self._company[sender] = now
-        elif ahead == 1 and parent is not None:
-            self._company.pop(sender, None)
-            self._ahead[sender] = parent, now
-        elif ahead > 1:
-            base, _ = self._ahead.get(sender, (None, now))
-            self._ahead[sender] = base, now
+        """Somebody spoke: note whether it stands where this member does, or has gone on."""
+        self._company.meet(sender, message, now)
 
     def binds(self, certificate: Certificate, *, leaving: bool, now: float) -> bool:
         """Whether this member follows a decision.
@@ -253,6 +214,8 @@ class Round:
         doubted = self.agreement.doubts(certificate)
         if doubted and now - max(self._began, self.created) <= _LISTENED_LEASES * lease:
             return False
+        if doubted and self.listens(now):
+            return False
         if doubted and self._can_do_without(certificate, now):
             patience = _DOUBTED_LEASES * max(lease, self._pacing.collect)
             waited = now - max(self._began, self._sound)
@@ -260,10 +223,41 @@ class Round:
                 return False
         return now - self._sound > lease or not self.agreement.accused_by(certificate)
 
+    def listen(self, now: float) -> None:
+        """Note whether anybody else is heard, if this member could decide without them."""
+        if self._lone:
+            silent = self._presence.silent(self._pacing.lease, now)
+            self._listening.hears(len(silent) < len(self.membership) - 1, now)
+
+    def listens(self, now: float) -> bool:
+        """Whether this member could decide alone, and does not know yet whether others went on."""
+        return self._lone and self._listening.goes_on(_LISTENED_LEASES * self._pacing.lease, now)
+
+    def keep(self, decided: Decided, now: float) -> None:
+        """Keep a decision that does not bind this member while it listens, the one that most signed:
+        those who have it may be out of reach when it would."""
+        known = len(self.kept.certificate.ballots) if self.kept else 0
+        if not self.listens(now) or len(decided.certificate.ballots) <= known:
+            return
+        check_certificate(
+            decided.certificate,
+            kind="finalize",
+            swarm=self._manifest.swarm,
+            round=self.number,
+            parent=self.parent,
+            block=decided.record.id,
+            membership=self.membership,
+            votes=self.votes,
+            model=self._manifest.fault_model,
+            verify=self._ledger.verify,
+        )
+        if self.is_valid(decided.record):
+            self.kept = decided
+
     def is_abandoned(self, now: float) -> bool:
         """Whether none of its members was heard to work on this round for two leases."""
-        heard = [at for peer, at in self._company.items() if peer in self.membership]
-        return now - max([self.created, *heard]) > _ABANDONED_LEASES * self._pacing.lease
+        heard = self._company.last(self.membership)
+        return now - heard > _ABANDONED_LEASES * self._pacing.lease
 
     def observe(self, certificate: Certificate, capacity: Capacity, now: float) -> None:
         """The round was decided, with the member at the tip: tell pacing and capacity how it went."""
@@ -292,31 +286,27 @@ class Round:
         """Whether those at work on this very round, or on one after another record than the certified,
         are a quorum without its signers.
 
-        Of those who are there, signers included, not of all members: who is down takes neither side.
+        Of those who are there, signers included, not of all members: who is down takes neither side. Who
+        could decide alone, and was away, takes none either.
         """
         signers = {signed.peer for signed in certificate.ballots}
         here = self._here(now, instead_of=certificate.block)
-        return len(here - signers) >= quorum(self._manifest.fault_model, len(here | signers))
+        others = here - signers
+        if self._lone and not self._listening.in_touch and others <= {self._me}:
+            return False
+        votes = self.votes.held_by(here | signers)
+        return votes.among(others) >= quorum(self._manifest.fault_model, votes.total)
 
     def _in_company(self, now: float) -> bool:
         """Whether a quorum of all members is at work on this very round: a member that calls all of it
         silent lies, or was cut off."""
-        return len(self._here(now)) >= quorum(self._manifest.fault_model, len(self.membership))
+        here = self.votes.among(self._here(now))
+        return here >= quorum(self._manifest.fault_model, self.votes.total)
 
     def _here(self, now: float, *, instead_of: RecordId | None = None) -> set[PeerId]:
         """The members, this one among them, that were heard to work on this very round within a lease,
-        and have not taken leave.
-
-        With `instead_of`, a decision for this round, those that went on from another record as well.
-        """
-        lease = self._pacing.lease
-        here = {self._me, *(peer for peer, at in self._company.items() if now - at <= lease)}
-        if instead_of is not None:
-            here |= {
-                peer
-                for peer, (base, at) in self._ahead.items()
-                if base != instead_of and now - at <= lease
-            }
+        and have not taken leave; as for `Company.within`."""
+        here = self._company.within(self._pacing.lease, now, instead_of=instead_of) | {self._me}
         return here.intersection(self.membership.peers) - self._presence.leaving()
 
     # What a member may say
@@ -325,9 +315,9 @@ class Round:
         """Repeat ballots with the mask of today: quorums shrink as silence is noticed."""
         mask = self._silence_mask(now)
         if mask == self._mask:
-            return _NOTHING
+            return NOTHING
         self._mask = mask
-        return _say(
+        return say(
             *(
                 self._ballot(kind, slot, block, now)
                 for kind, slot, block in self.agreement.pending_ballots()
@@ -337,9 +327,7 @@ class Round:
     def _finalize(self, certificates: list[Certificate], now: float) -> Step:
         """Finalize what is certified; the votes for it are kept with that, or a liar could keep back its
         own when all are restarted."""
-        step = _say(
-            *(self._ballot("finalize", each.slot, each.block, now) for each in certificates)
-        )
+        step = say(*(self._ballot("finalize", each.slot, each.block, now) for each in certificates))
         swarm = self._manifest.swarm
         step.remember += [
             Envelope(
@@ -357,7 +345,7 @@ class Round:
 
     def _propose(self, standing: Standing, now: float) -> Step:
         if not self.agreement.may_propose():
-            return _NOTHING
+            return NOTHING
         record: Record | None = None
         repeat = self.agreement.repeatable()
         if repeat is not None:
@@ -379,16 +367,16 @@ class Round:
                 now=now,
             )
         if record is None:
-            return _NOTHING
-        return _say(("proposal", Proposal(self.agreement.slot, record)))
+            return NOTHING
+        return say(("proposal", Proposal(self.agreement.slot, record)))
 
     def _vote(self, standing: Standing, now: float) -> Step:
         record = self.agreement.votable()
         if record is None:
-            return _NOTHING
+            return NOTHING
         new = record.id not in self._checked
         if not self.is_valid(record) or record.snapshot != standing.snapshot:
-            return _NOTHING
+            return NOTHING
         if record.fingerprint != standing.fingerprint:
             notes = [Note("mismatch", self.number, None, "other parameters proposed")]
             return Step([], notes if new else [], [])
@@ -398,10 +386,10 @@ class Round:
         if not accused <= self._presence.silent(
             self._pacing.lease, now
         ) and not self.agreement.certified(record.id):
-            return _NOTHING
+            return NOTHING
         missing = [entry for entry in record.updates if entry.update not in standing.held]
         if not missing:
-            step = _say(self._ballot("vote", self.agreement.slot, record.id, now))
+            step = say(self._ballot("vote", self.agreement.slot, record.id, now))
             # If all who heard it were restarted and its leader's disk were lost, nobody could repeat
             # the certified record, and the round would never end.
             letter = self._letters.get(record.id)
@@ -420,7 +408,7 @@ class Round:
         late = now >= deadline or self.agreement.hopeless()
         gap = self.agreement.gap() if late else None
         if gap is not None:
-            return _say(self._ballot("skip", gap, NO_BLOCK, now))
+            return say(self._ballot("skip", gap, NO_BLOCK, now))
         if not late or not self.agreement.may_skip():
             # Long after our own skip, the others are elsewhere. If they seem to be here, then when the
             # timer of each of them has run out: who runs ahead of a quorum is no use to it.
@@ -430,8 +418,8 @@ class Round:
                 longest if self._in_company(now) else lease
             ):
                 self.agreement.concede()
-            return _NOTHING
-        step = _say(self._ballot("skip", slot, NO_BLOCK, now))
+            return NOTHING
+        step = say(self._ballot("skip", slot, NO_BLOCK, now))
         step.notes.append(Note("skipped", self.number, self.agreement.leader(slot)))
         return step
 
@@ -489,7 +477,3 @@ class Round:
         except ProtocolError:
             return False
         return record.round == self.number and record.parent == self.parent
-
-
-def _say(*messages: tuple[str, Message]) -> Step:
-    return Step(list(messages), [], [])

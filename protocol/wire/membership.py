@@ -1,12 +1,15 @@
-"""Who is a member in a round, and how many of them make a quorum.
+"""Who is a member in a round, how many votes each has, and how many votes make a quorum.
 
 The membership of round r+1 follows from that of round r and the record of round r alone, so the chain
 of records tells it. Peers are kept sorted: their order is the order of mask bits.
+
+Everybody has one vote, but in swarms whose work is checked: there the chain says who has how many, and
+newcomers have none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -30,14 +33,14 @@ MAX_EXPELLED = 4096
 identity costs nothing anyway, and elsewhere nobody invites thousands of liars."""
 
 
-def quorum(model: FaultModel, members: int) -> int:
-    """The least number of ballots that decides among `members`: > 2n/3, or > n/2."""
-    return 2 * members // 3 + 1 if model == "byzantine" else members // 2 + 1
+def quorum(model: FaultModel, votes: int) -> int:
+    """The least number of votes that decides among so many: > 2n/3, or > n/2."""
+    return 2 * votes // 3 + 1 if model == "byzantine" else votes // 2 + 1
 
 
-def most_liars(model: FaultModel, members: int) -> int:
-    """How many of `members` may lie: fewer than a third, or none."""
-    return (members - 1) // 3 if model == "byzantine" else 0
+def most_liars(model: FaultModel, votes: int) -> int:
+    """How many of so many votes liars may have: fewer than a third, or none."""
+    return (votes - 1) // 3 if model == "byzantine" else 0
 
 
 @dataclass(frozen=True)
@@ -108,11 +111,16 @@ class Membership:
     def _mask_length(self) -> int:
         return max(1, (len(self) + 7) // 8)
 
-    def leaders(self, swarm: bytes, round: int) -> tuple[PeerId, ...]:
-        """The leaders of slots 1, 2, 3 … of a round (then again from the first).
+    @cached_property
+    def one_each(self) -> Votes:
+        """One vote for each of them. Kept, since it is asked for in every round."""
+        return Votes(dict.fromkeys(self.peers, 1), equal=True)
 
-        The members stand in a circle, ordered by hash, and take turns. Nothing in it is up to who
-        proposes: a record that has a say in who leads next is varied until it names its maker again.
+    def circle(self, swarm: bytes, round: int) -> tuple[PeerId, ...]:
+        """The members in a circle, ordered by hash, from the one on whose turn it is in a round.
+
+        Nothing in it is up to who proposes: a record that has a say in who leads next is varied until
+        it names its maker again.
         """
         circle = sorted(self.peers, key=lambda peer: content_id(swarm + peer))
         first = round % len(circle)
@@ -140,6 +148,47 @@ class Membership:
             # One for all the rounds that it is in force: a ledger has the memberships of all rounds.
             return self
         return Membership(since=since, gone=gone, expelled=expelled)
+
+
+@dataclass(frozen=True)
+class Votes:
+    """How many votes each member of a round has. Whoever is not named has none."""
+
+    by_peer: Mapping[PeerId, int]
+    equal: bool = False
+    """Whether each member has one, so that counting votes is counting heads."""
+
+    @classmethod
+    def one_each(cls, membership: Membership) -> Votes:
+        """As in swarms whose work is not checked."""
+        return membership.one_each
+
+    @classmethod
+    def of(cls, votes: Mapping[PeerId, int], membership: Membership) -> Votes:
+        """What the members have of these; one each if none of them has any: they are the heirs."""
+        held = {peer: votes[peer] for peer in membership.peers if votes.get(peer, 0) > 0}
+        return cls(held) if held else membership.one_each
+
+    def __getitem__(self, peer: PeerId) -> int:
+        return self.by_peer.get(peer, 0)
+
+    @cached_property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self.by_peer.values())
+
+    def among(self, peers: Iterable[PeerId]) -> int:
+        """How many these peers have together."""
+        return sum(self.by_peer.get(peer, 0) for peer in peers)
+
+    def held_by(self, peers: Collection[PeerId]) -> Votes:
+        """Those of these peers alone, to count a quorum of them; one each if none of them has any."""
+        held = {peer: self.by_peer[peer] for peer in peers if peer in self.by_peer}
+        return Votes(held, self.equal) if held else Votes(dict.fromkeys(peers, 1), equal=True)
+
+    def decides_alone(self, peer: PeerId, model: FaultModel) -> bool:
+        """Whether the votes of one member are a quorum of all."""
+        return self[peer] >= quorum(model, self.total)
 
 
 def founding(founder: PeerId) -> Membership:

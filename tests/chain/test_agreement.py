@@ -43,7 +43,13 @@ class Round:
         self.me = me or PEERS[0]
         self.others = [peer for peer in self.membership.peers if peer != self.me]
         self.agreement = Agreement(
-            swarm=SWARM, round=5, parent=PARENT, membership=self.membership, model=model, me=self.me
+            swarm=SWARM,
+            round=5,
+            parent=PARENT,
+            membership=self.membership,
+            votes=self.membership.one_each,
+            model=model,
+            me=self.me,
         )
 
     def propose(self, slot: int, block: Record) -> None:
@@ -712,7 +718,13 @@ def test_one_liar_does_not_have_the_ballots_of_a_slot_searched_again_and_again(
     members = Membership(since=dict.fromkeys(peers, 0))
     me, liar, *honest = peers
     seen = Agreement(
-        swarm=SWARM, round=1, parent=B.parent, membership=members, model="byzantine", me=me
+        swarm=SWARM,
+        round=1,
+        parent=B.parent,
+        membership=members,
+        votes=members.one_each,
+        model="byzantine",
+        me=me,
     )
 
     def votes(peer: PeerId, silent: Iterable[PeerId]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.certificates import check_certificate, find_quorum, silenced
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.membership import FaultModel, Membership, quorum
+from distro_node.protocol.wire.membership import FaultModel, Membership, Votes, quorum
 from distro_node.protocol.wire.messages import NO_BLOCK, Certificate, RecordId, SignedBallot
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ def cast(
 def certifies(
     membership: Membership, masks: Mapping[int, Iterable[int]], model: FaultModel
 ) -> bool:
-    return find_quorum(cast(membership, masks), membership, model) is not None
+    return find_quorum(cast(membership, masks), membership, membership.one_each, model) is not None
 
 
 @pytest.mark.parametrize("model", ["byzantine", "crash"])
@@ -79,10 +79,12 @@ def test_one_signer_that_hears_a_member_keeps_it_in_the_count() -> None:
 def test_a_signer_is_not_silent_whatever_others_heard() -> None:
     membership = members(4)
     everybody_deaf = {i: [j for j in range(4) if j != i] for i in range(4)}
-    found = find_quorum(cast(membership, everybody_deaf), membership, "byzantine")
+    found = find_quorum(
+        cast(membership, everybody_deaf), membership, membership.one_each, "byzantine"
+    )
     assert found is not None
     alone: dict[int, Iterable[int]] = {0: (1, 2, 3), 1: (0, 2, 3)}
-    pair = find_quorum(cast(membership, alone), membership, "byzantine")
+    pair = find_quorum(cast(membership, alone), membership, membership.one_each, "byzantine")
     assert pair is not None
     certificate = Certificate("vote", 1, BLOCK, 1, BLOCK, pair)
     assert silenced(certificate, membership).isdisjoint(signed.peer for signed in pair)
@@ -98,7 +100,7 @@ def test_masks_that_differ_by_more_than_they_share() -> None:
     but what they share makes a quorum; a fourth that hears everybody must not spoil it."""
     six = (4, 5, 6, 7, 8, 9)
     masks: dict[int, Iterable[int]] = {0: (*six, 1), 1: (*six, 2), 2: (*six, 0), 3: ()}
-    found = find_quorum(cast(members(10), masks), members(10), "byzantine")
+    found = find_quorum(cast(members(10), masks), members(10), members(10).one_each, "byzantine")
     assert found is not None
     assert [signed.peer for signed in found] == PEERS[:3]
 
@@ -106,12 +108,14 @@ def test_masks_that_differ_by_more_than_they_share() -> None:
 def test_any_of_a_signers_masks_may_be_used() -> None:
     membership = members(4)
     ballots = cast(membership, {0: (), 1: (3,), 2: (3,)})
-    assert find_quorum(ballots, membership, "byzantine") is not None  # 3 of 4
+    assert find_quorum(ballots, membership, membership.one_each, "byzantine") is not None  # 3 of 4
     ballots = cast(membership, {0: (), 1: (2, 3)})
-    assert find_quorum(ballots, membership, "byzantine") is None
+    assert find_quorum(ballots, membership, membership.one_each, "byzantine") is None
     later = cast(membership, {0: (2, 3)})[PEERS[0]]
     for versions in itertools.permutations((*ballots[PEERS[0]], *later)):
-        found = find_quorum({**ballots, PEERS[0]: versions}, membership, "byzantine")
+        found = find_quorum(
+            {**ballots, PEERS[0]: versions}, membership, membership.one_each, "byzantine"
+        )
         assert found is not None
         assert [signed.silent for signed in found] == [b"\x0c", b"\x0c"]
 
@@ -155,11 +159,63 @@ def test_a_quorum_is_found_if_there_is_one(
         chosen = [signed for signed in choice if signed is not None]
         if len(chosen) > best and valid(chosen):
             best = len(chosen)
-    found = find_quorum(ballots, membership, model)
+    found = find_quorum(ballots, membership, membership.one_each, model)
     assert len(found or ()) == best
     if found is not None:
         assert valid(found)
         assert [signed.peer for signed in found] == sorted({signed.peer for signed in found})
+
+
+@given(ballots_of_some(), st.data(), st.sampled_from(["byzantine", "crash"]))
+def test_the_most_votes_are_found_if_there_are_any(
+    given_ballots: tuple[Membership, dict[PeerId, list[SignedBallot]]],
+    data: st.DataObject,
+    model: FaultModel,
+) -> None:
+    """The same where members have different numbers of votes, and some none."""
+    membership, ballots = given_ballots
+    numbers = {peer: data.draw(st.sampled_from([0, 0, 1, 2, 5])) for peer in membership.peers}
+    votes = Votes.of(numbers, membership)
+
+    def weight(chosen: list[SignedBallot]) -> tuple[int, int]:
+        """The votes that certify, or the heirs; nothing if it is no certificate."""
+        common = ~0
+        for signed in chosen:
+            common &= membership.bits(signed.silent)
+        signers = {signed.peer for signed in chosen}
+        present = {
+            peer
+            for peer in membership.peers
+            if not common & membership.bit(peer) or peer in signers
+        }
+        if not chosen:
+            return 0, 0
+        if not votes.among(present):
+            return 0, len(signers) * (len(signers) >= quorum(model, len(present)))
+        enough = votes.among(signers) >= quorum(model, votes.among(present))
+        return votes.among(signers) * (enough and all(votes[peer] for peer in signers)), 0
+
+    choices = itertools.product(*([None, *versions] for versions in ballots.values()))
+    best = max(weight([signed for signed in choice if signed]) for choice in choices)
+    found = find_quorum(ballots, membership, votes, model)
+    assert weight(list(found or ())) == best
+    assert (found is None) == (best == (0, 0))
+
+
+def test_who_has_no_votes_keeps_nobody_in_the_count_or_out_of_it() -> None:
+    membership = members(4)
+    a, b, c, d = membership.peers
+    votes = Votes({a: 2, b: 1})
+    # It hears everybody; the voters' masks alone count.
+    masks: dict[int, Iterable[int]] = {0: (1,), 2: (), 3: ()}
+    found = find_quorum(cast(membership, masks), membership, votes, "byzantine")
+    assert [signed.peer for signed in found or ()] == [a]
+    # Together they are nobody while a voter is not called silent by all of them.
+    masks = {2: (0, 1), 3: (1,)}
+    assert find_quorum(cast(membership, {**masks, 2: (0,)}), membership, votes, "byzantine") is None
+    masks = {2: (0, 1), 3: (0, 1)}
+    heirs = find_quorum(cast(membership, masks), membership, votes, "byzantine")
+    assert [signed.peer for signed in heirs or ()] == [c, d]
 
 
 def test_noise_in_masks_costs_little_and_hides_no_agreement() -> None:
@@ -173,7 +229,7 @@ def test_noise_in_masks_costs_little_and_hides_no_agreement() -> None:
     for number, peer in enumerate(membership.peers[61:90]):
         noise = {other for i, other in enumerate(membership.peers) if (i * i + number) % 7 < 3}
         ballots[peer] = [SignedBallot(peer, membership.mask(noise - {peer}), bytes(64))]
-    found = find_quorum(ballots, membership, "byzantine")
+    found = find_quorum(ballots, membership, membership.one_each, "byzantine")
     assert found is not None
     assert {signed.peer for signed in found} >= set(membership.peers[:61])
 
@@ -190,6 +246,7 @@ def check(chain: Chain, certificate: Certificate, model: FaultModel = "byzantine
         parent=chain.ledger.head,
         block=BLOCK,
         membership=chain.membership,
+        votes=chain.membership.one_each,
         model=model,
     )
 
@@ -306,3 +363,33 @@ def test_silenced_are_those_whom_all_signers_name(chain: Chain) -> None:
     one = chain.certificate(BLOCK, signers=rest[:1], silent=[a]).ballots[0]
     mixed = with_ballots(certificate, one, *certificate.ballots[1:])
     assert silenced(mixed, chain.membership) == {a}
+
+
+def test_a_ballot_without_votes_is_no_part_of_a_certificate(chain: Chain) -> None:
+    founder, *others = chain.membership.peers
+    votes = Votes({founder: 1})
+
+    def holds(signers: list[PeerId], silent: Iterable[PeerId] = ()) -> bool:
+        try:
+            check_certificate(
+                chain.certificate(BLOCK, signers=signers, silent=silent),
+                kind="finalize",
+                swarm=chain.manifest.swarm,
+                round=chain.round,
+                parent=chain.ledger.head,
+                block=BLOCK,
+                membership=chain.membership,
+                votes=votes,
+                model="byzantine",
+            )
+        except ProtocolError:
+            return False
+        return True
+
+    assert holds([founder])
+    assert not holds([founder, others[0]])
+    assert not holds(others)
+    # Heirs, all of them and too few.
+    assert holds(others, [founder])
+    assert holds(others[:4], [founder])
+    assert not holds(others[:3], [founder])

@@ -206,7 +206,7 @@ def test_a_chain_of_which_nothing_is_final_takes_little_memory() -> None:
             entries = tuple(UpdateEntry(peer, update, 1, 1, 0.0, bytes(64)) for peer in said)
             record = Record(round_, RecordId(bytes(32)), 0, entries, (), (), None)
             memberships.append(memberships[0])
-            finality.take(record, memberships)
+            finality.take(record, memberships, lambda _: memberships[0].one_each)
         end, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -27,6 +27,7 @@ from distro_node.crypto.identity import Identity, PeerId
 from distro_node.node import cli, stay
 from distro_node.node.network.addresses import peer_of
 from distro_node.node.runner import Runner
+from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.chain.ledger import Ledger, snapshot_round
 from distro_node.protocol.chain.sync import (
     MAX_SYNC_REQUEST_BYTES,
@@ -254,8 +255,8 @@ class LyingRunner(Runner):
     def _long_proposal(self, fingerprint: int) -> Proposal:
         ledger = self.member.ledger
         members = ledger.membership(len(ledger))
-        leaders = members.leaders(ledger.swarm, len(ledger))
-        slot = next((n for n, peer in enumerate(leaders, 1) if peer != self.member.me), 1)
+        leaders = Leaders(ledger.swarm, len(ledger), members, ledger.votes(len(ledger)))
+        slot = next((n for n in range(1, 1 + len(members)) if leaders[n] != self.member.me), 1)
         entry = UpdateEntry(self.member.me, content_id(b"none"), 1000, 100, 2.0, bytes(64))
         updates = (entry,) * _LONG_RECORD_UPDATES
         return Proposal(slot, Record(len(ledger), ledger.head, fingerprint, updates, (), (), None))

@@ -25,6 +25,7 @@ from distro_node.node.network.exchange.blobs import BlobFetcher, serve_blobs
 from distro_node.node.network.network import Network, NetworkSettings, open_network
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.sync import ask_any, catch_up
+from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL
 from distro_node.protocol.wire.encoding import encode
@@ -123,8 +124,9 @@ class Tamperer:
         return dataclasses.replace(skip, sender=others[0])
 
     def proposal_out_of_turn(self, round_: int) -> Envelope:
-        leaders = self.ledger.membership(round_).leaders(self.ledger.swarm, round_)
-        slot = next(s for s, leader in enumerate(leaders, 1) if leader != self.identity.peer)
+        ledger, members = self.ledger, self.ledger.membership(round_)
+        leaders = Leaders(ledger.swarm, round_, members, ledger.votes(round_))
+        slot = next(s for s in (1, 2) if leaders[s] != self.identity.peer)
         record = Record(round_, self.ledger.head, self.fingerprint or 0, (), (), (), None)
         return self.sealed("proposal", Proposal(slot, record))
 

@@ -14,7 +14,7 @@ U, V = content_id(b"u"), content_id(b"v")
 
 
 def announced(*peers: bytes, **changes: object) -> Collection:
-    collection = Collection()
+    collection = Collection(CHAIN.membership.one_each)
     for peer in PEERS:
         if peer in peers:
             said = CHAIN.announcement(peer, **changes)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.protocol.chain.comparing import Comparison, Rests
+from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.chain.ledger import Ledger, snapshot_round
 from distro_node.protocol.chain.sync import Answer, Question, answer_to
 from distro_node.protocol.member.inputs import Loaded
@@ -16,7 +19,7 @@ from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import AdmissionSpec, Manifest
-from distro_node.protocol.wire.membership import Membership
+from distro_node.protocol.wire.membership import Membership, Votes
 from distro_node.protocol.wire.messages import (
     AdmissionEntry,
     Announcement,
@@ -58,6 +61,17 @@ def update_of(peer: PeerId, round_: int) -> ContentId:
     return content_id(peer + round_.to_bytes(8, "big"))
 
 
+@contextmanager
+def voting(votes: Mapping[PeerId, int]) -> Iterator[None]:
+    """Every chain says that its members have these votes."""
+
+    def said(self: Ledger, round: int) -> Votes:
+        return Votes.of(votes, self.membership(round))
+
+    with patch.object(Ledger, "votes", said):
+        yield
+
+
 Answering = Callable[[Question], Answer | None]
 """How a peer answers."""
 
@@ -79,8 +93,10 @@ class Chain:
 
     @property
     def leaders(self) -> tuple[PeerId, ...]:
-        """Of the slots of this round."""
-        return self.membership.leaders(self.manifest.swarm, self.round)
+        """Of the slots of this round, as many as there are members."""
+        votes = self.ledger.votes(self.round)
+        leaders = Leaders(self.manifest.swarm, self.round, self.membership, votes)
+        return tuple(leaders[slot] for slot in range(1, 1 + len(self.membership)))
 
     @property
     def round(self) -> int:
@@ -226,10 +242,12 @@ class Chain:
         silent: Iterable[PeerId] = (),
         **changes: Any,
     ) -> Certificate:
-        """A certificate by all members but the silent, or by these signers."""
+        """A certificate by all members with votes but the silent, or by these signers."""
         silent = set(silent)
         if signers is None:
-            signers = [peer for peer in self.membership.peers if peer not in silent]
+            here = [peer for peer in self.membership.peers if peer not in silent]
+            votes = self.ledger.votes(self.round)
+            signers = [peer for peer in here if votes[peer]] or here
         ballot = self.ballot(record, silent=silent, **changes)
         return Certificate(
             kind,

@@ -178,7 +178,7 @@ def _ignores_parents() -> list[Patch]:
 
 
 def _believes_one() -> list[Patch]:
-    def certifies(signers: list[tuple[Any, int]], membership: Any, model: Any) -> bool:
+    def certifies(signers: list[tuple[Any, int]], membership: Any, votes: Any, model: Any) -> bool:
         silent = 0
         for _, mask in signers:
             silent |= mask

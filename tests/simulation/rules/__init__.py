@@ -27,6 +27,7 @@ from . import (
     shares,
     starting,
     versions,
+    votes,
     wire,
     words,
 )
@@ -47,6 +48,7 @@ SUBJECTS = (
     keeping,
     fetching,
     ballots,
+    votes,
     words,
     records,
     noticing,

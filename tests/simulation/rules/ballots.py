@@ -32,6 +32,7 @@ class _Round:
             round=5,
             parent=PARENT,
             membership=self.members,
+            votes=self.members.one_each,
             model="byzantine",
             me=PEERS[0],
         )
@@ -156,7 +157,7 @@ RULES = (
     Rule(
         "one liar starts no search",
         _one_liar_starts_no_search,
-        edited(Agreement, "_certify", ("self._most_signers(tally)", "len(tally.cast)")),
+        edited(Agreement, "_certify", ("self._most_signers(tally)", "(len(tally.cast), 0)")),
     ),
     Rule(
         "nothing is searched twice",

@@ -238,17 +238,17 @@ RULES = (
     Rule(
         "a statement vouches for the record before",
         _two_phases,
-        edited(Finality, "_supported", ("rounds[needed - 1] - 1)", "rounds[needed - 1])")),
+        edited(Finality, "_supported", ("max(known, last - 1)", "max(known, last)")),
     ),
     Rule(
         "heirs take over",
         _heirs_take_over,
-        edited(Finality, "_count", ("left.difference(gone) or heirs", "left.difference(gone)")),
+        edited(Finality, "_count", ("left.without(gone) or heirs", "left.without(gone)")),
     ),
     Rule(
         "heirs take over where all have left since",
         _heirs_take_over_though_all_have_left_since,
-        edited(Finality, "_count", ("- gone_since.keys() or before", "- gone_since.keys()")),
+        edited(Finality, "_count", (".without(gone_since) or before", ".without(gone_since)")),
     ),
     Rule(
         "what a leaver had shown stays known",
@@ -258,7 +258,7 @@ RULES = (
     Rule(
         "who left since the final record is not asked",
         _leavers_are_not_asked,
-        edited(Finality, "_count", ("members - gone_since.keys() or before", "members")),
+        edited(Finality, "_count", ("members.without(gone_since) or before", "members")),
     ),
     Rule(
         "the expelled are not asked",
@@ -325,6 +325,6 @@ RULES = (
     Rule(
         "who left before a lease was over is not asked",
         _who_left_before_the_lease_was_over_is_not_asked,
-        edited(Finality, "_move_to", (" - gone.keys()", "")),
+        edited(Finality, "_move_to", (".without(gone)", "")),
     ),
 )

@@ -304,7 +304,7 @@ def _prefers(*changes: tuple[str, str]) -> Callable[[], list[Patch]]:
     return edited(fork, "prefers", *changes)
 
 
-_SETS = "(other.truncated(fork).finality_set, members)"
+_SETS = "(other.truncated(fork).finality_votes, *members)"
 
 RULES = (
     Rule("what is justified binds", _justified_binds, _nothing_is_justified),
@@ -332,7 +332,7 @@ RULES = (
     Rule(
         "a newcomer counts who went on",
         _a_newcomer_counts_who_went_on,
-        _prefers(("fork, (members,))", "fork, ())")),
+        _prefers(("other, fork, members)", "other, fork, ())")),
     ),
     Rule(
         "what is final wins", _what_is_final_wins, _prefers(("other.final_round >= fork", "False"))
@@ -350,17 +350,17 @@ RULES = (
     Rule(
         "the finality set counts first",
         _the_finality_set_counts_first,
-        _prefers((_SETS, "(members,)")),
+        _prefers((_SETS, "members")),
     ),
     Rule(
         "then all members count",
         _then_all_members_count,
-        _prefers((_SETS, "(other.truncated(fork).finality_set,)")),
+        _prefers((_SETS, "(other.truncated(fork).finality_votes,)")),
     ),
     Rule(
         "who changed sides counts once",
         _who_changed_sides_counts_once,
-        edited(fork, "_count", (" and others.get(peer, -1) <= admitted", "")),
+        edited(fork, "_count", ("others.get(peer, -1) <= admitted", "True")),
     ),
     Rule(
         "who signs goes on with a chain",

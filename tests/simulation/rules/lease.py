@@ -77,8 +77,8 @@ def _who_is_there_is_asked() -> bool:
 
 
 def _nobody_is_asked() -> list[Patch]:
-    def move_on(self: Any, round: int, present: Any, memberships: Any) -> None:
-        self._move_to(round, None, memberships)
+    def move_on(self: Any, round: int, present: Any, memberships: Any, votes: Any) -> None:
+        self._move_to(round, None, memberships, votes)
 
     return [(finality.Finality, "move_on", move_on)]
 

@@ -54,7 +54,9 @@ def _what_was_said_is_not_good_for_ever() -> bool:
         # One of the three has said it once, and nothing since.
         chain.grow(updates=[chain.update(peer, speaks=_NEXT) for peer in speakers])
     # It counted long enough for the change to be scheduled, and no longer.
-    return not chain.ledger.versions._spoken.is_quorum(_NEXT, chain.membership, "byzantine")
+    return not chain.ledger.versions._spoken.is_quorum(
+        _NEXT, chain.membership.one_each, "byzantine"
+    )
 
 
 def _who_does_not_speak_it_takes_leave_in_time() -> bool:
@@ -87,7 +89,7 @@ RULES = (
     Rule(
         "a quorum brings a version about",
         _a_quorum_brings_it_about,
-        put(versions, "quorum", lambda model, members: 2),
+        put(versions, "quorum", lambda model, votes: 2),
     ),
     Rule(
         "a version is spoken for a while",

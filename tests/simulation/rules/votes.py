@@ -1,0 +1,394 @@
+"""Rules of votes: what they count for where members have different numbers of them, and what those who
+have none can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import wraps
+
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain import certificates, fork, versions
+from distro_node.protocol.chain.agreement import Agreement
+from distro_node.protocol.chain.finality import _Set
+from distro_node.protocol.chain.leaders import Leaders
+from distro_node.protocol.member import round as rounds
+from distro_node.protocol.member.collection import Collection
+from distro_node.protocol.member.inputs import Heard, Learned, Tick, Trained, UpdateHeld
+from distro_node.protocol.member.member import Member
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import PROTOCOL_VERSION
+from distro_node.protocol.wire.membership import Membership, Votes
+from distro_node.protocol.wire.messages import Decided, Heartbeat, RecordId, SignedBallot
+
+from ..chain import Chain, identity, update_of, voting
+from .chains import carried_on
+from .rule import Rule, edited, put
+
+# Private here: `_Set`, `_current`: what a set is counted in, and what a member would follow.
+
+FOUNDER = identity(0).peer
+PEERS = sorted(identity(number).peer for number in range(7))
+MEMBERS = Membership(since=dict.fromkeys(PEERS, 0))
+BLOCK = RecordId(b"b" * 32)
+SWARM = bytes(32)
+
+
+def _where(votes: dict[PeerId, int]) -> Callable[[Callable[[], bool]], Callable[[], bool]]:
+    """The case happens in a swarm with these votes."""
+
+    def case(holds: Callable[[], bool]) -> Callable[[], bool]:
+        @wraps(holds)
+        def holding() -> bool:
+            with voting(votes):
+                return holds()
+
+        return holding
+
+    return case
+
+
+def _append(signers: Iterable[int], silent: Iterable[int] = ()) -> bool:
+    """Whether a ledger of four members takes what these sign."""
+    chain = Chain(4)
+    record = chain.record()
+    try:
+        chain.ledger.append(
+            chain.decide(
+                record,
+                signers=[identity(who).peer for who in signers],
+                silent=[identity(who).peer for who in silent],
+            )
+        )
+    except ProtocolError:
+        return False
+    return True
+
+
+@_where({FOUNDER: 9, identity(1).peer: 1, identity(2).peer: 1, identity(3).peer: 1})
+def _votes_decide() -> bool:
+    return _append([0]) and not _append([1, 2, 3])
+
+
+@_where({FOUNDER: 9})
+def _who_has_none_signs_nothing() -> bool:
+    """Or its mask would keep somebody in the count."""
+    return _append([0]) and not _append([0, 1])
+
+
+@_where({FOUNDER: 9})
+def _heirs_count_by_heads() -> bool:
+    return _append([1, 2, 3], silent=[0]) and not _append([1, 2], silent=[0])
+
+
+def _heirs_call_all_silent_who_have_votes() -> bool:
+    """Two of seven who do so with half of them are nobody."""
+    a, b, *_, c, d = PEERS
+    mask = MEMBERS.mask({*PEERS} - {b, c, d})
+    ballots = {peer: [SignedBallot(peer, mask, bytes(64))] for peer in (c, d)}
+    votes = Votes({a: 1, b: 1})
+    return certificates.find_quorum(ballots, MEMBERS, votes, "crash") is None
+
+
+@_where({FOUNDER: 9})
+def _what_heirs_decide_is_doubted() -> bool:
+    """By whoever has not signed it, however many they are."""
+    chain = Chain(7)
+    *heirs, other = (identity(who).peer for who in range(1, 7))
+    seen = Agreement(
+        swarm=chain.manifest.swarm,
+        round=chain.round,
+        parent=chain.ledger.head,
+        membership=chain.membership,
+        votes=chain.ledger.votes(chain.round),
+        model="byzantine",
+        me=other,
+    )
+    return seen.doubts(chain.certificate(BLOCK, signers=heirs, silent=[FOUNDER]))
+
+
+def _who_has_votes_leads() -> bool:
+    votes = Votes({PEERS[0]: 1})
+    return all(Leaders(SWARM, round_, MEMBERS, votes)[1] == PEERS[0] for round_ in range(9))
+
+
+def _heirs_lead_too() -> bool:
+    leaders = Leaders(SWARM, 1, MEMBERS, Votes({PEERS[0]: 1}))
+    return {leaders[slot] for slot in range(2, 15, 2)} == set(PEERS)
+
+
+def _nothing_is_drawn_anew() -> bool:
+    """A look more or less in a record names hardly ever another leader."""
+    changed = sum(
+        Leaders(SWARM, round_, MEMBERS, Votes({PEERS[0]: 500, PEERS[1]: 500}))[1]
+        != Leaders(SWARM, round_, MEMBERS, Votes({PEERS[0]: 500, PEERS[1]: 501}))[1]
+        for round_ in range(100)
+    )
+    return changed < 5
+
+
+@_where({FOUNDER: 9, identity(1).peer: 1})
+def _votes_make_final() -> bool:
+    chain = Chain(5)
+    for _ in range(12):
+        chain.grow(updates=[chain.update(FOUNDER)])
+    return chain.ledger.final_round > 5
+
+
+@_where({FOUNDER: 9})
+def _votes_choose_the_chain() -> bool:
+    """The founder's, alone, before that of a crowd."""
+    chain = Chain(5).grow_until(3)
+    crowd = [identity(who).peer for who in range(1, 5)]
+    alone, many = carried_on(chain, [FOUNDER], 3), carried_on(chain, crowd, 3)
+    many.ledger.binding = True
+    return fork.prefers(
+        many.ledger, alone.ledger, 3, me=crowd[0], abandoned=False
+    ) and not fork.prefers(alone.ledger, many.ledger, 3, me=FOUNDER, abandoned=False)
+
+
+@_where({FOUNDER: 10, identity(1).peer: 1, identity(2).peer: 1})
+def _votes_change_the_version() -> bool:
+    chain = Chain(4, version_notice=12)
+    chain.ledger.versions.speaks = PROTOCOL_VERSION + 1
+    for _ in range(20):
+        speaks = {FOUNDER: PROTOCOL_VERSION + 1}
+        chain.grow(
+            updates=[
+                chain.update(peer, speaks=speaks.get(peer, PROTOCOL_VERSION))
+                for peer in chain.membership.peers
+            ]
+        )
+    return chain.ledger.versions.change is not None
+
+
+def _a_crowd_has_nobody_load_parameters() -> bool:
+    chain = Chain(7)
+    collection = Collection(Votes({identity(1).peer: 9}))
+    for who in range(2, 7):
+        said = chain.announcement(who, fingerprint=666)
+        collection.announce(identity(who).peer, said, bytes(64))
+    return not collection.contradicts(7)
+
+
+class _Founder:
+    """It alone has votes, and was just started. Its lease is six seconds."""
+
+    def __init__(self) -> None:
+        self.chain = Chain(4).grow_until(2)
+        self.member: Member = self.chain.member(FOUNDER)
+        self.start = self.chain.round
+        self.others = [peer for peer in self.chain.membership.peers if peer != FOUNDER]
+        # All updates are there: nothing else is waited for.
+        update = update_of(FOUNDER, self.start)
+        self.member.handle(Trained(self.start, self.start, update, 1000, 500, 2.5), 0.0)
+        for peer in self.others:
+            said = self.chain.announcement(peer)
+            self.member.handle(Heard(self.chain.envelope(peer, "announcement", said)), 0.0)
+            self.member.handle(UpdateHeld(said.update), 0.0)
+
+    def until(self, seconds: float, *company: PeerId, since: float = 0.0) -> int:
+        """The round that it has come to by then, while these are at work on its first one."""
+        now = since
+        while now < seconds:
+            now += 0.5
+            for peer in company:
+                beat = Heartbeat(self.start, int(2 * now))
+                self.member.handle(Heard(self.chain.envelope(peer, "heartbeat", beat)), now)
+            self.member.handle(Tick(), now)
+        return self.member.round - self.start
+
+    def learns(self, now: float) -> Decided:
+        """The others have gone on without it."""
+        record = self.chain.record(departed=[self.chain.silence(FOUNDER)])
+        decided = self.chain.decide(record, signers=self.others, silent=[FOUNDER])
+        # It does not bind yet, which its peer is told.
+        with suppress(ProtocolError):
+            self.member.handle(Learned(decided), now)
+        return decided
+
+    def follows(self, decided: Decided) -> bool:
+        ledger = self.member.ledger
+        return len(ledger) > self.start and ledger.parent(self.start + 1) == decided.record.id
+
+
+@_where({FOUNDER: 9})
+def _who_could_decide_alone_listens() -> bool:
+    return _Founder().until(5.5) == 0
+
+
+@_where({FOUNDER: 9})
+def _who_has_listened_decides() -> bool:
+    return _Founder().until(120.0) > 0
+
+
+@_where({FOUNDER: 9})
+def _who_was_away_follows_heirs() -> bool:
+    """It learns of it while it listens, and is told no second time."""
+    founder = _Founder()
+    decided = founder.learns(3.0)
+    early = founder.until(5.5)
+    founder.until(8.0, since=5.5)
+    return early == 0 and founder.follows(decided)
+
+
+@_where({FOUNDER: 9})
+def _who_is_not_left_alone_follows_no_crowd() -> bool:
+    """One is at work on the same round: nobody has missed the founder for a lease."""
+    founder = _Founder()
+    waits, *crowd = founder.others
+    founder.others = crowd
+    record = founder.chain.record(departed=[founder.chain.silence(FOUNDER)])
+    decided = founder.chain.decide(record, signers=crowd, silent=[FOUNDER, waits])
+    founder.until(6.0, waits)
+    return not founder.member._current.binds(decided.certificate, leaving=False, now=6.2)
+
+
+@_where({FOUNDER: 9})
+def _who_was_there_follows_no_heirs() -> bool:
+    """They have not missed it, whatever they say; it goes on by itself."""
+    founder = _Founder()
+    founder.member._listening.decided(beyond_doubt=True, listens=False, now=0.0)
+    record = founder.chain.record(departed=[founder.chain.silence(FOUNDER)])
+    decided = founder.chain.decide(record, signers=founder.others, silent=[FOUNDER])
+    return not founder.member._current.binds(decided.certificate, leaving=False, now=6.5)
+
+
+@_where({FOUNDER: 9})
+def _who_slept_listens() -> bool:
+    founder = _Founder()
+    founder.member._listening.decided(beyond_doubt=True, listens=False, now=0.0)
+    founder.member.handle(Tick(), 1.0)
+    founder.member.handle(Tick(), 100.0)
+    return founder.member._current.listens(100.0)
+
+
+@_where({FOUNDER: 9})
+def _who_is_heard_again_is_listened_to() -> bool:
+    founder = _Founder()
+    listening = founder.member._listening
+    listening.decided(beyond_doubt=True, listens=False, now=0.0)
+    listening.hears(False, 10.0)
+    alone = founder.member._current.listens(10.0)
+    listening.hears(True, 20.0)
+    return not alone and founder.member._current.listens(20.0)
+
+
+_HEADS = "ours.membership(fork).one_each"
+
+RULES = (
+    Rule(
+        "votes decide",
+        _votes_decide,
+        edited(
+            certificates, "_certifies", ("votes.among(peer for peer, _ in signers)", "len(signers)")
+        ),
+    ),
+    Rule(
+        "who has no votes signs nothing",
+        _who_has_none_signs_nothing,
+        edited(
+            certificates, "_certifies", ("not all(votes[peer] for peer, _ in signers)", "False")
+        ),
+    ),
+    Rule(
+        "heirs count by heads",
+        _heirs_count_by_heads,
+        edited(certificates, "_certifies", ("if not counted", "if False")),
+    ),
+    Rule(
+        "heirs call all silent who have votes",
+        _heirs_call_all_silent_who_have_votes,
+        put(certificates, "disinherits", lambda *arguments: True),
+    ),
+    Rule(
+        "what heirs decide is doubted",
+        _what_heirs_decide_is_doubted,
+        edited(Agreement, "doubts", ("self.votes.among(signers)", "len(signers)")),
+    ),
+    Rule(
+        "who has votes leads",
+        _who_has_votes_leads,
+        edited(Leaders, "__getitem__", ("elif slot % 2", "elif False")),
+    ),
+    Rule(
+        "heirs lead too",
+        _heirs_lead_too,
+        edited(Leaders, "__getitem__", ("elif slot % 2", "elif True")),
+    ),
+    Rule(
+        "nothing is drawn anew",
+        _nothing_is_drawn_anew,
+        edited(
+            Leaders,
+            "_drawn",
+            ("drawn * self._votes.total >> 8 * CONTENT_ID_BYTES", "drawn % self._votes.total"),
+        ),
+    ),
+    Rule(
+        "votes make final",
+        _votes_make_final,
+        edited(_Set, "counted", ("if self.votes is None", "if True")),
+    ),
+    Rule(
+        "votes choose the chain",
+        _votes_choose_the_chain,
+        edited(
+            fork,
+            "prefers",
+            ("(other.truncated(fork).finality_votes, *members)", f"({_HEADS},)"),
+        ),
+    ),
+    Rule(
+        "votes change the version",
+        _votes_change_the_version,
+        edited(
+            versions.VersionsByRound,
+            "follow",
+            ("before.now + 1, votes,", "before.now + 1, Votes(dict.fromkeys(votes.by_peer, 1)),"),
+        ),
+    ),
+    Rule(
+        "a crowd has nobody load parameters",
+        _a_crowd_has_nobody_load_parameters,
+        edited(Collection, "announce", ("self._others[peer]", "1")),
+    ),
+    Rule(
+        "who could decide alone listens",
+        _who_could_decide_alone_listens,
+        put(rounds.Round, "listens", lambda self, now: False),
+    ),
+    Rule(
+        "who has listened decides", _who_has_listened_decides, put(rounds, "_LISTENED_LEASES", 1e9)
+    ),
+    Rule(
+        "who was away follows heirs",
+        _who_was_away_follows_heirs,
+        edited(rounds.Round, "_can_do_without", ("if self._lone and", "if False and")),
+    ),
+    Rule(
+        "what was learned while listening is kept",
+        _who_was_away_follows_heirs,
+        put(rounds.Round, "keep", lambda self, decided, now: None),
+    ),
+    Rule(
+        "who is not left alone follows no crowd",
+        _who_is_not_left_alone_follows_no_crowd,
+        edited(rounds.Round, "_can_do_without", ("others <= {self._me}", "True")),
+    ),
+    Rule(
+        "who was there follows no heirs",
+        _who_was_there_follows_no_heirs,
+        edited(rounds.Round, "_can_do_without", ("not self._listening.in_touch and ", "")),
+    ),
+    Rule(
+        "who slept listens",
+        _who_slept_listens,
+        edited(Member, "_step", ("self._listening.begin(now)", "pass")),
+    ),
+    Rule(
+        "who is heard again is listened to",
+        _who_is_heard_again_is_listened_to,
+        put(rounds.Listening, "hears", lambda self, somebody, now: None),
+    ),
+)
