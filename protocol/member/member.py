@@ -52,7 +52,7 @@ from .inputs import (
     UpdateHeld,
     UpdatesGone,
 )
-from .noting import notes_of, notes_of_change
+from .noting import notes_of, notes_of_change, notes_of_work, picture_of
 from .parts import MemberParts
 from .round import Standing
 from .states import move
@@ -411,11 +411,13 @@ class Member(MemberParts):
 
     def _adopt(self, decided: Decided, now: float) -> list[Effect]:
         record, change = decided.record, self._ledger.versions.change
+        stood = picture_of(self._ledger.work)
         self._ledger.append(decided)
         if self._current.agreement.believes(decided.certificate):
             self._last_sound = now
         effects: list[Effect] = [Keep(decided), *notes_of(record, self._me)]
         effects += notes_of_change(change, self._ledger.versions.change)
+        effects += notes_of_work(stood, self._ledger.work, record.round, self._me)
         for admission in record.admitted:
             self._joins.drop(admission.peer)
         self._last_ready = self._current.ready_since
