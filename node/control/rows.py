@@ -189,7 +189,7 @@ def _own_checks(checks: ChecksStatus) -> Iterator[Row]:
         return
     words = own_words(own)
     said = words.meaning + (f"; {words.remedy}" if words.remedy else "")
-    yield Row("checks", looks_text(own.checks, own.low), "looks of others at your work")
+    yield Row("checks", looks_text(own.checks, own.low), "others compute samples of yours again")
     if not own.counts:
         yield Row("your updates", "do not count", said)
     yield Row(
@@ -200,11 +200,11 @@ def _own_checks(checks: ChecksStatus) -> Iterator[Row]:
 def _checks(checks: ChecksStatus) -> Iterator[Row]:
     open_ = f", {checks.disputes:,} in dispute" if checks.disputes else ""
     value = looks_text(checks.looks, checks.low) + open_
-    yield Row("looks", value, "of members at the work of others, since the founding")
+    yield Row("looks", value, "of members at each other's work, since the founding")
     yield Row(
         "voters",
         f"{checks.voters:,} with {checks.votes:,} votes",
-        "earned by work that was checked",
+        "with a say, for work that others have checked",
     )
     if checks.left_out:
         yield Row("left out", left_out_list(checks), "members whose updates do not count")

@@ -1,5 +1,5 @@
-"""What a node tells Prometheus of checked work. In a swarm whose work is not checked its counters stay at
-zero, and its gauges have no number."""
+"""What a node tells Prometheus of checked work. Where work is not checked, its counters stay at zero,
+and its gauges have no number."""
 
 from __future__ import annotations
 

@@ -10,31 +10,30 @@ _LEFT_OUT_SHOWN = 4
 
 
 def own_words(own: OwnChecks) -> Words:
-    """How this node stands, and what helps."""
+    """Why this node stands as it does, and what helps."""
     match own.why:
         case "failed":
             return Words(
-                "your updates do not count: others computed the same samples again and found "
-                f"something else in {_of(own.failed, own.checks)} of your work",
+                "others computed the same samples again and found something else in "
+                f"{_of(own.failed, own.checks)} of your work",
                 f"{_COMPUTES_RIGHT}; checks go on, and after {own.passes_until_back} that pass "
                 "your updates count again",
             )
         case "scores":
             return Words(
-                "your updates count, but give no votes: checks find less in them than in those of "
-                "others, as if a part of your samples were not computed",
+                "checks find less in your updates than in those of others, as if some of your samples "
+                "were not computed",
                 f"{_COMPUTES_RIGHT}; votes come back as checks pass",
             )
         case "word":
             return Words(
-                "your updates count, but give no votes: others contradict what this node said of "
-                "their work",
+                "others contradict what this node said of their work",
                 f"{_COMPUTES_RIGHT}; votes come back with time",
             )
         case "unvouched":
-            return Words("your updates count; votes follow once enough others have checked some")
+            return Words("they come once enough others have checked some of your work")
         case None:
-            return Words("your updates count, and your votes come from work that others checked")
+            return Words("for work of yours that others have checked")
 
 
 def left_out_words(checks: int, failed: int) -> str:
@@ -64,6 +63,12 @@ def looks_text(looks: int, low: int) -> str:
 def is_trouble(why: Why | None) -> bool:
     """Whether there is something to look after."""
     return why not in (None, "unvouched")
+
+
+def trouble_sentence(own: OwnChecks) -> str:
+    """What the trouble comes to, and why."""
+    what = "your updates count, but give no votes" if own.counts else "your updates do not count"
+    return f"{what}: {own_words(own).meaning}"
 
 
 def _of(failed: int, checks: int) -> str:
