@@ -32,8 +32,9 @@ from distro_node.node.demo.view import print_results
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.harmless import MOST_CHARACTERS, harmless, harmless_piece
 from distro_node.node.results.export import check_target
+from distro_node.node.telemetry.families import Family
 from distro_node.node.telemetry.logs import LOG_FILE, LogFormat, configure_logging
-from distro_node.node.telemetry.metrics import Family, Metrics
+from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.status import EventStatus, MemberStatus, Progress, encode_status
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer import client
@@ -213,7 +214,7 @@ def test_what_the_trainer_and_its_libraries_write(capsys, tmp_path: Path) -> Non
 def test_metrics_have_no_word_of_a_stranger() -> None:
     metrics = Metrics(version="1")
     before = [sample for family in metrics.registry.collect() for sample in family.samples]
-    for family in vars(metrics).values():
+    for family in (*vars(metrics).values(), *vars(metrics.checks).values()):
         if isinstance(family, Family):
             for number in range(100):
                 assert family[f'{EVIL}"}} 1\nforged{{x="{number}'] is family["other"]

@@ -41,6 +41,7 @@ from ...crypto.identity import PeerId
 from .disputes import LASTS, Outcome, outcome
 from .sequential import LevelTest
 from .standing import Standings
+from .tally import Ending, Tally
 from .verdict import Seen, Usual, level, passing
 
 TERM = 16
@@ -108,6 +109,12 @@ class Account:
     """How often it was looked at."""
     turned_away: bool = False
     """Whether it has to go: a check failed before it had any votes."""
+    low: int = 0
+    """How many of these looks were low."""
+    failed: int = 0
+    """How many of the low ones were confirmed by others."""
+    looks: int = 0
+    """How often it has looked at others."""
 
     @property
     def work(self) -> int:
@@ -170,6 +177,10 @@ class Accounts:
         self.votes: Mapping[PeerId, int] = self.earned
         """The votes of the members that have any; one each where none has."""
         self._usual = Usual()
+        self.tally = Tally()
+        """What all looks have come to."""
+        self.ended: tuple[tuple[FirstLook, Ending], ...] = ()
+        """The disputes that the last record ended."""
 
     def copy(self) -> Accounts:
         """To be grown in another way."""
@@ -186,6 +197,10 @@ class Accounts:
     def __getitem__(self, peer: PeerId) -> Account:
         """The account of a member; an empty one of whoever has none."""
         return self._accounts.get(peer, Account())
+
+    def standings(self) -> dict[PeerId, Standings]:
+        """How everybody stands who has an account."""
+        return {peer: account.standings for peer, account in self._accounts.items()}
 
     @property
     def disputes(self) -> Mapping[FirstLook, Dispute]:
@@ -241,6 +256,7 @@ class Accounts:
     def close(self, facts: Facts, members: Collection[PeerId]) -> None:
         """Take in what the next record says; `members` are those of the round after it. That looks are
         those that were drawn, and that signatures hold, is checked before."""
+        self.ended = ()
         for peer, sequences in facts.shares.items():
             account = self._accounts.setdefault(peer, Account())
             account.last = facts.round
@@ -254,7 +270,7 @@ class Accounts:
                 self._look_again(look)
         for first, dispute in list(self._disputes.items()):
             if dispute.since + LASTS <= facts.round:
-                del self._disputes[first]
+                self._end(first, "dropped")
         present = frozenset(members)
         if present != self._members:
             self._members, self.votes = present, held(self.earned, present)
@@ -265,12 +281,17 @@ class Accounts:
         account = self._accounts[look.peer]
         self._looked.add((look.checker, look.round))
         account.checks += 1
+        if (own := self._accounts.get(look.checker)) is not None:
+            own.looks += 1
         usual = self.usual(look.share)
         if usual:
             account.standings = account.standings.scored(self._levels, level(look.score, usual))
         account.scores.append(Seen(look.score, look.share))
         bound = passing(usual)
-        if look.score < bound:
+        low = look.score < bound
+        self.tally = self.tally.looked(low=low)
+        if low:
+            account.low += 1
             self._disputes[look] = Dispute(now, bound)
             return
         account.standings = account.standings.checked(failed=False)
@@ -280,10 +301,16 @@ class Accounts:
     def _look_again(self, look: SecondLook) -> None:
         dispute = self._disputes[look.first]
         dispute.again[look.looker] = look.low
+        self.tally = self.tally.looked_again()
         settled = outcome(dispute.again, len(self.others(look.first)))
         if settled != "open":
-            del self._disputes[look.first]
+            self._end(look.first, settled)
             self._settle(look.first, settled)
+
+    def _end(self, first: FirstLook, ending: Ending) -> None:
+        del self._disputes[first]
+        self.tally = self.tally.ended(ending)
+        self.ended += ((first, ending),)
 
     def _settle(self, first: FirstLook, settled: Outcome) -> None:
         account = self._accounts.get(first.peer)
@@ -291,6 +318,7 @@ class Accounts:
         if account is not None:
             account.standings = account.standings.checked(failed=failed)
             if failed:
+                account.failed += 1
                 account.waiting.clear()
                 if first.peer not in self.earned:
                     account.standings = account.standings.turned_away()

@@ -160,6 +160,17 @@ NoteKind = Literal[
     "forked",
     "moved_on",
     "version",
+    # Where work is checked (`checks/changes`).
+    "check_low",
+    "check_failed",
+    "contradicted",
+    "left_out",
+    "taken_back",
+    "scores_low",
+    "disbelieved",
+    "votes_gained",
+    "votes_lost",
+    "voters",
 ]
 
 
