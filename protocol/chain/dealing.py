@@ -9,6 +9,7 @@ from ...crypto.identity import PeerId
 from ..sampling.assignment import Assignment, Lanes, Terms, Work, samples_of
 from ..sampling.deal import Deal
 from ..sampling.sampler import Order
+from ..sampling.say import by_share, once
 from ..wire.manifest import Manifest
 from ..wire.messages import Record
 from .memberships import Memberships
@@ -30,6 +31,7 @@ class Dealing:
         self.terms = Terms(order, rounds.max_share, manifest.schedule.trains)
         self._order = order
         self._overlap = rounds.overlap
+        self._say = manifest.optimizer.say
         self._memberships = memberships
         self._records = records
         self._shares = SharesByRound(self.terms, memberships[0], rounds.overlap)
@@ -80,6 +82,17 @@ class Dealing:
         found += [(w.due, w.dealt, w.lanes) for w in shares.works if w.peer == peer]
         found.sort(key=lambda each: each[0])
         return [(due, dealt, partial(self._samples, dealt, lanes)) for due, dealt, lanes in found]
+
+    def counts(self, record: Record) -> tuple[int, ...]:
+        """How often each update of a record counts in the step (`say`), in their order. The record must
+        have been checked, and is the next one at most."""
+        peers = [entry.peer for entry in record.updates]
+        if self._say == "equal":
+            found = once(peers)
+        else:
+            sequences = self.shares(record.round).sequences
+            found = by_share({peer: sequences[peer] for peer in peers})
+        return tuple(found[peer] for peer in peers)
 
     def follow(self, record: Record) -> None:
         """Add what comes after the last `record`, which must have been checked."""

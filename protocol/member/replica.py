@@ -97,7 +97,8 @@ class Replica:
             counted = any(e.peer == self._me or e.update in own for e in record.updates)
             closing = ledger.manifest.schedule.closing_round
             due = snapshot_round(record.round + 1, self._interval, closing) is not None
-            effects.append(Apply(record, own_counted=counted, snapshot_due=due))
+            counts = ledger.dealing.counts(record)
+            effects.append(Apply(record, counts, own_counted=counted, snapshot_due=due))
         return effects
 
     def overtaken(self, round: int, ledger: Ledger) -> list[Effect]:
