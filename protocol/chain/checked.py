@@ -18,6 +18,7 @@ from ..checks.disputes import MOST_SEQUENCES, chance_to_be_called
 from ..checks.draw import Look, commitment, drawn_look, drawn_sequences, is_called
 from ..checks.standing import level_test
 from ..checks.verdict import failed
+from ..sampling.say import of_checked
 from ..wire.errors import ProtocolError
 from ..wire.manifest import ChecksSpec, Manifest
 from ..wire.messages import LookAgainEntry, LookEntry, Record, RecordId, Score, UpdateEntry
@@ -42,6 +43,7 @@ class CheckedWork:
     ) -> None:
         """All but the manifest and its `spec` are the ledger's, and grow before this does."""
         self.spec = spec
+        self._swarm = manifest.swarm
         self.accounts = Accounts(manifest.founder, level_test(spec.deviation))
         """After the last record."""
         # Rounds from the one that draws a look to the one that is looked at.
@@ -51,8 +53,9 @@ class CheckedWork:
         self._records = records
         self._length = 0
         self._kept = {0: self.accounts.copy()}
-        # What everybody has earned, by term.
+        # What everybody has earned, by term; whose updates do not count, by round.
         self._earned: list[Mapping[PeerId, int]] = [self.accounts.earned]
+        self._left_out: list[frozenset[PeerId]] = [frozenset()]
 
     def __len__(self) -> int:
         return self._length
@@ -67,6 +70,8 @@ class CheckedWork:
         """Add what is after the last `record`, which must have been checked."""
         self.accounts.close(self._facts(record), self._memberships[record.round + 1].peers)
         self._length += 1
+        out = self.accounts.left_out()
+        self._left_out.append(self._left_out[-1] if out == self._left_out[-1] else out)
         if self._length % TERM:
             return
         earned = self.accounts.earned
@@ -92,13 +97,22 @@ class CheckedWork:
         copy._kept = {round_: accounts for round_, accounts in kept if round_ <= length}
         start = max(copy._kept)
         copy._earned = self._earned[: start // TERM + 1]
+        copy._left_out = self._left_out[: start + 1]
         copy._length, copy.accounts = start, copy._kept[start].copy()
         if length == self._length:
             copy._length, copy.accounts = length, self.accounts.copy()
-            copy._earned = list(self._earned)
+            copy._earned, copy._left_out = list(self._earned), list(self._left_out)
         for round_ in range(copy._length, length):
             copy.follow(records(round_))
         return copy
+
+    def counts(self, record: Record, counts: Mapping[PeerId, int]) -> dict[PeerId, int]:
+        """How often each update of a record counts in the step, where work is not checked as `counts`
+        says. The record is the next one at most."""
+        round_ = record.round
+        out = self._left_out[round_]
+        voters = self.votes(round_).keys()
+        return of_checked(counts, voters, out, self._swarm + round_.to_bytes(8, "big"))
 
     # First looks
 
@@ -204,7 +218,7 @@ class CheckedWork:
         return entry is not None and entry.commitment == commitment(secret)
 
     def _facts(self, record: Record) -> Facts:
-        sizes = self._dealing.sizes(record.round) if record.updates else {}
+        sizes = self._dealing.shares(record.round).sequences if record.updates else {}
         return Facts(
             record.round,
             {entry.peer: sizes[entry.peer] for entry in record.updates},

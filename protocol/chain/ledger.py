@@ -109,6 +109,14 @@ class Ledger:
             return Votes.one_each(members)
         return Votes.of(self.work.votes(round), members)
 
+    def counts(self, record: Record) -> tuple[int, ...]:
+        """How often each update of a record counts in the step, in their order: 0 is not at all. The
+        record must have been checked, and is the next one at most."""
+        found = self.dealing.counts(record)
+        if self.work is not None:
+            found = self.work.counts(record, found)
+        return tuple(found[entry.peer] for entry in record.updates)
+
     def deal(self, round: int) -> Deal:
         """What a round from 1 on deals out: at most the next round, with `overlap` the one after it."""
         return self.dealing.deal(round)

@@ -219,6 +219,10 @@ class Accounts:
         """Whether the updates of `peer` are part of the step."""
         return self[peer].standings.counts
 
+    def left_out(self) -> frozenset[PeerId]:
+        """Those whose updates are no part of the step."""
+        return frozenset(peer for peer, own in self._accounts.items() if not own.standings.counts)
+
     def chance_to_look(self, peer: PeerId, every: int) -> Fraction:
         """How probable it is that `peer` looks at somebody in a round, where those with votes look once
         in `every` rounds on average.

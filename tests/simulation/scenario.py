@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass, field
 
 from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import OptimizerSpec, Say
 from distro_node.protocol.wire.membership import most_liars
 
 from .clock import Standstill
@@ -65,6 +66,8 @@ class Scenario:
     links: Links
     overlap: bool = False
     """Updates are computed a round ahead."""
+    say: Say = "equal"
+    """How often an update counts."""
 
 
 @dataclass
@@ -153,6 +156,7 @@ def draw_scenario(
         schedule = with_wipes(schedule, nodes, LEASE_SECONDS, size)
     links = chance.choice((LAN, Links(), Links(), HOME))
     return Scenario(
+        say=draw_say(seed, family),
         seed=seed,
         family=family,
         members=count,
@@ -174,6 +178,7 @@ def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Sc
         for index in nodes
     )
     return Scenario(
+        say=draw_say(seed, "down"),
         seed=seed,
         family="down",
         members=count,
@@ -184,6 +189,11 @@ def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Sc
         links=chance.choice((LAN, Links(), HOME)),
         overlap=overlap,
     )
+
+
+def draw_say(seed: int, family: Family) -> Say:
+    """How often updates count in the run of a seed."""
+    return random.Random(f"say {seed} {family}").choice(("equal", "share"))
 
 
 def run_seed(
@@ -229,6 +239,7 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
         # An epoch of two to three rounds: most runs go through several.
         samples=150,
         overlap=scenario.overlap,
+        optimizer=OptimizerSpec(say=scenario.say),
     )
     size = 20_000 if scenario.links.up < 1e7 else 2_800_000
     swarm = Swarm(manifest, scenario.seed, links=scenario.links, keys=keys, update_bytes=size)

@@ -139,6 +139,16 @@ def test_what_was_added_is_not_there_unless_it_is_used() -> None:
     assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": 1}})[0] == "invalid"
 
 
+def test_who_is_heard_is_not_said_where_all_are_heard_alike() -> None:
+    assert "say" not in PLAIN["optimizer"]
+    assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"say": "equal"}})[0] == "malformed"
+    assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"say": "loud"}})[0] == "invalid"
+    optimizer = dataclasses.replace(MANIFEST.optimizer, say="share")
+    by_share = dataclasses.replace(MANIFEST, optimizer=optimizer)
+    assert by_share.swarm != MANIFEST.swarm
+    assert decode_manifest(by_share.encode(), by_share.swarm) == by_share
+
+
 def test_adapters_are_not_there_unless_they_are_used() -> None:
     assert "adapter" not in PLAIN
     assert refused(PLAIN | {"adapter": None})[0] == "malformed"
