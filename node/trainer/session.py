@@ -241,8 +241,8 @@ class TrainingSession:
     ) -> int:
         """Take the shared step with these bodies and return the new fingerprint.
 
-        `counts` says how often each of them counts, 0 for not at all; without it, once each. In the audit
-        everyone counts once.
+        `counts` says how often each of them counts, 0 for not at all; without it, once each. In the
+        audit everyone counts once.
 
         An own update of this round is settled: forgotten if it was counted, else (also where the audit
         has left it out) given back. Then the momentum yields to what was counted.

@@ -14,9 +14,9 @@ fewer than a third of the members, all counting twice and nobody else, say less 
 three times that would not be so. The bound is the mean of the shares because it needs no scale: in
 every swarm some member has as much, and unless all have the same, some have less.
 
-*Where work is checked* (`of_checked`) whoever was found not to do it does not count at all, and those who
-have no votes yet, of whom nobody knows anything, have a third of the say together. So what a crowd does
-before anybody has looked at it is bounded, however many identities it comes with.
+*Where work is checked* (`of_checked`) whoever was found not to do it does not count at all, and those
+who have no votes yet, of whom nobody knows anything, have a third of the say together. So what a crowd
+does before anybody has looked at it is bounded, however many identities it comes with.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def by_share(shares: Mapping[PeerId, int]) -> dict[PeerId, int]:
 def of_checked(
     counts: Mapping[PeerId, int], voters: Container[PeerId], out: Container[PeerId], seed: bytes
 ) -> dict[PeerId, int]:
-    """How often each update counts in a swarm whose work is checked, where it would else as `counts` says.
+    """How often each update counts in a swarm whose work is checked; without checks, as `counts` says.
 
-    Those who are `out` do not count. Those who are no `voters` count one after the other, in an order that
-    is drawn anew for each round by its `seed`, until they have half of what the voters say, and no less
-    than `NEWCOMERS`; the others of them not at all. Where there are no voters, all count as before.
+    Those who are `out` do not count. Those who are no `voters` count one after the other, in an order
+    that is drawn anew for each round by its `seed`, until they have half of what the voters say, and no
+    less than `NEWCOMERS`; the others of them not at all. Where there are no voters, all count as before.
     """
     heard = {peer: 0 if peer in out else count for peer, count in counts.items()}
     new = [peer for peer, count in heard.items() if count and peer not in voters]

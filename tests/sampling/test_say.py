@@ -9,7 +9,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.protocol.member.collection import Holdings
 from distro_node.protocol.member.effects import Apply
 from distro_node.protocol.member.replica import Replica
-from distro_node.protocol.sampling.say import MOST, by_share, once
+from distro_node.protocol.sampling.say import MOST, NEWCOMERS, by_share, of_checked, once
 from distro_node.protocol.wire.manifest import OptimizerSpec, Say
 from simulation.chain import FINGERPRINT, Chain
 from simulation.toy import INITIAL, next_parameters
@@ -131,3 +131,34 @@ def test_who_replays_comes_to_the_same() -> None:
         prints.add(parameters)
         assert unequal > 250
     assert len(prints) == 1
+
+
+def test_those_without_votes_have_a_third_of_the_say_together() -> None:
+    counts = dict.fromkeys(PEERS, 2)
+    voters, new = set(PEERS[:4]), set(PEERS[4:])
+    heard = set()
+    for number in range(40):
+        found = of_checked(counts, voters, set(), b"round %d" % number)
+        assert all(found[peer] == 2 for peer in voters)
+        assert sum(found[peer] for peer in new) == 4
+        heard |= {peer for peer in new if found[peer]}
+    # Each in its turn.
+    assert heard == new
+
+
+def test_however_many_come_they_have_no_more() -> None:
+    crowd = [PeerId(number.to_bytes(32, "big")) for number in range(500, 1500)]
+    found = of_checked(dict.fromkeys([PEERS[0], *crowd], 1), {PEERS[0]}, set(), b"")
+    assert found[PEERS[0]] == 1
+    assert sum(found[peer] for peer in crowd) == NEWCOMERS
+
+
+def test_who_is_left_out_counts_not_at_all_with_votes_or_without() -> None:
+    found = of_checked(dict.fromkeys(PEERS[:4], 1), set(PEERS[:3]), {PEERS[0], PEERS[3]}, b"")
+    assert list(found.values()) == [0, 1, 1, 0]
+
+
+def test_where_nobody_has_votes_all_count_as_before() -> None:
+    counts = {PEERS[0]: 1, PEERS[1]: 2, PEERS[2]: 2}
+    assert of_checked(counts, set(), set(), b"") == counts
+    assert of_checked({}, set(PEERS), set(), b"") == {}
