@@ -86,7 +86,7 @@ def test_counts_follow_what_was_dealt() -> None:
     for round_ in range(1, chain.round):
         record = chain.ledger[round_].record
         counts = dict(
-            zip([e.peer for e in record.updates], chain.ledger.dealing.counts(record), strict=True)
+            zip([e.peer for e in record.updates], chain.ledger.counts(record), strict=True)
         )
         dealt = {peer: len(chain.ledger.share(round_, peer) or ()) for peer in counts}
         assert counts == by_share(dealt)
@@ -96,14 +96,14 @@ def test_counts_follow_what_was_dealt() -> None:
             assert (dealt[slow], counts[slow], counts[fast]) == (1, 1, 2)
             works += 1
     assert works
-    assert chain.ledger.dealing.counts(chain.ledger[0].record) == ()
+    assert chain.ledger.counts(chain.ledger[0].record) == ()
 
 
 def test_with_equal_say_all_count_once() -> None:
     chain = chain_of("equal")
     for round_ in range(chain.round):
         record = chain.ledger[round_].record
-        assert chain.ledger.dealing.counts(record) == (1,) * len(record.updates)
+        assert chain.ledger.counts(record) == (1,) * len(record.updates)
 
 
 def test_who_replays_comes_to_the_same() -> None:
