@@ -18,7 +18,8 @@ from .encoding import decode, encode
 from .errors import ProtocolError
 from .structure import ADDITION, U63, U64, Length, Range
 
-# A proposal names the update of each of 1,024 members at some 160 bytes. All else is far smaller.
+# A proposal names the update of each of 1,024 members at some 200 bytes, and may hold 20 KB of looks.
+# All else is far smaller.
 MAX_MESSAGE_BYTES = 256 * 1024
 
 RecordId = NewType("RecordId", bytes)
