@@ -189,7 +189,7 @@ def _own_checks(checks: ChecksStatus) -> Iterator[Row]:
         return
     words = own_words(own)
     said = words.meaning + (f"; {words.remedy}" if words.remedy else "")
-    yield Row("checks", looks_text(own.checks, own.low), "others compute samples of yours again")
+    yield Row("checks", looks_text(own.checks, own.low), "looks of others at your work")
     if not own.counts:
         yield Row("your updates", "do not count", said)
     yield Row(

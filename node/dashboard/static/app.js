@@ -217,15 +217,16 @@ function showMembers() {
 
 // What came of checking each other's work, in a sentence each.
 function showChecks() {
+  const members = (number) => `${count(number)} ${number === 1 ? "member" : "members"}`;
   const checks = told.status.swarm?.checks;
   $("checked").hidden = !checks;
   if (!checks) return;
   const sentences = [
     `Members check each other's work: ${count(checks.looks)} looks so far, ${count(checks.low)} of them low.`,
-    `${count(checks.voters)} ${checks.voters === 1 ? "has" : "have"} votes, for work that others have checked.`,
+    `${members(checks.voters)} with votes, for work that others have checked.`,
   ];
   if (checks.disputes) sentences.push(`${count(checks.disputes)} ${checks.disputes === 1 ? "low look is" : "low looks are"} looked at again.`);
-  sentences.push(checks.left_out.length ? `The updates of ${count(checks.left_out.length)} do not count, since checks of their work failed.` : "Nobody is left out.");
+  sentences.push(checks.left_out.length ? `${members(checks.left_out.length)} left out, since checks of their work failed: their updates do not count.` : "Nobody is left out.");
   $("checked").textContent = sentences.join(" ");
 }
 
