@@ -32,7 +32,7 @@ from ..wire.messages import (
     WitnessEntry,
 )
 from .certificates import Verify, check_certificate
-from .checked import check_looks, checked_work
+from .checked import check_looks, check_root, checked_work
 from .dealing import Dealing
 from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
@@ -369,6 +369,7 @@ def check_record(record: Record, ledger: Ledger) -> None:
     for witness in record.witnesses:
         _check_witness(witness, record, ledger, signed)
     check_looks(record, ledger.work, ledger.parent, signed)
+    check_root(record, ledger.work)
     _check_admissions(record, manifest, membership, verify)
     _check_snapshot(record, manifest)
 

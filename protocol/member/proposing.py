@@ -6,6 +6,7 @@ import itertools
 
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
+from ..chain.checked import root_due
 from ..chain.ledger import Ledger, admission_problem
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
@@ -177,6 +178,7 @@ def compose_record(
         witnesses=_witnesses(ledger, {entry.peer for entry in updates}),
         looks=looks,
         looks_again=looks_again,
+        contributions=root_due(ledger.work, snapshot),
     )
 
 
