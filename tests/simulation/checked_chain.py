@@ -42,15 +42,17 @@ class CheckedChain(Chain):
     def looks(self, total: int = 1000) -> tuple[LookEntry, ...]:
         """All that were drawn in the last round; each a thousand standard deviations high."""
         about = self.round - 1
+        counts = {entry.peer for entry in self.ledger[about].record.updates} if about > 0 else set()
         found = []
         for checker in self.ledger.membership(about).peers if about > 1 else ():
             known = secret(checker, about - 1)
             drawn = self.work.drawn(checker, known, about)
-            said = Check(about, self.ledger.parent(about), known, total, 1)
-            signature = self.signature(checker, "check", said)
-            look = LookEntry(checker, about, known, total, 1, signature)
-            if drawn and self.work.accounts.takes_look(checker, drawn.peer, about, self.round):
-                found.append(look)
+            if drawn is None or drawn.peer not in counts:
+                continue
+            if self.work.accounts.takes_look(checker, drawn.peer, about, self.round):
+                said = Check(about, self.ledger.parent(about), known, total, 1)
+                signature = self.signature(checker, "check", said)
+                found.append(LookEntry(checker, about, known, total, 1, signature))
         return tuple(found)
 
     def record(self, **changes: Any) -> Record:
