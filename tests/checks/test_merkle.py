@@ -54,14 +54,6 @@ def test_a_proof_has_one_length_and_every_step_counts() -> None:
         assert not stands(items[4], 4, 11, turned, tree)
 
 
-def test_a_node_is_no_leaf() -> None:
-    items = leaves(4)
-    below = [content_id(b"\0" + leaf) for leaf in items]
-    node = below[0] + below[1]
-    beside = content_id(b"\1" + below[2] + below[3])
-    assert not stands(node, 0, 2, [beside], tree_hash(items))
-
-
 @pytest.mark.parametrize(
     ("index", "size"), [(-1, 3), (3, 3), (0, 0), (0, 1 << 63), (1 << 70, 1 << 71)]
 )
