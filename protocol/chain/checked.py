@@ -14,6 +14,7 @@ from ...crypto.hashing import CONTENT_ID_BYTES, ContentId, content_id
 from ...crypto.identity import PeerId
 from ..checks.accounts import TERM, Accounts, Facts, FirstLook, SecondLook, chance_to_look, held
 from ..checks.agreement import Agreement
+from ..checks.contributions import Contributions
 from ..checks.disputes import MOST_SEQUENCES, chance_to_be_called
 from ..checks.draw import Look, commitment, drawn_look, drawn_sequences, is_called
 from ..checks.standing import level_test
@@ -21,7 +22,15 @@ from ..checks.verdict import failed
 from ..sampling.say import of_checked
 from ..wire.errors import ProtocolError
 from ..wire.manifest import ChecksSpec, Manifest
-from ..wire.messages import LookAgainEntry, LookEntry, Record, RecordId, Score, UpdateEntry
+from ..wire.messages import (
+    LookAgainEntry,
+    LookEntry,
+    Record,
+    RecordId,
+    Score,
+    SnapshotEntry,
+    UpdateEntry,
+)
 from .dealing import Dealing
 from .memberships import Memberships
 
@@ -59,6 +68,11 @@ class CheckedWork:
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def contributions(self) -> Contributions:
+        """What everybody has done since the beginning, after the last record."""
+        return self.accounts.contributions
 
     def votes(self, round: int) -> Mapping[PeerId, int]:
         """The votes of each member in a round, at most the next one."""
@@ -296,3 +310,19 @@ def check_looks(
         work.second_look(entry, record.round)
         if not signed("recheck", entry.looker, entry.said(parent(entry.round)), entry.signature):
             raise ProtocolError("record", "a second look that its member did not sign")
+
+
+def root_due(work: CheckedWork | None, snapshot: SnapshotEntry | None) -> bytes:
+    """What the next record says of all contributions before it; nothing unless it certifies a `snapshot`
+    and work is checked."""
+    return b"" if work is None or snapshot is None else work.contributions.root
+
+
+def check_root(record: Record, work: CheckedWork | None) -> None:
+    """Check what the next record says of all contributions. Raises `ProtocolError` (`record`)."""
+    due = root_due(work, record.snapshot)
+    if record.contributions and not due:
+        raise ProtocolError("record", "an account of all contributions where none is due")
+    if record.contributions != due:
+        said = "another" if record.contributions else "no"
+        raise ProtocolError("record", f"{said} account of all contributions beside a snapshot")

@@ -31,7 +31,7 @@ from ..wire.messages import (
 )
 from .admissions import admission_problem
 from .certificates import Verify, check_certificate
-from .checked import check_looks, checked_work, turned_away
+from .checked import check_looks, check_root, checked_work, turned_away
 from .dealing import Dealing
 from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
@@ -387,6 +387,7 @@ def check_record(record: Record, ledger: Ledger) -> None:
     for witness in record.witnesses:
         _check_witness(witness, record, ledger, signed)
     check_looks(record, ledger.work, ledger.parent, signed)
+    check_root(record, ledger.work)
     _check_admissions(record, ledger, membership)
     _check_snapshot(record, manifest)
 

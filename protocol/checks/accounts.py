@@ -32,12 +32,13 @@ All this follows from what records hold, in whole numbers.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from ...crypto.identity import PeerId
+from .contributions import Contributions
 from .disputes import LASTS, Outcome, outcome
 from .sequential import LevelTest
 from .standing import Standings
@@ -131,13 +132,17 @@ class Account:
             scores=self.scores.copy(),
         )
 
-    def vouch(self, round_: int, voucher: PeerId | None) -> None:
-        """Somebody vouches for what waits up to this round; None: nobody else is there to do it."""
+    def vouch(self, round_: int, voucher: PeerId | None) -> int:
+        """Somebody vouches for what waits up to this round; None: nobody else is there to do it.
+        Returns how many sequences that are."""
+        done = 0
         while self.waiting and self.waiting[0][0] <= round_:
             of, sequences = self.waiting.popleft()
             self.vouched[of // TERM] = self.vouched.get(of // TERM, 0) + sequences
+            done += sequences
         if voucher is not None:
             self.vouchers[voucher] = max(round_, self.vouchers.get(voucher, 0))
+        return done
 
     def forget(self, round_: int) -> None:
         """Drop what is too old at this round."""
@@ -181,6 +186,8 @@ class Accounts:
         """What all looks have come to."""
         self.ended: tuple[tuple[FirstLook, Ending], ...] = ()
         """The disputes that the last record ended."""
+        self.contributions = Contributions()
+        """What everybody has done since the beginning."""
 
     def copy(self) -> Accounts:
         """To be grown in another way."""
@@ -261,14 +268,18 @@ class Accounts:
         """Take in what the next record says; `members` are those of the round after it. That looks are
         those that were drawn, and that signatures hold, is checked before."""
         self.ended = ()
+        counted: dict[PeerId, int] = {}
+        checked: Counter[PeerId] = Counter()
         for peer, sequences in facts.shares.items():
             account = self._accounts.setdefault(peer, Account())
             account.last = facts.round
             if account.standings.counts:
                 account.waiting.append((facts.round, sequences))
+                counted[peer] = sequences
         for look in facts.looks:
             if self.takes_look(look.checker, look.peer, look.round, facts.round):
-                self._look(look, facts.round)
+                checked[look.peer] += self._look(look, facts.round)
+        self.contributions = self.contributions.after(counted, checked)
         for look in facts.again:
             if self.may_look_again(look.looker, look.first):
                 self._look_again(look)
@@ -281,7 +292,8 @@ class Accounts:
         if (facts.round + 1) % TERM == 0:
             self._begin_term(facts.round + 1)
 
-    def _look(self, look: FirstLook, now: int) -> None:
+    def _look(self, look: FirstLook, now: int) -> int:
+        """Take in a first look. Returns how many sequences it vouches for."""
         account = self._accounts[look.peer]
         self._looked.add((look.checker, look.round))
         account.checks += 1
@@ -297,10 +309,11 @@ class Accounts:
         if low:
             account.low += 1
             self._disputes[look] = Dispute(now, bound)
-            return
+            return 0
         account.standings = account.standings.checked(failed=False)
-        account.vouch(look.round, look.checker)
+        sequences = account.vouch(look.round, look.checker)
         self._told(look.checker, contradicted=False)
+        return sequences
 
     def _look_again(self, look: SecondLook) -> None:
         dispute = self._disputes[look.first]

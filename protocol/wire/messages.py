@@ -34,6 +34,8 @@ Version = Annotated[int, Range(0, 1 << 16)]
 Secret = Annotated[bytes, Length(16, 16)]
 # A content id, or nothing where work is not checked.
 Commitment = Annotated[bytes, Length(0, 32)]
+# The hash of all contributions (`checks/contributions`), or nothing.
+Root = Annotated[bytes, Length(0, 32)]
 # Of a check, in whole numbers (`checks/agreement`).
 Total = Annotated[int, Range(-(1 << 62), 1 << 62)]
 Squares = Annotated[int, Range(1, 1 << 62)]
@@ -282,6 +284,8 @@ class Record:
     looks_again: Annotated[tuple[LookAgainEntry, ...], Length(0, MAX_LOOKS_AGAIN)] = field(
         default=(), metadata=ADDITION
     )
+    contributions: Root = field(default=b"", metadata=ADDITION)
+    """Beside a snapshot, where work is checked: what everybody has done in the rounds before."""
 
     @cached_property
     def id(self) -> RecordId:
