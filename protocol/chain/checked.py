@@ -74,11 +74,15 @@ class CheckedWork:
         """What everybody has done since the beginning, after the last record."""
         return self.accounts.contributions
 
+    def earned(self, round: int) -> Mapping[PeerId, int]:
+        """The votes of everybody who has any in a round, at most the next one, be it here or not."""
+        return self._earned[round // TERM]
+
     def votes(self, round: int) -> Mapping[PeerId, int]:
         """The votes of each member in a round, at most the next one."""
         if round == self._length:
             return self.accounts.votes
-        return held(self._earned[round // TERM], self._memberships[round].since.keys())
+        return held(self.earned(round), self._memberships[round].since.keys())
 
     def follow(self, record: Record) -> None:
         """Add what is after the last `record`, which must have been checked."""

@@ -21,10 +21,11 @@ from .node import Disk, Fuse, Node
 if TYPE_CHECKING:
     from .swarm import Swarm
 
-Family = Literal["none", "crash", "network", "liars", "all", "cut", "down"]
-FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all", "cut", "down")
+Family = Literal["none", "crash", "network", "liars", "all", "cut", "down", "looks"]
+FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all", "cut", "down", "looks")
 """In "cut" the network is cut between honest members, while liars hear and talk to all sides; in "down"
-many members are dead, for all the time or in turn, while others lie."""
+many members are dead, for all the time or in turn, while others lie; in "looks" work is looked at and
+gives votes, and liars lie about that."""
 
 
 _DEADLY = ("crash", "wipe", "fuse", "mass")
@@ -67,10 +68,18 @@ class Schedule:
         return max((action.time + action.seconds for action in self.actions), default=0.0)
 
 
-def draw_schedule(family: Family, count: int, lease: float, chance: random.Random) -> Schedule:
-    """A schedule for `count` nodes. Node 0, the founder, never lies; among liars it alone may be
-    away, and briefly."""
-    begin, span = 3.0, 17.0
+def draw_schedule(
+    family: Family,
+    count: int,
+    lease: float,
+    chance: random.Random,
+    *,
+    brief: bool = False,
+    founder_away: bool = False,
+) -> Schedule:
+    """A schedule for `count` nodes. Node 0, the founder, never lies; among liars, or if it is to be
+    `brief`, it alone may be away, and briefly unless `founder_away` says that it may be for longer."""
+    begin, span = 3.0, 60.0 if family == "looks" else 17.0
     crash: list[Callable[[], Iterable[Action]]] = [
         lambda: _crash(chance, count, begin, span),
         lambda: _crash(chance, count, begin, span),
@@ -100,7 +109,7 @@ def draw_schedule(family: Family, count: int, lease: float, chance: random.Rando
         ],
     ]
     # Nobody may be away for so long that liars are a third of those who are left.
-    brief: list[Callable[[], Iterable[Action]]] = [
+    among_liars: list[Callable[[], Iterable[Action]]] = [
         lambda: [Action(_when(chance, begin, span), "newcomer", count)],
         lambda: [Action(_when(chance, begin, span), "newcomer", count)],
         lambda: [Action(_when(chance, begin, span), "crash", 0, 0.3 * lease * chance.random())],
@@ -121,13 +130,18 @@ def draw_schedule(family: Family, count: int, lease: float, chance: random.Rando
         "crash": crash,
         "network": network,
         "all": crash + network,
-        "liars": brief,
+        "liars": among_liars,
         "cut": cut,
+        "looks": among_liars if brief else crash + network,
     }
     kinds = tables.get(family, [])
     actions: list[Action] = []
     if family == "cut":
         actions += _partition(chance, count, begin, span, 4 * lease * (0.5 + chance.random()))
+    if founder_away and chance.random() < 0.4:
+        # It has the only vote when it is away so early, and the others go on as heirs.
+        away = 2 * lease * (0.5 + chance.random())
+        actions.append(Action(_when(chance, 2.0, 15.0), "crash", 0, away))
     for _ in range(chance.randrange(2, 7) if kinds else 0):
         actions += chance.choice(kinds)()
     actions.sort(key=lambda action: (action.time, action.what, action.node))

@@ -18,6 +18,7 @@
   names the parameters before it.
 - *refund*: an update counts for its maker exactly if a record lists it, and nothing is lost.
 - *samples*: on every chain each sample is trained once an epoch, or is still to be dealt (`samples`).
+- *accounts*: where work is looked at, what everybody's votes and standing must come to (`books`).
 - *expelled*: in the end, whoever contradicted himself before everybody is no member.
 - *memory*: what a member keeps of others stays within its bounds.
 """
@@ -25,7 +26,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from distro_node.crypto.envelope import Envelope
@@ -36,6 +37,7 @@ from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.member.effects import Apply
 from distro_node.protocol.member.mailbox import FUTURE_ROUNDS, MEMBER_BYTES
 from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.membership import Votes
 from distro_node.protocol.wire.messages import (
     NO_BLOCK,
     Announcement,
@@ -48,8 +50,9 @@ from distro_node.protocol.wire.messages import (
     round_of,
 )
 
+from .books import Books
 from .letters import read
-from .oracle import Chains, Judgement, least_quorum
+from .oracle import Chains, Judgement, least_quorum, may_be_quorum
 from .samples import Samples
 from .toy import INITIAL
 
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
 
 # Counting what a member keeps takes longer than most events do.
 _MEMORY_EVERY = 97
+# And so does making accounts of earlier rounds again.
+_AGAIN_EVERY = 8
 
 
 class Violation(AssertionError):
@@ -81,6 +86,7 @@ class Watch:
         self._swarm = swarm
         self.chains = Chains(swarm.manifest, swarm.keys)
         self.samples = Samples(swarm.manifest)
+        self.books = Books(swarm.manifest, swarm.scores, self.expected)
         self.liars: set[int] = set()
         """Nodes from which nothing good is expected."""
         self.forgetful: set[int] = set()
@@ -111,7 +117,8 @@ class Watch:
         self._contradicted: dict[PeerId, dict[RecordId, float]] = {}
         # Who told everybody two things, a finalize and a skip say; after which records, and when.
         self._final: dict[tuple[object, ...], set[RecordId]] = {}
-        self._cast: dict[tuple[RecordId, int, str], dict[RecordId, dict[PeerId, int]]] = {}
+        # Ballots, with all masks of each signer.
+        self._cast: dict[tuple[RecordId, int, str], dict[RecordId, dict[PeerId, set[int]]]] = {}
         self._update_of: dict[ContentId, RecordId] = {}
         self._last_final: RecordId | None = None
         self._premise = True
@@ -143,10 +150,13 @@ class Watch:
         members = self.chains.membership(parent)
         if members is None or leader is None or leader not in held:
             return None
-        needed = least_quorum(self._swarm.manifest.fault_model, len(members))
-        if len(held) < needed:
-            return None
-        return max(held[leader], sorted(held.values())[needed - 1])
+        votes = self.chains.votes(parent)
+        missing = least_quorum(self._swarm.manifest.fault_model, votes.total)
+        for when, peer in sorted((when, peer) for peer, when in held.items()):
+            missing -= votes[peer]
+            if missing <= 0:
+                return max(held[leader], when)
+        return None
 
     # What is said
 
@@ -168,8 +178,7 @@ class Watch:
             mask = int.from_bytes(message.silent, "little")
             # A liar's mask may mark more than there are, and then nobody counts its ballot.
             if members is None or not mask >> len(members):
-                silent = max(mask.bit_count(), cast.get(envelope.sender, 0))
-                cast[envelope.sender] = silent
+                cast.setdefault(envelope.sender, set()).add(mask)
             # It is said again with another mask; by then a damaged disk may have lost the data.
             again = (envelope.sender, message.parent, message.slot)
             if (
@@ -204,23 +213,24 @@ class Watch:
         for node in nodes:
             ledger = node.member.ledger
             for round_ in (node.member.applied_round + 1, len(ledger)):
-                if self._can_stop(ledger.membership(round_).peers):
+                if self._can_stop(ledger.votes(round_)):
                     return True
         return not self._premise
 
-    def _can_stop(self, members: Collection[PeerId]) -> bool:
+    def _can_stop(self, votes: Votes) -> bool:
         """Whether the others of these are no quorum."""
-        needed = least_quorum(self._swarm.manifest.fault_model, len(members))
-        return len(members) - self._lying(members) < needed
+        needed = least_quorum(self._swarm.manifest.fault_model, votes.total)
+        return votes.total - self._lying(votes) < needed
 
-    def _lying(self, peers: Iterable[PeerId]) -> int:
+    def _lying(self, votes: Votes) -> int:
+        """How many of these votes are those of liars, or of who has forgotten what it said."""
         untrue = self.liars | self.forgetful
-        return sum(self._swarm.number(peer) in untrue for peer in peers)
+        return votes.among(p for p in votes.by_peer if self._swarm.number(p) in untrue)
 
-    def _share_an_honest_one(self, peers: Collection[PeerId]) -> bool:
+    def _share_an_honest_one(self, votes: Votes) -> bool:
         """Whether any two quorums of these do."""
-        needed = least_quorum(self._swarm.manifest.fault_model, len(peers))
-        return 2 * needed - len(peers) > self._lying(peers)
+        needed = least_quorum(self._swarm.manifest.fault_model, votes.total)
+        return 2 * needed - votes.total > self._lying(votes)
 
     def unpunished(self, members: set[PeerId], height: int, ledger: Ledger) -> list[int | None]:
         """Members that contradicted themselves before `height` and must have been found out.
@@ -316,8 +326,8 @@ class Watch:
         membership = self.chains.membership(parent)
         if not cast or membership is None:
             return False
-        present = max(0, len(membership) - max(cast.values()))
-        return len(cast) >= least_quorum(self._swarm.manifest.fault_model, present)
+        votes, model = self.chains.votes(parent), self._swarm.manifest.fault_model
+        return may_be_quorum(model, membership, votes, cast)
 
     # What is decided
 
@@ -333,7 +343,7 @@ class Watch:
         self.decisions.setdefault(record.id, []).append(now)
         if record.id not in self.decided_at:
             self.decided_at[record.id] = now
-            self._check_available(decided, judgement.needed)
+            self._check_available(decided, judgement)
         self._check_one_chain(node, record, where)
         if self.down:
             self._check_company(node, decided, where)
@@ -343,6 +353,10 @@ class Watch:
         known = self.chains.finality(record.id).final
         if ledger.head == record.id and not moved and ledger.final_round != known:
             raise Violation("final", f"{where}: it takes {ledger.final_round} for final", record.id)
+        if ledger.head == record.id:
+            self._check_books(self.books.compare, ledger, where)
+            if record.round % _AGAIN_EVERY == node.index % _AGAIN_EVERY:
+                self._check_books(self.books.compare_again, ledger, where)
 
     def _check_company(self, node: Node, decided: Decided, where: str) -> None:
         """Liars alone are believed by members where they are a third of those who are there."""
@@ -426,13 +440,19 @@ class Watch:
         wrong = self.samples.check(record, self.chains)
         if wrong:
             raise Violation("samples", f"{where}: {wrong}", record.id)
+        self._check_books(self.books.add, self.chains.ledger(record.id), where)
         return judgement
+
+    def _check_books(self, look: Callable[[Ledger], str], ledger: Ledger, where: str) -> None:
+        wrong = look(ledger) if ledger.work is not None else ""
+        if wrong:
+            raise Violation("accounts", f"{where}: {wrong}", ledger.head)
 
     def _check_final(self, record: Record, where: str) -> None:
         """Of all records that are final on some chain, each builds on the one before."""
         finality = self.chains.finality(record.id)
         final = finality.final
-        if self.cut and not self._share_an_honest_one(finality.members):
+        if self.cut and not self._share_an_honest_one(Votes(finality.latest.weights)):
             self._premise = False
         if final < 0 or not self._premise:
             return
@@ -461,9 +481,8 @@ class Watch:
                 raise Violation("one chain", f"{where} is another than others follow", *followed)
         if len(siblings) < 2:
             return
-        membership = self.chains.membership(record.parent)
-        assert membership is not None  # the chain was judged first
-        if self.cut and not self._share_an_honest_one(membership.peers):
+        votes = self.chains.votes(record.parent)
+        if self.cut and not self._share_an_honest_one(votes):
             return
         full = [
             {judgement.slot for judgement in judged if not judgement.discounted}
@@ -471,11 +490,11 @@ class Watch:
         ]
         for one, other in itertools.combinations(full, 2):
             for slots in itertools.product(one, other):
-                if self._exclude_each_other(record.parent, *slots, members=len(membership)):
+                if self._exclude_each_other(record.parent, *slots, votes=votes):
                     text = f"{where} is not the only one decided there"
                     raise Violation("one chain", text, *siblings)
 
-    def _exclude_each_other(self, parent: RecordId, one: int, other: int, *, members: int) -> bool:
+    def _exclude_each_other(self, parent: RecordId, one: int, other: int, *, votes: Votes) -> bool:
         """Whether no full quorums decide two records in these slots, one in each.
 
         The later one needs the earlier slot skipped. Where members that were cut off did so on their
@@ -483,8 +502,8 @@ class Watch:
         Then both decisions have a full quorum, though the later one rests on silence.
         """
         skipped = self._cast.get((parent, min(one, other), "skip"), {}).get(NO_BLOCK, {})
-        needed = least_quorum(self._swarm.manifest.fault_model, members)
-        return one == other or len(skipped) >= needed
+        needed = least_quorum(self._swarm.manifest.fault_model, votes.total)
+        return one == other or votes.among(skipped) >= needed
 
     def _listens(self, node: Node, record: Record) -> bool:
         """Whether a node was a member when a record was decided, and has long been there."""
@@ -493,30 +512,30 @@ class Watch:
         lease = self._swarm.manifest.rounds.lease_min_seconds
         return node.peer in membership and self._swarm.now - node.started_at >= lease
 
-    def _check_available(self, decided: Decided, needed: int) -> None:
-        record = decided.record
+    def _check_available(self, decided: Decided, judgement: Judgement) -> None:
+        record, votes, needed = decided.record, judgement.votes, judgement.needed
         membership = self.chains.membership(record.parent)
         assert membership is not None  # the chain was judged first
+        model = self._swarm.manifest.fault_model
         # Whom the voters called silent may have been heard again when it came to finalizing.
         for slot in range(1, decided.certificate.slot + 1):
-            votes = self._cast.get((record.parent, slot, "vote"), {}).get(record.id, {})
+            cast = self._cast.get((record.parent, slot, "vote"), {}).get(record.id, {})
             honest = [
-                silent
-                for peer, silent in votes.items()
-                if self._swarm.number(peer) not in self.liars
+                masks for peer, masks in cast.items() if self._swarm.number(peer) not in self.liars
             ]
             # Where a cut has left so many of them, liars may decide among themselves, and then nobody
             # else need hold anything.
-            if not honest and self._can_stop(membership.peers):
-                honest = [*votes.values()]
-            present = len(membership) - max(honest, default=0)
-            needed = min(needed, least_quorum(self._swarm.manifest.fault_model, present))
+            if not honest and self._can_stop(votes):
+                honest = [*cast.values()]
+            silent = (votes.among(membership.marked(m)) for masks in honest for m in masks)
+            needed = min(needed, least_quorum(model, votes.total - max(silent, default=0)))
         for entry in decided.record.updates:
             holders = self._held.get(entry.update, set()) - self.liars
-            if len(holders) < needed - self._lying(membership.peers):
+            held = votes.among(p for p in membership.peers if self._swarm.number(p) in holders)
+            if held < needed - self._lying(votes):
                 raise Violation(
                     "available",
-                    f"record {decided.record.round}: an update is held by {len(holders)}, "
+                    f"record {decided.record.round}: an update is held by {held} votes, "
                     f"not by {needed}",
                     decided.record.id,
                     entry.update,

@@ -42,8 +42,10 @@ from distro_node.protocol.member.effects import (
     Effect,
     FetchUpdate,
     Fork,
+    Judge,
     Keep,
     KeepFinal,
+    LookAgain,
     Note,
     Publish,
     Recall,
@@ -67,10 +69,11 @@ from distro_node.protocol.member.own_words import OwnWords
 from distro_node.protocol.member.taking_in import TakingIn
 from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.messages import Decided, SnapshotEntry, round_of
+from distro_node.protocol.wire.messages import Decided, Score, SnapshotEntry, round_of
 
 from .keys import identity
 from .letters import read
+from .looks import LOOK_SEQUENCES, Looks
 from .toy import INITIAL, ToyTrainer
 
 if TYPE_CHECKING:
@@ -201,6 +204,7 @@ class Node:
         self.disk.salt += 1
         self.trainer = self.disk.trainer or ToyTrainer(self.peer)
         self.disk.trainer = self.trainer
+        self._looks = Looks(self)
 
     def start(self) -> None:
         """Read the disk, and catch up with the others before taking part."""
@@ -367,6 +371,14 @@ class Node:
         """What it says in the place of an answer."""
         return answer
 
+    def judges(self, update: ContentId, seen: Score) -> Score:
+        """What it says of an update of which it has seen this."""
+        return seen
+
+    def works(self, effect: Train) -> tuple[int, ...]:
+        """The samples on which it really trains."""
+        return effect.samples
+
     def dawdles(self) -> float:
         """How many seconds it lets who asks wait for an answer."""
         return 0.0
@@ -406,6 +418,10 @@ class Node:
                 self._train(effect)
             case Apply():
                 self._apply(effect)
+            case Judge():
+                self._looks.judge(effect)
+            case LookAgain():
+                self._looks.again(effect)
             case Keep(decided):
                 swarm.watch.kept(self, decided)
                 swarm.trace.note(
@@ -587,15 +603,19 @@ class Node:
         rounds = self.swarm.manifest.rounds
         usual = rounds.sequences / rounds.start_members
         seconds = self.training_seconds * len(effect.samples) / usual
+        self._looks.beside(effect)
+        looking = 0.0 if effect.look is None else self.training_seconds * LOOK_SEQUENCES / usual
 
         def done() -> None:
             if self.alive and not self._frozen:
-                self.trained(effect, self.trainer.train(effect.round, salt), seconds)
+                update = self.trainer.train(effect.round, salt)
+                self.swarm.scores.made(self.peer, update, self.works(effect))
+                self.trained(effect, update, seconds)
                 then()
             elif self.alive:
                 self.swarm.clock.after(0.5, done)
 
-        self.swarm.clock.after(seconds, done)
+        self.swarm.clock.after(seconds + looking, done)
 
     def trained(self, effect: Train, update: ContentId, seconds: float) -> None:
         """The update is computed, in so many seconds: store it and report it."""

@@ -1,12 +1,12 @@
 """An opinion of its own on chains: what a certificate proves, worked out without the protocol's code.
 
 Were certificates judged by the functions under test, a mistake in them would hide itself. Only formats,
-signatures and the account of who is a member are shared.
+signatures and the accounts of who is a member, with how many votes, are shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -17,7 +17,7 @@ from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import Manifest
-from distro_node.protocol.wire.membership import Membership
+from distro_node.protocol.wire.membership import Membership, Votes
 from distro_node.protocol.wire.messages import Certificate, Decided, Record, RecordId
 
 from .keys import Keys
@@ -43,27 +43,53 @@ class Judgement:
     problem: str
     """Why it proves nothing; empty if it does."""
     discounted: frozenset[PeerId]
-    """Members that all signers call silent."""
+    """Members with votes that all signers call silent."""
     needed: int
-    """The quorum of the others."""
+    """The votes that are a quorum of those of the others."""
+    votes: Votes
+    """In what they are counted: in heads where all who have votes are silent."""
     slot: int
     """In which it was decided."""
 
 
-def least_quorum(model: str, members: int) -> int:
+def least_quorum(model: str, votes: int) -> int:
     """The least number that is more than two thirds, or more than half."""
     share = (2, 3) if model == "byzantine" else (1, 2)
-    return next(n for n in range(members + 2) if n * share[1] > members * share[0])
+    return next(n for n in range(votes // 2, votes + 2) if n * share[1] > votes * share[0])
+
+
+def may_be_quorum(
+    model: str, membership: Membership, votes: Votes, cast: Mapping[PeerId, Collection[int]]
+) -> bool:
+    """Whether these, each of whom has called silent whom one of these masks marks, may have signed a
+    certificate together; all masks are taken for the one that leaves fewest."""
+    members = sorted(membership.since)
+    heads = Votes(dict.fromkeys(members, 1))
+    heirs = [peer for peer in cast if not votes[peer]]
+    for weights, signers in ((votes, [peer for peer in cast if votes[peer]]), (heads, heirs)):
+        silent = max(
+            (
+                sum(weights[peer] for place, peer in enumerate(members) if mask >> place & 1)
+                for peer in signers
+                for mask in cast[peer]
+            ),
+            default=0,
+        )
+        total = max(0, sum(weights[peer] for peer in members) - silent)
+        if signers and sum(weights[peer] for peer in signers) >= least_quorum(model, total):
+            return True
+    return False
 
 
 def judge(
     certificate: Certificate,
     record: RecordId,
     membership: Membership,
+    votes: Votes,
     manifest: Manifest,
     keys: Keys,
 ) -> Judgement:
-    """Judge a certificate of finalizes for `record`, by the members of its round."""
+    """Judge a certificate of finalizes for `record`, by the members of its round and their votes."""
     members = sorted(membership.since)
     signers = [ballot.peer for ballot in certificate.ballots]
     common = set(members)
@@ -74,15 +100,39 @@ def judge(
         body = encode(certificate.ballot(ballot))
         if not keys.verify("finalize", manifest.swarm, ballot.peer, body, ballot.signature):
             problem = "a signature does not hold"
-    discounted = frozenset(common - set(signers))
-    needed = least_quorum(manifest.fault_model, len(members) - len(discounted))
+    present = [peer for peer in members if peer in signers or peer not in common]
+    counted = votes
+    if not any(votes[peer] for peer in present):
+        counted = Votes(dict.fromkeys(members, 1))
+    discounted = frozenset(peer for peer in members if votes[peer]) - set(present)
+    needed = least_quorum(manifest.fault_model, sum(counted[peer] for peer in present))
     if certificate.kind != "finalize" or certificate.block != record:
         problem = "it is about something else"
     elif not set(signers) <= set(members) or len(set(signers)) != len(signers):
         problem = "its signers are not distinct members"
-    elif len(signers) < needed:
-        problem = f"{len(signers)} signers where {needed} are needed"
-    return Judgement(problem, discounted, needed, certificate.slot)
+    elif not all(counted[peer] for peer in signers):
+        problem = "somebody without votes has signed it"
+    elif (signed := sum(counted[peer] for peer in signers)) < needed:
+        problem = f"{signed} votes where {needed} are needed"
+    return Judgement(problem, discounted, needed, counted, certificate.slot)
+
+
+@dataclass(frozen=True)
+class _Set:
+    """Members, and the votes that they had after some record."""
+
+    members: frozenset[PeerId]
+    votes: Votes
+
+    @property
+    def weights(self) -> dict[PeerId, int]:
+        """What each counts for: one head if none of them has votes."""
+        held = {peer: self.votes[peer] for peer in self.members if self.votes[peer]}
+        return held or dict.fromkeys(self.members, 1)
+
+    def without(self, gone: Collection[PeerId]) -> _Set:
+        """It but for these."""
+        return _Set(self.members.difference(gone), self.votes)
 
 
 @dataclass(frozen=True)
@@ -91,15 +141,20 @@ class Finality:
 
     final: int
     justified: int
-    earlier: frozenset[PeerId]
+    earlier: _Set
     """The finality set before the last one."""
-    members: frozenset[PeerId]
+    latest: _Set
     since: int
     """The first round of which anything counts for the next final record."""
     said: frozenset[tuple[PeerId, int, int]] = frozenset()
     left: Mapping[PeerId, int] = field(default_factory=dict)
     reached: Mapping[int, int] = field(default_factory=dict)
     """What was justified after each record since."""
+
+    @property
+    def members(self) -> frozenset[PeerId]:
+        """The finality set."""
+        return self.latest.members
 
 
 def _went_on(chain: Ledger, fork: int) -> dict[PeerId, int]:
@@ -127,8 +182,9 @@ class Chains:
         self._judged: dict[tuple[RecordId, Certificate], Judgement] = {}
         self._leaders: dict[RecordId, list[PeerId]] = {}
         self._counts: dict[RecordId, tuple[int, ...]] = {}
-        founder = frozenset({manifest.founder})
+        founder = _Set(frozenset({manifest.founder}), fresh.votes(0))
         self._finality = {fresh.head: Finality(-1, -1, founder, founder, 0)}
+        self._votes = {fresh.head: fresh.votes(0)}
         self.records: dict[RecordId, Decided] = {}
         self.children: dict[RecordId, dict[RecordId, list[Judgement]]] = {}
         """By parent, the records that were decided after it, with their certificates."""
@@ -140,6 +196,15 @@ class Chains:
         ledger, length = self._home[parent]
         return ledger.membership(length)
 
+    def votes(self, parent: RecordId) -> Votes:
+        """The votes in the round after a record that was decided (`books` looks at how they came)."""
+        return self._votes[parent]
+
+    def ledger(self, parent: RecordId) -> Ledger:
+        """A chain that ends with a record that was decided."""
+        ledger, length = self._home[parent]
+        return ledger if len(ledger) == length else ledger.truncated(length)
+
     def share(self, parent: RecordId, peer: PeerId) -> tuple[int, ...] | None:
         """The samples of which an update is due in the round after a record that was decided."""
         ledger, length = self._home[parent]
@@ -147,6 +212,9 @@ class Chains:
 
     def counts(self, record: Record) -> tuple[int, ...]:
         """How often each update of a record that was decided counts in the step."""
+        ledger, _ = self._home[record.parent]
+        if ledger.work is not None:
+            return ledger.counts(record)
         if record.id not in self._counts:
             dealt = [len(self.share(record.parent, e.peer) or ()) for e in record.updates]
             unequal = self._manifest.optimizer.say == "share" and len(set(dealt)) > 1
@@ -184,8 +252,19 @@ class Chains:
             swarm, round_ = self._manifest.swarm, self._home[parent][1]
             circle = sorted(membership.since, key=lambda peer: content_id(swarm + peer))
             self._leaders[parent] = circle[round_ % len(circle) :] + circle[: round_ % len(circle)]
-        leaders = self._leaders[parent]
-        return leaders[(slot - 1) % len(leaders)]
+        leaders, votes = self._leaders[parent], self.votes(parent)
+        if votes.equal:
+            return leaders[(slot - 1) % len(leaders)]
+        if slot % 2 == 0:
+            return leaders[(slot // 2 - 1) % len(leaders)]
+        seed = self._manifest.swarm + self._home[parent][1].to_bytes(8, "big")
+        drawn = int.from_bytes(content_id(seed + slot.to_bytes(8, "big")), "big")
+        behind = drawn * sum(votes.by_peer.values()) >> 256
+        for peer in sorted(votes.by_peer, key=lambda peer: content_id(seed + peer)):
+            behind -= votes[peer]
+            if behind < 0:
+                return peer
+        return None
 
     def add(self, decided: Decided) -> Judgement:
         """Take in an entry of somebody's chain, whose parent must be known.
@@ -214,9 +293,11 @@ class Chains:
         if alone and peer in self._members(theirs.head):
             return lower
         here, there = _went_on(ours, fork), _went_on(theirs, fork)
-        for voters in (common.members, self._members(ours.parent(fork))):
-            ayes = sum(p in voters and there[p] >= here.get(p, -1) for p in there)
-            noes = sum(p in voters and here[p] >= there.get(p, -1) for p in here)
+        members, votes = self._members(ours.parent(fork)), self.votes(ours.parent(fork))
+        heads = dict.fromkeys(members, 1)
+        for weights in (common.latest.weights, dict(votes.by_peer), heads):
+            ayes = sum(weights.get(p, 0) for p in there if there[p] >= here.get(p, -1))
+            noes = sum(weights.get(p, 0) for p in here if here[p] >= there.get(p, -1))
             if ayes != noes:
                 return ayes > noes
         return lower
@@ -237,10 +318,13 @@ class Chains:
 
     def _finality_after(self, record: Record) -> Finality:
         before, now = self._finality[record.parent], record.round
-        gone = {entry.peer for entry in record.departed if entry.reason == "left"}
+        gone = {entry.peer for entry in record.departed if entry.reason != "silent"}
         gone |= {proof.peer for proof in record.evidence}
-        heirs = frozenset(self._members(record.id))
-        sets = [voters - gone or heirs for voters in (before.earlier, before.members)]
+        heirs = _Set(frozenset(self._members(record.id)), self.votes(record.id))
+        sets = [
+            left if (left := voters.without(gone)).members else heirs
+            for voters in (before.earlier, before.latest)
+        ]
         left = {**before.left, **dict.fromkeys(gone, now)}
         # Who said in which round that it stood on this chain, and in which record it is written.
         said = {*before.said, *((entry.peer, now, now) for entry in record.updates)}
@@ -250,7 +334,11 @@ class Chains:
         def quorum(rounds: range, written: int) -> bool:
             heard = {peer for peer, round_, at in said if round_ in rounds and at <= written}
             model = self._manifest.fault_model
-            return all(len(voters & heard) >= least_quorum(model, len(voters)) for voters in sets)
+            return all(
+                sum(weights.get(peer, 0) for peer in heard)
+                >= least_quorum(model, sum(weights.values()))
+                for weights in (voters.weights for voters in sets)
+            )
 
         def justified(written: int) -> int:
             found = (
@@ -275,15 +363,19 @@ class Chains:
         at_final = record
         while at_final.round > final:
             at_final = self.records[at_final.parent].record
-        members = frozenset(self._members(at_final.id)) - left.keys() or sets[1]
-        return Finality(final, most, sets[1], members, now + 1, frozenset(), left)
+        members = frozenset(self._members(at_final.id)) - left.keys()
+        latest = _Set(members, self.votes(at_final.id)) if members else sets[1]
+        return Finality(final, most, sets[1], latest, now + 1, frozenset(), left)
 
     def _judge(self, decided: Decided) -> Judgement:
         record = decided.record
         membership = self.membership(record.parent)
         if membership is None:
-            return Judgement("its parent was never decided", frozenset(), 0, 0)
-        judgement = judge(decided.certificate, record.id, membership, self._manifest, self._keys)
+            return Judgement("its parent was never decided", frozenset(), 0, Votes({}), 0)
+        votes = self.votes(record.parent)
+        judgement = judge(
+            decided.certificate, record.id, membership, votes, self._manifest, self._keys
+        )
         if not judgement.problem:
             if record.id not in self._home:
                 ledger, length = self._home[record.parent]
@@ -291,6 +383,7 @@ class Chains:
                     ledger = ledger.truncated(length)
                 ledger.append(decided)
                 self._home[record.id] = (ledger, len(ledger))
+                self._votes[record.id] = ledger.votes(len(ledger))
                 self.records[record.id] = decided
             siblings = self.children.setdefault(record.parent, {})
             siblings.setdefault(record.id, []).append(judgement)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import dataclasses
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.manifest import OptimizerSpec, Say
+from distro_node.protocol.wire.manifest import ChecksSpec, OptimizerSpec, Say
 from distro_node.protocol.wire.membership import most_liars
 
 from .clock import Standstill
 from .faults import Family, Faults, Schedule, draw_absences, draw_schedule, with_wipes
+from .idlers import Idler, draw_idlers
 from .invariants import Violation
 from .keys import Keys
 from .letters import shared_reading
@@ -24,7 +26,6 @@ from .liars import (
     BOTH_SIDES,
     CONSPIRACY,
     LIES,
-    Liar,
     Liars,
     draw_founder,
     draw_liars,
@@ -47,8 +48,16 @@ CUT_SECONDS = 1200.0
 """The same where liars were on both sides of a cut: a peer whose chain was moved in vain is not asked
 for it again for up to 160 seconds, and what liars alone have signed is doubted for sixteen leases, each
 of which may have grown to a minute while rounds were slow."""
+LOOKS_SECONDS = 900.0
+"""The same where so many rounds are to come that terms of votes change."""
+LOOKS_ROUNDS = 56
+"""Three terms, and a half."""
 RECOVERY_ROUNDS = 3
 """So many rounds more are decided in that time, in which all contribute."""
+
+# Where work is looked at: sequences of a member, and what they take. Rounds are many, so they are short.
+_SHARE = 4
+_SHORT_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -68,6 +77,8 @@ class Scenario:
     """Updates are computed a round ahead."""
     say: Say = "equal"
     """How often an update counts."""
+    every: int = 0
+    """Who has votes looks at somebody once in so many rounds; 0: nobody's work is looked at."""
 
 
 @dataclass
@@ -126,6 +137,8 @@ def draw_scenario(
     size = random.Random(f"size {seed} {family}")
     if family == "down":
         return _many_down(seed, members, rounds or 8, overlap)
+    if family == "looks":
+        return _looking(seed, members, rounds or LOOKS_ROUNDS, overlap)
     cut = family == "cut"
     lying = cut or family == "liars" or (family == "all" and chance.random() < 0.4)
     # Small swarms go through more rounds and faults in the same time; a few are larger.
@@ -196,6 +209,30 @@ def draw_say(seed: int, family: Family) -> Say:
     return random.Random(f"say {seed} {family}").choice(("equal", "share"))
 
 
+def _looking(seed: int, members: int | None, rounds: int, overlap: bool) -> Scenario:
+    chance, size = random.Random(f"scenario {seed} looks"), random.Random(f"size {seed} looks")
+    count = members or size.choice((3, 4, 4, 5, 5, 6, 7))
+    liars = draw_idlers(count, chance) if count >= 4 and chance.random() < 0.6 else ()
+    model = "byzantine" if liars or chance.random() < 0.6 else "crash"
+    # The founder may be away for long where liars are no third of the others.
+    long = count - 1 > 3 * len(liars)
+    schedule = draw_schedule(
+        "looks", count, LEASE_SECONDS, chance, brief=bool(liars), founder_away=long
+    )
+    return Scenario(
+        seed=seed,
+        family="looks",
+        members=count,
+        rounds=rounds,
+        model=model,
+        liars=liars,
+        schedule=schedule,
+        links=chance.choice((LAN, Links(), HOME)),
+        overlap=chance.random() < 0.3 or overlap,
+        every=chance.choice((1, 2)),
+    )
+
+
 def run_seed(
     seed: int,
     family: Family,
@@ -240,11 +277,14 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
         samples=150,
         overlap=scenario.overlap,
         optimizer=OptimizerSpec(say=scenario.say),
+        **_with_looks(scenario),
     )
     size = 20_000 if scenario.links.up < 1e7 else 2_800_000
     swarm = Swarm(manifest, scenario.seed, links=scenario.links, keys=keys, update_bytes=size)
     # Half as often as the daemon, since every tick costs; what happens at once needs none.
     swarm.tick_seconds = 0.4
+    if scenario.every:
+        swarm.training_seconds = _SHORT_SECONDS
     swarm.watch.liars = {index for index, _ in scenario.liars}
     swarm.watch.forks_explained = scenario.schedule.cut_off
     swarm.watch.cut = scenario.family == "cut"
@@ -262,6 +302,17 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
         else:
             swarm.clock.at(begin, swarm.add, index)
     return swarm
+
+
+def _with_looks(scenario: Scenario) -> dict[str, Any]:
+    """What a manifest says besides where work is looked at."""
+    if not scenario.every:
+        return {}
+    # Shares as small as those whose scores were measured.
+    return {
+        "checks": ChecksSpec(every=scenario.every),
+        "sequences": _SHARE * scenario.members,
+    }
 
 
 def shrink(failure: Failure) -> Failure:
@@ -302,7 +353,7 @@ def _smaller(scenario: Scenario) -> list[Scenario]:
 
 
 def _start_liar(swarm: Swarm, index: int, lies: tuple[str, ...]) -> None:
-    class Chosen(Liar):
+    class Chosen(Idler):
         tells = frozenset(lies)
 
     swarm.add(index, kind=Chosen)
@@ -334,6 +385,8 @@ def _play(swarm: Swarm, scenario: Scenario) -> bool:
     patience = CONSPIRACY_SECONDS if conspired else RECOVERY_SECONDS
     if scenario.family == "cut":
         patience = CUT_SECONDS
+    elif scenario.every:
+        patience = LOOKS_SECONDS
     deadline = max(clock.now, faults_over) + patience
     while (problem := lacking(swarm, target)) is not None:
         if clock.next > deadline:

@@ -33,6 +33,7 @@ from .keys import Keys, SimulatedKeys, identity
 from .letters import shared_reading
 from .network import Links, Network
 from .node import BROKEN_SECONDS, UPDATE_BYTES, Disk, Node
+from .scores import Scores
 from .toy import toy_manifest
 from .trace import Trace
 
@@ -69,6 +70,7 @@ class Swarm:
         self.network = Network(links or Links(), random.Random(f"network {seed}"))
         self.network.loss = loss
         self.trace = Trace()
+        self.scores = Scores()
         self.watch = Watch(self)
         self.nodes: list[Node] = []
         self.rejected: dict[str, int] = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.wire.membership import Votes
 from distro_node.protocol.wire.messages import NO_BLOCK, RecordId
 from simulation.invariants import Watch
 from simulation.scenario import draw_scenario, run
@@ -14,6 +15,8 @@ from simulation.scenario import draw_scenario, run
 # Private here: `_swarm`, `_cast`, `_exclude_each_other`: what a check has seen is made up.
 
 PARENT = RecordId(b"p" * 32)
+PEERS = [PeerId(bytes([number]) * 32) for number in range(3)]
+ONE_EACH = Votes(dict.fromkeys(PEERS, 1), equal=True)
 
 
 def watch_of(skipped: int) -> Watch:
@@ -21,8 +24,7 @@ def watch_of(skipped: int) -> Watch:
     watch = object.__new__(Watch)
     swarm: Any = SimpleNamespace(manifest=SimpleNamespace(fault_model="crash"))
     watch._swarm = swarm
-    peers = (PeerId(bytes([number]) * 32) for number in range(skipped))
-    watch._cast = {(PARENT, 2, "skip"): {NO_BLOCK: dict.fromkeys(peers, 0)}}
+    watch._cast = {(PARENT, 2, "skip"): {NO_BLOCK: {peer: {0} for peer in PEERS[:skipped]}}}
     return watch
 
 
@@ -42,7 +44,7 @@ def watch_of(skipped: int) -> Watch:
 def test_two_decisions_of_full_quorums(
     slots: tuple[int, int], skipped: int, excluded: bool
 ) -> None:
-    assert watch_of(skipped)._exclude_each_other(PARENT, *slots, members=3) is excluded
+    assert watch_of(skipped)._exclude_each_other(PARENT, *slots, votes=ONE_EACH) is excluded
 
 
 def test_a_decision_that_rests_on_silence_is_told_from_one_that_does_not(

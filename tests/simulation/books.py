@@ -1,0 +1,185 @@
+"""What accounts of work must come to, whatever the records say.
+
+It is looked at with each record that anybody follows.
+
+- *accounts*: two members on one chain have the same accounts, and so have those that were made again for
+  an earlier record. Votes in earlier rounds are what they were.
+- *votes*: nobody has more votes than sequences of its own that count, up to the last of its rounds in
+  which somebody saw work. Who never did any has none.
+- *accused*: whoever does its work, and says what it sees, stands as one who does.
+- *idle*: whoever does none is out of the step before `IDLE_ROUNDS` of its updates have counted in a row.
+
+Which updates are work is known from what was really computed (`scores`), and not from looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.checked import CheckedWork
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.checks.accounts import Accounts
+from distro_node.protocol.checks.agreement import Agreement
+from distro_node.protocol.checks.verdict import LEAST
+from distro_node.protocol.wire.manifest import Manifest
+from distro_node.protocol.wire.messages import Record, RecordId
+
+from .scores import Scores
+
+# Private here: `_accounts`, `_looked`: all that there is of an account is compared.
+
+IDLE_ROUNDS = 64
+"""Three terms pass until three members besides the founder have votes, and a dispute may be dropped."""
+
+
+@dataclass
+class _Page:
+    """What was seen of one member on a chain."""
+
+    sequences: int = 0
+    """Of its updates that count."""
+    shown: int = 0
+    """Those of them up to the last round that somebody saw work in."""
+    by_round: dict[int, int] = field(default_factory=dict)
+    worked: bool = False
+    """Whether it ever did."""
+    idle: int = 0
+    """How many updates in a row were none, while they counted."""
+
+
+class Books:
+    """The watch's own account of every chain."""
+
+    def __init__(
+        self, manifest: Manifest, scores: Scores, honest: Callable[[PeerId], bool]
+    ) -> None:
+        self._founder = manifest.founder
+        self._scores = scores
+        self._honest = honest
+        self._pages: dict[RecordId, Mapping[PeerId, _Page]] = {}
+        self._after: dict[RecordId, ContentId] = {}
+        self._votes: dict[RecordId, dict[PeerId, int]] = {}
+
+    def add(self, ledger: Ledger) -> str:
+        """Look at a chain that ends with a new record. Returns what is wrong with it; mostly nothing."""
+        work, record = ledger.work, ledger[len(ledger) - 1].record
+        if work is None or record.id in self._after:
+            return ""
+        self._after[record.id] = fingerprint(work.accounts)
+        self._votes[record.id] = votes = dict(work.accounts.votes)
+        pages = self._pages_after(record, ledger, work)
+        self._pages[record.id] = pages
+        return self._votes_are_earned(votes, pages, ledger) or self._standings_are_just(
+            work.accounts, pages
+        )
+
+    def compare(self, ledger: Ledger) -> str:
+        """Hold a member's accounts, which it grew by its own way, against those of the records."""
+        work = ledger.work
+        if work is None:
+            return ""
+        if fingerprint(work.accounts) != self._after.get(ledger.head):
+            return f"it has other accounts after {len(ledger)} rounds"
+        # Somewhere else each time.
+        earlier = int.from_bytes(ledger.head[:4], "big") % len(ledger)
+        known = self._votes.get(ledger.parent(earlier))
+        if known is not None and dict(work.votes(earlier)) != known:
+            return f"it takes other votes for those of round {earlier}"
+        return ""
+
+    def compare_again(self, ledger: Ledger) -> str:
+        """The same for accounts that are made again for an earlier record."""
+        if ledger.work is None:
+            return ""
+        length = 1 + int.from_bytes(ledger.head[4:8], "big") % len(ledger)
+        shorter = ledger.truncated(length)
+        known = self._after.get(shorter.head)
+        assert shorter.work is not None  # as in the one that it was cut from
+        if known is not None and fingerprint(shorter.work.accounts) != known:
+            return f"cut to {length} rounds it has other accounts"
+        return ""
+
+    # Private
+
+    def _pages_after(
+        self, record: Record, ledger: Ledger, work: CheckedWork
+    ) -> Mapping[PeerId, _Page]:
+        pages = dict(self._pages.get(record.parent, {}))
+        sizes = ledger.dealing.sizes(record.round) if record.updates else {}
+        for entry in record.updates:
+            page = pages.get(entry.peer, _Page())
+            real = set(self._scores.samples(entry.update))
+            worked = bool(real.intersection(ledger.share(record.round, entry.peer) or ()))
+            counts = work.accounts.counts(entry.peer)
+            pages[entry.peer] = replace(
+                page,
+                sequences=page.sequences + sizes[entry.peer],
+                by_round=page.by_round | {record.round: sizes[entry.peer]},
+                worked=page.worked or worked,
+                idle=0 if worked or not counts else page.idle + 1,
+            )
+        for look in record.looks:
+            drawn = work.drawn(look.checker, look.secret, look.round)
+            if drawn is None or Agreement(look.total, look.squares).thousandths < LEAST:
+                continue
+            page = pages[drawn.peer]
+            shown = sum(n for round_, n in page.by_round.items() if round_ <= look.round)
+            pages[drawn.peer] = replace(page, shown=max(page.shown, shown))
+        voters = self._votes.get(record.parent, {self._founder: 1})
+        if len(voters) == 1:
+            # Nobody else could vouch for it.
+            (alone,) = voters
+            page = pages.get(alone, _Page())
+            pages[alone] = replace(page, shown=page.sequences)
+        return pages
+
+    def _votes_are_earned(
+        self, votes: Mapping[PeerId, int], pages: Mapping[PeerId, _Page], ledger: Ledger
+    ) -> str:
+        members = set(ledger.membership(len(ledger)).peers)
+        if not votes or not votes.keys() <= members:
+            return "votes are those of no members"
+        if set(votes.values()) == {1}:
+            # The founder's at the beginning, or one each where nobody has any.
+            return "" if votes.keys() in ({self._founder}, members) else "votes that nobody earned"
+        for peer, number in votes.items():
+            page = pages.get(peer, _Page())
+            if not 0 < number <= page.shown:
+                return f"{number} votes for {page.shown} sequences"
+            if not page.worked:
+                return "votes without work"
+        return ""
+
+    def _standings_are_just(self, accounts: Accounts, pages: Mapping[PeerId, _Page]) -> str:
+        for peer, page in pages.items():
+            standings = accounts[peer].standings
+            if self._honest(peer) and not (standings.counts and standings.credible):
+                return f"an honest member is accused: {standings}"
+            if page.idle > IDLE_ROUNDS and standings.counts:
+                return f"{page.idle} updates in a row count that are no work"
+        return ""
+
+
+def fingerprint(accounts: Accounts) -> ContentId:
+    """Of all that accounts are."""
+    known = accounts._accounts
+    pages: list[object] = [
+        (
+            peer,
+            *(account.standings, [*account.waiting], sorted(account.vouched.items())),
+            *(sorted(account.vouchers.items()), [*account.scores], account.last),
+            *(account.checks, account.turned_away),
+        )
+        for peer, account in sorted(known.items())
+    ]
+    disputes = sorted(
+        (first.checker, first.round, first, dispute.since, dispute.bound, [*dispute.again.items()])
+        for first, dispute in accounts.disputes.items()
+    )
+    votes = sorted(accounts.votes.items()), sorted(accounts.earned.items())
+    usual = [accounts.usual(share) for share in (1, 2, 4, 8)]
+    everything = pages, disputes, votes, usual, sorted(accounts._looked)
+    return content_id(repr(everything).encode())

@@ -1,0 +1,124 @@
+"""Nodes that lie about work: their own, and what they have seen of that of others.
+
+They sign nothing twice and propose like anybody: what they want is a say that they have not earned, or
+that others lose theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+from distro_node.crypto.envelope import Envelope
+from distro_node.crypto.hashing import ContentId
+from distro_node.protocol.checks.draw import SECRET_BYTES
+from distro_node.protocol.member.effects import Effect, Publish, Train
+from distro_node.protocol.wire.messages import (
+    MAX_SEQUENCES,
+    Check,
+    LookEntry,
+    Proposal,
+    Recheck,
+    Score,
+)
+
+from .liars import Liar, Liars
+from .scores import HONEST, score
+
+# Private here: `_looking`, `_secret`: a liar says with its own secret what it has not seen.
+
+OTHER_DATA = "other data"
+"""It trains on what nobody dealt to it: always."""
+AT_TIMES = "other data at times"
+"""In every second round."""
+UNTIL_VOTES = "works until it has votes"
+CROWD = "one of a crowd"
+"""Many identities with one machine, which works for each of them in turn."""
+FALSE_VERDICTS = "false verdicts"
+"""What liars did is good, whatever others did is not."""
+FALSE_LOOKS = "false looks"
+"""It says looks that were not drawn, twice, with wrong secrets, where there was nothing to see."""
+WITHHOLDS_LOOKS = "withholds looks"
+"""When it leads it puts nobody's looks into the record."""
+FORGED_LOOKS = "forged looks"
+"""When it leads it puts looks into the record that nobody has said."""
+
+IDLE = (OTHER_DATA, AT_TIMES, UNTIL_VOTES, CROWD, "copycat")
+UNTRUE = (FALSE_VERDICTS, FALSE_LOOKS, WITHHOLDS_LOOKS, FORGED_LOOKS)
+
+_CROWD = 3
+
+
+def draw_idlers(count: int, chance: random.Random) -> Liars:
+    """Fewer than a third of so many nodes, never the founder; sometimes all of them are one crowd."""
+    number = chance.randrange(1, (count - 1) // 3 + 1)
+    crowd = chance.random() < 0.2
+    return tuple(
+        (
+            index,
+            (
+                CROWD if crowd else chance.choice(IDLE),
+                *sorted(chance.sample(UNTRUE, chance.randrange(3))),
+            ),
+        )
+        for index in sorted(chance.sample(range(1, count), number))
+    )
+
+
+class Idler(Liar):
+    """Tells lies about work as well."""
+
+    def works(self, effect: Train) -> tuple[int, ...]:
+        return () if self._idles(effect.round) else effect.samples
+
+    def judges(self, update: ContentId, seen: Score) -> Score:
+        if FALSE_VERDICTS not in self.tells:
+            return seen
+        maker = self.swarm.number(self.swarm.scores.maker(update))
+        return score(HONEST if maker in self.swarm.watch.liars else 0.0)
+
+    def perform(self, effect: Effect) -> None:
+        super().perform(effect)
+        said = isinstance(effect, Publish) and effect.envelope.kind == "announcement"
+        if said and FALSE_LOOKS in self.tells and self.member.ledger.work is not None:
+            self._say_false_looks()
+
+    def _idles(self, round_: int) -> bool:
+        tells, work = self.tells, self.member.ledger.work
+        return (
+            OTHER_DATA in tells
+            or (AT_TIMES in tells and round_ % 2 == 1)
+            or (UNTIL_VOTES in tells and work is not None and self.peer in work.accounts.earned)
+            or (CROWD in tells and (round_ + self.index) % _CROWD != 0)
+        )
+
+    def _propose(self, envelope: Envelope, proposal: Proposal) -> None:
+        record = proposal.record
+        if WITHHOLDS_LOOKS in self.tells:
+            record = dataclasses.replace(record, looks=(), looks_again=())
+        if FORGED_LOOKS in self.tells and record.round > 3 and self._chance.random() < 0.5:
+            secret = self._chance.randbytes(SECRET_BYTES)
+            forged = LookEntry(self.peer, record.round - 1, secret, 0, 1, bytes(64))
+            record = dataclasses.replace(record, looks=(forged,))
+        if record is proposal.record:
+            super()._propose(envelope, proposal)
+        else:
+            self._say("proposal", Proposal(proposal.slot, record))
+
+    def _say_false_looks(self) -> None:
+        ledger, chance = self.member.ledger, self._chance
+        if len(ledger) < 4:
+            return
+        round_ = len(ledger) - chance.randrange(1, min(20, len(ledger)))
+        parent, base = ledger.parent(round_), max(0, round_ - 1 - ledger.manifest.rounds.overlap)
+        own = self.member._looking._secret(base, ledger.parent(base))
+        secret = chance.choice((own, chance.randbytes(SECRET_BYTES)))
+        for deviations in (0.0, HONEST):
+            seen = score(deviations)
+            self._say("check", Check(round_, parent, secret, seen.total, seen.squares))
+        work = ledger.work
+        disputes = list(work.accounts.disputes) if work is not None else []
+        for first in disputes[:1]:
+            scores = (score(chance.choice((0.0, HONEST))),) * chance.randrange(1, MAX_SEQUENCES + 1)
+            parent = ledger.parent(first.round)
+            self._say("recheck", Recheck(first.round, parent, first.checker, secret, scores))

@@ -1,0 +1,70 @@
+"""One simulated node's looks at the work of others: what its trainer does when it is told to look.
+
+A look takes about as long as two sequences more. For a second look the parameters of that time are made
+again, from a snapshot and the updates since: whoever has not all of that on its disk has seen nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from distro_node.crypto.hashing import ContentId
+from distro_node.protocol.member.effects import Judge, LookAgain, Train
+from distro_node.protocol.member.inputs import Judged, LookedAgain
+from distro_node.protocol.wire.messages import Score
+
+if TYPE_CHECKING:
+    from .node import Node
+
+LOOK_SEQUENCES = 2
+"""What a look costs, in sequences."""
+_JUDGE_SECONDS = 0.02
+_AGAIN_SECONDS = 2.0
+
+
+class Looks:
+    """Beside a node's trainer. Its memory goes with the process."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        # By round: the sample that was computed, and of how many it is one.
+        self._computed: dict[int, tuple[int, int]] = {}
+
+    def beside(self, effect: Train) -> None:
+        """The trainer computes an update, and what it is to look at."""
+        if effect.look is not None:
+            self._computed[effect.round] = effect.look, effect.look_share
+
+    def judge(self, effect: Judge) -> None:
+        """Say how well an update agrees with what was computed; nothing if that is lost."""
+        node, found = self._node, self._computed.pop(effect.round, None)
+        for old in [number for number in self._computed if number < effect.round]:
+            del self._computed[old]
+        said = Judged(effect.round, 0, 0)
+        if found is not None and effect.update in node.disk.blobs:
+            score = self._seen(effect.update, *found)
+            said = Judged(effect.round, score.total, score.squares)
+        node.swarm.clock.after(_JUDGE_SECONDS, node.tell, said)
+
+    def again(self, effect: LookAgain) -> None:
+        """Make the parameters of then again, and look at these samples."""
+        node, scores = self._node, ()
+        if self._can_go_back(effect.first.round) and effect.update in node.disk.blobs:
+            scores = tuple(
+                self._seen(effect.update, sample, effect.share) for sample in effect.samples
+            )
+        node.swarm.clock.after(_AGAIN_SECONDS, node.tell, LookedAgain(effect.first, scores))
+
+    def _seen(self, update: ContentId, sample: int, share: int) -> Score:
+        node, scores = self._node, self._node.swarm.scores
+        return node.judges(update, scores.seen(node.peer, update, sample, share))
+
+    def _can_go_back(self, round_: int) -> bool:
+        """Whether a state of before `round_` is at hand, and the updates since."""
+        node, ledger = self._node, self._node.member.ledger
+        start = max((at for at in (-1, *node.disk.snapshots) if at < round_), default=-1)
+        return all(
+            entry.update in node.disk.blobs
+            for number in range(start + 1, round_)
+            for entry in ledger[number].record.updates
+        )
