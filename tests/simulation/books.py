@@ -108,7 +108,7 @@ class Books:
         self, record: Record, ledger: Ledger, work: CheckedWork
     ) -> Mapping[PeerId, _Page]:
         pages = dict(self._pages.get(record.parent, {}))
-        sizes = ledger.dealing.sizes(record.round) if record.updates else {}
+        sizes = ledger.dealing.shares(record.round).sequences if record.updates else {}
         for entry in record.updates:
             page = pages.get(entry.peer, _Page())
             real = set(self._scores.samples(entry.update))

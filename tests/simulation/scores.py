@@ -2,8 +2,8 @@
 
 Honest work scores as high as it was measured (docs/checks.md): four times what passes for certain where
 a share has one sequence, and less with the root of its size. Work on other samples is the throw of
-coins. In one update of thirty there is a sequence in which there is little to learn. Chance is drawn from
-looker, update and sample, so whoever looks twice sees the same, and a run repeats.
+coins. In one update of thirty there is a sequence in which there is little to learn. Chance is drawn
+from looker, update and sample, so whoever looks twice sees the same, and a run repeats.
 """
 
 from __future__ import annotations
