@@ -1073,7 +1073,7 @@ def shares() -> Iterator[Figure]:
         "the same updates come to it within {:.2f} %, and choosing k by the share",
         (abs(apart["weighed"]),),
     )
-    yield Figure("docs/protocol.md", "brings {:+.2f} %. So weighing is", (apart["k by share"],))
+    yield Figure("docs/protocol.md", "all together, brings {:+.2f} %.", (apart["k by share"],))
 
 
 def private() -> Iterator[Figure | WholeTable]:

@@ -262,7 +262,9 @@ class World:
             body=body, coefficients=1, tokens=500, loss=2.5, compute_seconds=0.0, encode_seconds=0.0
         )
 
-    async def apply(self, round: int, updates: list[bytes], rate: float, own: bool) -> Any:
+    async def apply(
+        self, round: int, updates: list[bytes], rate: float, own: bool, counts: object
+    ) -> Any:
         self.round = round
         self.applied.append(len(updates))
         await trio.lowlevel.checkpoint()

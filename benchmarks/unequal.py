@@ -3,11 +3,14 @@
     python benchmarks/unequal.py [--shares 1 1 2 2 4 4 9 9] [--steps 200] [--rate 8e-3]
         [--hidden 64] [--layers 2] [--seeds 0 1 2 3 4] [--ways …] [--json FILE]
 
+What FILE has already is not run again.
+
 All ways train the same model from the same start on the same sequences in the same order; what differs
 is how a round's sequences are dealt to its members, and what an update weighs in the step:
 
 - `equal`: every member has as many sequences;
-- `by speed`: each has what `--shares` says, and one sign for each coefficient, as in the program;
+- `by speed`: each has what `--shares` says, and one sign for each coefficient, as with `say = "equal"`;
+- `twice`: the same, and an update counts as the program's own rule says, with `say = "share"`;
 - `weighed`: the same, and an update's signs count as often as it has sequences;
 - `k by share`: an update has as many more coefficients as it has sequences; all together say as much.
 
@@ -27,14 +30,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from distro_node.crypto.identity import PeerId
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
+from distro_node.protocol.sampling.say import by_share
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from training import Setting, Trial, read_corpus, usual_schedule
 
-WAYS = ("equal", "by speed", "weighed", "k by share")
+WAYS = ("equal", "by speed", "twice", "weighed", "k by share")
 
 
 def train(way: str, trial: Trial, shares: Sequence[int], spec: OptimizerSpec, rate: float) -> float:
@@ -49,22 +54,37 @@ def train(way: str, trial: Trial, shares: Sequence[int], spec: OptimizerSpec, ra
     layouts = [update_layout(trial.table, spec.chunk, k) for k in kept]
     workers = [LocalOptimizer(layout, trial.parameters, spec) for layout in layouts]
     layout = update_layout(trial.table, spec.chunk, said)
+    often = heard(way, counts)
     parameters = [parameter.data for parameter in trial.parameters]
     steps = setting.steps
     schedule = usual_schedule(rate, setting.steps)
     for number in range(1, steps + 1):
         batch = np.split(trial.next_batch(), np.cumsum(counts)[:-1])
         updates: list[DecodedUpdate] = []
-        for worker, share in zip(workers, batch, strict=True):
+        loud: list[int] = []
+        for worker, share, count in zip(workers, batch, often, strict=True):
             worker.accumulate(trial.gradients(share))
             taken = worker.take(number)
             worker.forget(number)
-            times = len(share) if way == "weighed" else 1
-            updates += pieces(DecodedUpdate(taken.positions, taken.signs), layout) * times
+            cut = pieces(DecodedUpdate(taken.positions, taken.signs), layout)
+            updates += cut
+            loud += [count] * len(cut)
         for worker in workers:
             worker.yield_to(updates)
-        apply_step(parameters, layout, updates, learning_rate(schedule, number), spec.weight_decay)
+        rate_now = learning_rate(schedule, number)
+        apply_step(parameters, layout, updates, rate_now, spec.weight_decay, loud)
     return trial.evaluate()
+
+
+def heard(way: str, counts: Sequence[int]) -> Sequence[int]:
+    """How often the update of each member counts, of which these are the sequences."""
+    if way == "weighed":
+        return counts
+    if way == "twice":
+        peers = [PeerId(index.to_bytes(32, "big")) for index in range(len(counts))]
+        found = by_share(dict(zip(peers, counts, strict=True)))
+        return [found[peer] for peer in peers]
+    return [1] * len(counts)
 
 
 def pieces(update: DecodedUpdate, layout: UpdateLayout) -> list[DecodedUpdate]:
@@ -114,9 +134,12 @@ def main() -> None:
         parser.error(f"the sum of --shares has to divide {spec.top_k} times their number")
     corpus = options.corpus or [Path(sysconfig.get_paths()["stdlib"])]
     text, heldout = read_corpus(corpus, [])
-    found: dict[str, list[float]] = {way: [] for way in options.ways}
-    for seed in options.seeds:
+    found = known_losses(options, spec)
+    for number, seed in enumerate(options.seeds):
         for way in options.ways:
+            if number < len(found[way]):
+                # A way and a seed always come to the same.
+                continue
             setting = Setting(
                 workers=len(options.shares),
                 sequences=sum(options.shares) // len(options.shares),
@@ -134,6 +157,27 @@ def main() -> None:
             write(options, found, spec)
     for line in table(found):
         print(line)
+
+
+def setting_of(options: argparse.Namespace, spec: OptimizerSpec) -> dict[str, Any]:
+    """What losses are of, besides a way and a seed."""
+    named = ("shares", "steps", "rate", "hidden", "layers")
+    return {name: getattr(options, name) for name in named} | {"optimizer": asdict(spec)}
+
+
+def known_losses(options: argparse.Namespace, spec: OptimizerSpec) -> dict[str, list[float]]:
+    """The losses by seed that `--json` has already, of any way. Exits if they are of another setting."""
+    found: dict[str, list[float]] = {way: [] for way in options.ways}
+    if options.json and options.json.exists():
+        known = json.loads(options.json.read_text())
+        # What was added to the optimizer since that was written had its default then.
+        known["optimizer"] = asdict(spec) | known["optimizer"]
+        setting = setting_of(options, spec)
+        seeds = options.seeds[: len(known["seeds"])]
+        if known["seeds"] != seeds or {name: known[name] for name in setting} != setting:
+            raise SystemExit(f"{options.json} is of another setting")
+        found |= known["heldout_loss"]
+    return found
 
 
 def against(found: dict[str, list[float]], way: str) -> list[float]:
@@ -154,14 +198,8 @@ def table(found: dict[str, list[float]]) -> list[str]:
 
 def write(options: argparse.Namespace, found: dict[str, list[float]], spec: OptimizerSpec) -> None:
     """The figures so far."""
-    known: dict[str, Any] = {
-        "shares": options.shares,
-        "steps": options.steps,
-        "rate": options.rate,
-        "hidden": options.hidden,
-        "layers": options.layers,
-        "optimizer": asdict(spec),
-        "seeds": options.seeds[: len(found[options.ways[-1]])],
+    known: dict[str, Any] = setting_of(options, spec) | {
+        "seeds": options.seeds[: min(len(losses) for losses in found.values())],
         "heldout_loss": found,
         "above_equal": {
             way: statistics.mean(against(found, way)) for way in found if against(found, way)

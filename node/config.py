@@ -150,7 +150,9 @@ def _read_environment(
     known = set(_OTHER_VARIABLES)
     for command, options in commands.items():
         for option, kind in options.items():
-            names = (option.upper(), f"{command.upper()}_{option.upper()}")
+            # No shell takes a name with a hyphen in it.
+            own = command.upper().replace("-", "_")
+            names = (option.upper(), f"{own}_{option.upper()}")
             # The one for this command alone comes last and wins.
             for variable in (f"{ENVIRONMENT_PREFIX}_{name}" for name in names):
                 known.add(variable)

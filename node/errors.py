@@ -46,6 +46,8 @@ class ExitCode(IntEnum):
     EVALUATION = 55
     SERVICE = 56
     UNFIT = 57
+    UNANCHORED = 58
+    FALSE_RECEIPT = 59
     INTERRUPTED = 130
 
 

@@ -22,6 +22,7 @@ from ..protocol.wire.introductions import Registry
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.messages import RecordId
 from ..protocol.wire.swarm_id import Invite, invite_text
+from .checked import CheckedFollower, checks_status
 from .contact import Contact
 from .control.limits import Limits
 from .daemon import serve_owner
@@ -34,6 +35,7 @@ from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.swarm_store import SwarmStore
 from .sync import compare_chains
+from .telemetry.checked import ChecksStatus
 from .telemetry.status import ChangeStatus, MemberStatus, StayStatus, SwarmStatus
 from .telemetry.telemetry import Telemetry
 
@@ -82,6 +84,7 @@ class Observation:
         self._host: Host | None = None
         self._seen: _Seen | None = None
         self._looked = trio.current_time()
+        self._checked = CheckedFollower(telemetry.metrics.checks, None)
 
     async def run(self, ticket: bytes) -> None:
         """Find the swarm and follow it until told to leave. Raises `UserError`."""
@@ -162,7 +165,9 @@ class Observation:
             ledger.membership(len(ledger)).peers,
             ledger.versions[len(ledger)].now,
             change_status(ledger),
+            checks_status(ledger, None),
         )
+        self._checked.update(ledger)
 
     def _swarm_status(self) -> SwarmStatus | None:
         if self._manifest is None:
@@ -181,6 +186,7 @@ class Observation:
             version=None if seen is None else seen.version,
             change=None if seen is None else seen.change,
             hosted_round=None if self._host is None else self._host.round,
+            checks=None if seen is None else seen.checks,
         )
 
 
@@ -210,6 +216,7 @@ class _Seen:
     version: int
     """Of the protocol, in that round."""
     change: ChangeStatus | None
+    checks: ChecksStatus | None
 
 
 def _members(peers: Sequence[PeerId], connected: Container[PeerId]) -> tuple[MemberStatus, ...]:

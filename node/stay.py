@@ -21,6 +21,7 @@ from ..protocol.member.member import Member
 from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.messages import TICKET_KIND
+from .checked import CheckedFollower, checks_status
 from .contact import Contact
 from .content.prefetch import Prefetch, upcoming_samples
 from .content.snapshots import HELD, Snapshots
@@ -46,7 +47,8 @@ from .runner import Runner
 from .settings import DaemonSettings
 from .storage.data_dir import DataDir
 from .storage.swarm_store import SwarmStore
-from .telemetry.metrics import Follower, Metrics
+from .telemetry.families import Follower
+from .telemetry.metrics import Metrics
 from .telemetry.status import (
     Awaited,
     Connection,
@@ -304,12 +306,14 @@ class Stay:
             version=None if member is None else member.ledger.versions[member.round].now,
             change=None if member is None else change_status(member.ledger),
             hosted_round=None,
+            checks=None if member is None else checks_status(member.ledger, member.me),
         )
 
     async def _update_metrics(self) -> None:
         metrics, network = self._telemetry.metrics, self._network
         sent, received = Follower(metrics.sent), Follower(metrics.received)
         rejected = Follower(metrics.rejected)
+        checked = CheckedFollower(metrics.checks, self._identity.peer)
         while True:
             sent.update(network.traffic.sent)
             received.update(network.traffic.received)
@@ -321,6 +325,7 @@ class Stay:
                 metrics.final_round.set(final)
             if self._work is not None:
                 _measure_share(metrics, self._work.runner.member)
+                checked.update(self._work.runner.member.ledger)
             metrics.peers_connected.set(len(network.connected()))
             metrics.peers_relayed.set(len(network.relayed()))
             if self._reach.dialable is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from distro_node.node.telemetry.checked import ChecksStatus, LeftOut, OwnChecks
 from distro_node.node.telemetry.privacy import PrivacyStatus
 from distro_node.node.telemetry.scores import Score, Scores
 from distro_node.node.telemetry.status import (
@@ -61,6 +62,22 @@ SWARM = SwarmStatus(
     version=3,
     change=None,
     hosted_round=None,
+    checks=None,
+)
+OWN_CHECKS = OwnChecks(
+    counts=True, votes=1024, checks=12, low=1, failed=0, looks=9, why=None, passes_until_back=0
+)
+CHECKS = ChecksStatus(
+    looks=1430,
+    low=12,
+    disputes=1,
+    votes=8192,
+    voters=2,
+    left_out=(LeftOut(peer=C, why="3 of 14 checks of its work failed"),),
+    own=OWN_CHECKS,
+)
+LEFT_OUT = replace(
+    OWN_CHECKS, counts=False, votes=0, low=5, failed=3, why="failed", passes_until_back=63
 )
 SCORES = Scores(
     swarm="swarm-abc",
@@ -163,7 +180,10 @@ TRAINING = Status(
 AWAITING = replace(
     TRAINING,
     swarm=replace(
-        SWARM, awaited=(Awaited(peer=C, silent_seconds=12.2, lease_seconds=20.0),), apart=(B,)
+        SWARM,
+        awaited=(Awaited(peer=C, silent_seconds=12.2, lease_seconds=20.0),),
+        apart=(B,),
+        checks=CHECKS,
     ),
     reach=UNREACHABLE,
     progress=Progress(what="replaying rounds", done=3, total=None),

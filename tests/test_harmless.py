@@ -32,8 +32,10 @@ from distro_node.node.demo.view import print_results
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.harmless import MOST_CHARACTERS, harmless, harmless_piece
 from distro_node.node.results.export import check_target
+from distro_node.node.telemetry.checked import LeftOut
+from distro_node.node.telemetry.families import Family
 from distro_node.node.telemetry.logs import LOG_FILE, LogFormat, configure_logging
-from distro_node.node.telemetry.metrics import Family, Metrics
+from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.status import EventStatus, MemberStatus, Progress, encode_status
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer import client
@@ -42,7 +44,7 @@ from distro_node.protocol.wire.swarm_id import SwarmIdError, parse_invite, swarm
 from hypothesis import given
 from hypothesis import strategies as st
 from simulation.chain import Chain
-from statuses import SWARM, TRAINING
+from statuses import CHECKS, LEFT_OUT, SWARM, TRAINING
 
 # Private here: `_pass_on`: a trainer that writes such things would have to be made; `_server`: the error
 # of a request that hangs up in the middle of an answer.
@@ -103,9 +105,10 @@ def evil_status() -> Any:
     event = EventStatus(time=0.0, round=1, kind="joined", peer=EVIL, text=EVIL)
     stranger = MemberStatus(peer=EVIL, me=False, connected=True, heard_seconds=None)
     trainer = replace(TRAINING.training.trainer, device=EVIL)
+    checks = replace(CHECKS, left_out=(LeftOut(peer=EVIL, why=EVIL),), own=LEFT_OUT)
     return replace(
         TRAINING,
-        swarm=replace(SWARM, name=EVIL, members=(stranger,)),
+        swarm=replace(SWARM, name=EVIL, members=(stranger,), checks=checks),
         training=replace(TRAINING.training, fingerprint=EVIL, trainer=trainer),
         progress=Progress(what=EVIL, done=1, total=2),
         line=replace(TRAINING.line, addresses=(EVIL,)),
@@ -213,7 +216,7 @@ def test_what_the_trainer_and_its_libraries_write(capsys, tmp_path: Path) -> Non
 def test_metrics_have_no_word_of_a_stranger() -> None:
     metrics = Metrics(version="1")
     before = [sample for family in metrics.registry.collect() for sample in family.samples]
-    for family in vars(metrics).values():
+    for family in (*vars(metrics).values(), *vars(metrics.checks).values()):
         if isinstance(family, Family):
             for number in range(100):
                 assert family[f'{EVIL}"}} 1\nforged{{x="{number}'] is family["other"]

@@ -95,8 +95,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     ),
     "node": (
         *(*_SHARED, "crypto", "protocol/wire", "protocol/codec", "protocol/sampling"),
-        *("protocol/chain", "protocol/member", "node/storage", "node/network"),
-        *("node/network/discovery", "node/network/nat", "node/network/exchange"),
+        *("protocol/checks", "protocol/chain", "protocol/member", "node/storage"),
+        *("node/network", "node/network/discovery", "node/network/nat", "node/network/exchange"),
         *("node/content", "node/telemetry", "node/energy", "node/control", "node/dashboard"),
         *("node/trainer", "node/own_data"),
     ),

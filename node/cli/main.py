@@ -30,6 +30,7 @@ from .identity import id_command
 from .invite import invite
 from .join import join
 from .observe import observe
+from .receipt import contributions, receipt, verify_receipt
 from .service import service
 from .status import leave, pause, resume, status
 from .try_out import evaluate, generate
@@ -48,6 +49,9 @@ COMMANDS = {
     "generate": generate,
     "evaluate": evaluate,
     "verify": verify,
+    "contributions": contributions,
+    "receipt": receipt,
+    "verify-receipt": verify_receipt,
     "bootstrap": bootstrap,
     "id": id_command,
     "service": service,

@@ -104,7 +104,8 @@ def _options(command: Any, name: str | None) -> Iterator[str]:
         value = "" if each.is_flag else f" \\fI{_plain(_metavar(each))}\\fR"
         yield f".TP\n{spelled}{value}\n{_text(each.help or '')}{_default(each)}\n"
         if name is not None and each.name != "help":
-            yield f".br\n{ENVIRONMENT_PREFIX}_{name.upper()}_{each.name.upper()}\n"
+            own = name.upper().replace("-", "_")
+            yield f".br\n{ENVIRONMENT_PREFIX}_{own}_{each.name.upper()}\n"
 
 
 def _default(parameter: Any) -> str:

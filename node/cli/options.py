@@ -313,8 +313,9 @@ def joined_swarm(text: str, data: DataDir) -> SwarmId:
     return identifier
 
 
-def only_swarm(text: str | None, data: DataDir) -> SwarmId:
-    """Likewise; without a text it is the only one that is stored here. Raises `UserError`."""
+def only_swarm(text: str | None, data: DataDir, how: str = "say which with --swarm") -> SwarmId:
+    """Likewise; without a text it is the only one that is stored here. `how` to say which of several.
+    Raises `UserError`."""
     if text is not None:
         return joined_swarm(text, data)
     known = data.known_swarms()
@@ -326,7 +327,7 @@ def only_swarm(text: str | None, data: DataDir) -> SwarmId:
             else f"{len(known)} swarms are stored in {data.root}",
             "join one first, or give the right directory with --data-dir"
             if not known
-            else "say which with --swarm: " + ", ".join(swarm_text(one) for one in known),
+            else f"{how}: " + ", ".join(swarm_text(one) for one in known),
         )
     return known[0]
 

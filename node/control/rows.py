@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..telemetry.checked import ChecksStatus
+from ..telemetry.checked_words import left_out_list, looks_text, own_words, votes_text
 from ..telemetry.status import BootstrapStatus, EnergyStatus, LineStatus, Status
 from ..telemetry.words import (
     STATES,
@@ -98,6 +100,9 @@ def rows(status: Status | BootstrapStatus) -> Iterator[Row]:
         yield Row("tasks", value, f"after round {status.scores.round:,}, by lm-eval")
     yield Row("tokens", _count(training.tokens), "by the swarm, since your start")
     yield Row("your rounds", _own_rounds(status), "in which your update counted")
+    if swarm is not None and swarm.checks is not None:
+        yield from _own_checks(swarm.checks)
+        yield from _checks(swarm.checks)
     own, received = training.own, training.received_bytes_per_round
     if own.update_bytes is not None:
         bits = own.bits_per_coefficient
@@ -149,6 +154,8 @@ def _observed(status: Status) -> Iterator[Row]:
     yield from _change(status)
     yield Row("loss", _loss(training.losses.training), "on training text, mean of all")
     yield Row("tokens", _count(training.tokens), "by the swarm, since this program looks on")
+    if swarm is not None and swarm.checks is not None:
+        yield from _checks(swarm.checks)
     if training.received_bytes_per_round is not None:
         yield Row("updates", size_text(training.received_bytes_per_round), "of all, a round")
     yield from _line(status.line)
@@ -174,6 +181,33 @@ def _change(status: Status) -> Iterator[Row]:
     if change is not None:
         note = "this node speaks it" if change.spoken else "update this node before that"
         yield Row("version", f"{change.version} from round {change.round:,} on", note)
+
+
+def _own_checks(checks: ChecksStatus) -> Iterator[Row]:
+    own = checks.own
+    if own is None:
+        return
+    words = own_words(own)
+    said = words.meaning + (f"; {words.remedy}" if words.remedy else "")
+    yield Row("checks", looks_text(own.checks, own.low), "looks of others at your work")
+    if not own.counts:
+        yield Row("your updates", "do not count", said)
+    yield Row(
+        "your votes", votes_text(own, checks), said if own.counts else "while you are left out"
+    )
+
+
+def _checks(checks: ChecksStatus) -> Iterator[Row]:
+    open_ = f", {checks.disputes:,} in dispute" if checks.disputes else ""
+    value = looks_text(checks.looks, checks.low) + open_
+    yield Row("looks", value, "of members at each other's work, since the founding")
+    yield Row(
+        "voters",
+        f"{checks.voters:,} with {checks.votes:,} votes",
+        "with a say, for work that others have checked",
+    )
+    if checks.left_out:
+        yield Row("left out", left_out_list(checks), "members whose updates do not count")
 
 
 def _pages(status: Status, note: str) -> Iterator[Row]:

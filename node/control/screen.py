@@ -160,6 +160,8 @@ def _facts(status: Status, curves: Curves) -> list[Text]:
     names = list(_SHOWN)
     if status.reach is not None and status.reach.verdict == "unreachable":
         names.insert(1, "reach")
+    # Where work is checked; the second where somebody has to do something about it.
+    names += [name for name in ("checks", "your updates") if name in shown]
     lines = []
     for name in names:
         row = shown.get(name, Row(name, UNKNOWN))

@@ -7,7 +7,7 @@ the fault and, for an unknown key, the nearest known one.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from ...protocol.wire.manifest import (
     Name,
     OptimizerSpec,
     RoundSpec,
+    Say,
     ScheduleSpec,
     TaskName,
     Url,
@@ -167,6 +168,20 @@ class LoraTable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OptimizerTable(OptimizerSpec):
+    """The DisTrO update: what each member sends of its momentum, and the shared step."""
+
+    say: Say = "share"
+    """How often an update counts in the step. `equal`: each once. `share`: twice if as many of the
+    round's sequences are behind it as in the mean, or more; where all have as many, once. Without it,
+    `equal` where data is private or `max_share` is 0."""
+
+    def spec(self) -> OptimizerSpec:
+        """What of it stands in the manifest, whose own defaults are those of older swarms."""
+        return OptimizerSpec(**{each.name: getattr(self, each.name) for each in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
 class AdmissionTable:
     """Who may become a member."""
 
@@ -198,7 +213,7 @@ class ManifestFile:
     """A Hugging Face model configuration, key by key as in its `config.json`; or one key, `checkpoint`,
     with the directory of a model to go on from."""
     data: DataTable
-    optimizer: OptimizerSpec = field(default_factory=OptimizerSpec)
+    optimizer: OptimizerTable = field(default_factory=OptimizerTable)
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     rounds: RoundSpec = field(default_factory=RoundSpec)
     admission: AdmissionTable = field(default_factory=AdmissionTable)
@@ -233,7 +248,14 @@ def read_manifest_file(path: Path) -> ManifestFile:
         raise bad_manifest(path, "data: the key 'sequence_length' is missing")
     if file.task == DIFFUSION and file.data.policy == "private":
         raise bad_manifest(path, "data.policy: private data is text: the task 'diffusion' has none")
+    if "say" not in content.get("optimizer", {}) and not _shares_are_known(file):
+        file = replace(file, optimizer=replace(file.optimizer, say="equal"))
     return file
+
+
+def _shares_are_known(file: ManifestFile) -> bool:
+    """Whether members have shares of their own, in work that others could do again."""
+    return file.data.policy == "shared" and file.rounds.max_share > 0
 
 
 def bad_manifest(path: Path, problem: str) -> UserError:

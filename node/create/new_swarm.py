@@ -173,7 +173,7 @@ async def _measure(
         # The first one waits for libraries and memory.
         await trainer.train(1, samples[:1])
         trained = await trainer.train(2, samples)
-        applied = await trainer.apply(2, [trained.body], 1e-6, True)
+        applied = await trainer.apply(2, [trained.body], 1e-6, True, [1])
     progress(what, 1, 1)
     return {
         "sequence_seconds": trained.compute_seconds / len(samples),
@@ -271,9 +271,9 @@ class _Draft:
                     private=private,
                 ),
                 # Members whose texts differ contradict each other honestly.
-                optimizer=file.optimizer
+                optimizer=file.optimizer.spec()
                 if private is None
-                else replace(file.optimizer, audit=False),
+                else replace(file.optimizer.spec(), audit=False),
                 schedule=file.schedule,
                 rounds=file.rounds,
                 admission=admission,

@@ -17,7 +17,7 @@ import psutil
 import trio
 
 from ..settings import EnergySettings
-from ..telemetry.metrics import Follower
+from ..telemetry.families import Follower
 from ..telemetry.status import EnergyPart, EnergyStatus, HoldKind
 from ..telemetry.telemetry import Telemetry
 from .arithmetic import JOULES_PER_KWH, Meter, cost, per_token, total

@@ -234,7 +234,8 @@ async def _replay(
         if round_ == known.manifest.schedule.closing_round:
             break
         rate = learning_rate(known.manifest.schedule, max(1, round_))
-        applied = await trainer.apply(round_, present, rate, own_counted=True)
+        counts = ledger.counts(record)
+        applied = await trainer.apply(round_, present, rate, own_counted=True, counts=counts)
         fingerprint, last = applied.fingerprint, round_
     after = max(0, last) + 1
     if after < len(ledger):

@@ -11,7 +11,8 @@ from prometheus_client import Counter, Gauge
 
 from ...protocol.wire.introductions import Registry
 from ..network.network import Network
-from .metrics import Family, Follower, new_registry
+from .families import Family, Follower
+from .metrics import new_registry
 
 Refusal = Literal[
     "reservations",

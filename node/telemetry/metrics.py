@@ -10,11 +10,10 @@ import errno
 import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 from wsgiref.simple_server import WSGIServer
 
 import psutil
@@ -30,6 +29,8 @@ from prometheus_client import (
 )
 
 from ..errors import ExitCode, UserError
+from .checked_metrics import CheckedMetrics
+from .families import Maker
 from .status import State
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ Reason = Literal[
     "frozen",
     "impersonation",
     "invalid",
+    "look",
     "malformed",
     "mismatch",
     "not_leader",
@@ -94,37 +96,6 @@ DURATION_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 60
 # From what nobody notices to what others take for a broken line.
 _STALL_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
-Metric = TypeVar("Metric", Counter, Gauge, Histogram)
-
-
-class Family(Generic[Metric]):
-    """A metric with one label that takes few values: `metrics.sent["update"].inc(size)`.
-
-    A value outside the set counts as `other`: what a peer makes us say must not make a series.
-    Every value has its series from the start, so that a rate sees the first event too.
-    """
-
-    def __init__(self, metric: Metric, values: Sequence[str]) -> None:
-        self._children: dict[str, Metric] = {value: metric.labels(value) for value in values}
-
-    def __getitem__(self, value: str) -> Metric:
-        return self._children.get(value, self._children["other"])
-
-
-class Follower:
-    """Brings counters up to totals that are counted elsewhere, such as the network's."""
-
-    def __init__(self, family: Family[Counter]) -> None:
-        self._family = family
-        self._seen: dict[str, float] = {}
-
-    def update(self, totals: Mapping[str, float]) -> None:
-        """Add what has come on top since the last call. A total that shrank began anew at zero."""
-        for value, total in totals.items():
-            seen = self._seen.get(value, 0)
-            self._family[value].inc(total - seen if total >= seen else total)
-            self._seen[value] = total
-
 
 def new_registry(version: str) -> CollectorRegistry:
     """A registry with what every page says: which program this is, and how its process does."""
@@ -138,7 +109,7 @@ def new_registry(version: str) -> CollectorRegistry:
     return registry
 
 
-class Metrics:
+class Metrics(Maker):
     """The metrics of one node, in a registry of their own.
 
     libp2p puts counters labelled by peer, an unbounded set, into the client library's global
@@ -146,7 +117,7 @@ class Metrics:
     """
 
     def __init__(self, *, version: str) -> None:
-        self.registry = new_registry(version)
+        super().__init__(new_registry(version))
         self._state = self._family(
             Gauge,
             "state",
@@ -272,6 +243,8 @@ class Metrics:
             "side",
             Side,
         )
+        self.checks = CheckedMetrics(self.registry)
+        """Of checked work."""
         self.members_expelled = self._single(
             Counter,
             "members_expelled_total",
@@ -361,21 +334,6 @@ class Metrics:
         already, `BAD_ADDRESS` if the address is none of this machine's.
         """
         return serve_page(self.registry, address)
-
-    def _unknown(self, name: str, text: str) -> Gauge:
-        """A gauge that has no number before it is set: it is not zero."""
-        gauge = self._single(Gauge, name, text)
-        gauge.set(math.nan)
-        return gauge
-
-    def _single(self, kind: type[Metric], name: str, text: str, **options: Any) -> Metric:
-        return kind(f"distro_{name}", text, registry=self.registry, **options)
-
-    def _family(
-        self, kind: type[Metric], name: str, text: str, label: str, values: Any, **options: Any
-    ) -> Family[Metric]:
-        metric = kind(f"distro_{name}", text, [label], registry=self.registry, **options)
-        return Family(metric, get_args(values))
 
 
 @dataclass(frozen=True)

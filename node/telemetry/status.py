@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from ...protocol.wire.structure import StructureError, from_plain
 from ..errors import ExitCode, UserError
+from .checked import ChecksStatus
 from .privacy import PrivacyStatus
 from .scores import Scores
 
@@ -249,6 +250,8 @@ class SwarmStatus:
     hosted_round: int | None
     """An observer keeps the parameters after this round for whoever asks; None: it keeps none, or this
     is a member."""
+    checks: ChecksStatus | None
+    """None: nobody's work is checked in this swarm."""
 
 
 @dataclass(frozen=True, kw_only=True)

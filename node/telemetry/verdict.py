@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .checked_words import is_trouble, own_words, trouble_sentence
 from .status import State, Status, is_over
 from .words import STATES, awaited_sentence, reach_words, state_sentence
 
@@ -58,6 +59,10 @@ def verdict(status: Status) -> Verdict:
             "there is no connection to any other member",
             "check this computer's network; the node goes on looking for them by itself",
         )
+    checked = None if swarm is None or swarm.checks is None else swarm.checks.own
+    if checked is not None and is_trouble(checked.why):
+        tone: Tone = "warn" if checked.counts else "bad"
+        return Verdict(tone, trouble_sentence(checked), own_words(checked).remedy)
     if swarm is not None and swarm.awaited:
         return Verdict(
             "warn",

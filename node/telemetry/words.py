@@ -96,6 +96,31 @@ _EVENTS = {
     "finished": "the run is over: this node has what came out",
     "trainer": "the trainer process was started again: {detail}",
     "started": "{detail}",
+    "check_low": "a check of {who} found less in its update of round {detail} than is usual; others "
+    "look at that again",
+    "check_failed": "others computed samples of {who} again: its update of round {detail} does not "
+    "hold what comes out",
+    "contradicted": "{who} found the work of another low in round {detail}; others looked again, and "
+    "it is not",
+    "left_out": "the updates of {who} no longer count, since checks of its work failed; they count "
+    "again once enough checks pass",
+    "taken_back": "the updates of {who} count again: enough checks of its work have passed",
+    "scores_low": "checks find less in the work of {who} than in that of others, so it is about to "
+    "lose its votes",
+    "disbelieved": "others contradict what {who} says of their work, so it looks at nobody for now and "
+    "is about to lose its votes",
+    "votes_gained": "{who} has votes from now on: enough others have checked its work",
+    "votes_lost": "{who} has no votes any more: {detail}",
+    "voters": "from now on {detail} members have votes, for work that others have checked",
+}
+# Of events whose detail is a word for programs: what it means.
+_DETAILS = {
+    "votes_lost": {
+        "failed": "checks of its work failed",
+        "scores": "checks find less in its work than in that of others",
+        "word": "others contradict what it says of their work",
+        "unvouched": "it has done nothing of late that others vouch for",
+    }
 }
 
 
@@ -162,6 +187,7 @@ def awaited_sentence(awaited: tuple[Awaited, ...]) -> str:
 def event_sentence(kind: str, round: int, peer: str | None, me: bool, detail: str) -> str:
     """What happened in a round, at or to a peer, if it was one; `me`: that peer is this node."""
     who = "this node" if me else f"peer {short(peer)}" if peer else "a peer"
+    detail = _DETAILS.get(kind, {}).get(detail, detail)
     return _EVENTS.get(kind, "{detail}").format(who=who, round=round, detail=detail)
 
 

@@ -211,9 +211,15 @@ class TrainerClient:
         return None if found is None else Trained(**found)
 
     async def apply(
-        self, round: int, updates: Sequence[bytes], learning_rate: float, own_counted: bool
+        self,
+        round: int,
+        updates: Sequence[bytes],
+        learning_rate: float,
+        own_counted: bool,
+        counts: Sequence[int],
     ) -> Applied:
-        """Take the shared, exact step with these update bodies; their order does not matter.
+        """Take the shared, exact step with these update bodies, each of which counts so often; their
+        order does not matter.
 
         A pending own update of this round is forgotten if it was counted, else (or if the audit has left
         it out) added back into the momentum. Without any updates the parameters do not change at all.
@@ -226,6 +232,7 @@ class TrainerClient:
                 round_number=round,
                 learning_rate=learning_rate,
                 own_counted=own_counted,
+                counts=list(counts),
             )
         )
 

@@ -1,6 +1,7 @@
 """The shared step: the one place where replicas must agree to the last bit, and do.
 
-1. Signs are added up per coefficient. The sums are whole numbers of at most the member count.
+1. Signs are added up per coefficient, each as often as its update counts. The sums are whole numbers
+   of at most what all updates count together.
 2. The inverse transform uses the protocol's integer basis. All products and partial sums are whole
    numbers; while they are below 2^24 (float32) or 2^53 (float64) every one of them is exact, so
    neither the order of summation nor a fused multiply-add can change the result.
@@ -39,22 +40,26 @@ def apply_step(
     updates: Sequence[DecodedUpdate],
     learning_rate: float,
     weight_decay: float,
+    counts: Sequence[int] | None = None,
     *,
     basis: Basis = whole_basis,
 ) -> None:
     """Take one step with these updates, in any order; with none, nothing changes at all.
 
+    `counts` says how often each of them counts, from 1 to 127 times; without it, once each. One that
+    counts twice does what two do that say the same.
     `parameters` are float32 tensors in layout order, strided as they like; `learning_rate` is exactly
     a float32. Any `basis` but the protocol's is for experiments, and promises nothing.
     """
     if not updates or not parameters:
         return
+    counts = [1] * len(updates) if counts is None else counts
     decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
-    positions_UC, signs_UC = _signed_positions(updates, layout, parameters[0].device)
+    positions_UC, signs_UC = _signed_positions(updates, counts, layout, parameters[0].device)
     done = 0
     for parameter, tensor in zip(parameters, layout.tensors, strict=True):
         in_float32 = exact_in_float32(
-            len(updates), tensor.top_k, tensor.block_rows, tensor.block_columns
+            sum(counts), tensor.top_k, tensor.block_rows, tensor.block_columns
         )
         own = slice(done, done + tensor.coefficients)
         done = own.stop
@@ -66,7 +71,7 @@ def apply_step(
             rows = dense.view(tensor.rows, tensor.columns)[stripe.rows]
             sign_sums = torch.zeros_like(rows)
             here = offsets[:, stripe.blocks] - stripe.rows.start * tensor.columns
-            # Whole numbers of at most the member count: float32 adds them exactly in any order.
+            # Whole numbers of at most the sum of the counts: float32 adds them exactly in any order.
             sign_sums.view(-1).index_add_(0, here.view(-1), weights[:, stripe.blocks].reshape(-1))
             direction = inverse_signs(sign_sums, tensor, in_float32=in_float32, basis=basis)
             if decay != 1.0:
@@ -127,18 +132,23 @@ def check_exactness(device: torch.device) -> None:
 
 
 def _signed_positions(
-    updates: Sequence[DecodedUpdate], layout: UpdateLayout, device: torch.device
+    updates: Sequence[DecodedUpdate],
+    counts: Sequence[int],
+    layout: UpdateLayout,
+    device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """All updates' positions (int16) and signs (int8), each (members, coefficients), on the device.
+    """All updates' positions (int16) and signs times counts (int8), each (members, coefficients), on
+    the device.
 
     They travel there all at once and in their smallest form: three bytes a coefficient.
     """
     shape = (len(updates), layout.coefficients)
     positions, signs = np.empty(shape, dtype=np.int16), np.empty(shape, dtype=np.int8)
-    for member, update in enumerate(updates):
+    for member, (update, count) in enumerate(zip(updates, counts, strict=True)):
         flat = [positions_BK.reshape(-1) for positions_BK in update.positions]
         np.concatenate(flat, out=positions[member], casting="same_kind")
         np.concatenate([sign.reshape(-1) for sign in update.signs], out=signs[member])
+        signs[member] *= np.int8(count)
     return torch.from_numpy(positions).to(device), torch.from_numpy(signs).to(device)
 
 

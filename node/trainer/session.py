@@ -232,14 +232,25 @@ class TrainingSession:
         )
 
     def apply(
-        self, round_number: int, updates: Sequence[bytes], learning_rate: float, own_counted: bool
+        self,
+        round_number: int,
+        updates: Sequence[bytes],
+        learning_rate: float,
+        own_counted: bool,
+        counts: Sequence[int] | None = None,
     ) -> int:
         """Take the shared step with these bodies and return the new fingerprint.
+
+        `counts` says how often each of them counts, 0 for not at all; without it, once each. In the
+        audit everyone counts once.
 
         An own update of this round is settled: forgotten if it was counted, else (also where the audit
         has left it out) given back. Then the momentum yields to what was counted.
         """
         self._need_parameters()
+        often = [1] * len(updates) if counts is None else [count for count in counts if count]
+        if counts is not None:
+            updates = [body for body, count in zip(updates, counts, strict=True) if count]
         try:
             decoded = [decode_update(self.layout, body) for body in updates]
         except ProtocolError as error:
@@ -249,8 +260,9 @@ class TrainingSession:
         left_out = contradicted(self.layout, decoded, audit_seed(updates)) if spec.audit else set()
         own = [self.part.own(update) for update in decoded]
         heard = [update for index, update in enumerate(own) if index not in left_out]
+        loud = [count for index, count in enumerate(often) if index not in left_out]
         part = self.part
-        apply_step(part.parameters, part.layout, heard, learning_rate, spec.weight_decay)
+        apply_step(part.parameters, part.layout, heard, learning_rate, spec.weight_decay, loud)
         # All are asked of each: whoever asks others for the answer must not be alone with the question.
         sent = [part.everywhere(self.optimizer.sent(round_number, own[i])) for i in left_out]
         own_heard = not any(sent)

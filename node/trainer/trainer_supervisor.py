@@ -360,7 +360,7 @@ class TrainerSupervisor:
             raise TrainerDied("an update that was held has vanished from the disk")
         # Round 0 only gathers members; rates count from 1.
         rate = learning_rate(self._manifest.schedule, max(1, record.round))
-        applied = await trainer.apply(record.round, present, rate, job.own_counted)
+        applied = await trainer.apply(record.round, present, rate, job.own_counted, job.counts)
         self._applied = record.round
         self._telemetry.metrics.updates_left_out.inc(applied.left_out)
         snapshot = None

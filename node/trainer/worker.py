@@ -220,9 +220,13 @@ class Worker:
         aside, self._aside = self._aside, None
         return asdict(aside.finish())
 
-    def _apply(self, round_number: int, learning_rate: float, own_counted: bool) -> dict[str, Any]:
+    def _apply(
+        self, round_number: int, learning_rate: float, own_counted: bool, counts: list[int]
+    ) -> dict[str, Any]:
         started = time.perf_counter()
-        fingerprint = self._opened.apply(round_number, self._staged, learning_rate, own_counted)
+        fingerprint = self._opened.apply(
+            round_number, self._staged, learning_rate, own_counted, counts
+        )
         self._staged = []
         return {
             "fingerprint": fingerprint,

@@ -10,26 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ...crypto.hashing import ContentId, content_id
+from ...crypto.hashing import CONTENT_ID_BYTES, ContentId, content_id
 from ...crypto.identity import PeerId
 from ..checks.accounts import TERM, Accounts, Facts, FirstLook, SecondLook, chance_to_look, held
 from ..checks.agreement import Agreement
+from ..checks.contributions import Contributions
 from ..checks.disputes import MOST_SEQUENCES, chance_to_be_called
 from ..checks.draw import Look, commitment, drawn_look, drawn_sequences, is_called
 from ..checks.standing import level_test
 from ..checks.verdict import failed
+from ..sampling.say import of_checked
 from ..wire.errors import ProtocolError
 from ..wire.manifest import ChecksSpec, Manifest
-from ..wire.messages import LookAgainEntry, LookEntry, Record, RecordId, Score, UpdateEntry
+from ..wire.messages import (
+    LookAgainEntry,
+    LookEntry,
+    Record,
+    RecordId,
+    Score,
+    SnapshotEntry,
+    UpdateEntry,
+)
 from .dealing import Dealing
 from .memberships import Memberships
 
 # Accounts that are kept of older rounds, and of the latest.
 _APART = 512
 _LATEST = 8 * TERM
-# A secret serves a look of the round behind it, which nobody may know before that is decided. So a
-# second look is recorded no sooner than so many rounds after the first.
-_TOLD_AFTER = 2
 
 
 class CheckedWork:
@@ -45,6 +52,7 @@ class CheckedWork:
     ) -> None:
         """All but the manifest and its `spec` are the ledger's, and grow before this does."""
         self.spec = spec
+        self._swarm = manifest.swarm
         self.accounts = Accounts(manifest.founder, level_test(spec.deviation))
         """After the last record."""
         # Rounds from the one that draws a look to the one that is looked at.
@@ -54,11 +62,17 @@ class CheckedWork:
         self._records = records
         self._length = 0
         self._kept = {0: self.accounts.copy()}
-        # What everybody has earned, by term.
+        # What everybody has earned, by term; whose updates do not count, by round.
         self._earned: list[Mapping[PeerId, int]] = [self.accounts.earned]
+        self._left_out: list[frozenset[PeerId]] = [frozenset()]
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def contributions(self) -> Contributions:
+        """What everybody has done since the beginning, after the last record."""
+        return self.accounts.contributions
 
     def earned(self, round: int) -> Mapping[PeerId, int]:
         """The votes of everybody who has any in a round, at most the next one, be it here or not."""
@@ -74,6 +88,8 @@ class CheckedWork:
         """Add what is after the last `record`, which must have been checked."""
         self.accounts.close(self._facts(record), self._memberships[record.round + 1].peers)
         self._length += 1
+        out = self.accounts.left_out()
+        self._left_out.append(self._left_out[-1] if out == self._left_out[-1] else out)
         if self._length % TERM:
             return
         earned = self.accounts.earned
@@ -99,13 +115,22 @@ class CheckedWork:
         copy._kept = {round_: accounts for round_, accounts in kept if round_ <= length}
         start = max(copy._kept)
         copy._earned = self._earned[: start // TERM + 1]
+        copy._left_out = self._left_out[: start + 1]
         copy._length, copy.accounts = start, copy._kept[start].copy()
         if length == self._length:
             copy._length, copy.accounts = length, self.accounts.copy()
-            copy._earned = list(self._earned)
+            copy._earned, copy._left_out = list(self._earned), list(self._left_out)
         for round_ in range(copy._length, length):
             copy.follow(records(round_))
         return copy
+
+    def counts(self, record: Record, counts: Mapping[PeerId, int]) -> dict[PeerId, int]:
+        """How often each update of a record counts in the step, where work is not checked as `counts`
+        says. The record is the next one at most."""
+        round_ = record.round
+        out = self._left_out[round_]
+        voters = self.votes(round_).keys()
+        return of_checked(counts, voters, out, self._swarm + round_.to_bytes(8, "big"))
 
     # First looks
 
@@ -183,7 +208,7 @@ class CheckedWork:
         if first is None:
             raise ProtocolError("look", "a second look where there is no dispute")
         dispute = self.accounts.disputes[first]
-        if now < dispute.since + _TOLD_AFTER:
+        if not self.may_be_told(first, now):
             raise ProtocolError("look", "a second look that gives away what else is looked at")
         if not self.accounts.may_look_again(entry.looker, first):
             raise ProtocolError("look", "a second look that has no say")
@@ -194,9 +219,13 @@ class CheckedWork:
         return SecondLook(entry.looker, first, low)
 
     def may_be_told(self, first: FirstLook, now: int) -> bool:
-        """Whether the record of round `now` may hold second looks of this dispute."""
+        """Whether the record of round `now` may hold second looks of this dispute.
+
+        The secret behind a second look also draws a first one, in the round `_ahead` of the dispute's:
+        whoever knew that before the round is decided could still do that one sequence.
+        """
         dispute = self.accounts.disputes.get(first)
-        return dispute is not None and now >= dispute.since + _TOLD_AFTER
+        return dispute is not None and now > dispute.since + self._ahead
 
     # Private
 
@@ -207,7 +236,7 @@ class CheckedWork:
         return entry is not None and entry.commitment == commitment(secret)
 
     def _facts(self, record: Record) -> Facts:
-        sizes = self._dealing.sizes(record.round) if record.updates else {}
+        sizes = self._dealing.shares(record.round).sequences if record.updates else {}
         return Facts(
             record.round,
             {entry.peer: sizes[entry.peer] for entry in record.updates},
@@ -248,6 +277,13 @@ def _update_of(peer: PeerId, record: Record) -> UpdateEntry | None:
     return next((entry for entry in record.updates if entry.peer == peer), None)
 
 
+def check_commitment(bound_to: bytes, work: CheckedWork | None) -> None:
+    """Check what an update binds its author to: a secret where work is checked, and nothing elsewhere.
+    Raises `ProtocolError` (`look`)."""
+    if len(bound_to) != (0 if work is None else CONTENT_ID_BYTES):
+        raise ProtocolError("look", f"an update that binds its author to {len(bound_to)} bytes")
+
+
 def check_looks(
     record: Record,
     work: CheckedWork | None,
@@ -258,12 +294,12 @@ def check_looks(
 
     `parent` gives the id of the record before a round; `signed` says whether a signature holds.
     """
+    for update in record.updates:
+        check_commitment(update.commitment, work)
     if work is None:
-        if record.looks or record.looks_again or any(e.commitment for e in record.updates):
-            raise ProtocolError("record", "looks where no work is checked")
+        if record.looks or record.looks_again:
+            raise ProtocolError("look", "looks where no work is checked")
         return
-    if any(len(entry.commitment) != 32 for entry in record.updates):
-        raise ProtocolError("record", "an update that commits its author to no secret")
     firsts = [(entry.checker, entry.round) for entry in record.looks]
     if firsts != sorted(set(firsts)):
         raise ProtocolError("record", "looks are not sorted, each once")
@@ -278,3 +314,19 @@ def check_looks(
         work.second_look(entry, record.round)
         if not signed("recheck", entry.looker, entry.said(parent(entry.round)), entry.signature):
             raise ProtocolError("record", "a second look that its member did not sign")
+
+
+def root_due(work: CheckedWork | None, snapshot: SnapshotEntry | None) -> bytes:
+    """What the next record says of all contributions before it; nothing unless it certifies a `snapshot`
+    and work is checked."""
+    return b"" if work is None or snapshot is None else work.contributions.root
+
+
+def check_root(record: Record, work: CheckedWork | None) -> None:
+    """Check what the next record says of all contributions. Raises `ProtocolError` (`record`)."""
+    due = root_due(work, record.snapshot)
+    if record.contributions and not due:
+        raise ProtocolError("record", "an account of all contributions where none is due")
+    if record.contributions != due:
+        said = "another" if record.contributions else "no"
+        raise ProtocolError("record", f"{said} account of all contributions beside a snapshot")

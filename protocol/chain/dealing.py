@@ -9,6 +9,7 @@ from ...crypto.identity import PeerId
 from ..sampling.assignment import Assignment, Lanes, Terms, Work, samples_of
 from ..sampling.deal import Deal
 from ..sampling.sampler import Order
+from ..sampling.say import by_share, once
 from ..wire.manifest import Manifest
 from ..wire.messages import Record
 from .memberships import Memberships
@@ -30,6 +31,7 @@ class Dealing:
         self.terms = Terms(order, rounds.max_share, manifest.schedule.trains)
         self._order = order
         self._overlap = rounds.overlap
+        self._say = manifest.optimizer.say
         self._memberships = memberships
         self._records = records
         self._shares = SharesByRound(self.terms, memberships[0], rounds.overlap)
@@ -62,13 +64,6 @@ class Dealing:
         """The members whose update is due in a round, at most the next one: nobody else's counts."""
         return self.shares(round).due
 
-    def sizes(self, round: int) -> dict[PeerId, int]:
-        """The number of sequences of each update that is due in a round, at most the next one."""
-        shares = self.shares(round)
-        runs = shares.dealt[0].runs if shares.dealt else {}
-        own = {peer: sum(map(len, lanes)) for peer, lanes in runs.items()}
-        return own | {work.peer: 1 for work in shares.works if work.due == round}
-
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
         """The samples of which an update of `peer` is due in a round, as for `deal`; None if none is."""
         lanes = self.assignment(round).runs.get(peer)
@@ -87,6 +82,15 @@ class Dealing:
         found += [(w.due, w.dealt, w.lanes) for w in shares.works if w.peer == peer]
         found.sort(key=lambda each: each[0])
         return [(due, dealt, partial(self._samples, dealt, lanes)) for due, dealt, lanes in found]
+
+    def counts(self, record: Record) -> dict[PeerId, int]:
+        """How often each update of a record counts in the step (`say`). The record must have been
+        checked, and is the next one at most."""
+        peers = [entry.peer for entry in record.updates]
+        if self._say == "equal":
+            return once(peers)
+        sequences = self.shares(record.round).sequences
+        return by_share({peer: sequences[peer] for peer in peers})
 
     def follow(self, record: Record) -> None:
         """Add what comes after the last `record`, which must have been checked."""

@@ -31,7 +31,7 @@ from ..wire.messages import (
 )
 from .admissions import admission_problem
 from .certificates import Verify, check_certificate
-from .checked import check_looks, checked_work, turned_away
+from .checked import check_looks, check_root, checked_work, turned_away
 from .dealing import Dealing
 from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
@@ -104,10 +104,18 @@ class Ledger:
 
     def votes(self, round: int) -> Votes:
         """How many votes each of them has in that round."""
-        membership = self._memberships[round]
+        members = self._memberships[round]
         if self.work is None:
-            return Votes.one_each(membership)
-        return Votes.of(self.work.earned(round), membership)
+            return Votes.one_each(members)
+        return Votes.of(self.work.votes(round), members)
+
+    def counts(self, record: Record) -> tuple[int, ...]:
+        """How often each update of a record counts in the step, in their order: 0 is not at all. The
+        record must have been checked, and is the next one at most."""
+        found = self.dealing.counts(record)
+        if self.work is not None:
+            found = self.work.counts(record, found)
+        return tuple(found[entry.peer] for entry in record.updates)
 
     def deal(self, round: int) -> Deal:
         """What a round from 1 on deals out: at most the next round, with `overlap` the one after it."""
@@ -379,6 +387,7 @@ def check_record(record: Record, ledger: Ledger) -> None:
     for witness in record.witnesses:
         _check_witness(witness, record, ledger, signed)
     check_looks(record, ledger.work, ledger.parent, signed)
+    check_root(record, ledger.work)
     _check_admissions(record, ledger, membership)
     _check_snapshot(record, manifest)
 

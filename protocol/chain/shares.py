@@ -44,10 +44,17 @@ class Shares:
         return own / lanes if own else self.weights[peer].value / total
 
     @cached_property
+    def sequences(self) -> Mapping[PeerId, int]:
+        """By member, of how many sequences the update is to be that is due in the next round; a lane
+        over several rounds is one."""
+        runs = self.dealt[0].runs if self.dealt else {}
+        late = {work.peer: work.lanes for work in self.works if work.due == self.round}
+        return {peer: sum(map(len, lanes)) for peer, lanes in {**late, **runs}.items()}
+
+    @property
     def due(self) -> frozenset[PeerId]:
         """The members whose update is due in the next round."""
-        runs = self.dealt[0].runs if self.dealt else {}
-        return frozenset(runs) | {work.peer for work in self.works if work.due == self.round}
+        return frozenset(self.sequences)
 
 
 @dataclass(frozen=True)

@@ -32,15 +32,17 @@ All this follows from what records hold, in whole numbers.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from ...crypto.identity import PeerId
+from .contributions import Contributions
 from .disputes import LASTS, Outcome, outcome
 from .sequential import LevelTest
 from .standing import Standings
+from .tally import Ending, Tally
 from .verdict import Seen, Usual, level, passing
 
 TERM = 16
@@ -108,6 +110,12 @@ class Account:
     """How often it was looked at."""
     turned_away: bool = False
     """Whether it has to go: a check failed before it had any votes."""
+    low: int = 0
+    """How many of these looks were low."""
+    failed: int = 0
+    """How many of the low ones were confirmed by others."""
+    looks: int = 0
+    """How often it has looked at others."""
 
     @property
     def work(self) -> int:
@@ -124,13 +132,17 @@ class Account:
             scores=self.scores.copy(),
         )
 
-    def vouch(self, round_: int, voucher: PeerId | None) -> None:
-        """Somebody vouches for what waits up to this round; None: nobody else is there to do it."""
+    def vouch(self, round_: int, voucher: PeerId | None) -> int:
+        """Somebody vouches for what waits up to this round; None: nobody else is there to do it.
+        Returns how many sequences that are."""
+        done = 0
         while self.waiting and self.waiting[0][0] <= round_:
             of, sequences = self.waiting.popleft()
             self.vouched[of // TERM] = self.vouched.get(of // TERM, 0) + sequences
+            done += sequences
         if voucher is not None:
             self.vouchers[voucher] = max(round_, self.vouchers.get(voucher, 0))
+        return done
 
     def forget(self, round_: int) -> None:
         """Drop what is too old at this round."""
@@ -170,6 +182,12 @@ class Accounts:
         self.votes: Mapping[PeerId, int] = self.earned
         """The votes of the members that have any; one each where none has."""
         self._usual = Usual()
+        self.tally = Tally()
+        """What all looks have come to."""
+        self.ended: tuple[tuple[FirstLook, Ending], ...] = ()
+        """The disputes that the last record ended."""
+        self.contributions = Contributions()
+        """What everybody has done since the beginning."""
 
     def copy(self) -> Accounts:
         """To be grown in another way."""
@@ -187,6 +205,10 @@ class Accounts:
         """The account of a member; an empty one of whoever has none."""
         return self._accounts.get(peer, Account())
 
+    def standings(self) -> dict[PeerId, Standings]:
+        """How everybody stands who has an account."""
+        return {peer: account.standings for peer, account in self._accounts.items()}
+
     @property
     def disputes(self) -> Mapping[FirstLook, Dispute]:
         """The low first looks that are not settled."""
@@ -203,6 +225,10 @@ class Accounts:
     def counts(self, peer: PeerId) -> bool:
         """Whether the updates of `peer` are part of the step."""
         return self[peer].standings.counts
+
+    def left_out(self) -> frozenset[PeerId]:
+        """Those whose updates are no part of the step."""
+        return frozenset(peer for peer, own in self._accounts.items() if not own.standings.counts)
 
     def chance_to_look(self, peer: PeerId, every: int) -> Fraction:
         """How probable it is that `peer` looks at somebody in a round, where those with votes look once
@@ -241,49 +267,67 @@ class Accounts:
     def close(self, facts: Facts, members: Collection[PeerId]) -> None:
         """Take in what the next record says; `members` are those of the round after it. That looks are
         those that were drawn, and that signatures hold, is checked before."""
+        self.ended = ()
+        counted: dict[PeerId, int] = {}
+        checked: Counter[PeerId] = Counter()
         for peer, sequences in facts.shares.items():
             account = self._accounts.setdefault(peer, Account())
             account.last = facts.round
             if account.standings.counts:
                 account.waiting.append((facts.round, sequences))
+                counted[peer] = sequences
         for look in facts.looks:
             if self.takes_look(look.checker, look.peer, look.round, facts.round):
-                self._look(look, facts.round)
+                checked[look.peer] += self._look(look, facts.round)
+        self.contributions = self.contributions.after(counted, checked)
         for look in facts.again:
             if self.may_look_again(look.looker, look.first):
                 self._look_again(look)
         for first, dispute in list(self._disputes.items()):
             if dispute.since + LASTS <= facts.round:
-                del self._disputes[first]
+                self._end(first, "dropped")
         present = frozenset(members)
         if present != self._members:
             self._members, self.votes = present, held(self.earned, present)
         if (facts.round + 1) % TERM == 0:
             self._begin_term(facts.round + 1)
 
-    def _look(self, look: FirstLook, now: int) -> None:
+    def _look(self, look: FirstLook, now: int) -> int:
+        """Take in a first look. Returns how many sequences it vouches for."""
         account = self._accounts[look.peer]
         self._looked.add((look.checker, look.round))
         account.checks += 1
+        if (own := self._accounts.get(look.checker)) is not None:
+            own.looks += 1
         usual = self.usual(look.share)
         if usual:
             account.standings = account.standings.scored(self._levels, level(look.score, usual))
         account.scores.append(Seen(look.score, look.share))
         bound = passing(usual)
-        if look.score < bound:
+        low = look.score < bound
+        self.tally = self.tally.looked(low=low)
+        if low:
+            account.low += 1
             self._disputes[look] = Dispute(now, bound)
-            return
+            return 0
         account.standings = account.standings.checked(failed=False)
-        account.vouch(look.round, look.checker)
+        sequences = account.vouch(look.round, look.checker)
         self._told(look.checker, contradicted=False)
+        return sequences
 
     def _look_again(self, look: SecondLook) -> None:
         dispute = self._disputes[look.first]
         dispute.again[look.looker] = look.low
+        self.tally = self.tally.looked_again()
         settled = outcome(dispute.again, len(self.others(look.first)))
         if settled != "open":
-            del self._disputes[look.first]
+            self._end(look.first, settled)
             self._settle(look.first, settled)
+
+    def _end(self, first: FirstLook, ending: Ending) -> None:
+        del self._disputes[first]
+        self.tally = self.tally.ended(ending)
+        self.ended += ((first, ending),)
 
     def _settle(self, first: FirstLook, settled: Outcome) -> None:
         account = self._accounts.get(first.peer)
@@ -291,6 +335,7 @@ class Accounts:
         if account is not None:
             account.standings = account.standings.checked(failed=failed)
             if failed:
+                account.failed += 1
                 account.waiting.clear()
                 if first.peer not in self.earned:
                     account.standings = account.standings.turned_away()

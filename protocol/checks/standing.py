@@ -80,6 +80,11 @@ class Standings:
         return not self.work.accused
 
     @property
+    def passes_until_back(self) -> int:
+        """How many checks in a row must pass before its updates count again; 0 if they do."""
+        return 0 if self.counts else -(-self.work.sum // -WORK.success)
+
+    @property
     def credible(self) -> bool:
         """Whether it may have votes."""
         return not (self.work.accused or self.level.accused or self.word.accused)

@@ -8,7 +8,8 @@ nothing but the updates of the one round, keeps no state, and counts in whole nu
 to the same verdict.
 
 It promises that each update counts once for or against each other, whatever it says and however late
-it was made. So fewer than half of the members cannot have a member left out that no other one
+it was made, and however often it counts in the step: a large share is had for a claim, and must not
+silence others. So fewer than half of the members cannot have a member left out that no other one
 contradicts, though they see all other updates first. They can if others happen to contradict it as well;
 `benchmarks/audit.py` measures how often. The audit does not see an update that agrees with the others
 where they speak and lies where they are silent, or that lies in so few coefficients that it contradicts

@@ -66,15 +66,15 @@ def orthonormal_basis(side: int) -> npt.NDArray[np.float64]:
     return basis
 
 
-def exact_in_float32(members: int, top_k: int, rows: int, columns: int) -> bool:
+def exact_in_float32(said: int, top_k: int, rows: int, columns: int) -> bool:
     """Whether float32 holds every number of a block's inverse transform exactly.
 
-    A block's coefficients are a sum of `members` × `top_k` signs; each contributes at most the
-    largest entries of its two bases to any value or partial sum, in any order of summation. Beyond
-    the bound use float64, exact below 2^53: 4096 members × 4096 coefficients × 127² stay under it
-    by a factor of 30,000.
+    A block's coefficients are a sum of `said` × `top_k` signs, where `said` is how often all updates
+    together count; each contributes at most the largest entries of its two bases to any value or
+    partial sum, in any order of summation. Beyond the bound use float64, exact below 2^53: 4096 members
+    that count twice × 4096 coefficients × 127² stay under it by a factor of 16,000.
     """
-    return members * top_k * _largest(rows) * _largest(columns) < _FLOAT32_EXACT
+    return said * top_k * _largest(rows) * _largest(columns) < _FLOAT32_EXACT
 
 
 def _largest(side: int) -> int:

@@ -98,11 +98,14 @@ class LookAgain:
 class Apply:
     """Apply a decided record, all of whose updates are held; then report the new fingerprint.
 
+    `counts` says how often each of its updates counts in the step, in their order, 0 for not at all
+    (`sampling.say`);
     `own_counted` says whether this member's own update is among them; if not, it is refunded.
     `snapshot_due` asks for a snapshot of the new state.
     """
 
     record: Record
+    counts: tuple[int, ...]
     own_counted: bool
     snapshot_due: bool
 
@@ -160,6 +163,17 @@ NoteKind = Literal[
     "forked",
     "moved_on",
     "version",
+    # Where work is checked (`checks/changes`).
+    "check_low",
+    "check_failed",
+    "contradicted",
+    "left_out",
+    "taken_back",
+    "scores_low",
+    "disbelieved",
+    "votes_gained",
+    "votes_lost",
+    "voters",
 ]
 
 

@@ -19,6 +19,7 @@ from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..checks.accounts import FRESH, FirstLook
+from ..checks.disputes import LASTS
 from ..checks.draw import SECRET_BYTES, Look, commitment
 from ..wire.encoding import encode
 from ..wire.errors import ProtocolError
@@ -150,14 +151,23 @@ class Looking:
         work, now = ledger.work, len(ledger)
         if work is None:
             raise ProtocolError("look", "a look where no work is checked")
-        if not now - FRESH < message.round < now:
+        # A dispute may begin with a look that is no more than fresh, and goes on from there.
+        lasts = FRESH if isinstance(message, Check) else FRESH + LASTS
+        if not now - lasts < message.round < now:
             raise ProtocolError("other_round", f"a look at round {message.round} in {now}")
         if message.parent != ledger.parent(message.round):
             raise ProtocolError("wrong_parent", "a look on another chain")
         if isinstance(message, Check):
-            work.first_look(_first_entry(sender, message, bytes(64)), now)
+            entry = _first_entry(sender, message, bytes(64))
+            work.first_look(entry, now)
+            known = self._firsts.get((sender, message.round))
         else:
-            work.second_look(_second_entry(sender, message, bytes(64)), now)
+            entry = _second_entry(sender, message, bytes(64))
+            work.second_look(entry, now)
+            known = self._seconds.get((sender, message.checker, message.round))
+        if known is not None and replace(known, signature=entry.signature) != entry:
+            # Else one secret would be worth as many messages to everybody as there are numbers.
+            raise ProtocolError("equivocation", "another word about the same look")
 
     def put(self, sender: PeerId, message: Check | Recheck, signature: bytes) -> None:
         """Keep a look that was screened, the first of its kind."""
@@ -194,9 +204,11 @@ class Looking:
         }
 
     def start_over(self) -> None:
-        """The chain is another one."""
+        """The chain is another one: what was said of this one is signed for it."""
         self._drawn.clear()
         self._again.clear()
+        self._firsts.clear()
+        self._seconds.clear()
 
     def _secret(self, round: int, parent: RecordId) -> bytes:
         """What only this key can make, the same each time."""

@@ -52,7 +52,7 @@ from .inputs import (
     UpdateHeld,
     UpdatesGone,
 )
-from .noting import notes_of, notes_of_change
+from .noting import notes_of, notes_of_change, notes_of_work, picture_of
 from .parts import MemberParts
 from .states import move
 from .step import Standing
@@ -423,6 +423,7 @@ class Member(MemberParts):
 
     def _adopt(self, decided: Decided, now: float, *, learned: bool = False) -> list[Effect]:
         record, change = decided.record, self._ledger.versions.change
+        stood = picture_of(self._ledger.work)
         self._ledger.append(decided)
         sound = self._current.agreement.believes(decided.certificate)
         if sound:
@@ -431,6 +432,7 @@ class Member(MemberParts):
         self._listening.decided(beyond_doubt=sound and not learned, listens=listens, now=now)
         effects: list[Effect] = [Keep(decided), *notes_of(record, self._me)]
         effects += notes_of_change(change, self._ledger.versions.change)
+        effects += notes_of_work(stood, self._ledger.work, record.round, self._me)
         for admission in record.admitted:
             self._joins.drop(admission.peer)
         self._last_ready = self._current.ready_since

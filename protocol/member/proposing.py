@@ -7,7 +7,7 @@ import itertools
 from ...crypto.envelope import Envelope
 from ...crypto.identity import PeerId
 from ..chain.admissions import admission_problem
-from ..chain.checked import turned_away
+from ..chain.checked import root_due, turned_away
 from ..chain.ledger import Ledger
 from ..wire.errors import ProtocolError
 from ..wire.manifest import Manifest
@@ -183,6 +183,7 @@ def compose_record(
         witnesses=_witnesses(ledger, {entry.peer for entry in updates}),
         looks=looks,
         looks_again=looks_again,
+        contributions=root_due(ledger.work, snapshot),
     )
 
 

@@ -94,10 +94,14 @@ class Replica:
             self._applying = True
             # What counts is in the parameters, even under the name of somebody who copied it.
             own = self._own.get(record.round, ())
-            counted = any(e.peer == self._me or e.update in own for e in record.updates)
+            counts = ledger.counts(record)
+            counted = any(
+                count and (entry.peer == self._me or entry.update in own)
+                for entry, count in zip(record.updates, counts, strict=True)
+            )
             closing = ledger.manifest.schedule.closing_round
             due = snapshot_round(record.round + 1, self._interval, closing) is not None
-            effects.append(Apply(record, own_counted=counted, snapshot_due=due))
+            effects.append(Apply(record, counts, own_counted=counted, snapshot_due=due))
         return effects
 
     def overtaken(self, round: int, ledger: Ledger) -> list[Effect]:

@@ -44,6 +44,7 @@ Name = Annotated[str, Length(1, 64)]
 TaskName = Annotated[str, Length(1, 64)]
 Url = Annotated[str, Length(9, 256)]
 Column = Annotated[str, Length(1, 256)]
+Say = Literal["equal", "share"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,6 +243,9 @@ class OptimizerSpec:
     """The part of each parameter that a step takes away, times the learning rate."""
     audit: bool = True
     """Leave out of a step the updates that more than half of the others contradict (`audit`)."""
+    say: Say = field(default="equal", metadata=ADDITION)
+    """How often an update counts in the step. `equal`: each once. `share`: twice if as many of the
+    round's sequences are behind it as in the mean, or more; where all have as many, once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -414,6 +418,9 @@ class Manifest:
         if self.checks is not None and self.optimizer.preconditioner != "orthogonal":
             # With the others honest scores are too often low (docs/checks.md).
             raise ValueError("checks need optimizer.preconditioner = 'orthogonal'")
+        if self.data.private is not None and self.optimizer.say == "share":
+            # What a member computed on private data is nobody's to check, ever.
+            raise ValueError('optimizer.say = "share" does not go with private data: "equal" does')
 
     @property
     def elements(self) -> int:

@@ -18,7 +18,8 @@ from .encoding import decode, encode
 from .errors import ProtocolError
 from .structure import ADDITION, U63, U64, Length, Range
 
-# A proposal names the update of each of 1,024 members at some 160 bytes. All else is far smaller.
+# A proposal names the update of each of 1,024 members at some 200 bytes, and may hold 20 KB of looks.
+# All else is far smaller.
 MAX_MESSAGE_BYTES = 256 * 1024
 
 RecordId = NewType("RecordId", bytes)
@@ -33,6 +34,8 @@ Version = Annotated[int, Range(0, 1 << 16)]
 Secret = Annotated[bytes, Length(16, 16)]
 # A content id, or nothing where work is not checked.
 Commitment = Annotated[bytes, Length(0, 32)]
+# The hash of all contributions (`checks/contributions`), or nothing.
+Root = Annotated[bytes, Length(0, 32)]
 # Of a check, in whole numbers (`checks/agreement`).
 Total = Annotated[int, Range(-(1 << 62), 1 << 62)]
 Squares = Annotated[int, Range(1, 1 << 62)]
@@ -110,7 +113,7 @@ class Heartbeat:
 class Check:
     """ "My secret drew somebody's sequence of `round`, and their update agrees with it so well."
 
-    Whom and which, the secret says (`chain/looks`). The score is `total` / √`squares`.
+    Whom and which, the secret says (`chain/checked`). The score is `total` / √`squares`.
     """
 
     round: U63
@@ -281,6 +284,8 @@ class Record:
     looks_again: Annotated[tuple[LookAgainEntry, ...], Length(0, MAX_LOOKS_AGAIN)] = field(
         default=(), metadata=ADDITION
     )
+    contributions: Root = field(default=b"", metadata=ADDITION)
+    """Beside a snapshot, where work is checked: what everybody has done in the rounds before."""
 
     @cached_property
     def id(self) -> RecordId:

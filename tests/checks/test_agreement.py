@@ -41,6 +41,20 @@ def test_a_bound_is_reached_in_whole_numbers(total: int, bound: float) -> None:
     assert not Agreement(0, 0).reaches(-10_000)
 
 
+def test_thousandths_are_the_score_in_whole_numbers() -> None:
+    chance = np.random.default_rng(5)
+    for _ in range(2000):
+        squares = int(chance.integers(1, 1 << int(chance.integers(1, 62))))
+        found = Agreement(int(chance.integers(-30, 30) * squares**0.5 * chance.random()), squares)
+        exact = 1000 * found.score
+        # Towards 0, so that both signs have the same size.
+        assert abs(found.thousandths - exact) < 1 + 1e-9
+        assert abs(found.thousandths) <= abs(exact) + 1e-9
+        assert Agreement(-found.total, squares).thousandths == -found.thousandths
+    assert Agreement(5, 0).thousandths == 0
+    assert Agreement(-(1 << 62), 1).thousandths == -1000 << 62
+
+
 def test_numbers_of_any_size_stay_exact() -> None:
     signs = np.ones(1 << 20, dtype=np.int8)
     found = agreement(signs, np.full(1 << 20, 1024, np.int16))

@@ -5,7 +5,16 @@ from __future__ import annotations
 import random
 
 import pytest
-from distro_node.protocol.checks.verdict import LEAST, failed, level, passing, usual
+from distro_node.protocol.checks.verdict import (
+    ALIKE,
+    LEAST,
+    Seen,
+    Usual,
+    failed,
+    level,
+    passing,
+    usual,
+)
 
 
 def test_the_usual_score_lies_between_honest_ones_while_fewer_than_half_lie() -> None:
@@ -16,6 +25,47 @@ def test_the_usual_score_lies_between_honest_ones_while_fewer_than_half_lie() ->
         found = usual([*honest, *lies, []])
         assert min(map(min, honest)) <= found <= max(map(max, honest))
     assert usual([]) == usual([[]]) == 0
+
+
+def test_fewer_than_half_of_all_votes_do_not_move_what_is_usual() -> None:
+    chance = random.Random(2)
+    for _ in range(100):
+        honest = [[Seen(chance.randrange(6000, 9000), 16) for _ in range(5)] for _ in range(4)]
+        lies = [[Seen(chance.choice((-(10**12), 10**12)), 16)] * 8 for _ in range(9)]
+        votes = [chance.randrange(10, 20) for _ in honest]
+        # A little less than as many votes as the honest have, in more heads.
+        split = [(sum(votes) - 1) // len(lies)] * len(lies)
+        of = Usual([*zip(honest, votes, strict=True), *zip(lies, split, strict=True)]).of
+        scores = [look.score for looks in honest for look in looks]
+        assert min(scores) <= of(16) <= max(scores)
+        # To the root of the share and back whole numbers are not exact.
+        assert min(scores) * 2 - 10 <= of(4) <= max(scores) * 2 + 10
+
+
+@pytest.mark.parametrize("lie", [10**12, -(10**12), 1])
+def test_liars_with_a_share_of_a_rare_size_move_its_score_by_no_more_than_half(lie: int) -> None:
+    honest = [([Seen(10_000, 4)], 1) for _ in range(10)]
+
+    def of(share: int, liars: int) -> int:
+        return Usual([*honest, *(([Seen(lie, 64)] * 3, 1) for _ in range(liars))]).of(share)
+
+    assert of(64, ALIKE - 1) == 2500
+    assert of(64, ALIKE) == (5000 if lie > 5000 else 1250)
+    assert of(4, ALIKE) == 10_000
+
+
+def test_scores_are_held_to_those_of_shares_of_as_many_digits() -> None:
+    small = [([Seen(10_000, 4)], 1) for _ in range(5)]
+    large = [([Seen(3000, 50)], 1) for _ in range(ALIKE)]
+    of = Usual([*small, *large]).of
+    assert [of(share) for share in (4, 7, 32, 63)] == [10_000, 10_000, 3000, 3000]
+    # Of all other sizes nobody has enough: they fall with the root.
+    assert [of(1), of(16), of(1024)] == [20_000, 5000, 625]
+
+
+def test_without_looks_nothing_is_usual() -> None:
+    for none in (Usual(), Usual([([], 1)]), Usual([([Seen(9000, 4)], 0)])):
+        assert [none.of(share) for share in (1, 4, 1 << 20)] == [0, 0, 0]
 
 
 def test_half_of_the_usual_passes_but_nothing_that_coins_reach() -> None:

@@ -17,7 +17,7 @@ def documented() -> dict[str, dict[str, str]]:
     found = {}
     for section in _PAGE.read_text(encoding="utf-8").split("\n## ")[1:]:
         heading, _, text = section.partition("\n")
-        for command in re.findall(r"`([a-z]+)`", heading):
+        for command in re.findall(r"`([a-z-]+)`", heading):
             found[command] = {path: kind.strip() for path, kind in _ROW.findall(text)}
     return found
 

@@ -25,10 +25,12 @@ def test_every_command_and_option_has_its_place() -> None:
     made = pages()
     assert made.keys() == {"distro-node.1", *(f"distro-node-{name}.1" for name in COMMANDS)}
     for name, function in COMMANDS.items():
-        assert f"distro\\-node\\-{name}" in made["distro-node.1"]
+        shown = name.replace("-", "\\-")
+        assert f"distro\\-node\\-{shown}" in made["distro-node.1"]
         text = made[f"distro-node-{name}.1"]
+        own = name.upper().replace("-", "_")
         for option in command_options(function):
-            assert f"DISTRO_NODE_{name.upper()}_{option.upper()}" in text
+            assert f"DISTRO_NODE_{own}_{option.upper()}" in text
     assert "\\-\\-max\\-upload" in made["distro-node-join.1"]
 
 

@@ -27,7 +27,7 @@ from distro_node.node.telemetry.status import (
 )
 from distro_node.node.telemetry.words import state_sentence
 from rich.console import Console
-from statuses import AWAITING, EARLY, SWARM, TRAINING, UNREACHABLE
+from statuses import AWAITING, CHECKS, EARLY, LEFT_OUT, SWARM, TRAINING, UNREACHABLE
 
 
 def drawn(status: Status, width: int = 80, height: int = 24) -> list[str]:
@@ -60,6 +60,18 @@ def test_a_newcomer_reads_what_goes_on() -> None:
         "Ctrl-C",
     ):
         assert part in text
+
+
+def test_checks_have_a_line_where_work_is_checked() -> None:
+    assert not any(line.startswith("checks") for line in drawn(TRAINING))
+    checked = replace(TRAINING, swarm=replace(SWARM, checks=CHECKS))
+    (line,) = [line for line in drawn(checked) if line.startswith("checks")]
+    assert "12, 1 low" in line
+    assert line.endswith("looks of others at your work")
+    out = replace(TRAINING, swarm=replace(SWARM, checks=replace(CHECKS, own=LEFT_OUT)))
+    (line,) = [line for line in drawn(out, width=120) if line.startswith("your updates")]
+    assert "do not count" in line
+    assert "others computed the same samples again" in line
 
 
 def told(status: Status, name: str) -> list[tuple[str, str]]:

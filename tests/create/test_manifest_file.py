@@ -14,7 +14,7 @@ from distro_node.node.create.manifest_file import ManifestFile, read_manifest_fi
 from distro_node.node.create.model_config import complete_model, read_checkpoint_config
 from distro_node.node.create.rates import rate_warning
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.protocol.wire.manifest import ScheduleSpec
+from distro_node.protocol.wire.manifest import OptimizerSpec, ScheduleSpec
 from distro_node.protocol.wire.structure import StructureError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,6 +48,28 @@ def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
     assert file.data.tokenizer is None
     assert file.optimizer.top_k == 8
     assert file.admission.policy == "open"
+
+
+@pytest.mark.parametrize(
+    ("more", "say"),
+    [
+        ("", "share"),
+        ("[optimizer]\ntop_k = 4", "share"),
+        ("[optimizer]\nsay = 'equal'", "equal"),
+        ("[rounds]\nmax_share = 0.0", "equal"),
+        ("policy = 'private'", "equal"),
+        # Then the manifest refuses it.
+        ("policy = 'private'\n[optimizer]\nsay = 'share'", "share"),
+    ],
+)
+def test_new_swarms_hear_by_share_where_there_are_shares(
+    more: str, say: str, tmp_path: Path
+) -> None:
+    optimizer = read(tmp_path, SMALL + more).optimizer
+    assert optimizer.say == say
+    spec = optimizer.spec()
+    assert type(spec) is OptimizerSpec
+    assert (spec.say, spec.top_k) == (say, optimizer.top_k)
 
 
 @pytest.mark.parametrize(

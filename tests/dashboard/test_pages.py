@@ -17,7 +17,17 @@ from distro_node.node.dashboard.pages import read_words
 from distro_node.node.settings import DashboardSettings
 from distro_node.node.telemetry.status import NO_LINE, decode_status, encode_status
 from distro_node.node.telemetry.verdict import verdict
-from statuses import AWAITING, EARLY, MEMBERS, OBSERVING, SWARM, TRAINING, UNREACHABLE
+from statuses import (
+    AWAITING,
+    CHECKS,
+    EARLY,
+    MEMBERS,
+    OBSERVING,
+    OWN_CHECKS,
+    SWARM,
+    TRAINING,
+    UNREACHABLE,
+)
 
 STATIC = Path(__file__).parents[2] / "node" / "dashboard" / "static"
 
@@ -43,6 +53,17 @@ async def test_a_strangers_words_are_made_harmless() -> None:
         told = (await page.ask("/api/status")).json
         assert told["name"].isprintable()
         assert all(text.isprintable() for row in told["rows"] for text in row)
+
+
+def test_the_page_knows_what_is_told_of_checked_work() -> None:
+    script = (STATIC / "app.js").read_text("utf-8")
+    tiles = script.partition("function checkTiles")[2].partition("}\n\n")[0]
+    own = set(re.findall(r"\bown\.(\w+)", tiles))
+    assert own
+    assert own <= vars(OWN_CHECKS).keys()
+    checks = set(re.findall(r"\bchecks\??\.(\w+)", script)) - {"own"}
+    assert {"looks", "left_out", "voters"} <= checks <= vars(CHECKS).keys()
+    assert 'id="checked"' in (STATIC / "index.html").read_text("utf-8")
 
 
 def test_how_it_goes() -> None:

@@ -110,7 +110,7 @@ def targets() -> Iterator[Target]:
     yield Target(
         "record",
         partial(decode, Record, max_bytes=1 << 20),
-        (formats["record"],),
+        (formats["record"], formats["record_looks"], formats["record_second_looks"]),
         ("protocol.wire.encoding:decode",),
     )
     yield Target(
@@ -130,7 +130,7 @@ def targets() -> Iterator[Target]:
     yield Target(
         "manifest",
         lambda data: decode_manifest(data, SwarmId(content_id(data))),
-        (formats["manifest"], formats["manifest_additions"], formats["manifest_adapters"]),
+        tuple(data for name, data in formats.items() if name.startswith("manifest")),
         ("protocol.wire.manifest:decode_manifest",),
     )
     yield Target(

@@ -111,6 +111,8 @@ def test_a_description_cannot_contradict_itself() -> None:
         replace(toy.data, shards=())
     with pytest.raises(ValueError, match="audit"):
         replace(toy, data=replace(toy.data, shards=(), private=spec))
+    with pytest.raises(ValueError, match=r"optimizer\.say"):
+        replace(private(), optimizer=OptimizerSpec(audit=False, say="share"))
 
 
 def test_a_shared_swarm_keeps_its_bytes() -> None:

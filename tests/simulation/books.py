@@ -1,4 +1,6 @@
-"""What accounts of work must come to, looked at with each record that anybody follows.
+"""What accounts of work must come to, whatever the records say.
+
+It is looked at with each record that anybody follows.
 
 - *accounts*: two members on one chain have the same accounts, and so have those that were made again for
   an earlier record. Votes in earlier rounds are what they were.
@@ -106,7 +108,7 @@ class Books:
         self, record: Record, ledger: Ledger, work: CheckedWork
     ) -> Mapping[PeerId, _Page]:
         pages = dict(self._pages.get(record.parent, {}))
-        sizes = ledger.dealing.sizes(record.round) if record.updates else {}
+        sizes = ledger.dealing.shares(record.round).sequences if record.updates else {}
         for entry in record.updates:
             page = pages.get(entry.peer, _Page())
             real = set(self._scores.samples(entry.update))

@@ -14,6 +14,7 @@ from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.chain.ledger import Ledger, snapshot_round
 from distro_node.protocol.chain.sync import Answer, Question, answer_to
+from distro_node.protocol.checks.draw import SECRET_BYTES, commitment
 from distro_node.protocol.member.inputs import Loaded
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.encoding import encode
@@ -129,7 +130,16 @@ class Chain:
     def signature(self, who: int | PeerId, kind: str, message: Message) -> bytes:
         return self.envelope(who, kind, message).signature
 
+    def secret(self, who: int | PeerId, round_: int | None = None) -> bytes:
+        """What draws at whom somebody looks behind a round, as `member/looking` makes it of the key."""
+        number = self.round if round_ is None else round_
+        parent = self.ledger.head if number == self.round else self.ledger.parent(number)
+        body = encode([number, parent])
+        made = self._key(who).sign(signing_bytes("secret", self.manifest.swarm, body))
+        return content_id(made)[:SECRET_BYTES]
+
     def announcement(self, who: int | PeerId, **changes: Any) -> Announcement:
+        checked = self.ledger.work is not None
         settings: dict[str, Any] = {
             "round": self.round,
             "parent": self.ledger.head,
@@ -139,6 +149,7 @@ class Chain:
             "loss": 2.5,
             "fingerprint": FINGERPRINT,
             "speaks": self.manifest.version,
+            "commitment": commitment(self.secret(who)) if checked else b"",
         }
         return Announcement(**(settings | changes))
 
@@ -153,6 +164,7 @@ class Chain:
             signature=self.signature(who, "announcement", said),
             capacity=said.capacity,
             speaks=said.speaks,
+            commitment=said.commitment,
         )
 
     def admission(

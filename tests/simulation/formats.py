@@ -27,6 +27,7 @@ from distro_node.protocol.wire.manifest import (
     PROTOCOL_VERSION,
     AdapterSpec,
     AdmissionSpec,
+    ChecksSpec,
     DataSpec,
     Manifest,
     OptimizerSpec,
@@ -50,9 +51,12 @@ from distro_node.protocol.wire.messages import (
     Heartbeat,
     JoinRequest,
     Leave,
+    LookAgainEntry,
+    LookEntry,
     Proposal,
     Record,
     RecordId,
+    Score,
     SignedBallot,
     SnapshotEntry,
     Testimony,
@@ -158,6 +162,12 @@ ADAPTERS = dataclasses.replace(
     ),
 )
 
+CHECKED = dataclasses.replace(
+    MANIFEST,
+    optimizer=dataclasses.replace(MANIFEST.optimizer, preconditioner="orthogonal"),
+    checks=ChecksSpec(every=5, deviation=300),
+)
+
 EVIDENCE = Evidence(
     _peer(7),
     49,
@@ -183,6 +193,18 @@ RECORD = Record(
     evidence=(EVIDENCE,),
     witnesses=(WitnessEntry(PEERS[2], 3, b"\x02", _signature(9)),),
 )
+
+# Where work is checked: one update with a commitment, and looks of all kinds.
+_SECRET = bytes(range(16))
+_SCORES = (Score(-1, 2**62), Score(2**62, 1))
+LOOKED = dataclasses.replace(
+    RECORD,
+    updates=(dataclasses.replace(RECORD.updates[0], commitment=_id("secret")),),
+    looks=(LookEntry(PEERS[0], 50, _SECRET, -(2**62), 25, _signature(10)),),
+    looks_again=(LookAgainEntry(PEERS[2], 49, PEERS[1], _SECRET, _SCORES, _signature(11)),),
+)
+FIRST_LOOKS = dataclasses.replace(LOOKED, looks_again=())
+SECOND_LOOKS = dataclasses.replace(LOOKED, looks=())
 
 _BALLOT = Ballot(51, RECORD.parent, 3, RECORD.id, b"\x04")
 _SKIP = Ballot(51, RECORD.parent, 2, NO_BLOCK, b"\x00")
@@ -228,6 +250,9 @@ FORMATS: dict[str, Format] = {
             51, RECORD.parent, _id("update 0"), 2_800_000, 4096, 2.75, 2**64 - 2, 86_400, 4
         ),
     ),
+    "announcement_bound": _message("announcement", LOOKED.announcement(LOOKED.updates[0])),
+    "check": _message("check", LOOKED.looks[0].said(RecordId(_id("record 49")))),
+    "recheck": _message("recheck", LOOKED.looks_again[0].said(RecordId(_id("record 48")))),
     "join": _message("join", JoinRequest(50, _signature(3))),
     "leave": _message("leave", Leave(51)),
     "heartbeat": _message("heartbeat", Heartbeat(51, 1_700_000_000 << 20)),
@@ -237,11 +262,20 @@ FORMATS: dict[str, Format] = {
     "finalize": _message("finalize", _BALLOT),
     "evidence": _message("evidence", EVIDENCE),
     "record": Format(RECORD, lambda data: decode(Record, data, max_bytes=1 << 20)),
+    **{
+        name: Format(record, lambda data: decode(Record, data, max_bytes=1 << 20))
+        for name, record in {
+            "record_looks": LOOKED,
+            "record_first_looks": FIRST_LOOKS,
+            "record_second_looks": SECOND_LOOKS,
+        }.items()
+    },
     "certificate": Format(CERTIFICATE, lambda data: decode(Certificate, data, max_bytes=1 << 20)),
     "decided": Format(DECIDED, decode_decided),
     "manifest": Format(MANIFEST, _decode_manifest, named=True),
     "manifest_additions": Format(ADDITIONS, _decode_manifest, named=True),
     "manifest_adapters": Format(ADAPTERS, _decode_manifest, named=True),
+    "manifest_checks": Format(CHECKED, _decode_manifest, named=True),
     "blob_list": Format(BLOBS, lambda data: decode_blob_list(data, "snapshot", BLOBS.size)),
     "sync_request": Format(SyncRequest(bytes(range(32)), 51, (1, 25, 50), 64), decode_request),
     "sync_response": Format(

@@ -580,6 +580,10 @@ class Watch:
             raise Violation(
                 "refund", f"node {node.index} mistakes whether its update counts", effect.record.id
             )
+        if effect.counts != self.chains.counts(effect.record):
+            raise Violation(
+                "counts", f"node {node.index} hears somebody as it should not", effect.record.id
+            )
         missing = [e for e in effect.record.updates if e.update not in node.disk.blobs]
         if missing:
             raise Violation(

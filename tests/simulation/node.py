@@ -632,7 +632,7 @@ class Node:
         updates = [entry.update for entry in record.updates]
         self.swarm.watch.applying(self, effect)
         before = len(self.trainer.sent)
-        self.trainer.apply(record.round, updates, effect.own_counted)
+        self.trainer.apply(record.round, updates, effect.counts, effect.own_counted)
         if effect.own_counted:
             self.counted.append(record.round)
         elif before:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
@@ -180,6 +181,7 @@ class Chains:
         self._home: dict[RecordId, tuple[Ledger, int]] = {fresh.head: (fresh, 0)}
         self._judged: dict[tuple[RecordId, Certificate], Judgement] = {}
         self._leaders: dict[RecordId, list[PeerId]] = {}
+        self._counts: dict[RecordId, tuple[int, ...]] = {}
         founder = _Set(frozenset({manifest.founder}), fresh.votes(0))
         self._finality = {fresh.head: Finality(-1, -1, founder, founder, 0)}
         self._votes = {fresh.head: fresh.votes(0)}
@@ -207,6 +209,18 @@ class Chains:
         """The samples of which an update is due in the round after a record that was decided."""
         ledger, length = self._home[parent]
         return ledger.share(length, peer)
+
+    def counts(self, record: Record) -> tuple[int, ...]:
+        """How often each update of a record that was decided counts in the step."""
+        ledger, _ = self._home[record.parent]
+        if ledger.work is not None:
+            return ledger.counts(record)
+        if record.id not in self._counts:
+            dealt = [len(self.share(record.parent, e.peer) or ()) for e in record.updates]
+            unequal = self._manifest.optimizer.say == "share" and len(set(dealt)) > 1
+            mean = Fraction(sum(dealt), max(1, len(dealt)))
+            self._counts[record.id] = tuple(2 if unequal and n >= mean else 1 for n in dealt)
+        return self._counts[record.id]
 
     def under_way(self, parent: RecordId) -> list[tuple[int, int]]:
         """Lanes and rows that were dealt and may be trained still, or are to be dealt again."""

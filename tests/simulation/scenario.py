@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.manifest import ChecksSpec
+from distro_node.protocol.wire.manifest import ChecksSpec, OptimizerSpec, Say
 from distro_node.protocol.wire.membership import most_liars
 
 from .clock import Standstill
@@ -75,6 +75,8 @@ class Scenario:
     links: Links
     overlap: bool = False
     """Updates are computed a round ahead."""
+    say: Say = "equal"
+    """How often an update counts."""
     every: int = 0
     """Who has votes looks at somebody once in so many rounds; 0: nobody's work is looked at."""
 
@@ -167,6 +169,7 @@ def draw_scenario(
         schedule = with_wipes(schedule, nodes, LEASE_SECONDS, size)
     links = chance.choice((LAN, Links(), Links(), HOME))
     return Scenario(
+        say=draw_say(seed, family),
         seed=seed,
         family=family,
         members=count,
@@ -188,6 +191,7 @@ def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Sc
         for index in nodes
     )
     return Scenario(
+        say=draw_say(seed, "down"),
         seed=seed,
         family="down",
         members=count,
@@ -198,6 +202,11 @@ def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Sc
         links=chance.choice((LAN, Links(), HOME)),
         overlap=overlap,
     )
+
+
+def draw_say(seed: int, family: Family) -> Say:
+    """How often updates count in the run of a seed."""
+    return random.Random(f"say {seed} {family}").choice(("equal", "share"))
 
 
 def _looking(seed: int, members: int | None, rounds: int, overlap: bool) -> Scenario:
@@ -267,6 +276,7 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
         # An epoch of two to three rounds: most runs go through several.
         samples=150,
         overlap=scenario.overlap,
+        optimizer=OptimizerSpec(say=scenario.say),
         **_with_looks(scenario),
     )
     size = 20_000 if scenario.links.up < 1e7 else 2_800_000

@@ -1,9 +1,9 @@
 """What looks see: of each update the samples on which it was really trained, and the scores that follow.
 
-Honest work scores as high as it was measured (docs/checks.md), and less with the root of a share's size.
-Work on other samples is the throw of coins. In one update of thirty there is a sequence in which there
-is little to learn. Chance is drawn from looker, update and sample, so whoever looks twice sees the same,
-and a run repeats.
+Honest work scores as high as it was measured (docs/checks.md): four times what passes for certain where
+a share has one sequence, and less with the root of its size. Work on other samples is the throw of
+coins. In one update of thirty there is a sequence in which there is little to learn. Chance is drawn
+from looker, update and sample, so whoever looks twice sees the same, and a run repeats.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from simulation.faults import Action, Family, Schedule
@@ -106,7 +107,8 @@ FOUND_THEN = {
 
 @pytest.mark.parametrize(("family", "seed", "members", "rounds"), FOUND)
 def test_what_was_found(family: Family, seed: int, members: int, rounds: int) -> None:
-    assert_sound(draw_scenario(seed, family, members, rounds))
+    # Every update counted once then. Another manifest has another id, and by it go the leaders.
+    assert_sound(replace(draw_scenario(seed, family, members, rounds), say="equal"))
 
 
 @pytest.mark.parametrize("name", FOUND_THEN)

@@ -2,7 +2,8 @@
 
 An update is a number drawn from its content id, and the parameters are a sum of such numbers stirred
 once a round: "identical parameters" is one comparison, the order of a round's updates does not matter,
-and every record that was applied in another order, twice or not at all shows.
+and every record that was applied in another order, twice or not at all shows, and so does an update that
+counts more often here than there.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ _MODULUS = 1 << 64
 _STIR = 6364136223846793005
 
 
-def next_parameters(parameters: int, updates: Iterable[ContentId]) -> int:
-    """The parameters after a round in which these updates count; none leave them as they are."""
-    numbers = [int.from_bytes(update[:8], "big") for update in updates]
+def next_parameters(parameters: int, updates: Iterable[ContentId], counts: Iterable[int]) -> int:
+    """The parameters after a round in which these updates count so often; none change nothing."""
+    pairs = zip(updates, counts, strict=True)
+    numbers = [count * int.from_bytes(update[:8], "big") for update, count in pairs if count]
     return (_STIR * parameters + sum(numbers)) % _MODULUS if numbers else parameters
 
 
@@ -98,9 +100,11 @@ class ToyTrainer:
         self.sent[round_], self.momentum = self.momentum, 0
         return update
 
-    def apply(self, round_: int, updates: Iterable[ContentId], own_counted: bool) -> None:
-        """Apply a record's updates; take back our own if it is not among them."""
-        self.parameters = next_parameters(self.parameters, updates)
+    def apply(
+        self, round_: int, updates: Iterable[ContentId], counts: Iterable[int], own_counted: bool
+    ) -> None:
+        """Apply a record's updates, which count so often; take back our own if it is not among them."""
+        self.parameters = next_parameters(self.parameters, updates, counts)
         for old in [number for number in self.sent if number <= round_]:
             amount = self.sent.pop(old)
             if own_counted and old == round_:

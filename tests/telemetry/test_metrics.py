@@ -16,7 +16,8 @@ import pytest
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.network.traffic import KINDS
 from distro_node.node.telemetry.bootstrap_metrics import BootstrapMetrics, Refusal
-from distro_node.node.telemetry.metrics import Follower, Kind, Metrics, Reason
+from distro_node.node.telemetry.families import Follower
+from distro_node.node.telemetry.metrics import Kind, Metrics, Reason
 from distro_node.node.telemetry.metrics_reference import reference
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families

@@ -59,9 +59,16 @@ class Together:
         """Rank 0's update."""
         return self.call("train", round_, samples)[0]
 
-    def apply(self, round_: int, bodies: Sequence[bytes], rate: float, counted: bool) -> int:
+    def apply(
+        self,
+        round_: int,
+        bodies: Sequence[bytes],
+        rate: float,
+        counted: bool,
+        counts: Sequence[int] | None = None,
+    ) -> int:
         """The fingerprint, on which all ranks agree."""
-        (found,) = set(self.call("apply", round_, bodies, rate, counted))
+        (found,) = set(self.call("apply", round_, bodies, rate, counted, counts))
         return found
 
 

@@ -83,8 +83,9 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert judged == twin.judge(1, other)
         assert judged is not None
         assert await trainer.judge(2, other) is None
-        applied = await trainer.apply(1, [other, trained.body], RATE, True)
-        assert applied.fingerprint == twin.apply(1, [trained.body, other], RATE, True)
+        applied = await trainer.apply(1, [other, trained.body], RATE, True, [2, 1])
+        step = [trained.body, other]
+        assert applied.fingerprint == twin.apply(1, step, RATE, True, [1, 2])
         assert applied.fingerprint != start
 
         with pytest.raises(TrainerFailed) as caught:
@@ -117,7 +118,7 @@ async def frozen_call(trainer: TrainerClient, size: int) -> None:
     """Cancel a call that a stopped trainer cannot answer."""
     os.kill(trainer.pid, signal.SIGSTOP)
     with trio.move_on_after(0.05) as scope:
-        await trainer.apply(1, [bytes(size)] * 3, RATE, False)
+        await trainer.apply(1, [bytes(size)] * 3, RATE, False, [1] * 3)
     assert scope.cancelled_caught
     os.kill(trainer.pid, signal.SIGCONT)
 
@@ -134,7 +135,7 @@ async def test_cancelled_calls_leave_it_usable_and_a_stuck_one_is_killed(
             assert await trainer.load(chunks) == start
         body = (await trainer.train(1, [0])).body
         # Nothing that the cancelled calls staged is left.
-        applied = await trainer.apply(1, [body], RATE, True)
+        applied = await trainer.apply(1, [body], RATE, True, [1])
         assert applied.fingerprint != start
 
         async with trio.open_nursery() as nursery:

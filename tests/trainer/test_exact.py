@@ -159,10 +159,8 @@ def test_parameters_of_a_module_are_stepped_in_place() -> None:
     assert set(parameter.detach().unique().tolist()) <= {-0.5, 0.0, 0.5}
 
 
-@pytest.mark.parametrize("members", [517, 518])
-def test_beyond_the_bound_of_float32_it_takes_float64(
-    members: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("members", "count"), [(517, 1), (518, 1), (258, 2), (259, 2)])
+def test_beyond_the_bound_of_float32_it_takes_float64(members: int, count: int) -> None:
     """All members send everything: the largest sums there can be. 518 · 4 · 90² exceeds 2^24."""
     layout = layout_of([(2, 2)], top_k=4, chunk=2)
     everywhere = np.arange(4, dtype=np.int32)[None]
@@ -174,11 +172,38 @@ def test_beyond_the_bound_of_float32_it_takes_float64(
         return whole_basis(side, dtype, device)
 
     parameter = torch.zeros(2, 2)
-    apply_step([parameter], layout, [update] * members, 1.0, 0.0, basis=recorded)
-    assert set(taken) == {torch.float32 if members == 517 else torch.float64}
+    counts = [count] * members
+    apply_step([parameter], layout, [update] * members, 1.0, 0.0, counts, basis=recorded)
+    assert set(taken) == {torch.float32 if members * count < 518 else torch.float64}
     sign_sums = np.full((2, 2), members)
     basis = integer_basis(2).astype(np.int64)
     np.testing.assert_array_equal(parameter.numpy(), -np.sign(basis.T @ sign_sums @ basis))
+
+
+def test_what_counts_twice_is_as_if_it_were_sent_twice() -> None:
+    updates = random_updates(LAYOUT, 5)
+    parameters = random_parameters(SHAPES)
+    apply_step(parameters, LAYOUT, updates, RATE, 0.1, [1, 2, 1, 2, 3])
+    sent = [updates[index] for index in (0, 1, 1, 2, 3, 3, 4, 4, 4)]
+    assert_equal_bits(bits_of(parameters), stepped(sent))
+    assert not all(map(torch.equal, bits_of(parameters), stepped(updates)))
+    # What all count alike, nobody need count.
+    again = random_parameters(SHAPES)
+    apply_step(again, LAYOUT, updates, RATE, 0.1, [1] * 5)
+    assert_equal_bits(bits_of(again), stepped(updates))
+
+
+@pytest.mark.parametrize("members", [1024, 4096])
+def test_the_largest_swarms_are_exact_where_all_count_twice(members: int) -> None:
+    """Of 4,096 whose signs are all the same, and beside them one that is one off."""
+    layout = layout_of([(64, 64)])
+    (update,) = random_updates(layout, 1)
+    (other,) = random_updates(layout, 1)
+    parameters = random_parameters([(64, 64)])
+    sent = [update] * (members - 1) + [other]
+    expected = reference_step(parameters, layout, [*sent, *sent[:-1]], RATE, 0.1)
+    apply_step(parameters, layout, sent, RATE, 0.1, [2] * (members - 1) + [1])
+    assert_equal_bits(bits_of(parameters), expected)
 
 
 @pytest.mark.parametrize("members", [131, 1024])

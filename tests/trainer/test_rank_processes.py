@@ -62,7 +62,7 @@ async def test_a_life_and_a_death(tmp_path: Path) -> None:
         await trainer.begin_text("gradient ", seed=0, temperature=0, max_tokens=4)
         while await trainer.next_text() is not None:
             pass
-        applied = await trainer.apply(1, [trained.body], RATE, True)
+        applied = await trainer.apply(1, [trained.body], RATE, True, [1])
         assert applied.fingerprint == twin.apply(1, [trained.body], RATE, True)
         assert (await trainer.snapshot()).blob_list == twin.snapshot().encode()
         await trainer.save_momentum(momentum)
@@ -104,7 +104,7 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
                 assert judged.score == pytest.approx(expected.score, abs=0.3)
             assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
             assert same_signs(twin, ours.body, theirs.body) > 0.99
-            applied = await trainer.apply(round_, [ours.body], RATE, True)
+            applied = await trainer.apply(round_, [ours.body], RATE, True, [1])
             assert applied.fingerprint == twin.apply(round_, [ours.body], RATE, True)
         assert await trainer.evaluate(5) == pytest.approx(twin.evaluate(5), rel=1e-5)
         written = await trainer.snapshot()
@@ -208,6 +208,6 @@ async def test_gpus_are_one_member(tmp_path: Path, split: Split) -> None:
             theirs = twin.train(round_, range(count))
             assert (ours.tokens, len(ours.body)) == (theirs.tokens, len(theirs.body))
             bodies = [ours.body, theirs.body]
-            applied = await trainer.apply(round_, bodies, RATE, True)
-            assert applied.fingerprint == twin.apply(round_, bodies, RATE, True)
+            applied = await trainer.apply(round_, bodies, RATE, True, [1, 2])
+            assert applied.fingerprint == twin.apply(round_, bodies, RATE, True, [1, 2])
         assert (await trainer.snapshot()).blob_list == twin.snapshot().encode()

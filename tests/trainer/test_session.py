@@ -144,6 +144,18 @@ def test_the_audit_leaves_a_lie_out_of_the_step(tmp_path: Path, audit: bool) -> 
         assert member.left_out == audit
 
 
+def test_in_the_audit_everyone_counts_once(tmp_path: Path) -> None:
+    """However often a lie counts, as many speak against it: the others take the step of their own
+    counts without it."""
+    members = [make_session(tmp_path) for _ in range(4)]
+    bodies = [m.train(1, range(8 * i, 8 * i + 8)).body for i, m in enumerate(members)]
+    lie, without = opposite(members[0], bodies[3]), make_session(tmp_path)
+    expected = without.apply(1, bodies[:3], RATE, False, [1, 2, 1])
+    assert members[0].apply(1, [lie, *bodies[:3]], RATE, True, [2, 1, 2, 1]) == expected
+    assert members[0].left_out == 1
+    assert members[1].apply(1, bodies[:3], RATE, True) != expected
+
+
 def test_an_own_update_that_the_audit_leaves_out_is_back_in_the_momentum(tmp_path: Path) -> None:
     """And no other one's, though it says the opposite of what was sent."""
     left_out, missed, heard = (make_session(tmp_path) for _ in range(3))

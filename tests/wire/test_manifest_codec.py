@@ -14,14 +14,16 @@ from distro_node.protocol.wire.manifest import (
     MAX_MEMBERS,
     PROTOCOL_VERSION,
     AdmissionSpec,
+    ChecksSpec,
     Manifest,
     ParameterSpec,
+    PrivateSpec,
     RoundSpec,
     ScheduleSpec,
     SwarmId,
     decode_manifest,
 )
-from simulation.formats import ADAPTERS, ADDITIONS, MANIFEST
+from simulation.formats import ADAPTERS, ADDITIONS, CHECKED, MANIFEST
 
 PLAIN: dict[str, Any] = msgpack.unpackb(MANIFEST.encode())
 
@@ -40,6 +42,33 @@ def test_a_manifest_is_known_by_its_hash() -> None:
     with pytest.raises(ProtocolError) as caught:
         decode_manifest(other.encode(), MANIFEST.swarm)
     assert caught.value.reason == "mismatch"
+
+
+@pytest.mark.parametrize("preconditioner", ["rms", "none"])
+def test_work_is_checked_behind_the_preconditioner_alone_that_shows_it(preconditioner: str) -> None:
+    with pytest.raises(ValueError, match="orthogonal"):
+        dataclasses.replace(
+            CHECKED, optimizer=dataclasses.replace(CHECKED.optimizer, preconditioner=preconditioner)
+        )
+    plain = msgpack.unpackb(CHECKED.encode())
+    reason, text = refused(
+        plain | {"optimizer": plain["optimizer"] | {"preconditioner": preconditioner}}
+    )
+    assert (reason, "orthogonal" in text) == ("invalid", True)
+
+
+def test_nobody_checks_work_on_texts_that_nobody_else_has() -> None:
+    data = dataclasses.replace(CHECKED.data, shards=(), private=PrivateSpec(epoch=1))
+    without = dataclasses.replace(CHECKED, data=data, checks=None)
+    with pytest.raises(ValueError, match="private data"):
+        dataclasses.replace(without, checks=ChecksSpec())
+
+
+def test_a_swarm_without_checks_says_nothing_of_them() -> None:
+    assert "checks" not in PLAIN
+    plain = msgpack.unpackb(CHECKED.encode())
+    assert plain["checks"] == {"every": 5, "deviation": 300}
+    assert decode_manifest(CHECKED.encode(), CHECKED.swarm) == CHECKED
 
 
 def test_what_is_too_long_is_not_even_hashed() -> None:
@@ -137,6 +166,16 @@ def test_what_was_added_is_not_there_unless_it_is_used() -> None:
     assert ADDITIONS.swarm != MANIFEST.swarm
     assert decode_manifest(ADDITIONS.encode(), ADDITIONS.swarm).rounds.overlap
     assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": 1}})[0] == "invalid"
+
+
+def test_who_is_heard_is_not_said_where_all_are_heard_alike() -> None:
+    assert "say" not in PLAIN["optimizer"]
+    assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"say": "equal"}})[0] == "malformed"
+    assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"say": "loud"}})[0] == "invalid"
+    optimizer = dataclasses.replace(MANIFEST.optimizer, say="share")
+    by_share = dataclasses.replace(MANIFEST, optimizer=optimizer)
+    assert by_share.swarm != MANIFEST.swarm
+    assert decode_manifest(by_share.encode(), by_share.swarm) == by_share
 
 
 def test_adapters_are_not_there_unless_they_are_used() -> None:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import islice
 from typing import Any
 
 import pytest
 from distro_node.crypto.envelope import MAX_ENVELOPE_BYTES, Envelope
 from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
     BALLOT_KINDS,
+    MAX_LOOKS,
+    MAX_LOOKS_AGAIN,
     MAX_MESSAGE_BYTES,
+    MAX_SEQUENCES,
     MESSAGE_TYPES,
     Ballot,
+    LookAgainEntry,
+    LookEntry,
     Proposal,
-    Record,
+    Score,
+    UpdateEntry,
     decode_message,
     parent_of,
     round_of,
 )
-from simulation.formats import CERTIFICATE, EVIDENCE, FORMATS, PEERS, RECORD
+from simulation.formats import CERTIFICATE, FORMATS, LOOKED, PEERS, RECORD
 
 
 def test_every_kind_has_its_own_name() -> None:
@@ -47,10 +55,11 @@ def test_a_message_is_what_its_envelope_says() -> None:
 def test_rounds_and_parents() -> None:
     for kind in MESSAGE_TYPES:
         message = FORMATS[kind].value
-        # Evidence is about an earlier round, on the same chain.
-        assert round_of(message) == {"join": 50, "evidence": 49}.get(kind, 51)
+        # Evidence and looks are about earlier rounds, on the same chain.
+        earlier = {"join": 50, "evidence": 49, "check": 50, "recheck": 49}
+        assert round_of(message) == earlier.get(kind, 51)
         says_parent = kind not in ("join", "leave", "heartbeat")
-        parent = EVIDENCE.parent if kind == "evidence" else RECORD.parent
+        parent = getattr(message, "parent", RECORD.parent) if kind in earlier else RECORD.parent
         assert parent_of(message) == (parent if says_parent else None)
 
 
@@ -62,6 +71,9 @@ def test_a_records_id_is_that_of_its_bytes() -> None:
 def test_entries_and_ballots_are_what_was_signed() -> None:
     said = RECORD.announcement(RECORD.updates[0])
     assert encode(said) == FORMATS["announcement"].data
+    bound = LOOKED.announcement(LOOKED.updates[0])
+    assert bound.commitment == LOOKED.updates[0].commitment
+    assert encode(bound) == FORMATS["announcement_bound"].data
     signed = CERTIFICATE.ballots[0]
     assert encode(CERTIFICATE.ballot(signed)) == FORMATS["finalize"].data
 
@@ -77,6 +89,15 @@ def test_entries_and_ballots_are_what_was_signed() -> None:
         ("announcement", {"size": 2**32 + 1}),
         ("announcement", {"loss": 2e30}),
         ("announcement", {"fingerprint": -1}),
+        ("announcement", {"commitment": bytes(33)}),
+        ("check", {"secret": bytes(15)}),
+        ("check", {"total": 2**62 + 1}),
+        ("check", {"squares": 0}),
+        ("recheck", {"secret": bytes(17)}),
+        ("recheck", {"checker": bytes(31)}),
+        ("recheck", {"scores": ()}),
+        ("recheck", {"scores": (Score(0, 1),) * (MAX_SEQUENCES + 1)}),
+        ("recheck", {"scores": (Score(0, 2**62 + 1),)}),
         ("join", {"ticket": bytes(65)}),
         ("heartbeat", {"count": 2**63}),
         ("vote", {"slot": 0}),
@@ -94,14 +115,49 @@ def test_fields_have_bounds(kind: str, changes: dict[str, Any]) -> None:
     assert next(iter(changes)) in str(caught.value)
 
 
-@pytest.mark.parametrize("field", ["updates", "admitted", "departed"])
-def test_lists_have_bounds(field: str) -> None:
-    entry = getattr(RECORD, field)[0]
-    too_many = dataclasses.replace(RECORD, **{field: (entry,) * 4097})
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [
+        *(("updates", 4096), ("admitted", 4096), ("departed", 4096)),
+        *(("looks", MAX_LOOKS), ("looks_again", MAX_LOOKS_AGAIN)),
+    ],
+)
+def test_lists_have_bounds(field: str, most: int) -> None:
+    entry = getattr(LOOKED, field)[0]
+    too_many = dataclasses.replace(RECORD, **{field: (entry,) * (most + 1)})
     with pytest.raises(ProtocolError) as caught:
         FORMATS["record"].decode(encode(too_many))
     assert caught.value.reason in ("invalid", "oversized")
     with pytest.raises(ProtocolError) as caught:
         FORMATS["proposal"].decode(encode(Proposal(1, too_many)))
     assert caught.value.reason in ("invalid", "oversized")
-    assert isinstance(RECORD, Record)
+
+
+def test_a_thousand_updates_and_all_looks_fit_in_a_message() -> None:
+    """Each field as long as it can be."""
+    peers = [PeerId(content_id(number.to_bytes(4, "big"))) for number in range(1024)]
+    most, signature = 2**63 - 1, bytes(64)
+    updates = (
+        UpdateEntry(
+            *(peer, content_id(peer), 2**32, 2**40, 2.5, signature),
+            capacity=2**40,
+            speaks=2**16,
+            commitment=content_id(peer),
+        )
+        for peer in peers
+    )
+    looks = (LookEntry(peer, most, bytes(16), 2**62, 2**62, signature) for peer in peers)
+    scores = (Score(2**62, 2**62),) * MAX_SEQUENCES
+    again = (
+        LookAgainEntry(peer, most, peer, bytes(16), scores, signature)
+        for peer in peers[:MAX_LOOKS_AGAIN]
+    )
+    record = dataclasses.replace(
+        RECORD,
+        updates=tuple(updates),
+        looks=tuple(islice(looks, MAX_LOOKS)),
+        looks_again=tuple(again),
+    )
+    data = encode(Proposal(2**20, record))
+    assert FORMATS["proposal"].decode(data) == Proposal(2**20, record)
+    assert len(data) <= MAX_MESSAGE_BYTES - 4096

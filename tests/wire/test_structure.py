@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import msgpack
 import pytest
 from distro_node.crypto.hashing import ContentId
+from distro_node.protocol.wire.encoding import decode, encode
+from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.structure import (
+    ADDITION,
     Length,
     Range,
     StructureError,
@@ -118,6 +122,60 @@ def test_what_does_not_fit_is_named_with_its_place(
 def test_positions_are_as_many_as_there_are_fields(value: Any) -> None:
     with pytest.raises(StructureError, match="expected a list of 12"):
         from_plain(Outer, value, named=False)
+
+
+@dataclass(frozen=True)
+class Before:
+    """A message of an earlier version."""
+
+    number: int
+    usual: int = 7
+
+
+@dataclass(frozen=True)
+class Since(Before):
+    """The same with what was added since."""
+
+    data: bytes = field(default=b"", metadata=ADDITION)
+    many: tuple[Before, ...] = field(default=(), metadata=ADDITION)
+    last: int = field(default=3, metadata=ADDITION)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Since(1), [1, 7]),
+        (Since(1, data=b"x"), [1, 7, b"x"]),
+        # What stands before something else is written, whatever it is.
+        (Since(1, many=(Before(2),)), [1, 7, b"", [[2, 7]]]),
+        (Since(1, last=4), [1, 7, b"", [], 4]),
+        (Since(1, data=b"x", last=4), [1, 7, b"x", [], 4]),
+        (Since(1, data=b"x", last=3), [1, 7, b"x"]),
+    ],
+)
+def test_additions_are_left_out_from_the_end_on(value: Since, plain: list[Any]) -> None:
+    assert to_plain(value, named=False) == plain
+    assert from_plain(Since, plain, named=False) == value
+    assert decode(Since, encode(value), max_bytes=100) == value
+
+
+def test_what_was_made_before_keeps_its_bytes() -> None:
+    assert encode(Since(1, 2)) == encode(Before(1, 2))
+    # Only what was added may be missing.
+    for plain in ([1], [1, 7, b"x", [], 4, 5]):
+        with pytest.raises(StructureError, match="expected a list of 5"):
+            from_plain(Since, plain, named=False)
+
+
+@pytest.mark.parametrize(
+    "plain", [[1, 7, b""], [1, 7, b"", []], [1, 7, b"x", []], [1, 7, b"", [], 3]]
+)
+def test_only_the_shortest_spelling_is_accepted(plain: list[Any]) -> None:
+    data = msgpack.packb(plain)
+    assert data is not None
+    with pytest.raises(ProtocolError) as caught:
+        decode(Since, data, max_bytes=100)
+    assert caught.value.reason == "malformed"
 
 
 def test_free_values_end_at_a_depth() -> None:

@@ -129,7 +129,20 @@ function showOwn() {
     tile("Your share", shown(me && all ? me.tokens / all : null, percent), "of all tokens"),
     tile("An update of yours", shown(own.update_bytes, bytes), own.bits_per_coefficient === null ? null : `${own.bits_per_coefficient.toFixed(2)} bits a number`),
     tile("Sent", shown(line.sent_bytes, bytes), "since this start"),
+    ...checkTiles(),
   ]);
+}
+
+// Where work is checked: what others found in this node's, and its part of the votes.
+function checkTiles() {
+  const checks = told.status.swarm?.checks;
+  const own = checks?.own;
+  if (!own) return [];
+  const votes = new Map(told.rows.map(([name, , about]) => [name, about])).get("your votes");
+  return [
+    tile("Checks of your work", count(own.checks), own.low ? `${count(own.low)} low, ${count(own.failed)} failed` : "none of them low"),
+    tile("Your votes", own.votes ? percent(own.votes / checks.votes) : "none", own.counts ? votes : "your updates do not count"),
+  ];
 }
 
 function showLearned() {
@@ -169,11 +182,14 @@ function showMembers() {
   const known = new Map((book?.members ?? []).map((member) => [member.peer, member]));
   const now = new Map((status.swarm?.members ?? []).map((member) => [member.peer, member]));
   const awaited = new Map((status.swarm?.awaited ?? []).map((each) => [each.peer, each]));
+  const leftOut = new Map((status.swarm?.checks?.left_out ?? []).map((each) => [each.peer, each.why]));
   const all = book?.rows.tokens.at(-1);
   const peers = [...now.keys(), ...[...known.keys()].filter((peer) => !now.has(peer)).sort((a, b) => (known.get(b).left ?? Infinity) - (known.get(a).left ?? Infinity))];
   fill($("members").tBodies[0], peers.slice(0, CHIPS_SHOWN).map((peer) => {
     const account = known.get(peer);
-    const [tone, said] = stateOf(now.get(peer), account, awaited.get(peer), status);
+    const [tone, said] = leftOut.has(peer) && now.has(peer)
+      ? ["bad", `${now.get(peer).me ? "you, " : ""}left out: ${leftOut.get(peer)}`]
+      : stateOf(now.get(peer), account, awaited.get(peer), status);
     const late = account?.recent_of ? account : null;
     return element("tr", { "data-tone": tone, "data-peer": peer },
       element("th", { scope: "row", title: peer }, short(peer)),
@@ -196,6 +212,22 @@ function showMembers() {
     sentences.push("Of relays between others this node does not know.");
   }
   $("relays").textContent = sentences.join(" ");
+  showChecks();
+}
+
+// What came of checking each other's work, in a sentence each.
+function showChecks() {
+  const members = (number) => `${count(number)} ${number === 1 ? "member" : "members"}`;
+  const checks = told.status.swarm?.checks;
+  $("checked").hidden = !checks;
+  if (!checks) return;
+  const sentences = [
+    `Members check each other's work: ${count(checks.looks)} looks so far, ${count(checks.low)} of them low.`,
+    `${members(checks.voters)} with votes, for work that others have checked.`,
+  ];
+  if (checks.disputes) sentences.push(`${count(checks.disputes)} ${checks.disputes === 1 ? "low look is" : "low looks are"} looked at again.`);
+  sentences.push(checks.left_out.length ? `${members(checks.left_out.length)} left out, since checks of their work failed: their updates do not count.` : "Nobody is left out.");
+  $("checked").textContent = sentences.join(" ");
 }
 
 // Which part of the work a member has, and why it is not more.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
@@ -12,16 +13,19 @@ from distro_node.protocol.chain.dealing import Dealing
 from distro_node.protocol.chain.shares import SharesByRound
 from distro_node.protocol.member import capacity as capacity_module
 from distro_node.protocol.member.capacity import Capacity
-from distro_node.protocol.member.effects import Effect, Publish, Train
+from distro_node.protocol.member.collection import Holdings
+from distro_node.protocol.member.effects import Apply, Effect, Publish, Train
 from distro_node.protocol.member.inputs import Applied, Heard, Learned, Loaded, Trained, UpdateHeld
 from distro_node.protocol.member.member import Member
+from distro_node.protocol.member.replica import Replica
 from distro_node.protocol.member.round import Round
 from distro_node.protocol.member.training import Training
-from distro_node.protocol.sampling import assignment, weights
+from distro_node.protocol.sampling import assignment, say, weights
 from distro_node.protocol.sampling.assignment import Assignment, Terms
 from distro_node.protocol.sampling.sampler import Order
 from distro_node.protocol.sampling.weights import Weight
 from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import OptimizerSpec
 from distro_node.protocol.wire.membership import Membership
 from distro_node.protocol.wire.messages import Record, RecordId, UpdateEntry
 
@@ -178,9 +182,9 @@ def _flat(lanes: Sequence[range]) -> list[int]:
 # Chains
 
 
-def _swarm_with_a_slow_one() -> tuple[Chain, PeerId]:
+def _swarm_with_a_slow_one(**changes: Any) -> tuple[Chain, PeerId]:
     """Four members, of which one has stated a hundredth of what the others do, and a lane of 16."""
-    chain = Chain(4, sequences=16, max_share=0.5)
+    chain = Chain(4, sequences=16, max_share=0.5, **changes)
     slow = chain.membership.peers[-1]
     while not chain.ledger.dealing.shares(chain.round).works:
         due = chain.ledger.dealing.due(chain.round)
@@ -277,6 +281,61 @@ def _applies(member: Member, chain: Chain) -> list[Effect]:
     updates = chain.ledger[chain.round - 1].record.updates
     effects = [e for entry in updates for e in member.handle(UpdateHeld(entry.update), 0.0)]
     return effects + member.handle(Applied(chain.round - 1, FINGERPRINT, None), 0.0)
+
+
+# How often an update counts
+
+
+def _said(*shares: int) -> list[int]:
+    return [*say.by_share(dict(zip(PEERS, shares, strict=False))).values()]
+
+
+def _a_claim_is_heard_twice_at_most() -> bool:
+    """Of seven members two have all that there is, nearly, and still say less than the others."""
+    counts = _said(HUGE, HUGE, 1, 1, 1, 1, 1)
+    return sum(counts[:2]) < sum(counts[2:])
+
+
+def _the_mean_share_counts_twice() -> bool:
+    return _said(2, 3, 4) == [1, 2, 2]
+
+
+def _where_all_have_as_many_all_count_once() -> bool:
+    """So that nothing is different from a swarm of equal say, not even how sums are added up."""
+    return _said(3, 3, 3) == [1, 1, 1]
+
+
+def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId, int], PeerId]:
+    """What the record says in which an update of one sequence counts that took several rounds."""
+    chain, slow = _swarm_with_a_slow_one(optimizer=spec)
+    (work,) = chain.ledger.dealing.shares(chain.round).works
+    while chain.round <= work.due:
+        _goes_on(chain, slow)
+    replica = Replica(slow, 1000)
+    replica.loaded(work.due - 1, FINGERPRINT, None)
+    held, record = Holdings(), chain.ledger[work.due].record
+    held.held = {entry.update for entry in record.updates}
+    (apply,) = (e for e in replica.next(chain.ledger, held) if isinstance(e, Apply))
+    peers = [entry.peer for entry in record.updates]
+    return dict(zip(peers, apply.counts, strict=True)), slow
+
+
+def _a_sequence_over_several_rounds_is_one() -> bool:
+    """The others have five each, and are heard for what stands behind this record."""
+    counts, slow = _counts_when_the_slow_one_is_done(OptimizerSpec(say="share"))
+    return counts.pop(slow) == 1 and set(counts.values()) == {2}
+
+
+def _time_as_work(shares: shares_module.Shares) -> dict[PeerId, int]:
+    """What is wrong: a sequence counts as often as there are rounds for it."""
+    dealt = {peer: sum(map(len, lanes)) for peer, lanes in shares.dealt[0].runs.items()}
+    due = [work for work in shares.works if work.due == shares.round]
+    return dealt | {work.peer: work.due - work.dealt + 1 for work in due}
+
+
+def _the_manifest_says_who_is_heard() -> bool:
+    counts, _ = _counts_when_the_slow_one_is_done(OptimizerSpec())
+    return set(counts.values()) == {1}
 
 
 def _shares_take_little_memory() -> bool:
@@ -421,6 +480,27 @@ RULES = (
         "who returns computes what it is dealt then",
         _who_returns_computes_what_it_is_dealt_then,
         put(Training, "owes", lambda *_: True),
+    ),
+    Rule("a claim is heard twice at most", _a_claim_is_heard_twice_at_most, put(say, "MOST", 3)),
+    Rule(
+        "the mean share counts twice",
+        _the_mean_share_counts_twice,
+        edited(say, "by_share", (">= total", "> total")),
+    ),
+    Rule(
+        "where all have as many all count once",
+        _where_all_have_as_many_all_count_once,
+        edited(say, "by_share", ("largest * len(shares) == total", "not shares")),
+    ),
+    Rule(
+        "a sequence over several rounds is one",
+        _a_sequence_over_several_rounds_is_one,
+        put(shares_module.Shares, "sequences", property(_time_as_work)),
+    ),
+    Rule(
+        "the manifest says who is heard",
+        _the_manifest_says_who_is_heard,
+        edited(Dealing, "counts", ('self._say == "equal"', "False")),
     ),
     Rule(
         "shares take little memory",

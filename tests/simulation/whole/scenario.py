@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
+from distro_node.protocol.wire.manifest import Say
 
 from ..faults import Family, Schedule, draw_absences
 from ..invariants import Violation
 from ..liars import Liars
-from ..scenario import CUT_SECONDS, LEASE_SECONDS, RECOVERY_ROUNDS, lacking
+from ..scenario import CUT_SECONDS, LEASE_SECONDS, RECOVERY_ROUNDS, draw_say, lacking
 from . import loop
 from .faults import Faults, draw_schedule
 from .liars import LIES, draw_strangers, liar_network, on_both_sides
@@ -44,6 +45,7 @@ class Scenario:
     liars: Liars
     schedule: Schedule
     overlap: bool = False
+    say: Say = "equal"
 
 
 @dataclass
@@ -90,7 +92,8 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
     if family == "down":
         liar = (chance.randrange(1, 7), ("solo rounds", chance.choice(LIES)))
         schedule = draw_absences([liar[0]], 7, LEASE_SECONDS, chance)
-        return Scenario(seed, family, 7, 6, "byzantine", (liar,), schedule)
+        say = draw_say(seed, family)
+        return Scenario(seed, family, 7, 6, "byzantine", (liar,), schedule, say=say)
     cut = family == "cut"
     lying = cut or family == "liars" or (family == "all" and chance.random() < 0.35)
     count = chance.choice((4, 4, 5, 7)) if lying else chance.choice((1, 2, 2, 3, 3, 4, 4, 5))
@@ -107,7 +110,8 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
     # What was added later has a stream of its own, or all older seeds were others.
     later = random.Random(f"whole later {seed} {family}")
     liars = on_both_sides(liars, later) if cut else draw_strangers(liars, later)
-    return Scenario(seed, family, count, 6, model, liars, schedule, overlap)
+    say = draw_say(seed, family)
+    return Scenario(seed, family, count, 6, model, liars, schedule, overlap, say)
 
 
 def run_seed(seed: int, family: Family) -> Outcome:
@@ -132,6 +136,7 @@ def run(scenario: Scenario) -> Outcome:
                 lease_min_seconds=LEASE_SECONDS,
                 collect_max_seconds=20.0,
                 overlap=scenario.overlap,
+                say=scenario.say,
             )
             failure, ends = None, []
 

@@ -46,7 +46,7 @@ _TOKENS = 100
 def toy_swarm(**changes: Any) -> tuple[Manifest, list[bytes], int]:
     """A manifest, all blobs that it names, and the fingerprint of its initial parameters."""
     changes.setdefault("sequences", 16)
-    samples = changes.pop("samples", 150)
+    samples, say = changes.pop("samples", 150), changes.pop("say", "equal")
     text = bytes(number % 251 for number in range(_TOKENS * samples + 1))
     shard = BlobList("shard", len(text), (content_id(text),)).encode()
     short = text[: _TOKENS * 4 + 1]
@@ -56,7 +56,7 @@ def toy_swarm(**changes: Any) -> tuple[Manifest, list[bytes], int]:
     initial = BlobList("snapshot", len(parameters), (content_id(parameters),)).encode()
     manifest = toy_manifest(
         parameters=(ParameterSpec(name="weight", shape=SHAPE),),
-        optimizer=OptimizerSpec(chunk=16, top_k=8),
+        optimizer=OptimizerSpec(chunk=16, top_k=8, say=say),
         initial=content_id(initial),
         data=DataSpec(
             sequence_length=_TOKENS,
@@ -196,17 +196,22 @@ class Toy:
         )
 
     async def apply(
-        self, round: int, updates: Sequence[bytes], learning_rate: float, own_counted: bool
+        self,
+        round: int,
+        updates: Sequence[bytes],
+        learning_rate: float,
+        own_counted: bool,
+        counts: Sequence[int],
     ) -> Applied:
         await self._take(0.05)
         sign_sums = np.zeros(self._parameters.size, np.int32)
-        for body in updates:
+        for body, count in zip(updates, counts, strict=True):
             update, start = decode_update(self._layout, body), 0
             for tensor, places, signs in zip(
                 self._layout.tensors, update.positions, update.signs, strict=True
             ):
                 offsets = np.arange(tensor.blocks)[:, None] * tensor.elements
-                np.add.at(sign_sums, (start + offsets + places).ravel(), signs.ravel())
+                np.add.at(sign_sums, (start + offsets + places).ravel(), signs.ravel() * count)
                 start += tensor.blocks * tensor.elements
         self._parameters -= np.float32(learning_rate) * np.sign(sign_sums).astype(np.float32)
         for old in [number for number in self.sent if number <= round]:

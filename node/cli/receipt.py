@@ -1,0 +1,212 @@
+"""`distro-node contributions`, `receipt` and `verify-receipt`: what members have done, and its proof."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...crypto import keystore
+from ...crypto.identity import PeerId, peer_from_text, peer_text
+from ..errors import ExitCode, UserError
+from ..harmless import harmless
+from .options import DataDirectory, Json, data_directory, only_swarm, parse_target
+
+if TYPE_CHECKING:
+    from ..results.receipts import Facts
+    from ..storage.data_dir import DataDir
+
+_Swarm = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SWARM",
+        help="The swarm-id, or a link to the swarm; without it the only one that this node knows.",
+    ),
+]
+# As SWARM is given without an option.
+_NAMED = "name one of them"
+
+
+def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Json = False) -> None:
+    """Show what everybody has done for a swarm.
+
+    In a swarm that checks its members' work: since its beginning, whose updates counted, how many tokens
+    they were made of, and for how many of these somebody else has vouched who looked. It follows from
+    the swarm's records on this disk. For example:
+
+    \b
+        distro-node contributions
+    """
+    from ..results.account import read_account
+
+    data = data_directory(data_dir)
+    account = read_account(data, only_swarm(swarm, data, _NAMED))
+    if json:
+        typer.echo(dumps(asdict(account)))
+        return
+    typer.echo(f"{harmless(account.name)} ({account.swarm}), up to round {account.round:,}")
+    me = _own_peer(data)
+    table = [("peer", "updates", "tokens", "checked", "votes", "")]
+    for row in account.peers:
+        notes = [
+            *(["this node"] if row.peer == me else []),
+            *([] if row.counts else ["was found out: does not count"]),
+            *([] if row.member else ["not here now"]),
+        ]
+        numbers = (row.updates, row.tokens, row.checked_tokens, row.votes)
+        table.append((row.peer, *(f"{number:,}" for number in numbers), ", ".join(notes)))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for first, *rest, note in table:
+        cells = [first.ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=False)]
+        typer.echo("  ".join([*cells, note]).rstrip())
+
+
+def receipt(
+    swarm: _Swarm = None,
+    peer: Annotated[
+        str | None,
+        typer.Option(
+            "--peer", metavar="PEER", help="Whose work it is about. [default: this node's]"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FILE",
+            readable=False,
+            help="Where to write it. [default: PEER-round-N.receipt, here]",
+        ),
+    ] = None,
+    data_dir: DataDirectory = None,
+    json: Json = False,
+) -> None:
+    """Write a file that proves what a member has done for a swarm.
+
+    In a swarm that checks its members' work, some records certify how many tokens of everybody have
+    counted, and for how many of these somebody else has vouched who looked. The file holds the member's
+    part of it, the newest such record that is final, and the signatures of those who decided it.
+    `distro-node verify-receipt` checks it, anywhere and without a network. For example:
+
+    \b
+        distro-node receipt --output mine.receipt
+    """
+    from ..results.receipts import make_receipt, save_receipt
+
+    data = data_directory(data_dir)
+    identifier = only_swarm(swarm, data, _NAMED)
+    made, facts = make_receipt(data, identifier, _whose(peer, data))
+    file = output or Path(f"{facts.peer}-round-{facts.round}.receipt")
+    save_receipt(made, file.absolute())
+    if json:
+        typer.echo(dumps({"file": str(file.absolute())} | asdict(facts)))
+        return
+    _show(facts)
+    typer.echo(f"Wrote the receipt to {file}")
+
+
+def verify_receipt(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", readable=False, help="A receipt that somebody shows.")
+    ],
+    link: Annotated[
+        str | None,
+        typer.Option(
+            "--link",
+            metavar="LINK",
+            help="A link to the swarm from somebody whom you trust: it may name the record (`at=`).",
+        ),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger",
+            metavar="DIRECTORY",
+            readable=False,
+            help="The data directory of a node of the swarm: the receipt is held against its records.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check a receipt that somebody shows.
+
+    It ends with 0 if the receipt holds: the records in --ledger, checked from the swarm's beginning on,
+    have the one that it hangs on; or --link names that very record, for whoever trusts the link. With
+    neither it ends with 58 if all that the file says fits together and is signed: nobody can tell from
+    the file alone whether those who signed were the swarm's members. With 59 it does not hold. For
+    example:
+
+    \b
+        distro-node verify-receipt mine.receipt --ledger ~/.local/share/distro-node
+    """
+    from ..results.receipts import verify_receipt as verify
+
+    found = verify(
+        file.absolute(),
+        None if ledger is None else ledger.expanduser().absolute(),
+        None if link is None else parse_target(link),
+    )
+    if json:
+        typer.echo(dumps(asdict(found.facts) | {"proof": found.proof, "final": found.final}))
+    else:
+        _show(found.facts)
+        if found.proof == "chain":
+            end = "" if found.final else ", which is not final yet"
+            typer.echo(f"It holds: the records in {ledger} have the one that certifies it{end}.")
+        elif found.proof == "link":
+            typer.echo("It holds, if the link does: it names the record that certifies it.")
+    if found.proof == "signatures":
+        raise UserError(
+            ExitCode.UNANCHORED,
+            f"all of it fits together and is signed, but {found.missing}",
+            "give the data directory of a node that has caught up with --ledger, or with --link a link "
+            f"that names the record of round {found.facts.round + 1}, from somebody whom you trust",
+        )
+
+
+def _whose(text: str | None, data: DataDir) -> PeerId:
+    """The peer that a receipt is to be about. Raises `UserError` (`USAGE`, `KEYSTORE`)."""
+    if text is None:
+        try:
+            return keystore.read_peer(data.identity)
+        except keystore.KeystoreError as error:
+            raise UserError(
+                ExitCode.KEYSTORE, error.problem, "say with --peer whose receipt is wanted"
+            ) from None
+    try:
+        return peer_from_text(text)
+    except ValueError as error:
+        raise UserError(
+            ExitCode.USAGE,
+            f"{text!r} is not a peer id: {error}",
+            "`distro-node contributions` lists those that there are",
+        ) from None
+
+
+def _own_peer(data: DataDir) -> str | None:
+    """Who this node is; None where there is no identity, which is no reason to say nothing."""
+    try:
+        return peer_text(keystore.read_peer(data.identity))
+    except keystore.KeystoreError:
+        return None
+
+
+def _show(facts: Facts) -> None:
+    founder = ", the founder among them" if facts.founder_signed else ""
+    shown = {
+        "Peer": facts.peer,
+        "Swarm": f"{harmless(facts.name)} ({facts.swarm})",
+        "Until": f"round {facts.round:,}",
+        "Updates": f"{facts.updates:,} that counted",
+        "Tokens": f"{facts.tokens:,} counted, {facts.checked_tokens:,} of them checked by others",
+        "Record": f"{facts.record} of round {facts.round + 1:,}",
+        "Signed by": f"{len(facts.signers):,}{founder}",
+    }
+    for name, value in shown.items():
+        typer.echo(f"{name:<11}{value}")
+    for signer in facts.signers:
+        typer.echo(f"{'':<11}{signer}")

@@ -1,0 +1,76 @@
+"""Checked work in words: whether a node's updates count, what its votes are, and what helps."""
+
+from __future__ import annotations
+
+from .checked import ChecksStatus, OwnChecks, Why
+from .words import Words, short
+
+_COMPUTES_RIGHT = "check that this computer computes right: distro-node doctor"
+_LEFT_OUT_SHOWN = 4
+
+
+def own_words(own: OwnChecks) -> Words:
+    """Why this node stands as it does, and what helps."""
+    match own.why:
+        case "failed":
+            return Words(
+                "others computed the same samples again and found something else in "
+                f"{_of(own.failed, own.checks)} of your work",
+                f"{_COMPUTES_RIGHT}; checks go on, and after {own.passes_until_back} that pass "
+                "your updates count again",
+            )
+        case "scores":
+            return Words(
+                "checks find less in your updates than in those of others, as if some of your samples "
+                "were not computed",
+                f"{_COMPUTES_RIGHT}; votes come back as checks pass",
+            )
+        case "word":
+            return Words(
+                "others contradict what this node said of their work",
+                f"{_COMPUTES_RIGHT}; votes come back with time",
+            )
+        case "unvouched":
+            return Words("they come once enough others have checked some of your work")
+        case None:
+            return Words("for work of yours that others have checked")
+
+
+def left_out_words(checks: int, failed: int) -> str:
+    """Why a member's updates do not count."""
+    return f"{_of(failed, checks)} of its work failed"
+
+
+def left_out_list(checks: ChecksStatus) -> str:
+    """Who is left out and why, the first of them."""
+    shown = [f"{short(each.peer)}: {each.why}" for each in checks.left_out[:_LEFT_OUT_SHOWN]]
+    more = len(checks.left_out) - _LEFT_OUT_SHOWN
+    return "; ".join(shown) + (f"; +{more}" if more > 0 else "")
+
+
+def votes_text(own: OwnChecks, checks: ChecksStatus) -> str:
+    """How many of all votes a node has."""
+    if not own.votes:
+        return "none yet" if own.why == "unvouched" else "none"
+    return f"{own.votes:,} of {checks.votes:,}, {own.votes / checks.votes:.1%}"
+
+
+def looks_text(looks: int, low: int) -> str:
+    """How many looks there were, and how many were low."""
+    return f"{looks:,}, {low:,} low" if low else f"{looks:,}"
+
+
+def is_trouble(why: Why | None) -> bool:
+    """Whether there is something to look after."""
+    return why not in (None, "unvouched")
+
+
+def trouble_sentence(own: OwnChecks) -> str:
+    """What the trouble comes to, and why."""
+    what = "your updates count, but give no votes" if own.counts else "your updates do not count"
+    return f"{what}: {own_words(own).meaning}"
+
+
+def _of(failed: int, checks: int) -> str:
+    plural = "" if checks == 1 else "s"
+    return f"{failed} of {checks} check{plural}"

@@ -1,0 +1,342 @@
+"""Looks in records: only those that were drawn, each once; the accounts that follow at any length."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain import checked
+from distro_node.protocol.chain.checked import CheckedWork
+from distro_node.protocol.chain.ledger import check_record
+from distro_node.protocol.checks.accounts import FRESH, TERM, FirstLook
+from distro_node.protocol.checks.disputes import LASTS
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import LookAgainEntry, LookEntry, Record
+from simulation.chain import Chain
+from simulation.checked_chain import GOOD, LOW, CheckedChain
+from simulation.swarm import identity
+
+SINCE_ALL_VOTE = 3 * TERM
+
+
+@cache
+def _grown() -> CheckedChain:
+    chain = CheckedChain().check(SINCE_ALL_VOTE + 2)
+    assert chain.work.accounts.votes.keys() == set(chain.membership.peers)
+    return chain
+
+
+@pytest.fixture
+def chain() -> CheckedChain:
+    """Four members with votes."""
+    grown = _grown()
+    chain = copy.copy(grown)
+    chain.ledger = grown.ledger.truncated(len(grown.ledger))
+    return chain
+
+
+def refused(chain: Chain, record: Record) -> str:
+    with pytest.raises(ProtocolError) as caught:
+        check_record(record, chain.ledger)
+    assert caught.value.reason in ("look", "record")
+    return str(caught.value)
+
+
+def refused_look(chain: CheckedChain, *looks: LookEntry) -> str:
+    return refused(chain, chain.record(looks=looks))
+
+
+def refused_again(chain: CheckedChain, *looks: LookAgainEntry) -> str:
+    return refused(chain, chain.record(looks_again=looks))
+
+
+# First looks
+
+
+def test_a_look_is_recorded_and_vouches() -> None:
+    """Of all members the founder alone has votes, and so it alone looks."""
+    chain = CheckedChain().grow_until(3)
+    (entry,) = chain.looks()
+    assert entry.checker == chain.manifest.founder
+    look = chain.drawn(entry.checker, 2)
+    assert look is not None
+    chain.grow(looks=(entry,))
+    account = chain.work.accounts[look.peer]
+    assert account.checks == 1
+    (seen,) = account.scores
+    dealt = chain.work.dealt(2)[look.peer]
+    assert (seen.score, seen.share) == (1000 * GOOD, dealt)
+    # All that was done until the round that was looked at.
+    assert account.work == chain.work.dealt(1)[look.peer] + dealt
+
+
+def test_whoever_was_vouched_for_votes_and_looks(chain: CheckedChain) -> None:
+    votes = chain.work.accounts.votes
+    assert len(chain.looks()) == sum(
+        chain.drawn(peer, chain.round - 1) is not None for peer in votes
+    )
+    assert min(votes.values()) > 1
+    chain.grow(looks=chain.looks())
+
+
+def _secret(chain: CheckedChain, who: PeerId) -> LookEntry:
+    return chain.look(who, secret=bytes(16))
+
+
+def _secret_of_another_round(chain: CheckedChain, who: PeerId) -> LookEntry:
+    return chain.look(who, secret=chain.secret(who, chain.round - 3))
+
+
+def _too_old(chain: CheckedChain, who: PeerId) -> LookEntry:
+    while not (chain.round > SINCE_ALL_VOTE + FRESH and chain.drawn(who, chain.round - FRESH)):
+        chain.grow()
+    return chain.look(who, chain.round - FRESH)
+
+
+def _to_come(chain: CheckedChain, who: PeerId) -> LookEntry:
+    return chain.look(who, chain.round)
+
+
+def _twice(chain: CheckedChain, who: PeerId) -> LookEntry:
+    entry = chain.look(who)
+    chain.grow(looks=(entry,))
+    return entry
+
+
+def _of_an_update_that_does_not_count(chain: CheckedChain, who: PeerId) -> LookEntry:
+    while (look := chain.drawn(who, chain.round)) is None:
+        chain.grow()
+    chain.grow(updates=[chain.update(peer) for peer in chain.membership.peers if peer != look.peer])
+    return chain.look(who)
+
+
+def _of_somebody_who_went(chain: CheckedChain, who: PeerId) -> LookEntry:
+    chain.grow(departed=[chain.leave(who)])
+    return chain.look(who, chain.round - 2)
+
+
+def _unsigned(chain: CheckedChain, who: PeerId) -> LookEntry:
+    return dataclasses.replace(chain.look(who), signature=bytes(64))
+
+
+def _another_score(chain: CheckedChain, who: PeerId) -> LookEntry:
+    return dataclasses.replace(chain.look(who), total=GOOD + 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (_secret, "was not drawn"),
+        (_secret_of_another_round, "was not drawn"),
+        (_too_old, "too old"),
+        (_to_come, "a look at round"),
+        (_twice, "was recorded"),
+        (_of_an_update_that_does_not_count, "does not count"),
+        (_of_somebody_who_went, "has no say"),
+        (_unsigned, "did not sign"),
+        (_another_score, "did not sign"),
+    ],
+)
+def test_a_record_holds_no_other_look(
+    chain: CheckedChain, made: Callable[[CheckedChain, PeerId], LookEntry], words: str
+) -> None:
+    entry = made(chain, chain.looks()[0].checker)
+    assert words in refused_look(chain, entry)
+
+
+def test_a_look_that_its_secret_does_not_draw_is_refused() -> None:
+    """The founder has the only vote and looks once in ten thousand rounds."""
+    chain = CheckedChain(every=10_000).grow_until(3)
+    assert chain.drawn(chain.manifest.founder, 2) is None
+    assert "was not drawn" in refused_look(chain, chain.look(chain.manifest.founder))
+
+
+def test_whoever_has_no_votes_looks_at_nobody() -> None:
+    chain = CheckedChain().grow_until(4)
+    for peer in chain.membership.peers:
+        if peer != chain.manifest.founder:
+            assert "was not drawn" in refused_look(chain, chain.look(peer))
+
+
+def test_looks_are_sorted_and_each_once(chain: CheckedChain) -> None:
+    first, second, *_ = chain.looks()
+    assert "not sorted" in refused_look(chain, second, first)
+    assert "not sorted" in refused_look(chain, first, first)
+    check_record(chain.record(looks=(first, second)), chain.ledger)
+
+
+def test_every_update_binds_its_author_to_a_secret(chain: CheckedChain) -> None:
+    peers = chain.membership.peers
+    for bound in (b"", bytes(31)):
+        updates = [chain.update(peers[0], commitment=bound), *map(chain.update, peers[1:])]
+        assert "binds its author" in refused(chain, chain.record(updates=updates))
+
+
+# Second looks
+
+
+def lookers(chain: CheckedChain, first: FirstLook) -> list[PeerId]:
+    return sorted(chain.work.accounts.others(first))
+
+
+def test_second_looks_settle_a_dispute(chain: CheckedChain) -> None:
+    first = chain.disputed()
+    chain.grow()
+    again = tuple(chain.again(who, first) for who in lookers(chain, first))
+    assert len(again) == 2
+    chain.grow(looks_again=again)
+    assert not chain.work.accounts.disputes
+    assert chain.work.accounts[first.peer].standings.work.sum > 0
+
+
+def test_second_looks_contradict_a_liar(chain: CheckedChain) -> None:
+    before = chain.work.accounts.copy()
+    first = chain.disputed()
+    chain.grow()
+    fine = [GOOD] * 8
+    chain.grow(looks_again=tuple(chain.again(who, first, fine) for who in lookers(chain, first)))
+    assert not chain.work.accounts.disputes
+    word = chain.work.accounts[first.checker].standings.word
+    assert word.sum > before[first.checker].standings.word.sum
+    assert chain.work.accounts[first.peer].standings.work.sum <= 0
+
+
+def test_a_second_look_is_told_when_its_secret_gives_nothing_away(chain: CheckedChain) -> None:
+    first = chain.disputed()
+    who = lookers(chain, first)[0]
+    assert "gives away" in refused_again(chain, chain.again(who, first))
+    chain.grow()
+    check_record(chain.record(looks_again=(chain.again(who, first),)), chain.ledger)
+
+
+def test_where_rounds_overlap_it_gives_something_away_for_longer() -> None:
+    chain = CheckedChain(overlap=True).grow_until(4)
+    first = chain.disputed()
+    now = chain.round - 1
+    told = [chain.work.may_be_told(first, now + rounds) for rounds in range(5)]
+    assert told == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"secret": bytes(16)}, "was not drawn"),
+        ({"scores": [LOW] * 7}, "was not drawn"),
+        ({"scores": [LOW] * 1}, "was not drawn"),
+        ({"round": 3}, "no dispute"),
+    ],
+)
+def test_a_second_look_is_what_was_drawn(
+    chain: CheckedChain, changes: dict[str, object], words: str
+) -> None:
+    first = chain.disputed()
+    chain.grow()
+    assert first.share >= 8
+    entry = chain.again(lookers(chain, first)[0], first, **changes)  # type: ignore[arg-type]
+    assert words in refused_again(chain, entry)
+
+
+def test_whose_second_looks_have_no_say(chain: CheckedChain) -> None:
+    first = chain.disputed()
+    chain.grow()
+    who, other = lookers(chain, first)
+    for not_asked in (first.checker, first.peer):
+        assert "has no say" in refused_again(chain, chain.again(not_asked, first))
+    unsigned = dataclasses.replace(chain.again(who, first), signature=bytes(64))
+    assert "did not sign" in refused_again(chain, unsigned)
+    assert "not sorted" in refused_again(chain, chain.again(other, first), chain.again(who, first))
+    said = chain.again(who, first)
+    chain.grow(looks_again=(said,))
+    assert "has no say" in refused_again(chain, said)
+
+
+def test_where_votes_are_many_not_everybody_is_called() -> None:
+    """Of thirty with as many votes each, eight on average."""
+    chain = CheckedChain(30).grow_until(3)
+    chain.work.accounts.earned = dict.fromkeys(chain.membership.peers, 1)
+    # What was earned is told by the term; the first one is not over.
+    chain.work._earned[0] = chain.work.accounts.votes = chain.work.accounts.earned
+    first = chain.disputed()
+    chain.grow()
+    problems = []
+    for who in lookers(chain, first):
+        try:
+            chain.work.second_look(chain.again(who, first), chain.round)
+        except ProtocolError as error:
+            problems.append(str(error))
+    assert set(problems) == {"a second look that was not drawn"}
+    assert 14 <= len(problems) <= 26
+
+
+def test_a_dispute_ends(chain: CheckedChain) -> None:
+    first = chain.disputed()
+    since = chain.round - 1
+    chain.grow_until(since + LASTS)
+    # The last record that may hold one.
+    said = chain.again(lookers(chain, first)[0], first)
+    check_record(chain.record(looks_again=(said,)), chain.ledger)
+    chain.grow()
+    assert "no dispute" in refused_again(chain, said)
+
+
+# At any length
+
+
+def known(work: CheckedWork | None) -> object:
+    """All that accounts say, to be compared later."""
+    assert work is not None
+    accounts = work.accounts.copy()
+    peers = sorted(identity(number).peer for number in range(4))
+    disputes = {first: dict(dispute.again) for first, dispute in accounts.disputes.items()}
+    scores = [accounts.usual(share) for share in (1, 16, 64)]
+    return [accounts[peer] for peer in peers], disputes, dict(accounts.votes), scores
+
+
+def test_what_is_known_at_any_length_is_what_was_known_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A chain as long as what is kept otherwise takes minutes.
+    monkeypatch.setattr(checked, "_APART", 2 * TERM)
+    monkeypatch.setattr(checked, "_LATEST", TERM)
+    chain = CheckedChain()
+    then, votes = [known(chain.work)], [dict(chain.work.votes(1))]
+    while chain.round < 5 * TERM + 3:
+        gone = [chain.leave(3)] if chain.round == 40 else []
+        back = [chain.admission(3)] if chain.round == 45 else []
+        looks = chain.looks(LOW if chain.round % 20 == 19 else GOOD) if chain.round > 2 else ()
+        chain.grow(looks=looks, departed=gone, admitted=back)
+        then.append(known(chain.work))
+        votes.append(dict(chain.work.votes(chain.round)))
+    assert len({str(sorted(each.items())) for each in votes}) > 4
+    for length in range(1, chain.round + 1):
+        shorter = chain.ledger.truncated(length)
+        assert known(shorter.work) == then[length - 1]
+        assert shorter.work is not None
+        for round_ in range(1, length + 1):
+            assert dict(shorter.work.votes(round_)) == votes[round_ - 1]
+    # And it grows on as the other one did.
+    shorter = chain.ledger.truncated(2 * TERM + 5)
+    for round_ in range(2 * TERM + 5, chain.round):
+        shorter.append(chain.ledger[round_])
+        assert known(shorter.work) == then[round_]
+    assert known(chain.work) == then[-1]
+
+
+# Without
+
+
+def test_where_no_work_is_checked_there_are_no_looks(chain: CheckedChain) -> None:
+    without = Chain().grow_until(3)
+    assert without.ledger.work is None
+    assert "no work is checked" in refused(without, without.record(looks=chain.looks()))
+    first = chain.disputed()
+    chain.grow()
+    again = chain.again(lookers(chain, first)[0], first)
+    assert "no work is checked" in refused(without, without.record(looks_again=(again,)))
+    peers = without.membership.peers
+    bound = [without.update(peers[0], commitment=bytes(32)), *map(without.update, peers[1:])]
+    assert "binds its author" in refused(without, without.record(updates=bound))

@@ -1,0 +1,197 @@
+"""What becomes of members is told once, when a record changes it, with the reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.checks.accounts import (
+    TERM,
+    VOUCHERS,
+    Accounts,
+    Facts,
+    FirstLook,
+    SecondLook,
+)
+from distro_node.protocol.checks.changes import Change, changes, picture, why_no_votes
+from distro_node.protocol.checks.disputes import AGAIN, AGREEING, LASTS
+from distro_node.protocol.checks.standing import WORK, level_test
+from distro_node.protocol.checks.tally import Tally
+
+GOOD, LOW, SHARE = 15_000, 500, 4
+LEVELS = level_test(250)
+PEERS = [PeerId(content_id(b"member %d" % number)) for number in range(9)]
+FOUNDER, ANN, BEN, NEW = PEERS[0], PEERS[1], PEERS[2], PEERS[8]
+
+
+class Run:
+    """A swarm's records, one after the other, and what each of them changed."""
+
+    def __init__(self, peers: Iterable[PeerId]) -> None:
+        self.accounts = Accounts(FOUNDER, LEVELS)
+        self.peers = list(peers)
+        self.told: list[Change] = []
+        self.round = 0
+
+    def close(self, *looks: FirstLook, again: tuple[SecondLook, ...] = ()) -> None:
+        before = picture(self.accounts)
+        shares = dict.fromkeys(self.peers, SHARE)
+        self.accounts.close(Facts(self.round, shares, looks, again), self.peers)
+        self.told += changes(before, self.accounts, self.round)
+        self.round += 1
+
+    def looks(self, checker: PeerId, *peers: PeerId, score: int = GOOD) -> None:
+        """A record for each look, at the round before it."""
+        for peer in peers:
+            self.close(FirstLook(checker, peer, self.round - 1, SHARE, score))
+
+    def to_term(self) -> None:
+        """To the beginning of the next one."""
+        self.close()
+        while self.round % TERM:
+            self.close()
+
+    def settle(self, first: FirstLook, low: bool) -> None:
+        """The first look, and then everybody's."""
+        self.close(first)
+        others = [peer for peer in self.accounts.votes if peer not in (first.checker, first.peer)]
+        self.close(again=tuple(SecondLook(peer, first, low) for peer in others))
+
+
+@pytest.fixture
+def run() -> Run:
+    """Eight members, all with votes."""
+    run = Run(PEERS[:8])
+    run.close()
+    run.looks(FOUNDER, *PEERS[1:8])
+    run.to_term()
+    for number, peer in enumerate(PEERS[:8]):
+        run.looks(peer, *(PEERS[(number + step) % 8] for step in range(1, VOUCHERS + 1)))
+    run.to_term()
+    assert set(run.accounts.votes) == set(PEERS[:8])
+    return run
+
+
+def told(run: Run, act: Callable[[], None]) -> list[Change]:
+    """All that changes while something happens."""
+    run.told.clear()
+    act()
+    return list(run.told)
+
+
+def fail(run: Run, peer: PeerId, low: bool = True) -> None:
+    run.settle(FirstLook(FOUNDER if peer != FOUNDER else ANN, peer, run.round - 1, SHARE, LOW), low)
+
+
+def test_a_quiet_record_changes_nothing(run: Run) -> None:
+    assert told(run, run.close) == []
+    assert told(run, lambda: run.looks(ANN, BEN)) == []
+
+
+def test_who_is_left_out_is_told_of_each_step(run: Run) -> None:
+    looked = run.round - 1
+    assert told(run, lambda: fail(run, BEN)) == [
+        Change("check_low", BEN, str(looked)),
+        Change("check_failed", BEN, str(looked)),
+    ]
+    found = []
+    while run.accounts.counts(BEN):
+        found += told(run, lambda: fail(run, BEN))
+    assert found[-1] == Change("left_out", BEN)
+    assert why_no_votes(run.accounts, BEN) == "failed"
+    assert told(run, run.to_term)[-1] == Change("votes_lost", BEN, "failed")
+    assert BEN not in run.accounts.votes
+    # It fails again: nothing new, but that others look.
+    assert {change.kind for change in told(run, lambda: fail(run, BEN))} == {"check_low"}
+
+
+def test_who_passes_so_many_checks_as_was_said_counts_again(run: Run) -> None:
+    while run.accounts.counts(BEN):
+        fail(run, BEN)
+    needed = run.accounts[BEN].standings.passes_until_back
+    assert needed == -(-WORK.accuse_at // -WORK.success)
+    found = told(run, lambda: run.looks(FOUNDER, *[BEN] * (needed - 1)))
+    assert "taken_back" not in {change.kind for change in found}
+    assert run.accounts[BEN].standings.passes_until_back == 1
+    assert told(run, lambda: run.looks(FOUNDER, BEN))[0] == Change("taken_back", BEN)
+    assert run.accounts[BEN].standings.passes_until_back == 0
+
+
+def test_a_look_that_is_contradicted_is_told_of_whoever_looked(run: Run) -> None:
+    found = told(run, lambda: fail(run, BEN, low=False))
+    assert Change("contradicted", FOUNDER, str(run.round - 3)) in found
+    assert "check_failed" not in {change.kind for change in found}
+    while not run.accounts[FOUNDER].standings.word.accused:
+        found = told(run, lambda: fail(run, BEN, low=False))
+    assert Change("disbelieved", FOUNDER) in found
+    assert why_no_votes(run.accounts, FOUNDER) == "word"
+
+
+def test_votes_are_told_when_a_term_begins(run: Run) -> None:
+    run.peers.append(NEW)
+    run.close()
+    assert why_no_votes(run.accounts, NEW) == "unvouched"
+    assert why_no_votes(run.accounts, BEN) is None
+    for checker in PEERS[:VOUCHERS]:
+        assert told(run, lambda checker=checker: run.looks(checker, NEW)) == []
+    assert told(run, run.to_term) == [Change("votes_gained", NEW)]
+
+
+def test_scores_that_are_too_low_are_told(run: Run) -> None:
+    usual = run.accounts.usual(SHARE)
+    found: list[Change] = []
+    for _ in range(60):
+        found += told(run, lambda: run.looks(ANN, BEN, score=usual * 6 // 10))
+        if run.accounts[BEN].standings.level.accused:
+            break
+    assert Change("scores_low", BEN) in found
+    assert why_no_votes(run.accounts, BEN) == "scores"
+
+
+def test_the_tally_counts_looks_and_disputes(run: Run) -> None:
+    before = run.accounts.tally
+    assert before.low == 0
+    fail(run, BEN)
+    fail(run, ANN, low=False)
+    run.close(FirstLook(BEN, ANN, run.round - 1, SHARE, LOW))
+    for _ in range(LASTS):
+        run.close()
+    after = run.accounts.tally
+    assert (after.low, after.passed) == (3, before.passed)
+    assert (after.failed, after.contradicted, after.dropped) == (1, 1, 1)
+    # It is settled by the first ones that agree.
+    assert 2 * AGREEING <= after.again - before.again <= 2 * AGAIN
+    account = run.accounts[BEN]
+    assert (account.low, account.failed) == (1, 1)
+    assert account.looks == VOUCHERS + 1
+
+
+def test_what_grows_in_another_way_is_counted_for_itself(run: Run) -> None:
+    other = run.accounts.copy()
+    tally, looks = other.tally, other[ANN].looks
+    run.looks(ANN, BEN)
+    assert (other.tally, other[ANN].looks) == (tally, looks)
+    assert isinstance(tally, Tally)
+    assert run.accounts.tally.looks == tally.looks + 1
+
+
+@pytest.mark.parametrize("members", [1000])
+def test_a_thousand_members_are_compared_at_once(members: int) -> None:
+    crowd = [PeerId(content_id(b"crowd %d" % number)) for number in range(members)]
+    accounts = Accounts(FOUNDER, LEVELS)
+    for round_ in range(TERM):
+        accounts.close(Facts(round_, dict.fromkeys(crowd, SHARE)), crowd)
+    times = []
+    for round_ in range(TERM, 2 * TERM):
+        begun = time.process_time()
+        before = picture(accounts)
+        times.append(time.process_time() - begun)
+        accounts.close(Facts(round_, dict.fromkeys(crowd, SHARE)), crowd)
+        begun = time.process_time()
+        assert changes(before, accounts, round_) == []
+        times[-1] += time.process_time() - begun
+    # It takes about a tenth of a millisecond; the bound is for slow machines, and for what is quadratic.
+    assert sorted(times)[len(times) // 2] < 0.02

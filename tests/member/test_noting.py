@@ -1,0 +1,50 @@
+"""What people hear of checked work: all about themselves, and of others what has consequences."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.checks.changes import Change, ChangeKind
+from distro_node.protocol.member.effects import Note, NoteKind
+from distro_node.protocol.member.noting import notes_of_changes, notes_of_work, picture_of
+from simulation.chain import Chain
+
+ME, *OTHERS = (PeerId(content_id(b"member %d" % number)) for number in range(7))
+ANN = OTHERS[0]
+
+
+def test_every_change_may_be_told() -> None:
+    assert set(get_args(ChangeKind)) <= set(get_args(NoteKind))
+
+
+def test_a_low_look_is_told_to_whom_it_is_about() -> None:
+    found = [Change("check_low", ME, "4"), Change("check_low", ANN, "5")]
+    assert notes_of_changes(found, 3, 7, ME) == [Note("check_low", 7, ME, "4")]
+
+
+def test_who_is_left_out_is_told_to_all() -> None:
+    found = [Change("left_out", ANN), Change("contradicted", ANN, "5")]
+    assert notes_of_changes(found, 3, 7, ME) == [
+        Note("left_out", 7, ANN),
+        Note("contradicted", 7, ANN, "5"),
+    ]
+
+
+def test_of_a_crowd_that_gets_votes_nobody_else_is_named() -> None:
+    found = [Change("votes_gained", peer) for peer in (*OTHERS, ME)]
+    assert notes_of_changes(found[:3], 3, 7, ME) == [
+        Note("votes_gained", 7, peer) for peer in OTHERS[:3]
+    ]
+    assert notes_of_changes(found, 9, 7, ME) == [
+        Note("votes_gained", 7, ME),
+        Note("voters", 7, None, "9"),
+    ]
+
+
+def test_where_no_work_is_checked_nothing_is_told() -> None:
+    chain = Chain(3)
+    assert chain.ledger.work is None
+    assert picture_of(chain.ledger.work) is None
+    assert notes_of_work(None, chain.ledger.work, 1, ME) == []

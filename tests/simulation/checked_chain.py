@@ -1,0 +1,95 @@
+"""A chain made by hand whose members look at each other's work."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.checked import CheckedWork
+from distro_node.protocol.checks.accounts import FirstLook
+from distro_node.protocol.checks.disputes import MOST_SEQUENCES
+from distro_node.protocol.checks.draw import Look
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import ChecksSpec
+from distro_node.protocol.wire.messages import LookAgainEntry, LookEntry, Score
+
+from .chain import Chain
+
+GOOD, LOW = 15, 0
+"""Scores, in standard deviations of chance."""
+
+
+class CheckedChain(Chain):
+    """Whatever is not said of a look is as an honest member would say it."""
+
+    def __init__(self, count: int = 4, *, every: int = 1, **changes: Any) -> None:
+        """With `every` 1 each member with votes looks at somebody in every round."""
+        super().__init__(count, checks=ChecksSpec(every=every), **changes)
+
+    @property
+    def work(self) -> CheckedWork:
+        work = self.ledger.work
+        assert work is not None
+        return work
+
+    @property
+    def ahead(self) -> int:
+        """Rounds from the one that draws a look to the one that is looked at."""
+        return 1 + self.manifest.rounds.overlap
+
+    def drawn(self, who: PeerId, round_: int) -> Look | None:
+        """At what somebody looks in a round."""
+        secret = self.secret(who, round_ - self.ahead)
+        return self.work.drawn(who, secret, round_)
+
+    def look(
+        self, who: PeerId, round_: int | None = None, score: int = GOOD, **changes: Any
+    ) -> LookEntry:
+        """What somebody says of its look at a round, by default the last one."""
+        number = self.round - 1 if round_ is None else round_
+        secret = self.secret(who, max(0, number - self.ahead))
+        entry = LookEntry(who, number, secret, score, 1, b"")
+        entry = dataclasses.replace(entry, **changes)
+        parent = self.ledger.head if number >= self.round else self.ledger.parent(number)
+        said = entry.said(parent)
+        return dataclasses.replace(entry, signature=self.signature(who, "check", said))
+
+    def again(
+        self, who: PeerId, first: FirstLook, scores: Sequence[int] | None = None, **changes: Any
+    ) -> LookAgainEntry:
+        """What somebody says of its second look; by default all is low."""
+        dispute = self.work.accounts.disputes.get(first)
+        secret = self.secret(who, self.round - 1 if dispute is None else dispute.since)
+        if scores is None:
+            scores = [LOW] * min(first.share, MOST_SEQUENCES)
+        said = tuple(Score(score, 1) for score in scores)
+        entry = LookAgainEntry(who, first.round, first.checker, secret, said, b"")
+        entry = dataclasses.replace(entry, **changes)
+        message = entry.said(self.ledger.parent(first.round))
+        return dataclasses.replace(entry, signature=self.signature(who, "recheck", message))
+
+    def looks(self, score: int = GOOD) -> tuple[LookEntry, ...]:
+        """All looks at the last round that the next record may hold."""
+        entries = [self.look(peer, score=score) for peer in self.membership.peers]
+        return tuple(entry for entry in entries if self._holds(entry))
+
+    def check(self, rounds: int) -> CheckedChain:
+        """Decide quiet rounds until there are so many, with all looks; the same chain."""
+        while self.round < rounds:
+            self.grow(looks=self.looks() if self.round > 2 else ())
+        return self
+
+    def disputed(self) -> FirstLook:
+        """A low look is recorded: the dispute about it."""
+        self.grow(looks=self.looks(LOW)[:1])
+        (first,) = self.work.accounts.disputes
+        return first
+
+    def _holds(self, entry: LookEntry) -> bool:
+        try:
+            self.work.first_look(entry, self.round)
+        except ProtocolError:
+            return False
+        return True

@@ -1,0 +1,127 @@
+"""What the chain says of checked work comes into the status and the metrics as it is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from distro_node.crypto.identity import PeerId, peer_text
+from distro_node.node.checked import CheckedFollower, checks_status
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.protocol.checks.accounts import Accounts, Facts, FirstLook, SecondLook
+from distro_node.protocol.wire.manifest import ChecksSpec
+from simulation.chain import Chain
+from simulation.keys import identity
+
+FOUNDER, ANN, BEN, LIAR = (identity(number).peer for number in range(4))
+SHARE, GOOD, LOW = 4, 15_000, 500
+
+
+@pytest.fixture
+def chain() -> Chain:
+    """Four members, all of whom are there and nobody of whom has been looked at."""
+    return Chain(4, checks=ChecksSpec())
+
+
+def accounts_of(chain: Chain) -> Accounts:
+    assert chain.ledger.work is not None
+    return chain.ledger.work.accounts
+
+
+def look(chain: Chain, checker: PeerId, peer: PeerId, round_: int, score: int) -> FirstLook:
+    """A record with this look, and everybody's work."""
+    accounts, members = accounts_of(chain), chain.membership.peers
+    first = FirstLook(checker, peer, round_ - 1, SHARE, score)
+    accounts.close(Facts(round_, dict.fromkeys(members, SHARE), (first,)), members)
+    return first
+
+
+def turn_away(chain: Chain) -> None:
+    """The founder finds the liar's work low, twice."""
+    first = look(chain, FOUNDER, LIAR, 4, LOW)
+    again = SecondLook(FOUNDER, first, low=True)
+    accounts_of(chain).close(Facts(5, {}, (), (again,)), chain.membership.peers)
+
+
+def read(metrics: Metrics, name: str, **labels: str) -> float:
+    value = metrics.registry.get_sample_value(f"distro_{name}", labels)
+    assert value is not None
+    return value
+
+
+def test_where_work_is_not_checked_there_is_nothing_to_say() -> None:
+    chain, metrics = Chain(2), Metrics(version="1")
+    assert checks_status(chain.ledger, FOUNDER) is None
+    CheckedFollower(metrics.checks, FOUNDER).update(chain.ledger)
+    assert math.isnan(read(metrics, "votes", scope="own"))
+    assert math.isnan(read(metrics, "members_left_out"))
+    assert read(metrics, "looks_recorded_total", result="passed") == 0
+
+
+def test_the_status_says_how_somebody_stands(chain: Chain) -> None:
+    look(chain, FOUNDER, ANN, 2, GOOD)
+    look(chain, FOUNDER, BEN, 3, GOOD)
+    turn_away(chain)
+    status = checks_status(chain.ledger, LIAR)
+    assert status is not None
+    assert (status.looks, status.low, status.disputes) == (3, 1, 0)
+    assert (status.voters, status.votes) == (1, 1)
+    (left_out,) = status.left_out
+    assert left_out.peer == peer_text(LIAR)
+    assert left_out.why == "1 of 1 check of its work failed"
+    own = status.own
+    assert own is not None
+    assert (own.counts, own.why, own.votes) == (False, "failed", 0)
+    assert (own.checks, own.low, own.failed) == (1, 1, 1)
+    assert own.passes_until_back > 0
+    founder = checks_status(chain.ledger, FOUNDER)
+    assert founder is not None
+    assert founder.own is not None
+    assert (founder.own.looks, founder.own.votes, founder.own.why) == (3, 1, None)
+    assert founder.own.passes_until_back == 0
+
+
+def test_a_newcomer_is_not_vouched_for_and_an_observer_has_no_account(chain: Chain) -> None:
+    status = checks_status(chain.ledger, BEN)
+    assert status is not None
+    assert status.own is not None
+    assert (status.own.counts, status.own.why) == (True, "unvouched")
+    looking_on = checks_status(chain.ledger, None)
+    assert looking_on is not None
+    assert looking_on.own is None
+
+
+def test_metrics_follow_what_is_recorded_from_the_first_look_on(chain: Chain) -> None:
+    metrics = Metrics(version="1")
+    look(chain, FOUNDER, ANN, 2, GOOD)
+    follower = CheckedFollower(metrics.checks, FOUNDER)
+    follower.update(chain.ledger)
+    # It was there before this node was.
+    assert read(metrics, "looks_recorded_total", result="passed") == 0
+    look(chain, FOUNDER, BEN, 3, GOOD)
+    turn_away(chain)
+    for _ in range(2):
+        follower.update(chain.ledger)
+        assert read(metrics, "looks_recorded_total", result="passed") == 1
+        assert read(metrics, "looks_recorded_total", result="low") == 1
+        assert read(metrics, "second_looks_recorded_total") == 1
+        assert read(metrics, "own_looks_recorded_total") == 2
+        assert read(metrics, "disputes_ended_total", ending="failed") == 1
+        assert read(metrics, "disputes_open") == 0
+        assert read(metrics, "votes", scope="own") == read(metrics, "votes", scope="swarm") == 1
+        assert read(metrics, "members_with_votes") == 1
+        assert read(metrics, "members_left_out") == 1
+
+
+def test_a_counter_never_falls_when_another_chain_is_followed(chain: Chain) -> None:
+    metrics = Metrics(version="1")
+    follower = CheckedFollower(metrics.checks, FOUNDER)
+    follower.update(chain.ledger)
+    look(chain, FOUNDER, ANN, 2, GOOD)
+    follower.update(chain.ledger)
+    other = Chain(4, checks=ChecksSpec())
+    follower.update(other.ledger)
+    assert read(metrics, "looks_recorded_total", result="passed") == 1
+    look(other, FOUNDER, BEN, 2, GOOD)
+    follower.update(other.ledger)
+    assert read(metrics, "looks_recorded_total", result="passed") == 2
