@@ -299,17 +299,15 @@ class Accounts:
         account.checks += 1
         if (own := self._accounts.get(look.checker)) is not None:
             own.looks += 1
-        usual = self.usual(look.share)
-        if usual:
-            account.standings = account.standings.scored(self._levels, level(look.score, usual))
         account.scores.append(Seen(look.score, look.share))
-        bound = passing(usual)
+        bound = self.bound(look.share)
         low = look.score < bound
         self.tally = self.tally.looked(low=low)
         if low:
             account.low += 1
             self._disputes[look] = Dispute(now, bound)
             return 0
+        self._score(account, look)
         account.standings = account.standings.checked(failed=False)
         sequences = account.vouch(look.round, look.checker)
         self._told(look.checker, contradicted=False)
@@ -335,6 +333,8 @@ class Accounts:
         if account is not None:
             account.standings = account.standings.checked(failed=failed)
             if failed:
+                # Not before: a few low looks of one liar would be enough.
+                self._score(account, first)
                 account.failed += 1
                 account.waiting.clear()
                 if first.peer not in self.earned:
@@ -343,6 +343,11 @@ class Accounts:
             if not account.standings.counts:
                 account.vouched.clear()
         self._told(first.checker, contradicted=not failed)
+
+    def _score(self, account: Account, look: FirstLook) -> None:
+        """A score that nobody doubts."""
+        if usual := self.usual(look.share):
+            account.standings = account.standings.scored(self._levels, level(look.score, usual))
 
     def _told(self, checker: PeerId, *, contradicted: bool) -> None:
         """A look was true, or others say that it was not."""

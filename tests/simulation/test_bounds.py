@@ -12,7 +12,7 @@ from types import ModuleType
 from distro_node import protocol
 from simulation.rules import RULES
 
-FOLDERS = ("chain", "member", "wire")
+FOLDERS = ("chain", "checks", "member", "wire")
 
 # Those that no rule simply puts another number in the place of: which rule looks at the line that uses
 # it, or which test at what it brings about.

@@ -8,6 +8,7 @@ the network, the class that keeps them (`node/network`). One module a subject.
 from __future__ import annotations
 
 from . import (
+    accounts,
     answers,
     asking,
     ballots,
@@ -18,6 +19,7 @@ from . import (
     fork,
     keeping,
     lease,
+    looks,
     network,
     noticing,
     pace,
@@ -56,6 +58,8 @@ SUBJECTS = (
     noticing,
     pace,
     shares,
+    accounts,
+    looks,
     wire,
     network,
 )
