@@ -63,7 +63,7 @@ class FakeTrainer:
     async def load_momentum(self, path: Path) -> bool:
         return False
 
-    async def train(self, round_: int, samples: object) -> Trained:
+    async def train(self, round_: int, samples: object, *, looks: bool = False) -> Trained:
         if self._shop.losses:
             self._shop.losses -= 1
             raise TrainerFailed("missing_data", "a chunk is damaged")
