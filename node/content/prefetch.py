@@ -99,6 +99,8 @@ class Prefetch:
         self._wish: tuple[int, ...] = ()
         self._wished: dict[ContentId, None] | None = None
         self._untried: list[ContentId] = []
+        # What a second look needs.
+        self._brought: dict[ContentId, None] = {}
         self._woken = trio.Event()
         # What the next rounds lie in, and as of when.
         self._upcoming: list[ContentId] = []
@@ -126,9 +128,10 @@ class Prefetch:
         await self._fetch(self._pinned)
 
     async def bring(self, samples: Sequence[int]) -> None:
-        """As `ready`, for what nobody's round waits for: where the disk is limited it does not stay
-        longer than other data. Raises `DiskFull`."""
-        await self._fetch(await self._chunks_of(samples))
+        """As `ready`, for what no round waits for; it stays until something else is brought. Raises
+        `DiskFull`."""
+        self._brought = await self._chunks_of(samples)
+        await self._fetch(self._brought)
 
     def wish(self, samples: tuple[int, ...]) -> None:
         """Have these samples fetched before anything else that is fetched ahead; what was wished before
@@ -321,7 +324,8 @@ class Prefetch:
         """How many chunks may be held for the next rounds; None: all."""
         if self._budget is None:
             return None
-        return max(0, self._budget // CHUNK_BYTES - len(self._pinned) - len(self._heldout))
+        needed = (self._pinned, self._heldout, self._wished or {}, self._brought)
+        return max(0, self._budget // CHUNK_BYTES - sum(map(len, needed)))
 
     def _make_room(self) -> None:
         """Remove what was needed longest ago until all that is held, or about to be, fits."""
@@ -330,8 +334,8 @@ class Prefetch:
         for chunk in list(self._held):
             if len(self._held) * CHUNK_BYTES <= self._budget:
                 return
-            pinned = self._pinned, self._ahead, self._heldout, self._wished or ()
-            if not any(chunk in needed for needed in pinned):
+            needed = (self._pinned, self._ahead, self._heldout, self._wished or {}, self._brought)
+            if not any(chunk in each for each in needed):
                 self._store.remove(chunk)
                 del self._held[chunk]
 

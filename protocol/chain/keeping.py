@@ -69,15 +69,15 @@ def kept_with(
     spare, recent = older[: 1 - KEPT_SNAPSHOTS], older[1 - KEPT_SNAPSHOTS :]
     # The oldest first: whoever fetches it is the nearest to its end.
     waiting = [old for old in spare if held(old)][:most_held]
-    needed = _for_looks(spare, new.round, back) if back else []
+    needed = _for_looks(older, new.round, back) if back else []
     return [*(old for old in spare if old in waiting or old in needed), *recent, new]
 
 
-def _for_looks(spare: Sequence[S], newest: int, back: int) -> list[S]:
+def _for_looks(older: Sequence[S], newest: int, back: int) -> list[S]:
     """Those of the older snapshots that it takes to make again every state of the last `back` rounds:
     one from before, and the next that will be as old when it is needed."""
-    found = [old for old in spare if old.round <= newest - back][-1:]
-    for old in spare:
+    found = [old for old in older if old.round <= newest - back][-1:]
+    for old in older:
         if not found or old.round - found[-1].round >= back:
             found.append(old)
     return found

@@ -8,6 +8,7 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 from distro_node.crypto.identity import PeerId, peer_from_text
@@ -94,13 +95,14 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         scores: dict[bool, list[float]] = {True: [], False: []}
         for _, peer, score in looks(ledger):
             scores[peer == idle].append(score)
-        # The honest pass nearly always, the idle one nearly never.
+        # The honest pass nearly always, and the idle one at times by chance.
         low = {who: sum(1000 * each < LEAST for each in said) for who, said in scores.items()}
         assert low[False] <= len(scores[False]) / 5
-        assert low[True] >= len(scores[True]) * 4 / 5
-        assert len(scores[True]) >= 1
+        assert low[True] > len(scores[True]) / 2
+        assert median(scores[False]) > 3 * median(scores[True])
         again = Counter(
             entry.looker for n in range(len(ledger)) for entry in ledger[n].record.looks_again
         )
-        assert again.keys() <= set(honest)
+        # Nobody says anything about its own work.
         assert again
+        assert again.keys() <= set(honest)
