@@ -24,8 +24,10 @@ from ..protocol.member.effects import (
     Effect,
     FetchUpdate,
     Fork,
+    Judge,
     Keep,
     KeepFinal,
+    LookAgain,
     Note,
     Publish,
     Recall,
@@ -40,7 +42,9 @@ from ..protocol.member.inputs import (
     Goodbye,
     Heard,
     Input,
+    Judged,
     Loaded,
+    LookedAgain,
     Rebased,
     Recalled,
     Tick,
@@ -59,11 +63,13 @@ from .network.events import PeerUp
 from .network.exchange.blobs import BlobFetcher
 from .network.exchange.relays import Relays
 from .network.network import Network
+from .saying import say_state
 from .storage.blob_store import BlobStore
 from .storage.swarm_store import SwarmStore
 from .sync import Synchronizer
 from .telemetry.telemetry import Telemetry
 from .trainer.client import Trained as Made
+from .trainer.second_looks import SecondLooks
 from .trainer.trainer_supervisor import TrainerSupervisor
 from .updates import Updates
 
@@ -142,6 +148,8 @@ class Runner:
         self._serve_result = False
         self._nursery: trio.Nursery | None = None
         self.trainer_supervisor: TrainerSupervisor | None = None
+        self.second_looks: SecondLooks | None = None
+        """What looks again when the member is called to; without it the member does not come."""
         self.finished = trio.Event()
         """Set once a polite leave is complete, or its patience ended."""
 
@@ -166,6 +174,8 @@ class Runner:
             nursery.start_soon(self._tick)
             nursery.start_soon(self._write)
             nursery.start_soon(trainer_supervisor.run, self)
+            if self.second_looks is not None:
+                nursery.start_soon(self.second_looks.run, self)
             nursery.start_soon(self._receive, received)
             await self.finished.wait()
             await self._swarm_store.written()
@@ -243,6 +253,10 @@ class Runner:
         if self._until_round is not None and record_round >= self._until_round and not over:
             self.leave(_GOODBYE_SECONDS)
         await self._updates.sweep(record_round)
+
+    def looked(self, what: Judged | LookedAgain) -> None:
+        """What came of a look at somebody's work."""
+        self._dispatch(what)
 
     def may_train_no_more(self) -> None:
         """Our own data is not to be told of any further."""
@@ -341,6 +355,11 @@ class Runner:
                 self._trainer_supervisor.train(effect)
             case Apply():
                 self._trainer_supervisor.apply(effect)
+            case Judge():
+                self._trainer_supervisor.judge(effect)
+            case LookAgain():
+                if self.second_looks is not None:
+                    self.second_looks.put(effect)
             case Keep(decided):
                 round_ = decided.record.round
                 times = self.telemetry.round_times(round_)
@@ -461,24 +480,4 @@ class Runner:
             self.telemetry.round_times(self.member.round).collected = ready
 
     def _say_state(self) -> None:
-        match self.member.state:
-            case "loading" | "applying":
-                self.telemetry.report(
-                    "replaying rounds", self.member.applied_round + 1, self.member.round
-                )
-                self.telemetry.enter("syncing")
-            case "asking":
-                self.telemetry.enter("joining")
-            case "recalling" | "collecting" | "agreeing":
-                self.telemetry.progress = None
-                self.telemetry.enter("waiting" if self.member.round == 0 else "training")
-            case "finished":
-                self.telemetry.progress = None
-                if self.telemetry.state != "finished":
-                    # The rounds behind the last one train nothing: people know the run's own.
-                    last = self._manifest.last_round or self.member.applied_round
-                    self.telemetry.event("finished", last)
-                self.telemetry.enter("finished")
-            case "leaving" | "left" | "expelled":
-                # Said when it was told to leave, or by the daemon.
-                pass
+        say_state(self.member, self.telemetry, self._manifest.last_round)

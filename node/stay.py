@@ -61,6 +61,7 @@ from .telemetry.telemetry import Telemetry
 from .telemetry.words import WEIGHTS
 from .trainer.client import TrainerSpec, open_trainer
 from .trainer.own_ways import OwnWays
+from .trainer.second_looks import SecondLooks
 from .trainer.trainer_supervisor import OpenTrainer, TrainerSupervisor
 from .updates import RECENT_UPDATES
 
@@ -206,7 +207,19 @@ class Stay:
             # A node that counts bytes has none for others' snapshots.
             held=HELD if self._settings.max_disk is None else 0,
         )
-        trainer = self._trainer(manifest, snapshots, prefetch, own)
+        spec = self._spec(manifest, own)
+        trainer = self._trainer(manifest, spec, snapshots, prefetch, own)
+        if manifest.checks is not None:
+            runner.second_looks = SecondLooks(
+                manifest=manifest,
+                spec=spec,
+                store=means.store,
+                states=snapshots,
+                momentum=means.directory.momentum,
+                me=means.me,
+                bring=prefetch.bring,
+                start=self._start_trainer,
+            )
         return _Work(runner, snapshots, prefetch, trainer, own)
 
     async def _own_training(self, manifest: Manifest, ledger: Ledger) -> OwnTraining | None:
@@ -225,15 +238,9 @@ class Stay:
             telemetry.told,
         )
 
-    def _trainer(
-        self,
-        manifest: Manifest,
-        snapshots: Snapshots,
-        prefetch: Prefetch,
-        own: OwnTraining | None,
-    ) -> TrainerSupervisor:
+    def _spec(self, manifest: Manifest, own: OwnTraining | None) -> TrainerSpec:
         settings, means = self._settings, self._means
-        spec = TrainerSpec(
+        return TrainerSpec(
             manifest=manifest.encode(),
             blobs=self._data.blobs,
             device=settings.device,
@@ -247,6 +254,16 @@ class Stay:
             confined=settings.sandbox,
             ways=OwnWays(stateless=settings.stateless) if own is None else own.ways,
         )
+
+    def _trainer(
+        self,
+        manifest: Manifest,
+        spec: TrainerSpec,
+        snapshots: Snapshots,
+        prefetch: Prefetch,
+        own: OwnTraining | None,
+    ) -> TrainerSupervisor:
+        settings, means = self._settings, self._means
         return TrainerSupervisor(
             manifest=manifest,
             spec=spec,
@@ -258,6 +275,7 @@ class Stay:
             sample_prompt=settings.sample_prompt,
             last_round=_earlier(settings.until_round, manifest.last_round),
             data_ready=prefetch.ready,
+            looked_at=prefetch,
             base_ready=functools.partial(fetch_base, means, manifest),
             draw=None if own is None else own.draw,
             start=self._start_trainer,

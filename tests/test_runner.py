@@ -33,13 +33,21 @@ from distro_node.protocol.chain.sync import (
     decode_request,
     decode_response,
 )
+from distro_node.protocol.checks.accounts import FirstLook
 from distro_node.protocol.codec.update import encode_update, update_layout
 from distro_node.protocol.member import inbox
-from distro_node.protocol.member.effects import Apply, Publish, Train
-from distro_node.protocol.member.inputs import Heard, Learned, Rebased
+from distro_node.protocol.member.effects import Apply, Judge, LookAgain, Publish, Train
+from distro_node.protocol.member.inputs import Heard, Judged, Learned, LookedAgain, Rebased
 from distro_node.protocol.wire.bounded import Bounded
 from distro_node.protocol.wire.encoding import encode
-from distro_node.protocol.wire.messages import NO_BLOCK, Announcement, Decided, Heartbeat, Proposal
+from distro_node.protocol.wire.messages import (
+    NO_BLOCK,
+    Announcement,
+    Decided,
+    Heartbeat,
+    Proposal,
+    Score,
+)
 from distro_node.protocol.wire.relay_requests import RelayRequest
 from simulation.chain import FINGERPRINT, Chain
 from simulation.swarm import identity
@@ -67,6 +75,8 @@ class World:
         self.answer: Callable[[], bytes] = lambda: encode(compose_response(0, [], []))
         self.others: dict[ContentId, bytes] = {}
         self.applies: list[Apply] = []
+        self.judged: list[Judge] = []
+        self.again: list[LookAgain] = []
         self.update_ids: Bounded[ContentId, None] = Bounded(RECENT_UPDATES)
         self.telemetry = Telemetry(identity(ME).peer, Metrics(version="test"))
         self.reloads = self.missed = 0
@@ -182,6 +192,12 @@ class World:
     def apply(self, effect: Apply) -> None:
         self.applies.append(effect)
 
+    def judge(self, effect: Judge) -> None:
+        self.judged.append(effect)
+
+    def put(self, effect: LookAgain) -> None:
+        self.again.append(effect)
+
     def reload(self) -> None:
         self.reloads += 1
 
@@ -206,6 +222,22 @@ async def until(condition: Callable[[], object]) -> None:
     # No limit of its own: pytest has one.
     while not condition():  # noqa: ASYNC110 - whatever ends the wait has no event
         await trio.sleep(0.01)
+
+
+async def test_looks_are_for_the_trainer_and_for_who_looks_again(world: World) -> None:
+    first = FirstLook(identity(2).peer, identity(3).peer, 1, 4, 100)
+    judge, again = Judge(1, content_id(b"one")), LookAgain(first, content_id(b"one"), (1,), 4)
+    async with running(world):
+        world.runner._perform([judge, again])
+        assert (world.judged, world.again) == ([judge], [])
+        second: Any = world
+        world.runner.second_looks = second
+        world.runner._perform([again])
+        assert world.again == [again]
+        # What comes of them is the member's to say: here work is not checked.
+        world.runner.looked(Judged(1, 5, 4))
+        world.runner.looked(LookedAgain(first, (Score(5, 4),)))
+        assert not world.published
 
 
 async def test_garbage_that_was_announced_does_not_stay_on_the_disk(world: World) -> None:

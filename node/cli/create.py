@@ -124,6 +124,11 @@ def create(
         typer.echo(line)
     for warning in made.warnings:
         typer.echo(f"Mind: {warning}")
+    if made.unchecked:
+        typer.echo(
+            "Anybody with the link may join, and nobody's work is checked: where members do not know "
+            "each other,\nadd a table [checks] to the file (docs/founders-file.md)."
+        )
     if dry:
         typer.echo(
             "\nNothing was made. The tokens are kept, so that `create` without --dry-run need not "

@@ -17,6 +17,7 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
+from ...protocol.chain.keeping import most_kept
 from ...protocol.chain.ledger import Ledger
 from ...protocol.chain.shares import upcoming
 from ...protocol.sampling.assignment import samples_of
@@ -41,8 +42,6 @@ _SPARE_CHUNKS = 64
 _TIMEOUT_SECONDS = 600.0
 _PAUSE_SECONDS = 1.0
 _FULL_SECONDS = 60.0
-SNAPSHOTS = 3
-"""So many there are at a time: two, and one that is being made or fetched."""
 # Updates, ledger, logs.
 _OTHER_BYTES = 256 << 20
 # A round's share and the next.
@@ -96,6 +95,13 @@ class Prefetch:
         self._pinned: dict[ContentId, None] = {}
         self._ahead: dict[ContentId, None] = {}
         self._heldout: dict[ContentId, None] = {}
+        # What a look is to be taken at, and what that lies in, as soon as that is known.
+        self._wish: tuple[int, ...] = ()
+        self._wished: dict[ContentId, None] | None = None
+        self._untried: list[ContentId] = []
+        # What a second look needs.
+        self._brought: dict[ContentId, None] = {}
+        self._woken = trio.Event()
         # What the next rounds lie in, and as of when.
         self._upcoming: list[ContentId] = []
         self._as_of: object = None
@@ -121,6 +127,23 @@ class Prefetch:
         self._pinned = await self._chunks_of(samples)
         await self._fetch(self._pinned)
 
+    async def bring(self, samples: Sequence[int]) -> None:
+        """As `ready`, for what no round waits for; it stays until something else is brought. Raises
+        `DiskFull`."""
+        self._brought = await self._chunks_of(samples)
+        await self._fetch(self._brought)
+
+    def wish(self, samples: tuple[int, ...]) -> None:
+        """Have these samples fetched before anything else that is fetched ahead; what was wished before
+        is forgotten."""
+        self._wish, self._wished, self._untried = samples, None, []
+        self._woken.set()
+
+    def has(self, samples: tuple[int, ...]) -> bool:
+        """Whether what these samples lie in, which were wished for last, is here."""
+        known = self._wished if samples == self._wish else None
+        return known is not None and all(map(self._store.has, known))
+
     async def run(
         self,
         upcoming: Upcoming,
@@ -137,6 +160,12 @@ class Prefetch:
 
     async def _go_on(self, upcoming: Upcoming, as_of: object) -> None:
         # Chunk by chunk: with every round others may be more urgent.
+        if self._wish and self._wished is None:
+            wish = self._wish
+            chunks = await self._chunks_of(wish)
+            if wish == self._wish:
+                self._wished, self._untried = chunks, list(chunks)
+            return
         if as_of != self._as_of:
             samples = await trio.to_thread.run_sync(upcoming(_ROUNDS_AHEAD))
             self._upcoming = list(await self._chunks_of(samples))
@@ -145,12 +174,17 @@ class Prefetch:
         # What evaluation needs was here; a disk may lose it all the same.
         needed = (*self._ahead, *self._heldout)
         chunk = next((each for each in needed if not self._store.has(each)), None)
+        if self._untried:
+            # Once: what a look is taken at is not worth waiting for.
+            chunk = self._untried.pop()
         if chunk is None and self._scarce is not None and self._has_room():
             chunk = await self._spare_chunk(self._scarce)
-        if chunk is None:
-            await trio.sleep(_PAUSE_SECONDS)
-        else:
+        if chunk is not None:
             await self._fetch({chunk: None}, patient=False)
+        elif self._wished is not None or not self._wish:
+            self._woken = trio.Event()
+            with trio.move_on_after(_PAUSE_SECONDS):
+                await self._woken.wait()
 
     # Which
 
@@ -290,7 +324,8 @@ class Prefetch:
         """How many chunks may be held for the next rounds; None: all."""
         if self._budget is None:
             return None
-        return max(0, self._budget // CHUNK_BYTES - len(self._pinned) - len(self._heldout))
+        needed = (self._pinned, self._heldout, self._wished or {}, self._brought)
+        return max(0, self._budget // CHUNK_BYTES - sum(map(len, needed)))
 
     def _make_room(self) -> None:
         """Remove what was needed longest ago until all that is held, or about to be, fits."""
@@ -299,7 +334,8 @@ class Prefetch:
         for chunk in list(self._held):
             if len(self._held) * CHUNK_BYTES <= self._budget:
                 return
-            if not (chunk in self._pinned or chunk in self._ahead or chunk in self._heldout):
+            needed = (self._pinned, self._ahead, self._heldout, self._wished or {}, self._brought)
+            if not any(chunk in each for each in needed):
                 self._store.remove(chunk)
                 del self._held[chunk]
 
@@ -311,7 +347,9 @@ def data_budget(max_disk: int | None, manifest: Manifest) -> int | None:
     """
     if max_disk is None:
         return None
-    needed = 4 * (SNAPSHOTS * manifest.elements + manifest.frozen_elements) + _OTHER_BYTES
+    # One more is being made or fetched.
+    snapshots = most_kept(manifest) + 1
+    needed = 4 * (snapshots * manifest.elements + manifest.frozen_elements) + _OTHER_BYTES
     if max_disk < needed + _LEAST_BYTES:
         raise UserError(
             ExitCode.DISK_FULL,

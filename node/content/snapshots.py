@@ -19,6 +19,7 @@ from ...protocol.chain.keeping import (
     dispensable_updates,
     kept_with,
     last_dispensable,
+    looked_back,
     put_aside,
     updates_from,
     worth_holding,
@@ -60,6 +61,7 @@ class Snapshots:
         self._downloads = downloads
         self._ledger = ledger
         self._held = held
+        self._back = looked_back(manifest)
         self._initial = LocalSnapshot(-1, manifest.initial.hex(), 4 * manifest.elements)
         listed = swarm_store.snapshots()
         self._kept = [each for each in listed if each.whole]
@@ -121,6 +123,12 @@ class Snapshots:
         self._retention.note(peer, blob, self._kept, self._ledger())
         return self._retention.is_of_snapshot(blob)
 
+    async def at_hand(self) -> list[LocalSnapshot]:
+        """Those from which a state can be made again, the oldest first."""
+        listed = [self._initial, *self._kept]
+        here = await trio.to_thread.run_sync(self._rounds_at_hand, listed)
+        return [each for each in listed if each.round in here]
+
     def chunks(self, snapshot: LocalSnapshot) -> tuple[ContentId, ...]:
         """The chunks of a snapshot that `best` returned."""
         blobs = self._at_hand(snapshot)
@@ -146,7 +154,9 @@ class Snapshots:
             had = len(self._kept) >= KEPT_SNAPSHOTS
             then = self._kept[-1].round + 1 if had else 0
             self._swept = last_dispensable(self._ledger(), self._kept, then) if had else -1
-        kept = kept_with(self._kept, new, held=self._is_retained, most_held=self._held)
+        kept = kept_with(
+            self._kept, new, held=self._is_retained, most_held=self._held, back=self._back
+        )
         if self._partial is not None and self._partial.round == new.round:
             self._partial = None
         await self._replace(kept)

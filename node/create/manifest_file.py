@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from ...protocol.wire.manifest import (
     MAX_MEMBERS,
+    ChecksSpec,
     Name,
     OptimizerSpec,
     RoundSpec,
@@ -217,6 +218,7 @@ class ManifestFile:
     schedule: ScheduleSpec = field(default_factory=ScheduleSpec)
     rounds: RoundSpec = field(default_factory=RoundSpec)
     admission: AdmissionTable = field(default_factory=AdmissionTable)
+    checks: ChecksSpec | None = None
 
 
 def read_manifest_file(path: Path) -> ManifestFile:

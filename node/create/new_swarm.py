@@ -82,6 +82,14 @@ class Made:
     forecast: Forecast
     warnings: tuple[str, ...]
 
+    @property
+    def unchecked(self) -> bool:
+        """Whether strangers may join whose work could be checked and is not."""
+        manifest = self.manifest
+        possible = manifest.data.private is None
+        possible = possible and manifest.optimizer.preconditioner == "orthogonal"
+        return possible and manifest.checks is None and manifest.admission.policy == "open"
+
     def facts(self) -> dict[str, Any]:
         """What programs are told."""
         manifest = self.manifest
@@ -281,6 +289,7 @@ class _Draft:
                 founder=founder,
                 adapter=initial.adapter,
                 task_settings=self.task.settings,
+                checks=file.checks,
             )
         except ValueError as error:
             raise bad_manifest(settings.manifest, str(error)) from None

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import trio
 
-from ...protocol.chain.ledger import Ledger
-from ...protocol.codec.schedule import learning_rate
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId, decode_manifest
 from ...protocol.wire.messages import RecordId
@@ -28,6 +26,7 @@ from ..storage.data_dir import DataDir, SwarmDir
 from ..storage.swarm_store import LocalSnapshot, SwarmStore, blob_of
 from ..trainer.client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from ..trainer.explain import explain_trainer
+from ..trainer.replay import NotKept, Past, replay
 from ..trainer.task_names import DIFFUSION, ImageSettings, built_in_settings
 from ..versions import explain_version
 
@@ -36,12 +35,9 @@ _NICE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class Known(Past):
     """A swarm as this disk knows it."""
 
-    manifest: Manifest
-    ledger: Ledger
-    store: BlobStore
     snapshots: tuple[LocalSnapshot, ...]
     """Those that are whole, the oldest first; the initial one has the round -1."""
     directory: SwarmDir
@@ -133,8 +129,13 @@ async def made_again(
     path = writable[0] if writable else known.store.root
     try:
         async with open_trainer(spec) as trainer:
-            round_, fingerprint = await _replay(trainer, known, start, end)
+            round_, fingerprint = await replay(trainer, known, start, end)
             yield State(known=known, trainer=trainer, round=max(0, round_), fingerprint=fingerprint)
+    except NotKept as problem:
+        raise nothing(
+            str(problem),
+            "start again, or join the swarm and let the node reach the state 'training'",
+        ) from None
     except (TrainerDied, TrainerFailed) as failure:
         raise explain_trainer(failure, path) from None
 
@@ -147,10 +148,9 @@ def _plan(known: Known, which: Which) -> tuple[LocalSnapshot, int | None]:
         end = which.round
     else:
         return known.snapshots[-1], None
-    for start in reversed(known.snapshots):
-        # A snapshot's own round needs no updates; round 0 changes nothing.
-        if start.round <= end <= max(0, _reach(known, start, end)):
-            return start, end
+    start = known.start_for(end, known.snapshots)
+    if start is not None:
+        return start, end
     raise nothing(
         f"the state of round {end:,} is not kept here any more, or not there yet; what can be made "
         f"again from this disk: {_spans(known)}",
@@ -158,24 +158,10 @@ def _plan(known: Known, which: Which) -> tuple[LocalSnapshot, int | None]:
     )
 
 
-def _reach(known: Known, start: LocalSnapshot, end: int | None = None) -> int:
-    """The last round, up to `end`, that can be replayed from a snapshot with the updates at hand."""
-    last = start.round
-    limit = len(known.ledger) if end is None else min(len(known.ledger), end + 1)
-    closing = known.manifest.schedule.closing_round
-    limit = limit if closing is None else min(limit, closing)
-    for round_ in range(start.round + 1, limit):
-        updates = known.ledger[round_].record.updates
-        if not all(known.store.has(entry.update) for entry in updates):
-            break
-        last = round_
-    return last
-
-
 def _spans(known: Known) -> str:
     spans: list[list[int]] = []
     for start in known.snapshots:
-        first, last = max(0, start.round), max(0, _reach(known, start))
+        first, last = max(0, start.round), max(0, known.reach(start))
         if spans and first <= spans[-1][1] + 1:
             spans[-1][1] = max(last, spans[-1][1])
         else:
@@ -186,7 +172,7 @@ def _spans(known: Known) -> str:
 
 def _best_round(known: Known) -> int:
     """The round with the lowest held-out loss among those that can be made again."""
-    within = [(max(0, each.round), _reach(known, each)) for each in known.snapshots]
+    within = [(max(0, each.round), known.reach(each)) for each in known.snapshots]
     measured = {
         round_: loss
         for round_, loss in heldout_losses(known.directory.history)
@@ -209,43 +195,6 @@ def heldout_losses(history: Path) -> Iterator[tuple[int, float]]:
                 loss = float(entry["heldout"])
                 if loss == loss:
                     yield int(entry["round"]), loss
-
-
-async def _replay(
-    trainer: TrainerClient, known: Known, start: LocalSnapshot, end: int | None
-) -> tuple[int, int]:
-    """Load `start` and apply what follows up to `end`, as far as the updates are here; return the last
-    round and the fingerprint after it."""
-    ledger, store = known.ledger, known.store
-    blobs = blob_list_at(store, "snapshot", blob_of(start), start.size)
-    if blobs is None:
-        raise nothing("a snapshot was removed meanwhile", "start again")
-    fingerprint, last = await trainer.load(blobs.chunks), start.round
-    for round_ in range(start.round + 1, len(ledger) if end is None else end + 1):
-        record = ledger[round_].record
-        _check(record.fingerprint, fingerprint, round_)
-        bodies = [store.get(entry.update) for entry in record.updates]
-        present = [body for body in bodies if body is not None]
-        if len(present) < len(bodies):
-            if end is not None:
-                raise nothing("an update was removed meanwhile", "start again")
-            break
-        # The closing record comes without a step: what came out is the state of the last round.
-        if round_ == known.manifest.schedule.closing_round:
-            break
-        rate = learning_rate(known.manifest.schedule, max(1, round_))
-        counts = ledger.counts(record)
-        applied = await trainer.apply(round_, present, rate, own_counted=True, counts=counts)
-        fingerprint, last = applied.fingerprint, round_
-    after = max(0, last) + 1
-    if after < len(ledger):
-        _check(ledger[after].record.fingerprint, fingerprint, after)
-    return last, fingerprint
-
-
-def _check(agreed: int, found: int, round_: int) -> None:
-    if agreed != found:
-        raise nothing(f"the stored parameters before round {round_} are not the swarm's")
 
 
 def image_settings(manifest: Manifest) -> ImageSettings | None:

@@ -9,7 +9,7 @@ it differs from the checked member's, as rounding does between devices, and neit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +36,7 @@ class Dealt:
 
 def changes(
     dealt: Sequence[torch.Tensor | None],
-    own: Sequence[torch.Tensor | None],
+    own: Iterable[torch.Tensor | None],
     share: int,
     layout: UpdateLayout,
     spec: OptimizerSpec,
@@ -58,7 +58,7 @@ def changes(
         yield coefficients(index, mixed, layout, spec, optimizer).sub_(before)
 
 
-def look(update: DecodedUpdate, seen: Coefficients) -> Agreement:
+def look(update: DecodedUpdate, seen: Iterable[torch.Tensor]) -> Agreement:
     """How well an update agrees with what a dealt sequence changes."""
     return compared(update, at_positions(update, seen))
 
@@ -93,7 +93,9 @@ def coefficients(
     return torch.nan_to_num(torch.cat(parts), nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def at_positions(update: DecodedUpdate, seen: Coefficients) -> list[npt.NDArray[np.float32]]:
+def at_positions(
+    update: DecodedUpdate, seen: Iterable[torch.Tensor]
+) -> list[npt.NDArray[np.float32]]:
     """The coefficients of which an update speaks, as its signs: (blocks, k) for each tensor."""
     found = []
     for table, positions_BK in zip(seen, update.positions, strict=True):

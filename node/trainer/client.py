@@ -185,24 +185,42 @@ class TrainerClient:
         """
         return await self._call("load", chunks=list(chunks))
 
-    async def train(
-        self, round: int, samples: Sequence[int], look: tuple[int, int] | None = None
-    ) -> Trained:
+    async def train(self, round: int, samples: Sequence[int], *, looks: bool = False) -> Trained:
         """Compute a gradient over these samples, and take the round's update from the momentum.
 
         Without samples the momentum alone is sent, with the loss 0 over 0 tokens. The update stays
-        pending until `apply` settles the round. `look`: a sample that was dealt to another member in
-        this round, and how many it was dealt; it is computed as well, for `judge`.
+        pending until `apply` settles the round. If it `looks`, `look` may follow.
         """
         return Trained(
-            **await self._call("train", round_number=round, samples=list(samples), look=look)
+            **await self._call("train", round_number=round, samples=list(samples), looks=looks)
         )
 
+    async def look(self, round: int, sample: int, share: int) -> float | None:
+        """Compute a sample that was dealt to another member in the round just trained, for `judge`;
+        `share` is how many that member was dealt. The seconds that it took; None if there was nothing
+        to hold it against, or no memory."""
+        return await self._call("look", round_number=round, sample=sample, share=share)
+
     async def judge(self, round: int, body: bytes) -> Agreement | None:
-        """How well that member's update agrees with the sample looked at in this round; None if none
-        was: without samples of its own a trainer has nothing to hold it against."""
+        """How well that member's update agrees with the sample looked at in this round, one of the two
+        latest that were; said once, None if none was."""
         found = await self._call("judge", round_number=round, body=body)
         return None if found is None else Agreement(**found)
+
+    async def look_again(
+        self, round: int, body: bytes, samples: Sequence[int], others: Sequence[int], share: int
+    ) -> list[Agreement]:
+        """How well an update of this round agrees with each of these of the `share` samples that were
+        dealt to its author, on the parameters that are loaded; `others` were not dealt to it."""
+        found = await self._call(
+            "look_again",
+            round_number=round,
+            body=body,
+            samples=list(samples),
+            others=list(others),
+            share=share,
+        )
+        return [Agreement(**each) for each in found]
 
     async def train_aside(self, round: int, samples: Sequence[int]) -> Trained | None:
         """Begin as `train` does, beside all that is called meanwhile; asked again, the update if it is

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import psutil
 import torch
 
 from .errors import TrainerFailed
+from .main_memory import free_main_memory
 from .memory_plan import Room
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def choose_device(name: str) -> torch.device:
@@ -38,14 +34,7 @@ def free_bytes(device: torch.device) -> int:
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
-    available = psutil.virtual_memory().available
-    # A container's limit (cgroup 2), which the machine's own figure does not know.
-    try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return available
-    return max(0, min(available, limit - used))
+    return free_main_memory()
 
 
 def free_room(device: torch.device, limit: int | None = None) -> Room:

@@ -40,6 +40,7 @@ _TOGETHER = frozenset(
         "load",
         "train",
         "train_aside",
+        "look",
         "judge",
         "apply",
         "snapshot",

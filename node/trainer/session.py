@@ -30,13 +30,14 @@ from ...protocol.wire.manifest import Manifest
 from ..settings import Compile
 from ..storage.blob_store import BlobStore
 from .adapters import build_trained
-from .checking import Coefficients, Dealt, at_positions, changes, compared
+from .checking import Dealt, at_positions, changes, compared
 from .compiling import compile_if_faster
 from .data import Corpus
-from .device import free_room, is_out_of_memory, limit_memory
+from .device import free_bytes, free_room, is_out_of_memory, limit_memory
 from .errors import TrainerFailed
 from .exact import apply_step
 from .frames import Trained
+from .looks import ROOM_BYTES, Looks
 from .memory_model import Workload
 from .memory_options import MemoryOptions
 from .memory_plan import Room, choose, chosen_line
@@ -102,7 +103,7 @@ class TrainingSession:
         """How many updates the audit left out of the last step."""
         own = None if ways.blobs is None else (BlobStore(Path(ways.blobs)), ways.shards)
         self._corpus = Corpus(data, store, own)
-        self._seen: tuple[int, Coefficients] | None = None
+        self._looks = Looks()
         self._compiled = False
         self._loaded = False
 
@@ -124,16 +125,15 @@ class TrainingSession:
         self.part.read(self._store, chunks)
         self._loaded = True
         self.optimizer.forget_all()
+        self._looks.forget()
         return self.part.fingerprint()
 
-    def train(
-        self, round_number: int, samples: Sequence[int], look: Dealt | None = None
-    ) -> Trained:
+    def train(self, round_number: int, samples: Sequence[int], *, looks: bool = False) -> Trained:
         """Compute the gradient over these samples and take this round's update from the momentum.
 
         Without samples, or with none in which there is anything to learn, the momentum alone speaks, and
         the loss is 0 over 0 tokens. A gradient that is not finite is left out, or it would stay in the
-        momentum for ever. With a `look`, the sample it names is computed as well, for `judge`.
+        momentum for ever. If it `looks`, `look` may follow before the parameters change.
         """
         self._need_parameters()
         started = time.perf_counter()
@@ -145,42 +145,47 @@ class TrainingSession:
         if samples or noisy:
             loss, counted = self.gradient(round_number, samples)
         gradients = self.part.gradients() if counted or noisy else []
-        self._seen = None
-        if look is not None and counted and math.isfinite(loss):
-            self._seen = round_number, self._look(round_number, look, gradients)
+        self._looks.moved_on()
+        if looks and counted and math.isfinite(loss) and self._has_room_to_look():
+            self._looks.begin(round_number, gradients)
         seconds = time.perf_counter() - started
         made = self.finish(round_number, loss, counted, gradients, seconds)
         self._clear_gradients()
         return made
 
+    def look(self, round_number: int, dealt: Dealt) -> bool:
+        """Compute a sample that was dealt to another member in the round that was just trained, and
+        keep what it changes for `judge`; False if there is nothing to hold it against: `train` has
+        computed nothing, or not to look, or the parameters have changed."""
+        own = self._looks.own(round_number, self.device)
+        if own is None:
+            return False
+        self.gradient(round_number, [dealt.sample])
+        layout, spec = self.part.layout, self.manifest.optimizer
+        gradients = self.part.gradients()
+        changed = changes(gradients, own, dealt.share, layout, spec, self.optimizer)
+        self._looks.keep(round_number, changed)
+        self._clear_gradients()
+        return True
+
     def judge(self, round_number: int, body: bytes) -> Agreement | None:
-        """How well an update of this round agrees with the sample that was looked at in it; None if none
-        was, or another process is to say it. Raises `TrainerFailed` for bytes that are no update."""
-        if self._seen is None or self._seen[0] != round_number:
+        """How well an update of this round agrees with the sample that was looked at in it, said once;
+        None if none was, or another process is to say it. Raises `TrainerFailed` for bytes that are no
+        update."""
+        kept = self._looks.seen(round_number)
+        if kept is None:
             return None
         try:
             update = decode_update(self.layout, body)
         except ProtocolError as error:
             raise TrainerFailed("internal", f"what is looked at does not decode: {error}") from None
-        here = at_positions(self.part.own(update), self._seen[1])
-        seen = self.part.gathered(here)
+        seen = self.part.gathered(at_positions(self.part.own(update), kept))
         return None if seen is None else compared(update, seen)
 
-    def _look(
-        self, round_number: int, look: Dealt, own: Sequence[torch.Tensor | None]
-    ) -> Coefficients:
-        """What the sample changes beside this share's own gradient, on the parameters of now."""
-        self.gradient(round_number, [look.sample])
-        found = changes(
-            self.part.gradients(),
-            own,
-            look.share,
-            self.part.layout,
-            self.manifest.optimizer,
-            self.optimizer,
-        )
-        # Until the update is there it waits in main memory, and in half of it.
-        return [table.to(torch.bfloat16).cpu() for table in found]
+    def _has_room_to_look(self) -> bool:
+        """Whether main memory has room for what a look keeps, at everybody's."""
+        wanted = ROOM_BYTES * sum(each.numel() for each in self.part.parameters)
+        return self.part.everywhere(free_bytes(torch.device("cpu")) >= wanted)
 
     def shadow(self) -> TrainingSession:
         """Another one with the same parameters, which `apply` does not change: for gradients alone."""
@@ -256,6 +261,7 @@ class TrainingSession:
         except ProtocolError as error:
             # The node checked them before it voted for them.
             raise TrainerFailed("internal", f"an agreed update does not decode: {error}") from None
+        self._looks.moved_on()
         spec = self.manifest.optimizer
         left_out = contradicted(self.layout, decoded, audit_seed(updates)) if spec.audit else set()
         own = [self.part.own(update) for update in decoded]

@@ -18,7 +18,8 @@ from typing import Protocol
 import trio
 
 from ...protocol.codec.schedule import learning_rate
-from ...protocol.member.effects import Apply, Train
+from ...protocol.member.effects import Apply, Judge, Train
+from ...protocol.member.inputs import Judged
 from ...protocol.wire.backoff import Pause
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import SnapshotEntry
@@ -61,6 +62,18 @@ _RESTARTABLE = frozenset({"bad_snapshot", "internal"})
 Draw = Callable[[TrainerClient, int], Awaitable[tuple[int, ...] | None]]
 """Which sequences of the node's own data are trained where so many are dealt; None: no more ever."""
 
+
+class LookedAt(Protocol):
+    """Where the data of looked-at samples comes from: `Prefetch`."""
+
+    def wish(self, samples: tuple[int, ...]) -> None:
+        """Fetch these before anything that is not needed at once."""
+
+    def has(self, samples: tuple[int, ...]) -> bool:
+        """Whether those wished for last are here."""
+        ...
+
+
 OpenTrainer = Callable[[TrainerSpec], AbstractAsyncContextManager[TrainerClient]]
 """How a trainer is started, as `open_trainer` does it."""
 
@@ -79,6 +92,9 @@ class Reports(Protocol):
     ) -> None:
         """A record is in the parameters."""
 
+    def looked(self, what: Judged) -> None:
+        """What came of a look at somebody's work."""
+
     def may_train_no_more(self) -> None:
         """Nothing will be trained any more: the node has told of its own data what it may."""
 
@@ -95,6 +111,9 @@ class _Train:
 @dataclass(frozen=True)
 class _Evaluate:
     pass
+
+
+_Job = _Train | Apply | Judge | _Evaluate
 
 
 class _Reload(Exception):
@@ -118,12 +137,14 @@ class TrainerSupervisor:
         last_round: int | None = None,
         data_ready: Callable[[tuple[int, ...]], Awaitable[None]] | None = None,
         base_ready: Callable[[], Awaitable[None]] | None = None,
+        looked_at: LookedAt | None = None,
         draw: Draw | None = None,
         start: OpenTrainer = open_trainer,
     ) -> None:
         """After each measurement the model goes on from `sample_prompt`, if there is one and it writes
         text. `data_ready` returns when the data of these training samples is on the disk, `base_ready`
-        when the weights are that adapters stand beside; `draw` says what of the node's own data is
+        when the weights are that adapters stand beside; `looked_at` fetches the data of a sample that is
+        looked at, without it none is; `draw` says what of the node's own data is
         trained, if it trains any; `start` starts a trainer."""
         self._manifest = manifest
         self._start = start
@@ -137,9 +158,12 @@ class TrainerSupervisor:
         self._last_round = last_round
         self._data_ready = data_ready
         self._base_ready = base_ready
+        self._looked_at = looked_at
+        # Seconds that the last look kept other work waiting.
+        self._delayed = 0.0
         self._draw = draw
         self._overtaken = trio.Event()
-        self._jobs: deque[_Train | Apply | _Evaluate] = deque()
+        self._jobs: deque[_Job] = deque()
         # What the trainer is at beside other work.
         self._aside: _Train | None = None
         self._wake = trio.Event()
@@ -155,6 +179,12 @@ class TrainerSupervisor:
         """Queue: apply a record."""
         self._put(effect)
         self._overtaken.set()
+
+    def judge(self, effect: Judge) -> None:
+        """Say what came of a look, before anything else that is queued: it is a matter of moments, and
+        what is to be judged is kept for a round or two."""
+        self._jobs.appendleft(effect)
+        self._wake.set()
 
     def reload(self) -> None:
         """Drop everything queued and load the newest certified snapshot."""
@@ -231,14 +261,14 @@ class TrainerSupervisor:
         self._applied = snapshot.round
         reports.loaded(snapshot.round, fingerprint, self._snapshots.entry(snapshot))
 
-    async def _do(
-        self, trainer: TrainerClient, reports: Reports, job: _Train | Apply | _Evaluate
-    ) -> None:
+    async def _do(self, trainer: TrainerClient, reports: Reports, job: _Job) -> None:
         match job:
             case _Train():
                 await self._train(trainer, reports, job)
             case Apply():
                 await self._apply(trainer, reports, job)
+            case Judge():
+                await self._judge(trainer, reports, job)
             case _Evaluate():
                 await self._evaluate(trainer)
         self._worked = True
@@ -255,9 +285,14 @@ class TrainerSupervisor:
                 reports.may_train_no_more()
                 return
             samples, job = found, replace(job, drawn=found)
-        compute = trainer.train_aside if effect.aside else trainer.train
+        looks = self._looked_at is not None and effect.look is not None
+        if self._looked_at is not None and effect.look is not None:
+            self._looked_at.wish((effect.look,))
         try:
-            trained = await compute(round_, samples)
+            if effect.aside:
+                trained = await trainer.train_aside(round_, samples)
+            else:
+                trained = await trainer.train(round_, samples, looks=looks)
         except TrainerFailed as failure:
             if failure.kind != "missing_data":
                 raise
@@ -279,7 +314,41 @@ class TrainerSupervisor:
         times.compute, times.encode = trained.compute_seconds, trained.encode_seconds
         update = OwnUpdate(len(trained.body), trained.coefficients, trained.tokens, len(samples))
         self._telemetry.trained(round_, update)
-        await reports.trained(effect, trained)
+        # What a look kept waiting is time that the update took, and not its sequences.
+        encoding, self._delayed = trained.encode_seconds + self._delayed, 0.0
+        await reports.trained(effect, replace(trained, encode_seconds=encoding))
+        if looks:
+            await self._look(trainer, effect)
+
+    async def _look(self, trainer: TrainerClient, effect: Train) -> None:
+        """Compute somebody else's sample beside the update that was just handed over, if its data is
+        here and there is time."""
+        sample, looked_at = effect.look, self._looked_at
+        # Who is behind its own round would be even later.
+        late = any(isinstance(j, Apply) and j.record.round >= effect.round for j in self._jobs)
+        if late or self._reload or sample is None or looked_at is None:
+            return
+        if not looked_at.has((sample,)):
+            return
+        try:
+            seconds = await trainer.look(effect.round, sample, effect.look_share)
+        except TrainerFailed as failure:
+            _log.info("no look in round %d: %s", effect.round, failure)
+            return
+        if seconds is not None and self._jobs:
+            self._delayed = seconds
+
+    async def _judge(self, trainer: TrainerClient, reports: Reports, job: Judge) -> None:
+        body = await trio.to_thread.run_sync(self._store.get, job.update)
+        if body is None:
+            return
+        try:
+            found = await trainer.judge(job.round, body)
+        except TrainerFailed as failure:
+            _log.info("the look in round %d came to nothing: %s", job.round, failure)
+            return
+        if found is not None:
+            reports.looked(Judged(job.round, found.total, found.squares))
 
     async def _evaluate(self, trainer: TrainerClient) -> None:
         """Measure, of whatever the parameters are by now: several rounds may have been queued."""
@@ -394,11 +463,11 @@ class TrainerSupervisor:
         self._telemetry.metrics.memory["trainer"].set(process)
         self._telemetry.metrics.memory["device"].set(device)
 
-    def _put(self, job: _Train | Apply | _Evaluate) -> None:
+    def _put(self, job: _Job) -> None:
         self._jobs.append(job)
         self._wake.set()
 
-    async def _next(self) -> _Train | Apply | _Evaluate:
+    async def _next(self) -> _Job:
         while True:
             if self._reload:
                 raise _Reload

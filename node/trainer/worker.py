@@ -34,6 +34,7 @@ from .initial import Lora, initialise
 from .model import lay_out, parameter_table
 from .own_ways import OwnWays
 from .rank_momentum import load_part, remove_others, save_part
+from .second_look import look_again
 from .session import TrainingSession
 from .speed import reached_flops, sequence_flops
 from .writing import write_text
@@ -73,7 +74,9 @@ class Worker:
             "load": self._load,
             "train": self._train,
             "train_aside": self._train_aside,
+            "look": self._look,
             "judge": self._judge,
+            "look_again": self._look_again,
             "apply": self._apply,
             "snapshot": self._snapshot,
             "evaluate": self._evaluate,
@@ -202,15 +205,20 @@ class Worker:
         self._aside = None
         return self._opened.load([ContentId(chunk) for chunk in chunks])
 
-    def _train(
-        self, round_number: int, samples: list[int], look: list[int] | None = None
-    ) -> dict[str, Any]:
-        dealt = None if look is None else Dealt(*look)
-        return asdict(self._opened.train(round_number, samples, dealt))
+    def _train(self, round_number: int, samples: list[int], looks: bool = False) -> dict[str, Any]:
+        return asdict(self._opened.train(round_number, samples, looks=looks))
+
+    def _look(self, round_number: int, sample: int, share: int) -> float | None:
+        started = time.perf_counter()
+        looked = self._opened.look(round_number, Dealt(sample, share))
+        return time.perf_counter() - started if looked else None
 
     def _judge(self, round_number: int, body: bytes) -> dict[str, Any] | None:
         found = self._opened.judge(round_number, body)
         return None if found is None else asdict(found)
+
+    def _look_again(self, **asked: Any) -> list[dict[str, Any]]:
+        return [asdict(found) for found in look_again(self._opened, **asked)]
 
     def _train_aside(self, round_number: int, samples: list[int]) -> dict[str, Any] | None:
         if self._aside is None or not self._aside.is_for(round_number, samples):

@@ -5,6 +5,10 @@ network and to serve newcomers. An older one stays for as long as somebody fetch
 with it than with a newer one; updates from before stay while they come to no more than a snapshot, for
 who was away. An update that did not count goes with its round.
 
+Where work is checked, a share may be looked at again some rounds later, on the very parameters that it
+was trained on. So there always is a state from before, and the updates since: where snapshots are made
+in short order, one or two older ones stay for that.
+
 Snapshots of a chain that was left stay until there is one of the chain that is followed: all may come
 back to the first, and nobody else may have them.
 """
@@ -16,10 +20,17 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from ...crypto.hashing import ContentId
+from ..checks.accounts import FRESH
+from ..checks.disputes import LASTS
+from ..wire.manifest import Manifest
 from .ledger import Ledger
 from .replaying import KEPT_ROUNDS
 
 KEPT_SNAPSHOTS = 2
+# A look is recorded within `FRESH` rounds of its own and may be disputed for `LASTS` more. With
+# `overlap` the update is of the parameters two rounds before its own; the rest is time to make them
+# again.
+_LOOKED_BACK = FRESH + LASTS + 8
 
 
 class Snapshot(Protocol):
@@ -35,15 +46,41 @@ class Snapshot(Protocol):
 S = TypeVar("S", bound=Snapshot)
 
 
-def kept_with(kept: Sequence[S], new: S, *, held: Callable[[S], bool], most_held: int) -> list[S]:
+def looked_back(manifest: Manifest) -> int:
+    """How many rounds back a state may be made again to look at somebody's work; 0 where work is not
+    checked."""
+    return 0 if manifest.checks is None else _LOOKED_BACK
+
+
+def most_kept(manifest: Manifest) -> int:
+    """How many snapshots stay at most, but for those that somebody fetches."""
+    # One that is as old as looks go back, and the next one that will be.
+    frequent = manifest.rounds.snapshot_interval < looked_back(manifest)
+    return KEPT_SNAPSHOTS + 2 * frequent
+
+
+def kept_with(
+    kept: Sequence[S], new: S, *, held: Callable[[S], bool], most_held: int, back: int = 0
+) -> list[S]:
     """Which snapshots to keep now that there is a `new` one, the oldest first. `kept` are those until
     now, in that order; `held` says of one whether somebody still fetches it, and so many more may stay
-    for that."""
+    for that. `back`: how far states are to be made again (`looked_back`)."""
     older = [old for old in kept if old.round < new.round]
     spare, recent = older[: 1 - KEPT_SNAPSHOTS], older[1 - KEPT_SNAPSHOTS :]
     # The oldest first: whoever fetches it is the nearest to its end.
     waiting = [old for old in spare if held(old)][:most_held]
-    return [*waiting, *recent, new]
+    needed = _for_looks(older, new.round, back) if back else []
+    return [*(old for old in spare if old in waiting or old in needed), *recent, new]
+
+
+def _for_looks(older: Sequence[S], newest: int, back: int) -> list[S]:
+    """Those of the older snapshots that it takes to make again every state of the last `back` rounds:
+    one from before, and the next that will be as old when it is needed."""
+    found = [old for old in older if old.round <= newest - back][-1:]
+    for old in older:
+        if not found or old.round - found[-1].round >= back:
+            found.append(old)
+    return found
 
 
 def worth_holding(ledger: Ledger, snapshot: Snapshot) -> bool:
@@ -58,7 +95,10 @@ def last_dispensable(ledger: Ledger, kept: Sequence[Snapshot], height: int) -> i
     """The last round whose updates need not be kept once `height` rounds are decided; `kept` are the
     snapshots at hand, the oldest first."""
     oldest, size = kept[0].round, kept[-1].size
-    end = min(height, len(ledger))
+    end, back = min(height, len(ledger)), looked_back(ledger.manifest)
+    if back and height - back < min(oldest, ledger.manifest.rounds.snapshot_interval):
+        # What is looked at again is made from the initial state.
+        return -1
     rounds = range(max(-1, oldest - KEPT_ROUNDS), min(oldest, end - 1))
     # Whoever stands at a round replays those after it, and does so while they come to less than a
     # snapshot (`replaying`).
@@ -89,7 +129,9 @@ def first_needed(ledger: Ledger, applied: int) -> int:
     """The first round whose updates are needed: by others, as far as the ledger tells, or here, where
     no round after `applied` is in the parameters."""
     newest = ledger.snapshot.round if ledger.snapshot is not None else 0
-    return min(newest - ledger.manifest.rounds.snapshot_interval, applied + 1)
+    needed = min(newest - ledger.manifest.rounds.snapshot_interval, applied + 1)
+    back = looked_back(ledger.manifest)
+    return min(needed, applied - back) if back else needed
 
 
 class Arrivals:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
-from distro_node.crypto.hashing import ContentId
+from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.protocol.chain.keeping import (
     Arrivals,
     dispensable_updates,
     first_needed,
     kept_with,
     last_dispensable,
+    looked_back,
+    most_kept,
     put_aside,
     updates_from,
     worth_holding,
 )
+from distro_node.protocol.checks.accounts import FRESH
+from distro_node.protocol.checks.disputes import LASTS
+from distro_node.protocol.wire.manifest import ChecksSpec, Manifest
+from distro_node.protocol.wire.messages import SnapshotEntry
 from simulation.chain import Chain
+from simulation.swarm import toy_manifest
 
 ROUNDS = 16
 MEMBERS = 3
@@ -60,6 +68,52 @@ def test_the_two_newest_snapshots_stay() -> None:
     assert with_new([5, 10], 15, set()) == [10, 15]
     # One that was fetched once more, and those of a future that is no more.
     assert with_new([5, 10, 15], 10, set()) == [5, 10]
+
+
+@pytest.mark.parametrize("interval", [1, 3, 5, 17, 30, 39, 40, 50, 90])
+def test_where_work_is_checked_every_state_of_some_rounds_back_can_be_made(interval: int) -> None:
+    """And of few snapshots: one that is old enough, the next one to be, and the two newest."""
+    manifest = replace(toy_manifest(snapshot_interval=interval), checks=ChecksSpec())
+    back, most = looked_back(manifest), most_kept(manifest)
+    assert back > FRESH + LASTS
+    kept: list[State] = []
+    for round_ in range(1, 400):
+        if round_ % interval == 0:
+            kept = kept_with(kept, State(round_), held=lambda _: False, most_held=0, back=back)
+        assert len(kept) <= most
+        # Before the first that is as old, all can be made from the initial one.
+        oldest = kept[0].round if kept else 0
+        assert oldest <= round_ - back or round_ - back < interval
+
+
+def test_where_work_is_not_checked_two_snapshots_are_enough() -> None:
+    manifest = toy_manifest(snapshot_interval=5)
+    assert (looked_back(manifest), most_kept(manifest)) == (0, 2)
+
+
+def test_updates_stay_while_somebody_may_look_again() -> None:
+    manifest = replace(toy_manifest(snapshot_interval=5), checks=ChecksSpec())
+    young: Any = _Rounds(manifest, 30)
+    assert last_dispensable(young, [State(20), State(25, 1)], 30) == -1
+    old: Any = _Rounds(manifest, 62)
+    assert first_needed(old, 61) == 61 - looked_back(manifest)
+    assert last_dispensable(old, [State(20), State(55), State(60, 1)], 62) == 20
+    # Who has come later has nothing older to begin from, and keeps no more for that.
+    assert last_dispensable(old, [State(55), State(60, 1)], 62) == 55
+
+
+class _Rounds:
+    """A ledger, of which only the length counts here."""
+
+    def __init__(self, manifest: Manifest, length: int) -> None:
+        self.manifest, self._length = manifest, length
+        self.snapshot = SnapshotEntry(length - 2, content_id(b"newest"), 1)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def update_bytes(self, first: int, end: int) -> int:
+        return 1000 * max(0, end - first)
 
 
 def test_an_older_one_stays_while_somebody_fetches_it_and_so_many_at_most() -> None:

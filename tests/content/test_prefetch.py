@@ -245,3 +245,67 @@ def test_a_limit_on_the_disk_has_to_leave_room_to_take_part() -> None:
     assert caught.value.code == ExitCode.DISK_FULL
     least = float(caught.value.remedy.split()[3]) * 1e9
     assert (data_budget(int(least) + 10_000_000, manifest) or 0) >= 16 * CHUNK_BYTES
+
+
+async def test_what_a_look_lies_in_is_fetched_while_others_wait(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    per_shard = world.data.samples_in(world.data.shards[0])
+    look, ahead = 2 * per_shard, [0, per_shard]
+    assert not world.prefetch.has((look,))
+    world.prefetch.wish((look,))
+
+    await run(world, ahead, lambda: world.prefetch.has((look,)))
+    chunk = world.lists[2].chunks[0]
+    fetched = [each for each in world.fetched if each in {c for b in world.lists for c in b.chunks}]
+    assert fetched[0] == chunk
+    assert world.has() >= {(0, 0), (1, 0), (2, 0)}
+    # It is that one sample which is here.
+    assert not world.prefetch.has((look + 1,))
+    world.prefetch.wish((look + 1,))
+    assert not world.prefetch.has((look,))
+
+
+async def test_a_wish_is_heard_at_once_and_what_nobody_has_is_not_waited_for(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path)
+    per_shard = world.data.samples_in(world.data.shards[0])
+    for sample in (per_shard, 2 * per_shard):
+        await world.prefetch.bring([sample])
+    del world.others[world.lists[0].chunks[0]]
+    ahead: list[int] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            world.prefetch.run, lambda rounds: lambda: list(ahead), lambda: len(ahead)
+        )
+        await trio.sleep(10.3)
+        world.prefetch.wish((2 * per_shard,))
+        await trio.sleep(0.1)
+        assert world.prefetch.has((2 * per_shard,))
+        # Of the first shard the list is not here yet, and then nobody has the chunk.
+        world.prefetch.wish((0,))
+        await trio.sleep(10.0)
+        assert not world.prefetch.has((0,))
+        # What comes next is fetched all the same.
+        ahead.append(per_shard + PER_CHUNK)
+        await trio.sleep(10.0)
+        nursery.cancel_scope.cancel()
+    assert (1, 1) in world.has()
+
+
+async def test_where_the_disk_is_limited_what_looks_lie_in_stays_for_them(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    world = World(tmp_path, budget=6 * CHUNK_BYTES)
+    await world.prefetch.begin()
+    world.prefetch.wish((0,))
+    await run(world, [], lambda: world.prefetch.has((0,)))
+    for place in (1, 2):
+        await world.prefetch.bring([place * PER_CHUNK])
+    heldout = {(SHARDS, place) for place in range(CHUNKS)}
+    assert world.has() == heldout | {(0, 0), (0, 2)}
+    world.prefetch.wish(())
+    await world.prefetch.bring([3 * PER_CHUNK])
+    assert world.has() == heldout | {(0, 2), (0, 3)}

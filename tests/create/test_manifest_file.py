@@ -14,7 +14,7 @@ from distro_node.node.create.manifest_file import ManifestFile, read_manifest_fi
 from distro_node.node.create.model_config import complete_model, read_checkpoint_config
 from distro_node.node.create.rates import rate_warning
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.protocol.wire.manifest import OptimizerSpec, ScheduleSpec
+from distro_node.protocol.wire.manifest import ChecksSpec, OptimizerSpec, ScheduleSpec
 from distro_node.protocol.wire.structure import StructureError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,6 +50,13 @@ def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
     assert file.admission.policy == "open"
 
 
+def test_work_is_checked_if_the_file_says_so(tmp_path: Path) -> None:
+    assert read(tmp_path, SMALL).checks is None
+    assert read(tmp_path, SMALL + "[checks]").checks == ChecksSpec()
+    said = read(tmp_path, SMALL + "[checks]\nevery = 5\ndeviation = 200").checks
+    assert said == ChecksSpec(every=5, deviation=200)
+
+
 @pytest.mark.parametrize(
     ("more", "say"),
     [
@@ -75,6 +82,8 @@ def test_new_swarms_hear_by_share_where_there_are_shares(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (SMALL + "[checks]\nevery = 0", ["checks.every", "0"]),
+        (SMALL + "[checks]\neach = 3", ["checks", "'each'"]),
         ("", ["'name' is missing"]),
         ("name = 'x'", ["'model' is missing"]),
         (SMALL + "[optimiser]\ntop_k = 1", ["'optimiser'", "did you mean 'optimizer'?"]),

@@ -571,8 +571,8 @@ class Watch:
             return
         # What counts is in the parameters, even if somebody who copied it got there first.
         listed = any(
-            entry.peer == node.peer or entry.update in node.disk.made
-            for entry in effect.record.updates
+            count > 0 and (entry.peer == node.peer or entry.update in node.disk.made)
+            for entry, count in zip(effect.record.updates, effect.counts, strict=True)
         )
         # Of rounds before a restart a node forgets what it made; nothing of them is under way.
         told = effect.own_counted or effect.record.round in node.trainer.sent

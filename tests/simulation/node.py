@@ -23,6 +23,7 @@ from distro_node.protocol.chain.keeping import (
     first_needed,
     kept_with,
     last_dispensable,
+    looked_back,
     put_aside,
     updates_from,
 )
@@ -563,7 +564,8 @@ class Node:
             then = disk.kept[-1].round + 1 if had else 0
             self._swept = last_dispensable(ledger, disk.kept, then) if had else -1
         # Nobody reads one for long: here they are fetched in an instant.
-        kept = kept_with(disk.kept, new, held=lambda old: False, most_held=0)
+        back = looked_back(ledger.manifest)
+        kept = kept_with(disk.kept, new, held=lambda old: False, most_held=0, back=back)
         disk.snapshots = {entry.round: entry for entry in kept}
         if len(kept) >= KEPT_SNAPSHOTS:
             last = last_dispensable(ledger, kept, len(ledger))

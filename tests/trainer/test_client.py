@@ -73,16 +73,25 @@ async def test_a_whole_life(tmp_path: Path) -> None:
         assert caught.value.kind == "bad_snapshot"
         start = await trainer.load(chunks)
 
-        trained = await trainer.train(1, [3, 1], (7, 4))
-        expected = twin.train(1, [3, 1], Dealt(sample=7, share=4))
+        trained = await trainer.train(1, [3, 1], looks=True)
+        expected = twin.train(1, [3, 1], looks=True)
         assert trained.body == expected.body
         assert trained.loss == pytest.approx(expected.loss)
         assert (trained.tokens, trained.coefficients) == (64, twin.layout.coefficients)
         other = make_session(root).train(1, [5]).body
+        assert twin.look(1, Dealt(sample=7, share=4))
+        seconds = await trainer.look(1, 7, 4)
+        assert seconds is not None
+        assert seconds > 0
+        # Once is all there is.
+        assert await trainer.look(1, 7, 4) is None
+        again = await trainer.look_again(1, other, [5, 6], [9], 1)
         judged = await trainer.judge(1, other)
         assert judged == twin.judge(1, other)
         assert judged is not None
-        assert await trainer.judge(2, other) is None
+        assert [each.squares > 0 for each in again] == [True, True]
+        assert again[0].score > again[1].score
+        assert await trainer.judge(1, other) is None
         applied = await trainer.apply(1, [other, trained.body], RATE, True, [2, 1])
         step = [trained.body, other]
         assert applied.fingerprint == twin.apply(1, step, RATE, True, [1, 2])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer import device as device_module
+from distro_node.node.trainer import main_memory
 from distro_node.node.trainer.device import choose_device, free_bytes
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.export import export
@@ -193,7 +194,7 @@ class TestDevice:
     def test_a_container_s_limit_counts(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(device_module, "_CGROUP", tmp_path)
+        monkeypatch.setattr(main_memory, "_CGROUP", tmp_path)
         machine = free_bytes(CPU)
         assert machine > 10_000_000
         (tmp_path / "memory.max").write_text("max\n")

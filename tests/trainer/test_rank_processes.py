@@ -92,8 +92,10 @@ async def test_a_life_in_shards_until_one_hangs(tmp_path: Path) -> None:
         (other,) = psutil.Process(trainer.pid).children()
         await trainer.load(chunks)
         for round_, count in enumerate((7, 1, 0), 1):
-            ours = await trainer.train(round_, range(count), (50, 4))
-            theirs = twin.train(round_, range(count), Dealt(sample=50, share=4))
+            ours = await trainer.train(round_, range(count), looks=True)
+            theirs = twin.train(round_, range(count), looks=True)
+            looked = await trainer.look(round_, 50, 4)
+            assert (looked is not None) == twin.look(round_, Dealt(sample=50, share=4))
             assert ours.tokens == theirs.tokens
             judged, expected = (
                 await trainer.judge(round_, theirs.body),

@@ -96,10 +96,11 @@ def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
     together = Together(tmp_path, manifest, chunks, size)
     for round_ in (1, 2):
         look = Dealt(sample=90 + round_, share=4)
-        body = alone.train(round_, range(5), look).body
-        assert (
-            same_signs(alone, together.call("train", round_, range(5), look)[0].body, body) > 0.99
-        )
+        body = alone.train(round_, range(5), looks=True).body
+        found, *_ = together.call("train", round_, range(5), looks=True)
+        assert same_signs(alone, found.body, body) > 0.99
+        assert alone.look(round_, look)
+        assert together.call("look", round_, look) == [True] * size
         expected = alone.judge(round_, body)
         found, *others = together.call("judge", round_, body)
         assert expected is not None

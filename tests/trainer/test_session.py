@@ -12,11 +12,13 @@ import pytest
 import torch
 from distro_node.crypto.identity import PeerId
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer import session as session_module
 from distro_node.node.trainer.aside import Aside
 from distro_node.node.trainer.checking import Dealt
 from distro_node.node.trainer.data import Corpus
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.fingerprint import fingerprint
+from distro_node.node.trainer.second_look import look_again
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import decode_update, encode_update
@@ -371,37 +373,83 @@ def test_a_look_changes_nothing_and_tells_honest_work(tmp_path: Path) -> None:
     config = {**TINY_LLAMA, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     manifest, chunks = make_manifest(tmp_path, config=config)
     store = BlobStore(tmp_path)
-    checker, twin, honest, idle = (TrainingSession(manifest, store, CPU) for _ in range(4))
-    for session in (checker, twin, honest, idle):
+    checker, other, twin, honest, idle = (TrainingSession(manifest, store, CPU) for _ in range(5))
+    everybody = (checker, other, twin, honest, idle)
+    for session in everybody:
         session.load(chunks)
-    scores: dict[str, list[float]] = {"honest": [], "idle": []}
+    scores: dict[str, list[float]] = {"honest": [], "idle": [], "again": [], "idle again": []}
     made = checker.train(0, range(3))
-    assert made.body == twin.train(0, range(3)).body
+    assert made.body == other.train(0, range(3)).body == twin.train(0, range(3)).body
     for round_number in range(1, 13):
         own, dealt = range(40 * round_number, 40 * round_number + 3), 40 * round_number + 20
         look = Dealt(sample=dealt, share=3)
-        made = checker.train(round_number, own, look)
+        made = checker.train(round_number, own, looks=True)
+        assert made.body == other.train(round_number, own, looks=True).body
         assert made.body == twin.train(round_number, own).body
+        assert checker.look(round_number, look)
+        assert other.look(round_number, look)
+        assert not twin.look(round_number, look)
         bodies = {
             "honest": honest.train(round_number, range(dealt, dealt + 3)).body,
             # It was dealt the same, and takes what it has at hand.
             "idle": idle.train(round_number, range(3)).body,
         }
-        for name, body in bodies.items():
-            found = checker.judge(round_number, body)
+        for session, name in ((checker, "honest"), (other, "idle")):
+            found = session.judge(round_number, bodies[name])
             assert found is not None
+            # It is said once.
+            assert session.judge(round_number, bodies[name]) is None
+            samples = range(dealt, dealt + 3)
+            again = look_again(session, round_number, bodies[name], samples, own, 3)
             if round_number > 2:
                 scores[name].append(found.score)
-        assert checker.judge(round_number - 1, made.body) is None
-        for session in (checker, twin, honest, idle):
+                scores["again" if name == "honest" else "idle again"] += [a.score for a in again]
+        for session in everybody:
             session.apply(round_number, [made.body, bodies["honest"]], RATE / 2, True)
     means = {name: sum(each) / len(each) for name, each in scores.items()}
     assert means["honest"] > 3
     assert means["honest"] > 2 * means["idle"] + 1
+    assert means["again"] > 3
+    assert means["again"] > 2 * means["idle again"] + 1
+
+
+def test_looks_of_the_two_latest_rounds_are_kept(tmp_path: Path) -> None:
+    session = make_session(tmp_path)
+    body = session.train(1, [1, 2], looks=True).body
+    for round_ in (2, 3, 4):
+        session.train(round_, [round_], looks=True)
+        assert session.look(round_, Dealt(sample=9, share=2))
+    assert session.judge(2, body) is None
+    assert session.judge(3, body) is not None
     with pytest.raises(TrainerFailed, match="does not decode"):
-        checker.judge(12, b"no update")
-    # With nothing of its own there is nothing to hold it against; without a look there is none.
-    checker.train(13, [], Dealt(sample=5, share=3))
-    assert checker.judge(13, made.body) is None
-    checker.train(14, [1])
-    assert checker.judge(14, made.body) is None
+        session.judge(4, b"no update")
+    with pytest.raises(TrainerFailed, match="does not decode"):
+        look_again(session, 4, b"no update", [1], [2], 1)
+
+
+def test_there_is_no_look_without_something_to_hold_it_against(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session(tmp_path)
+    body = session.train(1, [], looks=True).body
+    look = Dealt(sample=5, share=3)
+    assert not session.look(1, look)
+    # Not to look; of another round; on other parameters; without memory.
+    session.train(2, [1])
+    assert not session.look(2, look)
+    session.train(3, [1], looks=True)
+    assert not session.look(2, look)
+    session.train(4, [1], looks=True)
+    session.apply(4, [body], RATE, False)
+    assert not session.look(4, look)
+    monkeypatch.setattr(session_module, "free_bytes", lambda device: 0)
+    session.train(5, [1], looks=True)
+    assert not session.look(5, look)
+
+
+def test_who_has_no_second_moment_learns_one_to_look_again(tmp_path: Path) -> None:
+    session, author = make_session(tmp_path), make_session(tmp_path)
+    body = author.train(1, [1]).body
+    (found,) = look_again(session, 1, body, [1], [2, 3], 1)
+    assert found.squares > 0
+    assert session.optimizer.steps == 2

@@ -25,7 +25,9 @@ from distro_node.node.trainer.client import (
     TrainerSpec,
 )
 from distro_node.node.trainer.trainer_supervisor import Draw, TrainerSupervisor
-from distro_node.protocol.member.effects import Apply, Train
+from distro_node.protocol.checks.agreement import Agreement
+from distro_node.protocol.member.effects import Apply, Judge, Train
+from distro_node.protocol.member.inputs import Judged
 from distro_node.protocol.wire.messages import Record, RecordId
 from simulation.swarm import identity, toy_manifest
 
@@ -64,13 +66,24 @@ class FakeTrainer:
     async def load_momentum(self, path: Path) -> bool:
         return False
 
-    async def train(self, round_: int, samples: object) -> Trained:
+    async def train(self, round_: int, samples: object, *, looks: bool = False) -> Trained:
         if self._shop.losses:
             self._shop.losses -= 1
             raise TrainerFailed("missing_data", "a chunk is damaged")
         self._shop.trained_on[round_] = self.parameters
         self._shop.trained_samples.append(samples)
         return Trained(b"", 0.0, 0, 1, 0.0, 0.0)
+
+    async def look(self, round_: int, sample: int, share: int) -> float | None:
+        if self._shop.looks_fail:
+            raise TrainerFailed("missing_data", "a chunk is damaged")
+        self._shop.did.append(f"look {round_}: {sample} of {share}")
+        return 2.5
+
+    async def judge(self, round_: int, body: bytes) -> Agreement | None:
+        if self._shop.looks_fail:
+            raise TrainerFailed("internal", "it does not decode")
+        return Agreement(30, 9) if f"look {round_}: 7 of 3" in self._shop.did else None
 
     async def train_aside(self, round_: int, samples: object) -> Trained | None:
         self._shop.trained_samples.append(samples)
@@ -127,6 +140,13 @@ class FakeSupervisor:
         self.pieces = ["and ", "so ", "on"]
         self.while_writing: Callable[[], Any] = trio.lowlevel.checkpoint
         self.applied_rounds: list[int] = []
+        self.store = BlobStore(tmp_path / "blobs")
+        self.did: list[str] = []
+        self.encoding: list[float] = []
+        self.wished: list[tuple[int, ...]] = []
+        self.here = True
+        """Whether the data of what is looked at is."""
+        self.looks_fail = False
         self.telemetry = Telemetry(identity(0).peer, Metrics(version="test"))
         self.trained_on: dict[int, int] = {}
         self.trained_samples: list[object] = []
@@ -144,7 +164,7 @@ class FakeSupervisor:
         self.trainer_supervisor = TrainerSupervisor(
             manifest=toy_manifest(),
             spec=TrainerSpec(manifest=b"", blobs=tmp_path),
-            store=BlobStore(tmp_path / "blobs"),
+            store=self.store,
             snapshots=snapshots,
             momentum=tmp_path / "momentum",
             telemetry=self.telemetry,
@@ -152,6 +172,7 @@ class FakeSupervisor:
             sample_prompt=prompt,
             data_ready=lambda samples: self.data_ready(samples),
             base_ready=lambda: self.base_ready(),
+            looked_at=self,
             draw=draw,
             start=start,
         )
@@ -160,6 +181,15 @@ class FakeSupervisor:
 
     async def has_data(self, samples: tuple[int, ...]) -> None:
         await trio.lowlevel.checkpoint()
+
+    def wish(self, samples: tuple[int, ...]) -> None:
+        self.wished.append(samples)
+
+    def has(self, samples: tuple[int, ...]) -> bool:
+        return self.here and samples == self.wished[-1]
+
+    def looked(self, what: Judged) -> None:
+        self.did.append(f"judged {what.round}: {what.total}, {what.squares}")
 
     async def best(self, *, certified_only: bool) -> SimpleNamespace:
         return SimpleNamespace(round=LOADED_ROUND)
@@ -175,6 +205,8 @@ class FakeSupervisor:
 
     async def trained(self, what: Train, made: Trained) -> None:
         assert what.round in self.trained_on
+        self.did.append(f"trained {what.round}")
+        self.encoding.append(made.encode_seconds)
 
     async def applied(self, record_round: int, fingerprint: int, seconds: float, _: object) -> None:
         self.applied_rounds.append(record_round)
@@ -528,3 +560,107 @@ async def test_own_data_that_the_disk_lost_is_one_line(
     (error,) = leaves(caught.value)
     assert isinstance(error, UserError)
     assert error.code == ExitCode.DATA_MISSING
+
+
+def look_effect(round_: int) -> Train:
+    return replace(train_effect(round_), look=7, look_share=3)
+
+
+async def do_all(
+    shop: FakeSupervisor, monkeypatch: pytest.MonkeyPatch, *effects: Train | Apply | Judge
+) -> None:
+    """Queue these for a trainer that has its parameters, and let it do them."""
+
+    def loaded(*_: object) -> None:
+        for effect in effects:
+            match effect:
+                case Train():
+                    shop.trainer_supervisor.train(effect)
+                case Apply():
+                    shop.trainer_supervisor.apply(effect)
+                case Judge():
+                    shop.trainer_supervisor.judge(effect)
+
+    async def applied(round_: int, *_: object) -> None:
+        shop.did.append(f"applied {round_}")
+
+    monkeypatch.setattr(shop, "loaded", loaded)
+    monkeypatch.setattr(shop, "applied", applied)
+    with trio.move_on_after(5.0):
+        await run_until(shop, lambda: False)
+
+
+FIRST = LOADED_ROUND + 1
+
+
+async def test_a_look_is_taken_behind_the_own_update(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await do_all(shop, monkeypatch, look_effect(FIRST), train_effect(FIRST + 1))
+    assert shop.wished == [(7,)]
+    assert shop.did == ["trained 4", "look 4: 7 of 3", "trained 5"]
+    # What the look kept waiting is time that the next update took, and not its sequences.
+    assert shop.encoding == [0.0, 2.5]
+
+
+async def test_without_the_data_there_is_no_look(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.here = False
+    await do_all(shop, monkeypatch, look_effect(FIRST), train_effect(FIRST + 1))
+    assert shop.did == ["trained 4", "trained 5"]
+
+
+async def test_with_overlap_the_record_before_waits_for_a_look(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On other parameters it would be worth nothing."""
+
+    async def trained(what: Train, made: Trained) -> None:
+        shop.trainer_supervisor.apply(apply_effect(FIRST))
+
+    monkeypatch.setattr(shop, "trained", trained)
+    await do_all(shop, monkeypatch, look_effect(FIRST + 1))
+    assert shop.did == ["look 5: 7 of 3", "applied 4"]
+
+
+async def test_who_is_behind_its_own_round_does_not_look(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def trained(what: Train, made: Trained) -> None:
+        shop.trainer_supervisor.apply(apply_effect(what.round))
+
+    monkeypatch.setattr(shop, "trained", trained)
+    await do_all(shop, monkeypatch, look_effect(FIRST))
+    assert shop.did == ["applied 4"]
+
+
+async def test_what_was_looked_at_is_judged_before_what_is_queued(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = shop.store.put(b"an update")
+
+    async def trained(what: Train, made: Trained) -> None:
+        shop.did.append(f"trained {what.round}")
+        if what.round == FIRST + 1:
+            for cid in (update, content_id(b"not here")):
+                shop.trainer_supervisor.judge(Judge(FIRST, cid))
+                shop.trainer_supervisor.judge(Judge(FIRST + 9, cid))
+
+    monkeypatch.setattr(shop, "trained", trained)
+    await do_all(
+        shop, monkeypatch, look_effect(FIRST), *(train_effect(FIRST + n) for n in range(1, 4))
+    )
+    assert shop.did == [
+        *("trained 4", "look 4: 7 of 3", "trained 5", "judged 4: 30, 9", "trained 6", "trained 7")
+    ]
+
+
+async def test_a_look_that_fails_costs_the_look_alone(
+    shop: FakeSupervisor, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.looks_fail = True
+    judge = Judge(FIRST, shop.store.put(b"an update"))
+    await do_all(shop, monkeypatch, look_effect(FIRST), train_effect(FIRST + 1), judge)
+    assert shop.did == ["trained 4", "trained 5"]
+    assert len(shop.specs) == 1

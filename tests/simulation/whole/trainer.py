@@ -160,7 +160,7 @@ class Toy:
         self._aside = None
         return self._trained(round, samples)
 
-    async def train(self, round: int, samples: Sequence[int]) -> Trained:
+    async def train(self, round: int, samples: Sequence[int], *, looks: bool = False) -> Trained:
         await self._take(self._seconds_for(samples))
         return self._trained(round, samples)
 

@@ -1,0 +1,100 @@
+"""A state of the swarm's model, made again in a trainer from what this disk has.
+
+It starts from a snapshot at hand and applies the records after it, each held against the fingerprint
+that the swarm agreed on. Nothing of the node that trains is changed by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import trio
+
+from ...protocol.chain.ledger import Ledger
+from ...protocol.codec.schedule import learning_rate
+from ...protocol.wire.manifest import Manifest
+from ...protocol.wire.messages import Record
+from ..content.downloads import blob_list_at
+from ..storage.blob_store import BlobStore
+from ..storage.swarm_store import LocalSnapshot, blob_of
+from .client import TrainerClient
+
+
+class NotKept(Exception):
+    """What a state would be made from is not here, not here any more, or not the swarm's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """A swarm's rounds as far as this disk knows them."""
+
+    manifest: Manifest
+    ledger: Ledger
+    """Nothing is added to it while a state is made."""
+    store: BlobStore
+
+    def reach(self, start: LocalSnapshot, end: int | None = None) -> int:
+        """The last round, up to `end`, that can be replayed from a snapshot with the updates here."""
+        last = start.round
+        limit = len(self.ledger) if end is None else min(len(self.ledger), end + 1)
+        closing = self.manifest.schedule.closing_round
+        limit = limit if closing is None else min(limit, closing)
+        for round_ in range(start.round + 1, limit):
+            updates = self.ledger[round_].record.updates
+            if not all(self.store.has(entry.update) for entry in updates):
+                break
+            last = round_
+        return last
+
+    def start_for(self, end: int, snapshots: Iterable[LocalSnapshot]) -> LocalSnapshot | None:
+        """The nearest of these snapshots, the oldest first, from which round `end` can be reached."""
+        for start in reversed([*snapshots]):
+            # A snapshot's own round needs no updates; round 0 changes nothing.
+            if start.round <= end <= max(0, self.reach(start, end)):
+                return start
+        return None
+
+
+async def replay(
+    trainer: TrainerClient, past: Past, start: LocalSnapshot, end: int | None
+) -> tuple[int, int]:
+    """Load `start` and apply what follows up to `end`; None: as far as the updates are here. Returns the
+    last round and the fingerprint after it. Raises `NotKept`, and what a trainer raises."""
+    ledger, store = past.ledger, past.store
+    blobs = await trio.to_thread.run_sync(
+        blob_list_at, store, "snapshot", blob_of(start), start.size
+    )
+    if blobs is None:
+        raise NotKept("a snapshot was removed meanwhile")
+    fingerprint, last = await trainer.load(blobs.chunks), start.round
+    for round_ in range(start.round + 1, len(ledger) if end is None else end + 1):
+        record = ledger[round_].record
+        _check(record.fingerprint, fingerprint, round_)
+        bodies = await trio.to_thread.run_sync(_bodies, store, record)
+        if bodies is None:
+            if end is not None:
+                raise NotKept("an update was removed meanwhile")
+            break
+        # The closing record comes without a step: what came out is the state of the last round.
+        if round_ == past.manifest.schedule.closing_round:
+            break
+        rate = learning_rate(past.manifest.schedule, max(1, round_))
+        counts = ledger.counts(record)
+        applied = await trainer.apply(round_, bodies, rate, own_counted=True, counts=counts)
+        fingerprint, last = applied.fingerprint, round_
+    after = max(0, last) + 1
+    if after < len(ledger):
+        _check(ledger[after].record.fingerprint, fingerprint, after)
+    return last, fingerprint
+
+
+def _bodies(store: BlobStore, record: Record) -> list[bytes] | None:
+    bodies = [store.get(entry.update) for entry in record.updates]
+    present = [body for body in bodies if body is not None]
+    return present if len(present) == len(bodies) else None
+
+
+def _check(agreed: int, found: int, round_: int) -> None:
+    if agreed != found:
+        raise NotKept(f"the stored parameters before round {round_} are not the swarm's")

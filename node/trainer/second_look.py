@@ -1,0 +1,61 @@
+"""A second look: a share that somebody found low, computed again by somebody else, some rounds later.
+
+The session holds the parameters from which the update was made, and nothing else depends on it. What is
+taken off a sequence is the gradient of some others that were not dealt to the checked member; the second
+moment is the looker's own, as far as it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...protocol.checks.agreement import Agreement
+from ...protocol.codec.update import decode_update
+from ...protocol.wire.errors import ProtocolError
+from .checking import at_positions, changes, compared
+from .errors import TrainerFailed
+from .session import TrainingSession
+
+
+def look_again(
+    session: TrainingSession,
+    round_number: int,
+    body: bytes,
+    samples: Sequence[int],
+    others: Sequence[int],
+    share: int,
+) -> list[Agreement]:
+    """How well an update of this round agrees with each of these samples, in order.
+
+    They are some of the `share` samples that were dealt to its author; `others`, one at least, were
+    not. Raises `TrainerFailed`, also for bytes that are no update.
+    """
+    try:
+        update = decode_update(session.layout, body)
+    except ProtocolError as error:
+        raise TrainerFailed("internal", f"what is looked at does not decode: {error}") from None
+    if not session.optimizer.steps:
+        _learn_sizes(session, round_number, others)
+    session.gradient(round_number, others)
+    own = session.part.gradients()
+    found = []
+    for sample in samples:
+        # It leaves the others' gradients as they are: they are no longer those of the parameters.
+        session.gradient(round_number, [sample])
+        changed = changes(
+            session.part.gradients(),
+            own,
+            share,
+            session.part.layout,
+            session.manifest.optimizer,
+            session.optimizer,
+        )
+        found.append(compared(update, at_positions(update, changed)))
+    return found
+
+
+def _learn_sizes(session: TrainingSession, round_number: int, others: Sequence[int]) -> None:
+    """A second moment for who has none yet: that of these samples, one by one."""
+    for sample in others:
+        session.gradient(round_number, [sample])
+        session.optimizer.accumulate(session.part.gradients())

@@ -1,0 +1,257 @@
+"""Second looks, with a trainer made of notes: what is looked at, on which parameters, and when it is
+given up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.swarm_store import LocalSnapshot
+from distro_node.node.trainer import second_looks
+from distro_node.node.trainer.client import Applied, TrainerDied, TrainerFailed, TrainerSpec
+from distro_node.node.trainer.second_looks import SecondLooks, dealt_to_others
+from distro_node.protocol.checks.accounts import FirstLook
+from distro_node.protocol.checks.agreement import Agreement
+from distro_node.protocol.member.effects import LookAgain
+from distro_node.protocol.member.inputs import LookedAgain
+from distro_node.protocol.wire.blobs import BlobList
+from distro_node.protocol.wire.messages import Score
+from simulation.chain import FINGERPRINT, Chain
+from simulation.swarm import identity
+
+ME, CHECKER, IDLE = (identity(n).peer for n in range(3))
+ROUND = 4
+
+
+class World:
+    """A node whose ledger has some rounds of four members, and the trainers that it starts."""
+
+    def __init__(self, tmp_path: Path, *, overlap: bool = False) -> None:
+        self.chain = Chain(4, overlap=overlap)
+        self.store = BlobStore(tmp_path)
+        self.bodies = 0
+        while self.chain.round < 8:
+            entries = []
+            for peer in self.chain.membership.peers:
+                self.bodies += 1
+                update = self.store.put(b"update %d" % self.bodies)
+                entries.append(self.chain.update(peer, update=update))
+            self.chain.grow(updates=entries)
+        self.first = FirstLook(CHECKER, IDLE, ROUND, 3, 100)
+        self.disputes: dict[FirstLook, object] = {self.first: object()}
+        body = BlobList("snapshot", 4, (self.store.put(b"1234"),)).encode()
+        self.snapshots = [LocalSnapshot(-1, self.store.put(body).hex(), 4)]
+        self.did: list[str] = []
+        self.specs: list[TrainerSpec] = []
+        self.brought: list[int] = []
+        self.heard: list[LookedAgain] = []
+        self.looking: Callable[[], Any] = trio.lowlevel.checkpoint
+        self.found = [Agreement(30, 9), Agreement(-1, 4)]
+        # Of each of them no more is used than has the same names here.
+        world: Any = self
+        self.looks = SecondLooks(
+            manifest=self.chain.manifest,
+            spec=TrainerSpec(manifest=b"", blobs=tmp_path, device="cuda", micro_batch=8),
+            store=self.store,
+            states=world,
+            momentum=tmp_path / "state" / "momentum",
+            me=ME,
+            bring=self.bring,
+            start=world.start,
+        )
+
+    @property
+    def effect(self) -> LookAgain:
+        entries = self.chain.ledger[self.first.round].record.updates
+        update = next(entry.update for entry in entries if entry.peer == self.first.peer)
+        return LookAgain(self.first, update, (1, 2), 3)
+
+    def ledger(self) -> Any:
+        work = SimpleNamespace(accounts=SimpleNamespace(disputes=self.disputes))
+        return _Ledger(self.chain.ledger, work)
+
+    async def at_hand(self) -> list[LocalSnapshot]:
+        return self.snapshots
+
+    async def bring(self, samples: Any) -> None:
+        self.brought += samples
+
+    def looked(self, what: LookedAgain) -> None:
+        self.heard.append(what)
+
+    @asynccontextmanager
+    async def start(self, spec: TrainerSpec) -> AsyncIterator[World]:
+        self.specs.append(spec)
+        yield self
+
+    async def load(self, chunks: object) -> int:
+        self.did.append("load")
+        return FINGERPRINT
+
+    async def apply(self, round_: int, bodies: list[bytes], *_: object, **__: object) -> Applied:
+        self.did.append(f"apply {round_}")
+        return Applied(FINGERPRINT, 0.0, 0)
+
+    async def load_momentum(self, path: Path) -> bool:
+        self.did.append("momentum")
+        return False
+
+    async def look_again(
+        self, round_: int, body: bytes, samples: Any, others: Any, share: int
+    ) -> list[Agreement]:
+        await self.looking()
+        self.others = others
+        self.did.append(f"look again at {round_}: {samples} of {share}")
+        return self.found
+
+    async def run(self, seconds: float = 60.0) -> None:
+        with trio.move_on_after(seconds):
+            await self.looks.run(self)
+
+
+class _Ledger:
+    """A ledger, with disputes of the test's."""
+
+    def __init__(self, ledger: Any, work: Any) -> None:
+        self._ledger, self.work = ledger, work
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def __len__(self) -> int:
+        return len(self._ledger)
+
+
+async def test_it_makes_the_parameters_again_and_looks(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.looks.put(world.effect)
+    await world.run()
+    assert world.did == [
+        *("load", "apply 0", "apply 1", "apply 2", "apply 3", "momentum"),
+        "look again at 4: (1, 2) of 3",
+    ]
+    assert world.heard == [LookedAgain(world.first, (Score(30, 9), Score(-1, 4)))]
+    (spec,) = world.specs
+    # Out of the way of whoever trains.
+    assert (spec.device, spec.micro_batch) == ("cpu", 1)
+    assert spec.nice > 0
+    assert spec.memory is not None
+    dealt = world.chain.ledger.share(ROUND, IDLE)
+    assert dealt is not None
+    assert world.others
+    assert not set(world.others) & set(dealt)
+    assert set(world.brought) == {1, 2, *world.others}
+
+
+async def test_with_overlap_the_parameters_are_those_of_a_round_before(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path, overlap=True)
+    world.looks.put(world.effect)
+    await world.run()
+    assert world.did[:-2] == ["load", "apply 0", "apply 1", "apply 2"]
+    assert len(world.heard) == 1
+
+
+def test_what_others_were_dealt_begins_with_mine(tmp_path: Path) -> None:
+    ledger = World(tmp_path).chain.ledger
+    mine, theirs = ledger.share(ROUND, ME), ledger.share(ROUND, IDLE)
+    assert mine is not None
+    assert theirs is not None
+    others = dealt_to_others(ledger, ROUND, IDLE, ME)
+    assert others[: len(mine)] == mine
+    assert not set(others) & set(theirs)
+
+
+async def test_a_state_that_cannot_be_made_again_is_let_go(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.snapshots = [LocalSnapshot(6, world.snapshots[0].blob, 4)]
+    world.looks.put(world.effect)
+    await world.run()
+    assert (world.specs, world.heard) == ([], [])
+    # Nor one whose updates are gone, or whose own is.
+    world = World(tmp_path)
+    world.store.remove(world.chain.ledger[2].record.updates[0].update)
+    world.looks.put(world.effect)
+    world.store.remove(world.effect.update)
+    world.looks.put(replace(world.effect))
+    await world.run()
+    assert (world.specs, world.heard) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "error", [TrainerDied("killed"), TrainerFailed("model_too_large", "it takes too much")]
+)
+async def test_a_trainer_that_fails_costs_the_look_alone(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, error: Exception
+) -> None:
+    world = World(tmp_path)
+
+    async def fail() -> None:
+        raise error
+
+    world.looking = fail
+    world.looks.put(world.effect)
+    await world.run()
+    assert world.heard == []
+    world.looking = trio.lowlevel.checkpoint
+    world.looks.put(world.effect)
+    await world.run()
+    assert len(world.heard) == 1
+
+
+async def test_nothing_is_said_where_there_was_nothing_to_compare(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.found = [Agreement(30, 9), Agreement(0, 0)]
+    world.looks.put(world.effect)
+    await world.run()
+    assert world.heard == []
+
+
+async def test_it_ends_with_the_dispute_and_after_its_time(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    world.looking = trio.sleep_forever
+    world.looks.put(world.effect)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.run)
+        await trio.sleep(10.0)
+        assert len(world.specs) == 1
+        world.disputes.clear()
+        # What is over before its turn is not begun.
+        world.looks.put(world.effect)
+    assert len(world.specs) == 1
+    assert world.heard == []
+    monkeypatch.setattr(second_looks, "_LONGEST_SECONDS", 5.0)
+    world.disputes[world.first] = object()
+    world.looks.put(world.effect)
+    await world.run(20.0)
+    assert len(world.specs) == 2
+    assert world.heard == []
+
+
+async def test_the_newest_come_first_and_the_oldest_of_too_many_go(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    firsts = [FirstLook(CHECKER, IDLE, round_, 3, 100) for round_ in range(2, 8)]
+    world.disputes = dict.fromkeys(firsts, object())
+    for first in firsts:
+        world.first = first
+        world.looks.put(world.effect)
+    await world.run()
+    assert [heard.first.round for heard in world.heard] == [7, 6, 5, 4]
