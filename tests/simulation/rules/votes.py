@@ -25,7 +25,7 @@ from ..chain import Chain, identity, update_of, voting
 from .chains import carried_on
 from .rule import Rule, edited, put
 
-# Private here: `_Set`, `_current`: what a set is counted in, and what a member would follow.
+# Private here: `_current`, `_listening`: what a member would follow, and that it was there all the time.
 
 FOUNDER = identity(0).peer
 PEERS = sorted(identity(number).peer for number in range(7))
