@@ -359,7 +359,7 @@ RULES = (
     Rule(
         "a head's signers are members",
         _a_heads_signers_are_members,
-        _judges(("[signer for signer in signers if signer in members]", "list(signers)")),
+        _judges(("votes.among(signers)", "len(signers)")),
     ),
     Rule(
         "a height without a head is a lie",
