@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import random
 from collections.abc import Iterable
 from functools import cache
 from typing import TypeVar
 
+import msgpack
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
@@ -25,6 +27,7 @@ from distro_node.protocol.member.inputs import (
     UpdateHeld,
 )
 from distro_node.protocol.member.looking import Looking
+from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
     MAX_LOOKS,
@@ -39,6 +42,7 @@ from distro_node.protocol.wire.messages import (
 )
 from simulation.chain import FINGERPRINT, Chain, update_of
 from simulation.checked_chain import GOOD, LOW, CheckedChain
+from simulation.hostile import hostile, mutate_plain
 
 # Private here: `_firsts`, `_seconds`: how much waits for a record is told to nobody.
 
@@ -266,6 +270,41 @@ def test_junk_is_refused() -> None:
     first = FirstLook(checker, me, check.round, 16, LOW)
     recheck = chain.again(checker, first).said(check.parent)
     assert seat.refuses(checker, "recheck", recheck) == "look"
+
+
+@pytest.mark.parametrize("kind", ["check", "recheck"])
+def test_any_bytes_that_a_member_signs(kind: str) -> None:
+    """Whatever members put their names to: effects or `ProtocolError`."""
+    chain = grown()
+    first = chain.disputed()
+    at = chain.round
+    checker = who_looks(chain)
+    chain.grow()
+    parent = chain.ledger.parent
+    looker, *_ = (peer for peer in sorted(chain.work.accounts.others(first)) if peer != checker)
+    sender, honest = {
+        "check": (checker, chain.look(checker).said(parent(at))),
+        "recheck": (looker, chain.again(looker, first).said(parent(first.round))),
+    }[kind]
+    me = next(peer for peer in chain.membership.peers if peer not in (checker, looker))
+    seat = Seat(chain, me)
+    seat.loads()
+    body = encode(honest)
+    plain = msgpack.unpackb(body)
+    reasons = set()
+    for number in range(300):
+        chance = random.Random(number)
+        if chance.random() < 0.3:
+            data = hostile(body, chance)
+        else:
+            data = bytes(msgpack.Packer().pack(mutate_plain(plain, chance)))
+        letter = dataclasses.replace(chain.envelope(sender, kind, honest), body=data)
+        try:
+            seat.member.handle(Heard(letter), 0.0)
+        except ProtocolError as error:
+            reasons.add(error.reason)
+    assert {"look", "wrong_parent", "invalid"} <= reasons
+    assert seat.member.round == chain.round
 
 
 def test_an_announcement_that_binds_nobody_is_refused() -> None:
