@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from distro_node.crypto.envelope import Envelope, signing_bytes
 from distro_node.crypto.hashing import ContentId, content_id
@@ -93,7 +93,7 @@ class Chain:
         other.ledger = self.ledger.truncated(len(self.ledger))
         return other
 
-    def grow_until(self, rounds: int) -> Chain:
+    def grow_until(self, rounds: int) -> Self:
         """Decide quiet rounds until there are so many; the same chain."""
         while self.round < rounds:
             self.grow()
