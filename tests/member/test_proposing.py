@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from distro_node.crypto.envelope import MAX_ENVELOPE_BYTES
+from distro_node.crypto.envelope import MAX_ENVELOPE_BYTES, Envelope
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.evidence import EVIDENCE_WINDOW
 from distro_node.protocol.chain.ledger import check_record
