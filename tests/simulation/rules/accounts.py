@@ -23,7 +23,7 @@ from distro_node.protocol.checks.verdict import Seen, Usual
 
 from .rule import Rule, edited, put
 
-# Private here: `_settle`, `_score`: what is broken.
+# Private here: `_settle`: what is broken.
 # Private here: `_accounts`, `_looked`: what is kept is counted.
 
 GOOD, LOW = 15_000, 500
