@@ -49,7 +49,7 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
         return
     typer.echo(f"{harmless(account.name)} ({account.swarm}), up to round {account.round:,}")
     me = _own_peer(data)
-    table = [("peer", "updates", "tokens", "checked", "votes", "")]
+    table: list[tuple[str, ...]] = [("peer", "updates", "tokens", "checked", "votes", "")]
     for row in account.peers:
         notes = [
             *(["this node"] if row.peer == me else []),

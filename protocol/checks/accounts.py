@@ -325,7 +325,7 @@ class Accounts:
     def _end(self, first: FirstLook, ending: Ending) -> None:
         del self._disputes[first]
         self.tally = self.tally.ended(ending)
-        self.ended += ((first, ending),)
+        self.ended = (*self.ended, (first, ending))
 
     def _settle(self, first: FirstLook, settled: Outcome) -> None:
         account = self._accounts.get(first.peer)

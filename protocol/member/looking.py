@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import content_id
@@ -192,15 +193,17 @@ class Looking:
     def forget(self, ledger: Ledger) -> None:
         """Drop what is recorded, or cannot be recorded on this chain any more."""
         work, now = ledger.work, len(ledger)
+        if work is None:
+            return
         self._firsts = {
             key: entry
             for key, entry in self._firsts.items()
-            if work is not None and _holds(lambda entry=entry: work.first_look(entry, now))
+            if _holds(partial(work.first_look, entry, now))
         }
         self._seconds = {
             key: entry
             for key, entry in self._seconds.items()
-            if work is not None and _holds(lambda entry=entry: work.second_look(entry, now))
+            if _holds(partial(work.second_look, entry, now))
         }
 
     def start_over(self) -> None:

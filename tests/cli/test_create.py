@@ -29,7 +29,7 @@ from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
 from distro_node.node.trainer.model import model_config, new_model
 from distro_node.node.trainer.tokenizer_settings import decode_settings
 from distro_node.protocol.wire.blobs import BlobList, decode_blob_list
-from distro_node.protocol.wire.manifest import Manifest, ParameterSpec, decode_manifest
+from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, ParameterSpec, decode_manifest
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_from_text
 from trainer.support import CPU, TINY_LLAMA, write_checkpoint
 from trainer.test_chat import CHATML
@@ -316,6 +316,27 @@ def test_a_rate_far_from_what_benchmarks_found_is_told(
         out = command("create", run, "--data-dir", home / "data").out
         assert ("learning rate" in out) == (words is not None)
         assert words is None or words in out
+
+
+def test_work_that_is_not_checked_is_told_where_strangers_may_join(
+    command, initialised, run: Path, home: Path
+) -> None:
+    for table, checks, told in (
+        ("", None, True),
+        ("[admission]\npolicy = 'invite'\n", None, False),
+        ("[optimizer]\npreconditioner = 'rms'\n", None, False),
+        ("[checks]\nevery = 7\n", ChecksSpec(every=7), False),
+    ):
+        text = re.sub(r"\[optimizer\]\n(\w.*\n)*", "", RUN)
+        run.write_text(text + table)
+        data = DataDir(home / f"data {len(table)}")
+        out = command("create", run, "--data-dir", data.root).out
+        assert ("nobody's work is checked" in out) == told
+        assert manifest_in(data).checks == checks
+    run.write_text(text + "[optimizer]\npreconditioner = 'rms'\n[checks]\n")
+    result = command("create", run, "--data-dir", home / "data")
+    assert result.code == ExitCode.MANIFEST
+    assert "preconditioner" in result.err
 
 
 def test_what_ends_a_document_is_in_the_manifest(

@@ -39,6 +39,7 @@ from distro_node.node.network.traffic import Traffic
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.sync import serve_sync
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL, SyncRequest
+from distro_node.protocol.checks.accounts import TERM
 from distro_node.protocol.member.inputs import Heard, Tick
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
 from distro_node.protocol.wire.encoding import encode
@@ -58,7 +59,7 @@ from distro_node.protocol.wire.relay_requests import relay_request
 from fuzz.decoders import SWARM
 from fuzz.loops import idle
 from fuzz.targets import Target, packed, repacked, unpacked
-from simulation.chain import Chain
+from simulation.checked_chain import CheckedChain
 from simulation.swarm import identity
 
 ASKER = identity(41)
@@ -247,10 +248,11 @@ _KINDS = [*MESSAGE_TYPES, "unknown"]
 
 
 @cache
-def _chain() -> Chain:
-    chain = Chain(4)
-    for _ in range(3):
-        chain.grow()
+def _chain() -> CheckedChain:
+    """One whose members look at each other's work; there is a dispute about some."""
+    chain = CheckedChain(4).check(2 * TERM)
+    chain.disputed()
+    chain.grow()
     return chain
 
 
@@ -293,12 +295,19 @@ def _relayed(data: bytes) -> bytes:
 # Gossip
 
 
-def _messages(chain: Chain) -> list[list[Any]]:
+def _messages(chain: CheckedChain) -> list[list[Any]]:
     """One of each kind that the member in `_gossip` has use for, by some other member."""
-    leader = next(number for number in range(4) if identity(number).peer == chain.leaders[0])
+    numbers = {identity(number).peer: number for number in range(4)}
+    leader = numbers[chain.leaders[0]]
     record = chain.record()
     ballot = chain.ballot(record.id)
     skip = chain.ballot(NO_BLOCK)
+    me = identity(0).peer
+    look = next(entry for entry in chain.looks() if entry.checker != me)
+    (first,) = chain.work.accounts.disputes
+    looker = next(peer for peer in chain.work.accounts.others(first) if peer != me)
+    again = chain.again(looker, first)
+    parent = chain.ledger.parent
     said: list[tuple[str, int, Message]] = [
         ("announcement", 1, chain.announcement(1)),
         ("join", 10, JoinRequest(chain.round, b"")),
@@ -309,6 +318,8 @@ def _messages(chain: Chain) -> list[list[Any]]:
         ("skip", 2, skip),
         ("finalize", 3, ballot),
         ("evidence", 1, chain.evidence(2)),
+        ("check", numbers[look.checker], look.said(parent(look.round))),
+        ("recheck", numbers[looker], again.said(parent(first.round))),
     ]
     return [
         [_KINDS.index(kind), who, msgpack.unpackb(encode(message))] for kind, who, message in said

@@ -80,6 +80,8 @@ def test_every_kind_of_message(sections: dict[str, str]) -> None:
         ("members accused whom no record has expelled yet | {} |", proposing._MAX_ACCUSED),
         ("| expelled identities remembered | {} |", membership.MAX_EXPELLED),
         ("each an `Evidence`; at most {} |", messages.MAX_EVIDENCE),
+        ("sorted by checker and round; at most {} |", messages.MAX_LOOKS),
+        ("sorted by looker, checker and round; at most {} |", messages.MAX_LOOKS_AGAIN),
         ("evidence about the last {} rounds", evidence.EVIDENCE_WINDOW),
         ("| requests for admission that wait | {} |", proposing._MAX_WAITING),
         ("It is good for {} rounds", membership.REQUEST_WINDOW),

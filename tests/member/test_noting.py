@@ -6,10 +6,14 @@ from typing import get_args
 
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.checks.accounts import TERM, Facts, FirstLook
 from distro_node.protocol.checks.changes import Change, ChangeKind
 from distro_node.protocol.member.effects import Note, NoteKind
+from distro_node.protocol.member.inputs import Learned
 from distro_node.protocol.member.noting import notes_of_changes, notes_of_work, picture_of
+from distro_node.protocol.wire.manifest import ChecksSpec
 from simulation.chain import Chain
+from simulation.keys import identity
 
 ME, *OTHERS = (PeerId(content_id(b"member %d" % number)) for number in range(7))
 ANN = OTHERS[0]
@@ -40,6 +44,27 @@ def test_of_a_crowd_that_gets_votes_nobody_else_is_named() -> None:
     assert notes_of_changes(found, 9, 7, ME) == [
         Note("votes_gained", 7, ME),
         Note("voters", 7, None, "9"),
+    ]
+
+
+def test_a_member_tells_what_a_record_has_changed() -> None:
+    chain = Chain(4, checks=ChecksSpec())
+    founder, ann = identity(0).peer, identity(1).peer
+    member = chain.member(2)
+    assert member.ledger.work is not None
+    members = chain.membership.peers
+    for round_ in (1, 2):
+        look = FirstLook(founder, ann, 1, 4, 15_000)
+        looks = (look,) if round_ == 2 else ()
+        member.ledger.work.accounts.close(Facts(round_, {ann: 4}, looks), members)
+    told: list[Note] = []
+    while chain.round < TERM:
+        effects = member.handle(Learned(chain.grow(updates=())), 0.0)
+        told += [each for each in effects if isinstance(each, Note) and each.kind != "decided"]
+    # The founder has done nothing itself.
+    assert told == [
+        Note("votes_gained", TERM - 1, ann),
+        Note("votes_lost", TERM - 1, founder, "unvouched"),
     ]
 
 

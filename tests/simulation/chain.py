@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 from unittest.mock import patch
 
 from distro_node.crypto.envelope import Envelope, signing_bytes
@@ -110,7 +110,7 @@ class Chain:
         other.ledger = self.ledger.truncated(len(self.ledger))
         return other
 
-    def grow_until(self, rounds: int) -> Chain:
+    def grow_until(self, rounds: int) -> Self:
         """Decide quiet rounds until there are so many; the same chain."""
         while self.round < rounds:
             self.grow()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.checked import CheckedWork
@@ -75,7 +75,7 @@ class CheckedChain(Chain):
         entries = [self.look(peer, score=score) for peer in self.membership.peers]
         return tuple(entry for entry in entries if self._holds(entry))
 
-    def check(self, rounds: int) -> CheckedChain:
+    def check(self, rounds: int) -> Self:
         """Decide quiet rounds until there are so many, with all looks; the same chain."""
         while self.round < rounds:
             self.grow(looks=self.looks() if self.round > 2 else ())

@@ -24,7 +24,8 @@ class CheckedChain(Chain):
 
     def __init__(self, count: int = 4, **changes: Any) -> None:
         changes.setdefault("snapshot_interval", 5)
-        super().__init__(count, **({"checks": ChecksSpec(every=1)} | changes))
+        changes.setdefault("checks", ChecksSpec(every=1))
+        super().__init__(count, **changes)
 
     @property
     def work(self) -> CheckedWork:
@@ -56,7 +57,8 @@ class CheckedChain(Chain):
         return tuple(found)
 
     def record(self, **changes: Any) -> Record:
-        plain = super().record(**({"looks": self.looks()} | changes))
+        settings: dict[str, Any] = {"looks": self.looks()}
+        plain = super().record(**(settings | changes))
         if "contributions" in changes:
             return plain
         return replace(plain, contributions=root_due(self.ledger.work, plain.snapshot))

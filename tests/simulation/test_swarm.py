@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from distro_node.protocol.member.inputs import Goodbye
+from distro_node.protocol.wire.manifest import OptimizerSpec, Say
 from simulation.swarm import Node, Swarm, peers, toy_manifest
 
 
@@ -53,6 +54,20 @@ def test_a_single_survivor_goes_on_and_others_join_it_again() -> None:
     assert nodes[3].member.members == (nodes[3].peer,)
     swarm.add(7)
     swarm.run_until(lambda: len(swarm.nodes[-1].counted) >= 3, limit=60)
+
+
+def test_all_agree_who_is_heard_twice_and_so_does_a_newcomer() -> None:
+    """Of 16 sequences one of three members has six, and counts twice, or as the others do."""
+    prints = set()
+    says: tuple[Say, ...] = ("equal", "share")
+    for say in says:
+        swarm, nodes = start(3, optimizer=OptimizerSpec(say=say), sequences=16)
+        swarm.run_until(everybody_at(swarm, 8), limit=60)
+        newcomer = swarm.add(7)
+        # That all parameters are the same is watched all along.
+        swarm.run_until(lambda newcomer=newcomer: len(newcomer.counted) >= 3, limit=60)
+        prints.add(nodes[0].member.ledger[8].record.fingerprint)
+    assert len(prints) == 2
 
 
 def test_a_newcomer_contributes_in_the_round_after_its_admission() -> None:

@@ -1,0 +1,385 @@
+"""One member that looks at the work of others: what it has computed, what it says, what it hears."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import random
+from collections.abc import Iterable
+from functools import cache
+from typing import TypeVar
+
+import msgpack
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.checks.accounts import FRESH, TERM, FirstLook
+from distro_node.protocol.checks.draw import commitment
+from distro_node.protocol.member.effects import Effect, Judge, LookAgain, Publish, Train
+from distro_node.protocol.member.inputs import (
+    Applied,
+    Heard,
+    Judged,
+    Learned,
+    Loaded,
+    LookedAgain,
+    Trained,
+    UpdateHeld,
+)
+from distro_node.protocol.member.looking import Looking
+from distro_node.protocol.wire.encoding import encode
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.messages import (
+    MAX_LOOKS,
+    Announcement,
+    Check,
+    Message,
+    Proposal,
+    Recheck,
+    RecordId,
+    Score,
+    decode_message,
+)
+from simulation.chain import FINGERPRINT, Chain, update_of
+from simulation.checked_chain import GOOD, LOW, CheckedChain
+from simulation.hostile import hostile, mutate_plain
+
+# Private here: `_firsts`, `_seconds`: how much waits for a record is told to nobody.
+
+E = TypeVar("E")
+
+
+def of(kind: type[E], effects: Iterable[Effect]) -> list[E]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def said(kind: type[E], effects: Iterable[Effect]) -> list[E]:
+    words = [decode_message(effect.envelope) for effect in of(Publish, effects)]
+    return [word for word in words if isinstance(word, kind)]
+
+
+@cache
+def _grown() -> CheckedChain:
+    return CheckedChain().check(3 * TERM + 2)
+
+
+def grown() -> CheckedChain:
+    """Four members with votes."""
+    known = _grown()
+    chain = copy.copy(known)
+    chain.ledger = known.ledger.truncated(len(known.ledger))
+    return chain
+
+
+class Seat:
+    """A member of a chain that others carry along."""
+
+    def __init__(self, chain: Chain, me: PeerId | None = None) -> None:
+        self.chain = chain
+        self.me = chain.membership.peers[0] if me is None else me
+        self.member = chain.member(self.me, load=False)
+
+    def loads(self) -> list[Effect]:
+        return self.member.handle(Loaded(self.chain.round - 1, FINGERPRINT, None), 0.0)
+
+    def trains(self) -> list[Effect]:
+        round_ = self.chain.round
+        made = Trained(round_, round_, update_of(self.me, round_), 1000, 500, 2.5)
+        return self.member.handle(made, 0.0)
+
+    def decides(self, **parts: object) -> list[Effect]:
+        """The next record arrives and is applied."""
+        decided = self.chain.grow(**parts)  # type: ignore[arg-type]
+        effects = self.member.handle(Learned(decided), 0.0)
+        for entry in decided.record.updates:
+            effects += self.member.handle(UpdateHeld(entry.update), 0.0)
+        return effects + self.member.handle(Applied(decided.record.round, FINGERPRINT, None), 0.0)
+
+    def hears(self, who: PeerId, kind: str, message: Message) -> list[Effect]:
+        return self.member.handle(Heard(self.chain.envelope(who, kind, message)), 0.0)
+
+    def refuses(self, who: PeerId, kind: str, message: Message) -> str:
+        with pytest.raises(ProtocolError) as caught:
+            self.hears(who, kind, message)
+        return caught.value.reason
+
+
+def who_looks(chain: CheckedChain, *but: PeerId) -> PeerId:
+    """Somebody who looks in this round."""
+    return next(
+        peer
+        for peer in chain.membership.peers
+        if peer not in but and chain.drawn(peer, chain.round) is not None
+    )
+
+
+def check_of(chain: CheckedChain, who: PeerId, score: int = GOOD) -> Check:
+    """What somebody says of its look at the last round."""
+    entry = chain.look(who, score=score)
+    return entry.said(chain.ledger.parent(entry.round))
+
+
+# First looks
+
+
+def test_a_restarted_member_is_bound_to_the_same_secret() -> None:
+    chain = grown()
+    for _ in range(2):
+        seat = Seat(chain)
+        seat.loads()
+        (announcement,) = said(Announcement, seat.trains())
+        assert announcement.commitment == commitment(chain.secret(seat.me))
+
+
+def test_a_look_from_its_draw_to_the_next_proposal() -> None:
+    chain = grown()
+    swarm = chain.manifest.swarm
+    while True:
+        me = chain.membership.leaders(swarm, chain.round + 1)[0]
+        look = chain.drawn(me, chain.round)
+        if look is not None:
+            break
+        chain.grow()
+    round_, seat = chain.round, Seat(chain, me)
+    (train,) = of(Train, seat.loads())
+    share = chain.ledger.share(round_, look.peer)
+    assert share is not None
+    assert (train.look, train.look_share) == (share[look.sequence], len(share))
+    assert train.look not in train.samples
+    seat.trains()
+    effects = seat.decides()
+    assert of(Judge, effects) == [Judge(round_, update_of(look.peer, round_))]
+    (check,) = said(Check, seat.member.handle(Judged(round_, GOOD, 1), 0.0))
+    assert check == check_of(chain, me)
+    # Once.
+    assert not said(Check, seat.member.handle(Judged(round_, GOOD, 1), 0.0))
+    effects = seat.trains()
+    for peer in chain.membership.peers:
+        if peer != me:
+            announcement = chain.announcement(peer)
+            effects += seat.hears(peer, "announcement", announcement)
+            effects += seat.member.handle(UpdateHeld(announcement.update), 0.0)
+    (proposal,) = said(Proposal, effects)
+    assert proposal.record.looks == (chain.look(me),)
+
+
+def test_a_look_at_an_update_that_does_not_count_is_dropped() -> None:
+    chain = grown()
+    me = who_looks(chain)
+    look = chain.drawn(me, chain.round)
+    assert look is not None
+    seat = Seat(chain, me)
+    assert of(Train, seat.loads())[0].look is not None
+    others = [chain.update(peer) for peer in chain.membership.peers if peer != look.peer]
+    assert not of(Judge, seat.decides(updates=others))
+
+
+def test_nothing_is_said_where_there_was_nothing_to_compare() -> None:
+    chain = grown()
+    seat = Seat(chain, who_looks(chain))
+    seat.loads()
+    (judge,) = of(Judge, seat.decides())
+    assert not said(Check, seat.member.handle(Judged(judge.round, 0, 0), 0.0))
+
+
+# Second looks
+
+
+def test_a_second_look_is_told_when_it_gives_nothing_away() -> None:
+    chain = grown()
+    checker = who_looks(chain)
+    look = chain.drawn(checker, chain.round)
+    assert look is not None
+    me = next(peer for peer in chain.membership.peers if peer not in (checker, look.peer))
+    chain.grow()
+    seat = Seat(chain, me)
+    seat.loads()
+    effects = seat.decides(looks=(chain.look(checker, score=LOW),))
+    (first,) = chain.work.accounts.disputes
+    share = chain.ledger.share(first.round, first.peer)
+    assert share is not None
+    (again,) = of(LookAgain, effects)
+    assert (again.first, again.update) == (first, update_of(first.peer, first.round))
+    assert (len(again.samples), again.share) == (8, len(share))
+    assert set(again.samples) <= set(share)
+    scores = tuple(Score(LOW, 1) for _ in again.samples)
+    assert not said(Recheck, seat.member.handle(LookedAgain(first, scores), 0.0))
+    effects = seat.decides()
+    (recheck,) = said(Recheck, effects)
+    assert recheck == chain.again(me, first).said(chain.ledger.parent(first.round))
+    # Once, and nobody is called twice.
+    effects = seat.decides()
+    assert not said(Recheck, effects)
+    assert not of(LookAgain, effects)
+
+
+def test_whoever_looked_first_or_was_looked_at_is_not_called() -> None:
+    chain = grown()
+    checker = who_looks(chain)
+    look = chain.drawn(checker, chain.round)
+    assert look is not None
+    chain.grow()
+    seats = [Seat(chain, peer) for peer in (checker, look.peer)]
+    decided = chain.grow(looks=(chain.look(checker, score=LOW),))
+    for seat in seats:
+        assert not of(LookAgain, seat.member.handle(Learned(decided), 0.0))
+
+
+def test_a_second_look_is_heard_while_the_dispute_lasts() -> None:
+    """However late the first one was recorded."""
+    chain = grown()
+    checker = who_looks(chain)
+    at = chain.round
+    chain.grow_until(at + FRESH - 1)
+    chain.grow(looks=(chain.look(checker, at, LOW),))
+    (first,) = chain.work.accounts.disputes
+    chain.grow()
+    who, me = sorted(chain.work.accounts.others(first))
+    seat = Seat(chain, me)
+    seat.loads()
+    seat.hears(who, "recheck", chain.again(who, first).said(chain.ledger.parent(at)))
+
+
+# What others say
+
+
+def test_junk_is_refused() -> None:
+    chain = grown()
+    checker = who_looks(chain)
+    chain.grow()
+    me = next(peer for peer in chain.membership.peers if peer != checker)
+    seat = Seat(chain, me)
+    seat.loads()
+    check = check_of(chain, checker)
+    wrong = {
+        "look": [{"secret": bytes(16)}],
+        "other_round": [{"round": chain.round}, {"round": chain.round - FRESH}],
+        "wrong_parent": [{"parent": RecordId(content_id(b"another"))}],
+    }
+    for reason, changes in wrong.items():
+        for change in changes:
+            junk = dataclasses.replace(check, **change)
+            assert seat.refuses(checker, "check", junk) == reason
+    # Somebody else's secret is worth nothing.
+    other = next(peer for peer in chain.membership.peers if peer not in (me, checker))
+    assert seat.refuses(other, "check", check) == "look"
+    seat.hears(checker, "check", check)
+    seat.hears(checker, "check", check)
+    twice = dataclasses.replace(check, total=GOOD + 1)
+    assert seat.refuses(checker, "check", twice) == "equivocation"
+    first = FirstLook(checker, me, check.round, 16, LOW)
+    recheck = chain.again(checker, first).said(check.parent)
+    assert seat.refuses(checker, "recheck", recheck) == "look"
+
+
+@pytest.mark.parametrize("kind", ["check", "recheck"])
+def test_any_bytes_that_a_member_signs(kind: str) -> None:
+    """Whatever members put their names to: effects or `ProtocolError`."""
+    chain = grown()
+    first = chain.disputed()
+    at = chain.round
+    checker = who_looks(chain)
+    chain.grow()
+    parent = chain.ledger.parent
+    looker, *_ = (peer for peer in sorted(chain.work.accounts.others(first)) if peer != checker)
+    sender, honest = {
+        "check": (checker, chain.look(checker).said(parent(at))),
+        "recheck": (looker, chain.again(looker, first).said(parent(first.round))),
+    }[kind]
+    me = next(peer for peer in chain.membership.peers if peer not in (checker, looker))
+    seat = Seat(chain, me)
+    seat.loads()
+    body = encode(honest)
+    plain = msgpack.unpackb(body)
+    reasons = set()
+    for number in range(300):
+        chance = random.Random(number)
+        if chance.random() < 0.3:
+            data = hostile(body, chance)
+        else:
+            data = bytes(msgpack.Packer().pack(mutate_plain(plain, chance)))
+        letter = dataclasses.replace(chain.envelope(sender, kind, honest), body=data)
+        try:
+            seat.member.handle(Heard(letter), 0.0)
+        except ProtocolError as error:
+            reasons.add(error.reason)
+    assert {"look", "wrong_parent", "invalid"} <= reasons
+    assert seat.member.round == chain.round
+
+
+def test_an_announcement_that_binds_nobody_is_refused() -> None:
+    """Else whoever leads would propose what nobody may vote for."""
+    chain = grown()
+    me, other, *_ = chain.membership.peers
+    seat = Seat(chain, me)
+    seat.loads()
+    for bound in (b"", bytes(31)):
+        announcement = chain.announcement(other, commitment=bound)
+        assert seat.refuses(other, "announcement", announcement) == "look"
+    seat.hears(other, "announcement", chain.announcement(other))
+    without = Seat(Chain().grow_until(3))
+    without.loads()
+    who = without.chain.membership.peers[1]
+    announcement = without.chain.announcement(who, commitment=bytes(32))
+    assert without.refuses(who, "announcement", announcement) == "look"
+
+
+def looking_at(chain: CheckedChain) -> Looking:
+    """The looks of a member that says nothing itself."""
+
+    def sign(kind: str, body: bytes) -> object:
+        raise AssertionError("it has nothing to sign")
+
+    return Looking(chain.membership.peers[0], sign)  # type: ignore[arg-type]
+
+
+def test_what_waits_is_bounded() -> None:
+    chain = grown()
+    looking = looking_at(chain)
+    parent = chain.ledger.head
+    check = Check(3, parent, bytes(16), GOOD, 1)
+    recheck = Recheck(3, parent, chain.manifest.founder, bytes(16), (Score(LOW, 1),))
+    for number in range(8 * MAX_LOOKS):
+        sender = PeerId(content_id(b"%d" % number))
+        looking.put(sender, check, bytes(64))
+        looking.put(sender, recheck, bytes(64))
+    assert len(looking._firsts) == len(looking._seconds) == 4 * MAX_LOOKS
+    # None of it can stand in a record.
+    assert looking.entries(chain.ledger) == ((), ())
+    assert not looking._firsts
+    assert not looking._seconds
+
+
+def test_what_was_heard_waits_for_the_next_record_of_this_chain() -> None:
+    chain = grown()
+    looking = looking_at(chain)
+    entries = chain.looks()
+    for entry in reversed(entries):
+        looking.put(entry.checker, check_of(chain, entry.checker), entry.signature)
+    assert looking.entries(chain.ledger) == (entries, ())
+    shorter = chain.ledger.truncated(len(chain.ledger))
+    chain.grow(looks=entries)
+    looking.forget(chain.ledger)
+    assert looking.entries(chain.ledger) == ((), ())
+    for entry in entries:
+        message = entry.said(shorter.parent(entry.round))
+        looking.put(entry.checker, message, entry.signature)
+    looking.start_over()
+    assert looking.entries(shorter) == ((), ())
+
+
+def test_without_checks_nothing_happens() -> None:
+    chain = Chain().grow_until(4)
+    seat = Seat(chain)
+    (train,) = of(Train, seat.loads())
+    assert (train.look, train.look_share) == (None, 0)
+    (announcement,) = said(Announcement, seat.trains())
+    assert announcement.commitment == b""
+    effects = seat.decides()
+    assert not of(Judge, effects)
+    assert not of(LookAgain, effects)
+    assert not said(Check, seat.member.handle(Judged(4, GOOD, 1), 0.0))
+    first = FirstLook(seat.me, chain.membership.peers[1], 4, 16, LOW)
+    assert not said(Recheck, seat.member.handle(LookedAgain(first, (Score(LOW, 1),)), 0.0))
+    check = Check(4, chain.ledger.parent(4), bytes(16), GOOD, 1)
+    assert seat.refuses(chain.membership.peers[1], "check", check) == "look"
