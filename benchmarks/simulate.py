@@ -1,8 +1,8 @@
 """The protocol under faults and at scale, in virtual time: the daemon's own state machines.
 
     python benchmarks/simulate.py [--members N] [--rounds N] [--seeds A:B]
-                                  [--faults none|crash|network|liars|all|cut] [--overlap]
-                                  [--json FILE]
+                                  [--faults none|crash|network|liars|all|cut|down|looks]
+                                  [--overlap] [--json FILE]
     python benchmarks/simulate.py --scale [--members N ...] [--json FILE]
     python benchmarks/simulate.py --floor [--members N ...] [--json FILE]
     python benchmarks/simulate.py --pace [--json FILE]
@@ -38,12 +38,13 @@ from soaks import summarise_soak
 SCALE = (4, 16, 64, 256, 1000)
 # How a soak divides its seeds: what has found most gets most.
 _SOAK: tuple[tuple[Family, int], ...] = (
-    ("all", 26),
-    ("liars", 24),
+    ("all", 22),
+    ("liars", 20),
     ("cut", 14),
     ("network", 14),
     ("crash", 12),
     ("down", 8),
+    ("looks", 8),
     ("none", 2),
 )
 _CHUNK = sum(share for _, share in _SOAK)

@@ -13,6 +13,7 @@ from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId
 from distro_node.protocol.checks.draw import SECRET_BYTES
 from distro_node.protocol.member.effects import Effect, Publish, Train
+from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.messages import (
     MAX_SEQUENCES,
     Check,
@@ -26,6 +27,7 @@ from .liars import Liar, Liars
 from .scores import HONEST, score
 
 # Private here: `_looking`, `_secret`: a liar says with its own secret what it has not seen.
+# Private here: `_propose`: where `Liar` twists a proposal.
 
 OTHER_DATA = "other data"
 """It trains on what nobody dealt to it: always."""
@@ -97,13 +99,17 @@ class Idler(Liar):
         if WITHHOLDS_LOOKS in self.tells:
             record = dataclasses.replace(record, looks=(), looks_again=())
         if FORGED_LOOKS in self.tells and record.round > 3 and self._chance.random() < 0.5:
-            secret = self._chance.randbytes(SECRET_BYTES)
-            forged = LookEntry(self.peer, record.round - 1, secret, 0, 1, bytes(64))
-            record = dataclasses.replace(record, looks=(forged,))
+            record = dataclasses.replace(record, looks=(self._forged_look(record.round - 1),))
         if record is proposal.record:
             super()._propose(envelope, proposal)
         else:
             self._say("proposal", Proposal(proposal.slot, record))
+
+    def _forged_look(self, round_: int) -> LookEntry:
+        secret = self._chance.randbytes(SECRET_BYTES)
+        forged = LookEntry(self.peer, round_, secret, 0, 1, b"")
+        said = forged.said(self.member.ledger.parent(round_))
+        return dataclasses.replace(forged, signature=self.sign("check", encode(said)).signature)
 
     def _say_false_looks(self) -> None:
         ledger, chance = self.member.ledger, self._chance

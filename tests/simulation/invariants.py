@@ -278,7 +278,9 @@ class Watch:
             record = message.record
             place, said = (envelope.sender, record.round, record.parent, message.slot), record.id
         elif isinstance(message, Announcement):
-            place, said = (envelope.sender, message.round, message.parent), message.update
+            place = (envelope.sender, message.round, message.parent)
+            # With another secret it would choose at whom it looks.
+            said = message.update, message.commitment
         else:
             return
         before = self._said.setdefault((envelope.kind, *place), said)

@@ -17,16 +17,19 @@ from distro_node.protocol.chain import (
     agreement,
     catching_up,
     certificates,
+    checked,
     comparing,
     finality,
     fork,
     ledger,
 )
 from distro_node.protocol.chain.evidence import RULED_OUT
+from distro_node.protocol.checks import accounts
 from distro_node.protocol.member import fetching, mailbox, member, proposing, replica, round
 from distro_node.protocol.wire.membership import quorum
 
 from .faults import Family
+from .idlers import FORGED_LOOKS
 from .liars import HISTORY
 from .oracle import judging_under
 from .scenario import Failure, Scenario, draw_scenario, run
@@ -355,6 +358,14 @@ def _judges_by_size() -> list[Patch]:
     return [(fetching.Fetching, "arrived", arrived)]
 
 
+def _takes_any_secret() -> list[Patch]:
+    return [(checked.CheckedWork, "_bound_to", lambda self, peer, secret, round: round > 0)]
+
+
+def _shares_accounts() -> list[Patch]:
+    return [(accounts.Accounts, "copy", lambda self: self)]
+
+
 MUTATIONS = (
     Mutation("a quorum is one too few", _one_too_few, "crash", 10, "certificate"),
     Mutation(
@@ -460,6 +471,15 @@ MUTATIONS = (
         "progress",
         ("two sizes",),
     ),
+    Mutation(
+        "anybody looks at whom it likes",
+        _takes_any_secret,
+        "looks",
+        10,
+        "record",
+        (FORGED_LOOKS,),
+    ),
+    Mutation("accounts are not copied", _shares_accounts, "looks", 10, "accounts"),
     Mutation("any slot may start afresh", _builds_on_nothing, "network", 60, "ballots"),
     Mutation(
         "a second ballot never counts",

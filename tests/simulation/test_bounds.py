@@ -17,6 +17,32 @@ FOLDERS = ("chain", "checks", "member", "wire")
 # Those that no rule simply puts another number in the place of: which rule looks at the line that uses
 # it, or which test at what it brings about.
 SHOWN_BY = {
+    "chain/keeping._LOOKED_BACK": (
+        "chain/test_keeping.py"
+        "::test_where_work_is_checked_every_state_of_some_rounds_back_can_be_made"
+    ),
+    "checks/agreement._LARGEST": (
+        "checks/test_agreement.py::test_one_number_has_no_more_say_than_its_bound"
+    ),
+    "checks/agreement._WIDEST": (
+        "checks/test_agreement.py::test_one_number_has_no_more_say_than_its_bound"
+    ),
+    "checks/contributions._APART": (
+        "checks/test_contributions.py::test_it_comes_out_the_same_in_whatever_parts_it_is_kept"
+    ),
+    "checks/merkle.MOST_STEPS": (
+        "checks/test_merkle.py::test_a_claim_costs_no_more_than_the_longest_proof"
+    ),
+    "checks/sequential._MOST_CHECKS": (
+        "checks/test_sequential.py::test_decided_standings_and_endless_courses_are_refused"
+    ),
+    "checks/sequential._MOST_SUMS": (
+        "checks/test_sequential.py::test_decided_standings_and_endless_courses_are_refused"
+    ),
+    "member/noting._NAMED": (
+        "member/test_noting.py::test_of_a_crowd_that_gets_votes_nobody_else_is_named"
+    ),
+    "wire/messages.MAX_SEQUENCES": "wire/test_messages.py::test_fields_have_bounds",
     "chain/catching_up._MOST_ROUNDS": "the goal is bounded",
     "chain/catching_up._PORTION": "so many entries are asked for",
     "chain/fork.COMPARED_ROUNDS": "so many rounds are compared",
@@ -35,6 +61,8 @@ SHOWN_BY = {
 
 # Numbers that limit nothing which others could use up, and why.
 NO_BOUND = {
+    "checks/draw._DRAWN_BYTES": "the format of draws: so many that no remainder favours anybody",
+    "checks/sequential._UNIT": "the unit of sums",
     "chain/catching_up._STALE_ROUNDS": "counts peers that are behind, for the metrics",
     "chain/starting.COMPANY_SECONDS": "a pause before a node starts by itself",
     "chain/starting.AGAIN_SECONDS": "a pause between a node's own tries to start",

@@ -24,7 +24,8 @@ from ..chain import Chain, identity
 from ..checked_chain import GOOD, LOW, CheckedChain
 from .rule import Rule, edited, put
 
-# Private here: `_kept`, `_drawn`, `_firsts`: what is kept is counted; `_earned`: votes are made up.
+# Private here: `_kept`, `_drawn`, `_firsts`: what is kept is counted; `_earned`, `_disputes`: they are
+# made up.
 
 FOUNDER = identity(0).peer
 VOTED = 2 * TERM + 1
@@ -154,6 +155,16 @@ def _second_looks_are_at_the_whole_share() -> bool:
     (again,) = _seconds(chain, first)[:1]
     fewer = chain.again(again.looker, first, [LOW] * (len(again.scores) - 1))
     return _refused(lambda: chain.record(looks_again=(fewer,)), chain)
+
+
+def _of_a_large_share_some_are_looked_at_again() -> bool:
+    chain, first = _disputed()
+    disputes = chain.work.accounts._disputes
+    large = dataclasses.replace(first, share=64)
+    disputes[large] = disputes[first]
+    secrets = {peer: chain.secret(peer, disputes[first].since) for peer in chain.membership.peers}
+    found = (chain.work.sequences_again(peer, secret, large) for peer, secret in secrets.items())
+    return max(len(numbers) for numbers in found if numbers) == 8
 
 
 def _who_is_not_called_does_not_look_again() -> bool:
@@ -511,6 +522,11 @@ RULES = (
         "who is not called does not look again",
         _who_is_not_called_does_not_look_again,
         _of("sequences_again", ("not is_called(secret, name, called)", "False")),
+    ),
+    Rule(
+        "of a large share some are looked at again",
+        _of_a_large_share_some_are_looked_at_again,
+        put(checked, "MOST_SEQUENCES", 1000),
     ),
     Rule(
         "who is alone is called",

@@ -6,11 +6,12 @@ from functools import cache
 
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain import ledger
+from distro_node.protocol.chain import admissions, ledger
 from distro_node.protocol.chain.admissions import admission_problem
 from distro_node.protocol.member import (
     proposing,
 )
+from distro_node.protocol.member.looking import Looking
 from distro_node.protocol.member.presence import Presence
 from distro_node.protocol.member.proposing import Accusations, JoinRequests, compose_record
 from distro_node.protocol.wire.errors import ProtocolError
@@ -41,12 +42,17 @@ def _crowd() -> Chain:
     return chain
 
 
+def _signs(kind: str, body: bytes) -> Envelope:
+    raise AssertionError("it is not asked to sign anything")
+
+
 def _proposed(chain: Chain, *, now: float = 0.0, **known: object) -> Record:
     watch = Presence(ME, 0.0)
     watch.set_members(chain.membership.peers, 0.0)
     for peer, leave, signature in known.pop("leaves", ()):  # type: ignore[misc]
         watch.took_leave(peer, leave, signature)
     settings = {"joins": JoinRequests(), "accusations": Accusations(), "updates": []}
+    settings["looking"] = Looking(ME, _signs)
     return compose_record(
         manifest=chain.manifest,
         ledger=chain.ledger,
@@ -159,7 +165,9 @@ RULES = (
         put(proposing, "_ACCUSE_MARGIN", 1.0),
     ),
     Rule(
-        "old requests are replays", _old_requests_are_replays, put(ledger, "REQUEST_WINDOW", 1000)
+        "old requests are replays",
+        _old_requests_are_replays,
+        put(admissions, "REQUEST_WINDOW", 1000),
     ),
     Rule("old leaves are replays", _old_leaves_are_replays, put(ledger, "LEAVE_WINDOW", 1000)),
     Rule(

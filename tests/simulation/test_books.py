@@ -1,0 +1,50 @@
+"""The watch's own account of votes and standings can fail: whoever has them without work is noticed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from distro_node.protocol.checks.accounts import Accounts
+from simulation.idlers import OTHER_DATA
+from simulation.scenario import Failure, draw_scenario, run
+
+# Private here: `_settle`: what is broken on purpose.
+
+
+def failure_of_idlers() -> Failure | None:
+    """In a run in which nothing else goes wrong."""
+    drawn = draw_scenario(36, "looks")
+    quiet = dataclasses.replace(drawn.schedule, actions=())
+    liars = tuple((index, (OTHER_DATA,)) for index, _ in drawn.liars)
+    return run(dataclasses.replace(drawn, liars=liars, schedule=quiet)).failure
+
+
+def noticed(failure: Failure | None) -> str:
+    assert failure is not None
+    assert failure.invariant == "accounts"
+    return failure.text
+
+
+def test_who_idles_and_stays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Accounts, "_settle", lambda *_: None)
+    assert "count that are no work" in noticed(failure_of_idlers())
+
+
+def test_votes_for_what_nobody_saw_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is looked at passes."""
+    monkeypatch.setattr(Accounts, "bound", lambda *_: -(1 << 60))
+    assert "votes for 0 sequences" in noticed(failure_of_idlers())
+
+
+def test_an_honest_member_that_is_accused_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is looked at fails."""
+    settles: Any = Accounts._settle
+    monkeypatch.setattr(Accounts, "bound", lambda *_: 1 << 60)
+    monkeypatch.setattr(Accounts, "_settle", lambda self, first, _: settles(self, first, "failed"))
+    assert "an honest member is accused" in noticed(failure_of_idlers())
+
+
+def test_without_faults_there_is_nothing_to_notice() -> None:
+    assert failure_of_idlers() is None
