@@ -21,6 +21,7 @@ from distro_node.protocol.member.divergence import Divergence
 from distro_node.protocol.member.effects import Effect, FetchUpdate
 from distro_node.protocol.member.inbox import Inbox
 from distro_node.protocol.member.inputs import Heard
+from distro_node.protocol.member.looking import Looking
 from distro_node.protocol.member.mailbox import Mailbox
 from distro_node.protocol.member.own_words import OwnWords
 from distro_node.protocol.member.presence import Presence
@@ -51,7 +52,9 @@ def _inbox() -> Inbox:
     watch = Presence(ME, 0.0)
     watch.set_members(_chain().membership.peers, 0.0)
     joins, accusations = JoinRequests(), Accusations()
-    return Inbox(_chain().manifest, watch, Divergence(0.0), joins, accusations)
+    # Nobody looks at anybody there.
+    looking = Looking(ME, lambda kind, body: _letter(0, 8))
+    return Inbox(_chain().manifest, watch, Divergence(0.0), joins, accusations, looking)
 
 
 def _refused(envelope: Envelope) -> str:
