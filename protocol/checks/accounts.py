@@ -345,8 +345,9 @@ class Accounts:
         self._told(first.checker, contradicted=not failed)
 
     def _score(self, account: Account, look: FirstLook) -> None:
-        """A score that nobody doubts."""
-        if usual := self.usual(look.share):
+        """A score that nobody doubts, where others with such a share tell how high it has to be."""
+        usual = self.usual(look.share)
+        if usual and self._usual.knows(look.share):
             account.standings = account.standings.scored(self._levels, level(look.score, usual))
 
     def _told(self, checker: PeerId, *, contradicted: bool) -> None:

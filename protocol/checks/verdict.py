@@ -53,6 +53,10 @@ class Usual:
             size: _usual_of(scores) for size, scores in alike.items() if len(scores) >= ALIKE
         }
 
+    def knows(self, share: int) -> bool:
+        """Whether `ALIKE` members have told what is usual for about so many sequences."""
+        return share.bit_length() in self._alike
+
     def of(self, share: int) -> int:
         """The usual score for a share of so many sequences, at least one; 0 while nobody was looked
         at."""

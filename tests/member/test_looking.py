@@ -13,6 +13,7 @@ import msgpack
 import pytest
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.leaders import Leaders
 from distro_node.protocol.checks.accounts import FRESH, TERM, FirstLook
 from distro_node.protocol.checks.draw import commitment
 from distro_node.protocol.member.effects import Effect, Judge, LookAgain, Publish, Train
@@ -135,7 +136,8 @@ def test_a_look_from_its_draw_to_the_next_proposal() -> None:
     chain = grown()
     swarm = chain.manifest.swarm
     while True:
-        me = chain.membership.leaders(swarm, chain.round + 1)[0]
+        votes = chain.ledger.votes(chain.round)
+        me = Leaders(swarm, chain.round + 1, chain.membership, votes)[1]
         look = chain.drawn(me, chain.round)
         if look is not None:
             break

@@ -6,10 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
-from distro_node.crypto.envelope import MAX_ENVELOPE_BYTES
+from distro_node.crypto.envelope import MAX_ENVELOPE_BYTES, Envelope
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.evidence import EVIDENCE_WINDOW
 from distro_node.protocol.chain.ledger import check_record
+from distro_node.protocol.member.looking import Looking
 from distro_node.protocol.member.presence import Presence
 from distro_node.protocol.member.proposing import Accusations, JoinRequests, compose_record
 from distro_node.protocol.wire.encoding import encode
@@ -33,6 +34,10 @@ def peer(index: int) -> PeerId:
     return identity(index).peer
 
 
+def _sign(kind: str, body: bytes) -> Envelope:
+    raise AssertionError("who only proposes commits to nothing")
+
+
 class Leader:
     """What a leader knows, at `now`."""
 
@@ -41,6 +46,7 @@ class Leader:
         self.now = now
         self.joins = JoinRequests()
         self.accusations = Accusations()
+        self.looking = Looking(peer(0), _sign)
         self.presence = Presence(peer(0), now)
         self.presence.set_members(chain.membership.peers, now)
 
@@ -56,6 +62,7 @@ class Leader:
             "fingerprint": FINGERPRINT,
             "updates": [],
             "joins": self.joins,
+            "looking": self.looking,
             "accusations": self.accusations,
             "presence": self.presence,
             "lease": LEASE,
@@ -287,6 +294,7 @@ def test_the_largest_record_fits_a_message() -> None:
         updates=updates,
         joins=leader.joins,
         accusations=leader.accusations,
+        looking=leader.looking,
         presence=leader.presence,
         lease=LEASE,
         snapshot=None,

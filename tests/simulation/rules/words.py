@@ -52,8 +52,7 @@ def _inbox() -> Inbox:
     watch = Presence(ME, 0.0)
     watch.set_members(_chain().membership.peers, 0.0)
     joins, accusations = JoinRequests(), Accusations()
-    # Nobody looks at anybody there.
-    looking = Looking(ME, lambda kind, body: _letter(0, 8))
+    looking = Looking(ME, lambda kind, body: _letter(0, len(body)))
     return Inbox(_chain().manifest, watch, Divergence(0.0), joins, accusations, looking)
 
 
