@@ -129,9 +129,10 @@ class Books:
             page = pages[drawn.peer]
             shown = sum(n for round_, n in page.by_round.items() if round_ <= look.round)
             pages[drawn.peer] = replace(page, shown=max(page.shown, shown))
-        # As they are by this record: whoever departs with it has none.
-        members = ledger.membership(record.round + 1)
-        voters = [peer for peer in work.earned(record.round) if peer in members]
+        # As they are by this record: whoever departs with it has none, and of heirs each has one.
+        members = ledger.membership(record.round + 1).peers
+        earned = work.earned(record.round)
+        voters = [peer for peer in members if peer in earned] or members
         if len(voters) == 1:
             # Nobody else could vouch for it.
             (alone,) = voters
