@@ -96,11 +96,11 @@ def certifying_rounds(ledger: Ledger) -> list[int]:
 def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
     """What the record of `round` certifies of a member; None if no work of it counted before.
 
-    Raises `ProtocolError` (`receipt`) if that record certifies no account.
+    Raises `ProtocolError` (`mismatch`) if that record certifies no account.
     """
     decided, before = ledger[round], ledger.truncated(round)
     if before.work is None or not decided.record.contributions:
-        raise ProtocolError("receipt", f"the record of round {round} certifies no account")
+        raise ProtocolError("mismatch", f"the record of round {round} certifies no account")
     contributions = before.work.contributions
     if peer not in contributions:
         return None
@@ -129,7 +129,7 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> Examined:
     manifest = decode_manifest(receipt.manifest, receipt.swarm)
     record, certificate = receipt.decided.record, receipt.decided.certificate
     if manifest.checks is None:
-        raise ProtocolError("receipt", "in this swarm no work is checked")
+        raise ProtocolError("mismatch", "in this swarm no work is checked")
     proven = merkle.stands(
         receipt.contribution.leaf(receipt.peer),
         receipt.index,
@@ -138,27 +138,27 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> Examined:
         ContentId(record.contributions),
     )
     if record.snapshot is None or not proven:
-        raise ProtocolError("receipt", "the record does not certify what the receipt says")
+        raise ProtocolError("mismatch", "the record does not certify what the receipt says")
     about = (certificate.kind, certificate.round, certificate.parent, certificate.block)
     if about != ("finalize", record.round, record.parent, record.id):
-        raise ProtocolError("receipt", "the certificate is about another record")
+        raise ProtocolError("mismatch", "the certificate is about another record")
     peers = [signed.peer for signed in certificate.ballots]
     if peers != sorted(set(peers)):
-        raise ProtocolError("receipt", "the signers are not sorted, each once")
+        raise ProtocolError("mismatch", "the signers are not sorted, each once")
     return Examined(manifest, frozenset(check_signatures(certificate, receipt.swarm, verify)))
 
 
 def against_checkpoint(receipt: Receipt, swarm: SwarmId, known: Checkpoint | None) -> bool:
     """Whether the record is the one that somebody has named; False if nothing was said of its round.
 
-    Raises `ProtocolError` (`receipt`) if they have named another swarm, or another record there.
+    Raises `ProtocolError` (`mismatch`) if they have named another swarm, or another record there.
     """
     if receipt.swarm != swarm:
-        raise ProtocolError("receipt", "the receipt is of another swarm")
+        raise ProtocolError("mismatch", "the receipt is of another swarm")
     if known is None or known.round != receipt.anchor.round:
         return False
     if known != receipt.anchor:
-        raise ProtocolError("receipt", f"another record is the swarm's in round {known.round}")
+        raise ProtocolError("mismatch", f"another record is the swarm's in round {known.round}")
     return True
 
 
@@ -170,11 +170,11 @@ def against_chain(receipt: Receipt, ledger: Ledger) -> bool:
     """
     round_ = receipt.anchor.round
     if receipt.swarm != ledger.swarm:
-        raise ProtocolError("receipt", "the receipt is of another swarm")
+        raise ProtocolError("mismatch", "the receipt is of another swarm")
     if round_ > len(ledger):
         return False
     if round_ < len(ledger) and ledger[round_].record.id != receipt.anchor.record:
-        raise ProtocolError("receipt", f"another record is the chain's in round {round_}")
+        raise ProtocolError("mismatch", f"another record is the chain's in round {round_}")
     # What decides a record, and all that may stand in one, has one place: where the chain grows.
     ledger.truncated(round_).append(receipt.decided)
     return True

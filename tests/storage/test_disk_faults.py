@@ -564,6 +564,10 @@ ELSEWHERE = {
     ("node/trainer/denoisers.py", "save_pretrained"): "likewise",
     ("node/trainer/export.py", "save_file"): "tests/results/test_adapters.py: a full disk",
     **{("node/cli/man_pages.py", n): "`make docs`" for n in ("mkdir", "unlink", "write_text")},
+    (
+        "node/results/receipts.py",
+        "write_atomically",
+    ): "tests/cli/test_receipt.py: a place where nothing can be written",
     # A unit is written whole or not at all: tests/service, a place that takes nothing.
     **{
         ("node/service/manager.py", name): "tests/service"

@@ -33,6 +33,7 @@ from distro_node.protocol.wire.messages import RecordId
 
 from ..invariants import Violation, Watch
 from ..keys import RealKeys
+from ..scores import Scores
 from ..trace import Trace
 from .disk import Disks
 from .network import SimulatedNetwork
@@ -74,6 +75,8 @@ class WholeSwarm:
         self.disks = Disks(base, seed)
         self.trace = Trace()
         self.keys = RealKeys()
+        # No work is checked there yet.
+        self.scores = Scores()
         self.watch = Watch(self)  # type: ignore[arg-type]  # in the place of the fast simulation's swarm
         # It knows those of the fast simulation.
         self.watch._parameters = {RecordId(self.manifest.swarm): initial}
