@@ -158,7 +158,7 @@ def _of_rows(
 
 def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Item, int]]:
     """A file of text: one document, or one for each part of a long one."""
-    line = 1
+    line, whole = 1, True
     kept = stream.read(_LONGEST_DOCUMENT)
     if not looks_like_text(kept):
         if named:
@@ -176,6 +176,8 @@ def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Ite
         if following:
             cut = part.rfind(b"\n") + 1 or _character_end(part)
         text, kept = part[:cut], part[cut:] + following
+        # Of a part of a longer one nothing is left out, be it a line's end alone.
+        whole = whole and not kept
         item: Item = Document(text, ends=not kept)
         if utf8 and (broken := _broken_line(text)) is not None:
             yield (
@@ -183,7 +185,7 @@ def _of_text(stream: Stream, named: bool, utf8: bool) -> Iterator[tuple[int, Ite
                 BadRow("is not UTF-8: what stands around it is left out"),
                 stream.position(),
             )
-        elif line == 1 and not kept and not text.strip():
+        elif whole and not text.strip():
             yield line, Empty(), stream.position()
         else:
             yield line, item, stream.position()

@@ -123,7 +123,7 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> Examined:
     """Check all that a receipt's own bytes tell: that its parts belong together, that the member's line
     is part of the account, and that the signatures hold.
 
-    Raises `ProtocolError`: `receipt` or `certificate` for one that does not hold, `OtherVersion`, and
+    Raises `ProtocolError`: `mismatch` or `certificate` for one that does not hold, `OtherVersion`, and
     what `decode_manifest` raises.
     """
     manifest = decode_manifest(receipt.manifest, receipt.swarm)

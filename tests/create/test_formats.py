@@ -33,7 +33,7 @@ from distro_node.node.create.documents import (
 from distro_node.node.create.files import Source, find_files
 from distro_node.node.create.rows import BadRow
 from distro_node.node.errors import ExitCode, UserError
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 ROWS = [
@@ -371,6 +371,7 @@ def test_other_encodings_are_text_to_bytes_alone(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(st.sampled_from("a\né€😀"), min_size=1, max_size=90), size=st.integers(8, 40))
+@example(text="aaaé😀aaé\n", size=8)
 def test_long_texts_come_in_parts_that_lose_nothing(
     tmp_path_factory: pytest.TempPathFactory, text: str, size: int
 ) -> None:

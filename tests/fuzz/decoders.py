@@ -35,6 +35,7 @@ from distro_node.node.network.nat.punching import decode_endpoint, encode_endpoi
 from distro_node.node.trainer.architectures import ARCHITECTURES, DENOISERS, check_configuration
 from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decode_settings
 from distro_node.protocol.chain.entries import decode_decided
+from distro_node.protocol.chain.receipts import decode_receipt, examine, write_receipt
 from distro_node.protocol.chain.sync import decode_request, decode_response, read_answer
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.wire import introductions
@@ -54,6 +55,7 @@ from distro_node.protocol.wire.swarm_id import (
 from fuzz.targets import Target, packed, repacked, unpacked
 from simulation.chain import Chain
 from simulation.formats import BLOBS, FORMATS, MANIFEST, PEERS
+from simulation.receipts_chain import CheckedChain
 from simulation.swarm import identity
 from statuses import TRAINING
 
@@ -170,6 +172,15 @@ def targets() -> Iterator[Target]:
         (formats["decided"],),
         ("protocol.chain.entries:decode_decided",),
     )
+    checked = CheckedChain().grow_until(7)
+    receipt = write_receipt(checked.ledger, 6, identity(1).peer)
+    assert receipt is not None
+    yield Target(
+        "receipt",
+        _receipt,
+        (receipt.encode(),),
+        ("protocol.chain.receipts:decode_receipt",),
+    )
     yield from _pages()
     yield from _introductions()
     chain = Chain(2)
@@ -225,6 +236,11 @@ def targets() -> Iterator[Target]:
         (StructureError,),
         structured=False,
     )
+
+
+def _receipt(data: bytes) -> None:
+    """Whoever gets one as a file reads it and looks into it."""
+    examine(decode_receipt(data))
 
 
 def _pages() -> Iterator[Target]:
