@@ -63,7 +63,7 @@ def load_library() -> None:
     """Load it now, outside whatever has bounds of time and memory. Raises `TrainerFailed`
     (`no_task`)."""
     try:
-        import diffusers.models.unets.unet_2d  # noqa: F401
+        import diffusers.models.unets.unet_2d  # noqa: F401  (to have it loaded)
     except ImportError as error:
         raise TrainerFailed(
             "no_task", f"the package diffusers, which models of images need, is not here: {error}"

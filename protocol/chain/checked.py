@@ -164,7 +164,7 @@ class CheckedWork:
         look = self.drawn(entry.checker, entry.secret, entry.round)
         if look is None:
             raise ProtocolError("look", "a look that was not drawn")
-        if _update_of(look.peer, self._records(entry.round)) is None:
+        if update_of(look.peer, self._records(entry.round)) is None:
             raise ProtocolError("look", "a look at an update that does not count")
         if not self.accounts.takes_look(entry.checker, look.peer, entry.round, now):
             raise ProtocolError("look", "a look that is too old, was recorded, or has no say")
@@ -232,7 +232,7 @@ class CheckedWork:
     def _bound_to(self, peer: PeerId, secret: bytes, round: int) -> bool:
         if not 0 < round < self._length:
             return False
-        entry = _update_of(peer, self._records(round))
+        entry = update_of(peer, self._records(round))
         return entry is not None and entry.commitment == commitment(secret)
 
     def _facts(self, record: Record) -> Facts:
@@ -273,7 +273,8 @@ def _name(record: RecordId, first: FirstLook) -> ContentId:
     )
 
 
-def _update_of(peer: PeerId, record: Record) -> UpdateEntry | None:
+def update_of(peer: PeerId, record: Record) -> UpdateEntry | None:
+    """The update of a member that counts by a record; None if none does."""
     return next((entry for entry in record.updates if entry.peer == peer), None)
 
 

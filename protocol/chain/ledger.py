@@ -107,7 +107,7 @@ class Ledger:
         members = self._memberships[round]
         if self.work is None:
             return Votes.one_each(members)
-        return Votes.of(self.work.votes(round), members)
+        return Votes.of(self.work.earned(round), members)
 
     def counts(self, record: Record) -> tuple[int, ...]:
         """How often each update of a record counts in the step, in their order: 0 is not at all. The

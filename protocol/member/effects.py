@@ -13,6 +13,7 @@ from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..checks.accounts import FirstLook
+from ..checks.changes import ChangeKind
 from ..wire.checkpoint import Checkpoint
 from ..wire.messages import Decided, Record, RecordId
 
@@ -163,16 +164,8 @@ NoteKind = Literal[
     "forked",
     "moved_on",
     "version",
-    # Where work is checked (`checks/changes`).
-    "check_low",
-    "check_failed",
-    "contradicted",
-    "left_out",
-    "taken_back",
-    "scores_low",
-    "disbelieved",
-    "votes_gained",
-    "votes_lost",
+    # Where work is checked.
+    ChangeKind,
     "voters",
 ]
 

@@ -18,6 +18,7 @@ from functools import partial
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import content_id
 from ...crypto.identity import PeerId
+from ..chain.checked import update_of
 from ..chain.ledger import Ledger
 from ..checks.accounts import FRESH, FirstLook
 from ..checks.disputes import LASTS
@@ -86,9 +87,9 @@ class Looking:
         look = self._drawn.get(round)
         if look is None or ledger.work is None:
             return []
-        for entry in ledger[round].record.updates:
-            if entry.peer == look.peer:
-                return [Judge(round, entry.update)]
+        entry = update_of(look.peer, ledger[round].record)
+        if entry is not None:
+            return [Judge(round, entry.update)]
         del self._drawn[round]
         return []
 
@@ -116,13 +117,11 @@ class Looking:
             secret = self._secret(dispute.since, ledger.parent(dispute.since))
             numbers = work.sequences_again(self._me, secret, first)
             dealt = ledger.share(first.round, first.peer)
-            if numbers is None or dealt is None:
+            entry = update_of(first.peer, ledger[first.round].record)
+            if numbers is None or dealt is None or entry is None:
                 continue
             samples = tuple(dealt[number] for number in numbers)
-            update = next(
-                e.update for e in ledger[first.round].record.updates if e.peer == first.peer
-            )
-            effects.append(LookAgain(first, update, samples, len(dealt)))
+            effects.append(LookAgain(first, entry.update, samples, len(dealt)))
         return effects
 
     def looked_again(self, what: LookedAgain, ledger: Ledger) -> None:

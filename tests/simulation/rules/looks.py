@@ -471,7 +471,7 @@ RULES = (
     Rule(
         "what does not count is not looked at",
         _what_does_not_count_is_not_looked_at,
-        _of("first_look", ("_update_of(look.peer, self._records(entry.round)) is None", "False")),
+        _of("first_look", ("update_of(look.peer, self._records(entry.round)) is None", "False")),
     ),
     Rule(
         "a look is at a round that is decided",
@@ -567,7 +567,7 @@ RULES = (
     Rule(
         "what is decided is judged",
         _what_is_decided_is_judged,
-        _mine("applied", ("entry.peer == look.peer", "entry.peer != look.peer")),
+        _mine("applied", ("update_of(look.peer", "update_of(self._me")),
     ),
     Rule(
         "nothing seen is nothing said",
@@ -592,7 +592,7 @@ RULES = (
     Rule(
         "who is called looks at the share",
         _who_is_called_looks_at_the_share,
-        _mine("called", ("if e.peer == first.peer", "if e.peer != first.peer")),
+        _mine("called", ("update_of(first.peer", "update_of(first.checker")),
     ),
     Rule(
         "who is called is called once",
