@@ -128,13 +128,18 @@ class Faults:
         for action in schedule.actions:
             swarm.wires.at(action.time, lambda action=action: self._do(action))
 
-    def start(self, index: int, after: float = 0.0) -> None:
-        """Start a process on a machine, a new one if there is none yet."""
+    def start(
+        self, index: int, after: float = 0.0, *, once: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Start a process on a machine, a new one if there is none yet, after so many seconds and not
+        before `once` holds."""
         machine = self._swarm.machines.get(index) or self._swarm.add(index)
         self.down.add(index)
 
         async def live() -> None:
             await trio.sleep(after)
+            while not once():  # noqa: ASYNC110 - what is waited for sets no event
+                await trio.sleep(0.5)
             self.down.discard(index)
             await machine.live()
 

@@ -110,9 +110,7 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
     # What was added later has a stream of its own, or all older seeds were others.
     later = random.Random(f"whole later {seed} {family}")
     liars = on_both_sides(liars, later) if cut else draw_strangers(liars, later)
-    # With liars everybody counts once, as in the last soak: with "share", which makes it another swarm,
-    # seed 118 stops in its second round, and it is not known yet why.
-    say: Say = "equal" if family == "liars" else draw_say(seed, family)
+    say = draw_say(seed, family)
     return Scenario(seed, family, count, 6, model, liars, schedule, overlap, say)
 
 
@@ -133,7 +131,7 @@ def run(scenario: Scenario) -> Outcome:
                 scenario.seed,
                 base,
                 fault_model=scenario.model,
-                # A liar may never come, or be unheard by then for what it did.
+                # Liars come later, if they come at all.
                 start_members=scenario.members - len(among),
                 lease_min_seconds=LEASE_SECONDS,
                 collect_max_seconds=20.0,
@@ -202,9 +200,19 @@ async def _play(swarm: WholeSwarm, scenario: Scenario, nursery: trio.Nursery) ->
     for index, lies in scenario.liars:
         swarm.network_of[index] = liar_network(swarm, index, frozenset(lies))
     faults = Faults(swarm, scenario.schedule, nursery, frozenset(watch.liars if watch.cut else ()))
+
+    def begun() -> bool:
+        return any(machine.member and machine.member.round for machine in _honest(swarm))
+
     strangers = [index for index, _ in scenario.liars if index >= scenario.members]
     for index in [*range(scenario.members), *strangers]:
-        faults.start(index, 0.2 * min(index, scenario.members))
+        after = 0.2 * min(index, scenario.members)
+        if index in watch.liars and index < scenario.members:
+            # The swarm begins without it (`start_members`): among the first three members, one liar
+            # would be a third already.
+            faults.start(index, after, once=begun)
+        else:
+            faults.start(index, after)
     await trio.sleep_until(max(scenario.schedule.end, 5.0) + 1.0)
     faults.end()
     watch.heard_by_all_since = trio.current_time()
