@@ -194,12 +194,14 @@ class Swarm:
         others = votes.keys() - {first.checker, first.peer}
         if not others:
             return {first.checker}
-        name, total = self.random.randbytes(32), sum(votes.values())
+        name, total, possible = self.random.randbytes(32), sum(votes.values()), len(others)
         return {
             peer
             for peer in sorted(others)
             if is_called(
-                self.random.randbytes(SECRET_BYTES), name, chance_to_be_called(votes[peer], total)
+                self.random.randbytes(SECRET_BYTES),
+                name,
+                chance_to_be_called(votes[peer], total, possible),
             )
         }
 

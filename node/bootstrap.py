@@ -28,8 +28,9 @@ from .network.exchange.update_relay import UpdateRelay
 from .network.nat.dial_back import DialBack
 from .network.network import Network, NetworkSettings, open_network
 from .settings import DaemonSettings, RelayLimits
+from .storage.carried import Carried
 from .telemetry.bootstrap_metrics import BootstrapMetrics
-from .telemetry.line import line_status
+from .telemetry.line import keep_count, line_status
 from .telemetry.metrics import serve_page
 from .telemetry.status import BootstrapStatus, encode_status
 
@@ -59,6 +60,8 @@ class BootstrapSettings:
     """How much it relays of members' updates; None: nothing."""
     circuits: CircuitLimits = field(default_factory=CircuitLimits)
     """What it carries for peers that cannot be dialled."""
+    carried: Path | None = None
+    """Where it keeps the count of what it has carried between others; None: nowhere."""
     socket: Path | None = None
     """Where its owner's `distro-node status` and `leave` find it; None: nowhere."""
     observe: DaemonSettings | None = None
@@ -100,12 +103,13 @@ async def _serve(
         if settings.relay is not None:
             UpdateRelay(network, settings.relay)
         metrics = BootstrapMetrics(version=__version__)
-        leaving = trio.Event()
+        leaving, carried = trio.Event(), Carried(settings.carried)
         page = settings.metrics_address and serve_page(metrics.registry, settings.metrics_address)
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep_count, network, carried)
                 if settings.socket is not None:
-                    status = partial(_status, network, registry, lookout, time.time())
+                    status = partial(_status, network, carried, registry, lookout, time.time())
                     handlers = {
                         "status": lambda _: encode_status(status()),
                         "leave": lambda _: _leave(leaving),
@@ -134,7 +138,11 @@ def _leave(leaving: trio.Event) -> dict[str, Any]:
 
 
 def _status(
-    network: Network, registry: Registry, lookout: Lookout | None, started: float
+    network: Network,
+    carried: Carried,
+    registry: Registry,
+    lookout: Lookout | None,
+    started: float,
 ) -> BootstrapStatus:
     return BootstrapStatus(
         version=__version__,
@@ -143,5 +151,5 @@ def _status(
         swarms=registry.swarms(),
         observes=None if lookout is None else lookout.swarm,
         dashboard=None if lookout is None else lookout.url,
-        line=line_status(network, bootstrap=False),
+        line=line_status(network, carried, bootstrap=False),
     )

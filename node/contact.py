@@ -21,9 +21,10 @@ from .network.exchange.relays import Relays
 from .network.network import Network
 from .settings import DaemonSettings
 from .storage.blob_store import BlobStore
+from .storage.carried import Carried
 from .storage.data_dir import DataDir
 from .storage.numbering import Numbering
-from .telemetry.line import line_status
+from .telemetry.line import keep_count, line_status
 from .telemetry.status import LineStatus
 from .telemetry.telemetry import Telemetry
 
@@ -58,6 +59,7 @@ class Contact:
         self._network = network
         self._shared = registry is not None
         self.numbering = Numbering(data.starts, clock=time.time())
+        self._carried = Carried(None if self._shared else data.carried)
         self.introducer = Introducer(
             network,
             identity,
@@ -87,6 +89,7 @@ class Contact:
             suggest = self.introducer.suggest
             nursery.start_soon(LocalDiscovery(self._network, self._settings.swarm, suggest).run)
         nursery.start_soon(self.introducer.run)
+        nursery.start_soon(keep_count, self._network, self._carried)
 
     def keep_to(self, limits: Limits) -> None:
         """Take no more of the line than that from now on."""
@@ -96,7 +99,7 @@ class Contact:
     def line(self) -> LineStatus:
         """The line's part of the status."""
         introduced = self._shared or self.introducer.bootstrap_connected()
-        line = line_status(self._network, bootstrap=introduced)
+        line = line_status(self._network, self._carried, bootstrap=introduced)
         return replace(line, peers=len(self._askable())) if self._shared else line
 
     def _askable(self) -> list[PeerId]:

@@ -164,6 +164,7 @@ TRAINING = Status(
     seconds_left=7467.5,
     scores=SCORES,
     line=LineStatus(
+        carried_bytes=3_400_000_000,
         sent_bytes=100_000,
         received_bytes=200_000,
         peers=2,

@@ -171,6 +171,7 @@ def bootstrap(
             max_download=download,
             metrics_address=metrics_address,
             relay=relay_limits(relay_updates, relay_memory),
+            carried=data.carried,
             socket=data.socket,
             observe=watched,
         )

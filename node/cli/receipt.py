@@ -11,9 +11,18 @@ import typer
 
 from ...crypto import keystore
 from ...crypto.identity import PeerId, peer_from_text, peer_text
+from ..control.terminal import size_text
 from ..errors import ExitCode, UserError
 from ..harmless import harmless
-from .options import DataDirectory, Json, data_directory, only_swarm, parse_target
+from .options import (
+    DataDirectory,
+    Json,
+    PassphraseFile,
+    data_directory,
+    find_passphrase,
+    only_swarm,
+    parse_target,
+)
 
 if TYPE_CHECKING:
     from ..results.receipts import Facts
@@ -63,6 +72,9 @@ def contributions(swarm: _Swarm = None, data_dir: DataDirectory = None, json: Js
         cells = [first.ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=False)]
         typer.echo("  ".join([*cells, note]).rstrip())
+    if account.claimed_carried_bytes:
+        size = size_text(account.claimed_carried_bytes)
+        typer.echo(f"This node has carried {size} between others, by its own count: not proved.")
 
 
 def receipt(
@@ -82,6 +94,15 @@ def receipt(
             help="Where to write it. [default: PEER-round-N.receipt, here]",
         ),
     ] = None,
+    carried: Annotated[
+        bool,
+        typer.Option(
+            "--carried",
+            help="Also say how much this node has carried between others, as a relay: signed by it, "
+            "and not proved.",
+        ),
+    ] = False,
+    passphrase_file: PassphraseFile = None,
     data_dir: DataDirectory = None,
     json: Json = False,
 ) -> None:
@@ -95,11 +116,21 @@ def receipt(
     \b
         distro-node receipt --output mine.receipt
     """
-    from ..results.receipts import make_receipt, save_receipt
+    from ..results.receipts import claim_carried, make_receipt, save_receipt
+    from ..storage.data_dir import open_identity
 
     data = data_directory(data_dir)
     identifier = only_swarm(swarm, data, _NAMED)
     made, facts = make_receipt(data, identifier, _whose(peer, data))
+    if carried:
+        if facts.peer != _own_peer(data):
+            raise UserError(
+                ExitCode.USAGE,
+                "a node can say for nobody else what was carried between others",
+                "leave out --peer, or --carried",
+            )
+        identity = open_identity(data, find_passphrase(data, passphrase_file), create=False)
+        made, facts = claim_carried(made, data, identity)
     file = output or Path(f"{facts.peer}-round-{facts.round}.receipt")
     save_receipt(made, file.absolute())
     if json:
@@ -206,6 +237,9 @@ def _show(facts: Facts) -> None:
         "Record": f"{facts.record} of round {facts.round + 1:,}",
         "Signed by": f"{len(facts.signers):,}{founder}",
     }
+    if facts.claimed_carried_bytes is not None:
+        size = size_text(facts.claimed_carried_bytes)
+        shown["Carried"] = f"{size} between others, by the peer's own word: not proved"
     for name, value in shown.items():
         typer.echo(f"{name:<11}{value}")
     for signer in facts.signers:

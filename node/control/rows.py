@@ -248,6 +248,9 @@ def _watts(watts: float | None) -> str:
 def _line(line: LineStatus) -> Iterator[Row]:
     total = f"{size_text(line.sent_bytes)} up, {size_text(line.received_bytes)} down"
     yield Row("traffic", total, "all of it, since the start")
+    if line.carried_bytes:
+        carried = size_text(line.carried_bytes)
+        yield Row("carried", carried, "between others, since the first start; your own count")
     for address in line.addresses:
         yield Row("address", address, "where others reach you")
 

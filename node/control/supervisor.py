@@ -179,6 +179,7 @@ class Supervisor:
                     NO_LINE,
                     sent_bytes=last.line.sent_bytes,
                     received_bytes=last.line.received_bytes,
+                    carried_bytes=last.line.carried_bytes,
                 ),
                 reach=None,
             )

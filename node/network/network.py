@@ -237,6 +237,12 @@ class Network:
             events.put(PeerUp(peer))
         return events.receiver
 
+    def carried_bytes(self) -> int:
+        """What went through here between others since the start: circuits, and updates that were
+        relayed."""
+        circuits = self.carrier.relayed_bytes if self.carrier else 0
+        return circuits + self.traffic.sent["relayed"]
+
     def wire_bytes(self) -> tuple[int, int]:
         """All bytes sent and received, protocol overhead included, encryption not."""
         # What goes over a circuit goes over the connection to its relay and counts there.

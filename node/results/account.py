@@ -16,6 +16,7 @@ from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId, decode_manifest
 from ...protocol.wire.swarm_id import swarm_text
 from ..errors import ExitCode, UserError
+from ..storage.carried import read_carried
 from ..storage.data_dir import DataDir
 from ..storage.swarm_store import SwarmStore
 from ..versions import explain_version
@@ -52,6 +53,9 @@ class Account:
     round: int
     """The last one that it holds."""
     peers: tuple[Row, ...]
+    claimed_carried_bytes: int
+    """What this node has carried between others as a relay, of any swarm, by its own count: claimed,
+    not proved."""
 
 
 def read_account(data: DataDir, swarm: SwarmId) -> Account:
@@ -80,6 +84,7 @@ def read_account(data: DataDir, swarm: SwarmId) -> Account:
         name=ledger.manifest.name,
         round=len(ledger) - 1,
         peers=tuple(rows),
+        claimed_carried_bytes=read_carried(data.carried),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ...crypto.identity import PeerId, peer_text
+from ...crypto.identity import Identity, PeerId, peer_text
 from ...protocol.chain.ledger import Ledger
 from ...protocol.chain.receipts import (
     MAX_RECEIPT_BYTES,
@@ -21,6 +21,7 @@ from ...protocol.chain.receipts import (
     certifying_rounds,
     decode_receipt,
     examine,
+    with_claim,
     write_receipt,
 )
 from ...protocol.wire.errors import ProtocolError
@@ -28,6 +29,7 @@ from ...protocol.wire.manifest import Manifest, OtherVersion, SwarmId
 from ...protocol.wire.swarm_id import Invite, swarm_text
 from ..errors import ExitCode, UserError
 from ..storage.atomic_write import write_atomically
+from ..storage.carried import read_carried
 from ..storage.data_dir import DataDir
 from ..storage.disk_faults import not_writable
 from ..storage.final_file import read_final
@@ -58,6 +60,9 @@ class Facts:
     signers: tuple[str, ...]
     """Who signed the record's certificate."""
     founder_signed: bool
+    claimed_carried_bytes: int | None
+    """What the peer says that it has carried between others: claimed, not proved. None: it says
+    nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +102,12 @@ def make_receipt(data: DataDir, swarm: SwarmId, peer: PeerId) -> tuple[Receipt, 
             "certifies them",
         )
     return receipt, _facts(receipt, examine(receipt))
+
+
+def claim_carried(receipt: Receipt, data: DataDir, identity: Identity) -> tuple[Receipt, Facts]:
+    """The same receipt of this node's, with its own count of what it has carried between others."""
+    claiming = with_claim(receipt, read_carried(data.carried), identity.sign)
+    return claiming, _facts(claiming, examine(claiming))
 
 
 def save_receipt(receipt: Receipt, file: Path) -> None:
@@ -186,4 +197,5 @@ def _facts(receipt: Receipt, examined: Examined) -> Facts:
         record=receipt.anchor.record.hex(),
         signers=tuple(peer_text(peer) for peer in sorted(examined.signers)),
         founder_signed=examined.founder_signed,
+        claimed_carried_bytes=None if receipt.claim is None else receipt.claim.bytes,
     )

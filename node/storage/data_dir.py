@@ -54,6 +54,7 @@ class DataDir:
         self.root = root
         self.identity = root / "identity.key"
         self.starts = root / "starts"
+        self.carried = root / "carried"
         self.lock_file = root / "daemon.lock"
         self.socket = root / "daemon.sock"
         self.blobs = root / "blobs"

@@ -262,6 +262,8 @@ class LineStatus:
     """Since the start of the program, all included."""
     received_bytes: int
     """Likewise."""
+    carried_bytes: int
+    """Carried between others as a relay, since the node's first start, by its own count."""
     peers: int
     """To how many peers it is connected."""
     bootstrap: bool
@@ -277,6 +279,7 @@ class LineStatus:
 NO_LINE = LineStatus(
     sent_bytes=0,
     received_bytes=0,
+    carried_bytes=0,
     peers=0,
     bootstrap=False,
     addresses=(),

@@ -195,9 +195,9 @@ class CheckedWork:
             return None
         name = _name(self._records(since).id, first)
         votes = self.votes(since + 1)
-        alone = self.accounts.others(first) == {first.checker}
-        called = chance_to_be_called(votes.get(looker, 0), sum(votes.values()))
-        if not alone and not is_called(secret, name, called):
+        possible = len(self.accounts.others(first))
+        called = chance_to_be_called(votes.get(looker, 0), sum(votes.values()), possible)
+        if not is_called(secret, name, called):
             return None
         return drawn_sequences(secret, name, first.share, MOST_SEQUENCES)
 

@@ -6,14 +6,18 @@ of that holds together or does not, and anybody can tell. One thing nobody can t
 whether those who signed were the swarm's members, since the chain alone says who they were, and whoever
 makes up keys can sign whatever they like with them. So a receipt is held against the chain itself
 (`against_chain`), or against a record that somebody trusted has named (`against_checkpoint`).
+
+What a member has carried between others as a relay no record tells. It may say so beside it, under its
+signature (`Claim`): that proves whose word it is, and nothing else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from ...crypto.envelope import verify_detached
+from ...crypto.envelope import signing_bytes, verify_detached
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
 from ..checks import merkle
@@ -22,7 +26,7 @@ from ..wire.checkpoint import Checkpoint
 from ..wire.encoding import decode, encode
 from ..wire.errors import ProtocolError
 from ..wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId, decode_manifest
-from ..wire.messages import Decided
+from ..wire.messages import Decided, Signature
 from ..wire.structure import U63, Length
 from .certificates import Verify, check_signatures
 from .entries import MAX_DECIDED_BYTES
@@ -30,6 +34,26 @@ from .ledger import Ledger, snapshot_round
 
 MAX_RECEIPT_BYTES = MAX_MANIFEST_BYTES + MAX_DECIDED_BYTES + (8 << 10)
 """No receipt is longer: a manifest, an entry of the ledger, and a proof of at most 63 steps."""
+
+CLAIM = "carried"
+"""No message is of this kind, so none can be passed off as a claim."""
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What is signed by who claims to have carried something: by the round that the receipt is of."""
+
+    round: U63
+    bytes: U63
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A peer's own word on what it has carried between others: claimed, and not proved."""
+
+    bytes: U63
+    signature: Signature
+    """Of `Carried`, as an envelope of the kind `CLAIM`."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +70,7 @@ class Receipt:
     size: U63
     steps: Annotated[tuple[ContentId, ...], Length(0, merkle.MOST_STEPS)]
     decided: Decided
+    claim: Claim | None
 
     @property
     def contribution(self) -> Contribution:
@@ -116,7 +141,16 @@ def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
         size=proof.size,
         steps=proof.steps,
         decided=decided,
+        claim=None,
     )
+
+
+def with_claim(receipt: Receipt, carried: int, sign: Callable[[bytes], bytes]) -> Receipt:
+    """The same with its peer's word on how many bytes it has carried between others; `sign` signs with
+    the peer's key."""
+    said = encode(Carried(receipt.anchor.round, carried))
+    signature = sign(signing_bytes(CLAIM, receipt.swarm, said))
+    return replace(receipt, claim=Claim(carried, signature))
 
 
 def examine(receipt: Receipt, verify: Verify = verify_detached) -> Examined:
@@ -145,6 +179,11 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> Examined:
     peers = [signed.peer for signed in certificate.ballots]
     if peers != sorted(set(peers)):
         raise ProtocolError("mismatch", "the signers are not sorted, each once")
+    claim = receipt.claim
+    if claim is not None:
+        said = encode(Carried(record.round, claim.bytes))
+        if not verify(CLAIM, receipt.swarm, receipt.peer, said, claim.signature):
+            raise ProtocolError("mismatch", "what the peer is said to have carried is not its word")
     return Examined(manifest, frozenset(check_signatures(certificate, receipt.swarm, verify)))
 
 

@@ -28,8 +28,14 @@ MOST_SEQUENCES = 8
 """Of a large share no more are looked at again. They are drawn, and nobody knows them in time."""
 
 
-def chance_to_be_called(votes: int, all_votes: int) -> Fraction:
-    """How probable it is that a member with so many votes is called to a dispute."""
+def chance_to_be_called(votes: int, all_votes: int, possible: int) -> Fraction:
+    """How probable it is that a member with so many votes is called to a dispute.
+
+    `possible`: as for `outcome`. Where all have to agree all are called, or one with few votes, who is
+    seldom called, would keep every dispute open.
+    """
+    if possible < AGAIN:
+        return Fraction(1)
     return min(Fraction(1), Fraction(CALLED * votes, all_votes)) if all_votes > 0 else Fraction(0)
 
 

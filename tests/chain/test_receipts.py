@@ -12,12 +12,14 @@ from distro_node.crypto.hashing import content_id
 from distro_node.protocol.chain.ledger import Ledger, check_record
 from distro_node.protocol.chain.receipts import (
     MAX_RECEIPT_BYTES,
+    Claim,
     Receipt,
     against_chain,
     against_checkpoint,
     certifying_rounds,
     decode_receipt,
     examine,
+    with_claim,
     write_receipt,
 )
 from distro_node.protocol.wire.checkpoint import Checkpoint
@@ -150,6 +152,7 @@ TAMPERED: dict[str, Callable[[Receipt], Any]] = {
     "size": lambda r: r.size + 1,
     "steps": lambda r: (content_id(b"x"), *r.steps[1:]),
     "decided": lambda r: chain().ledger[31],
+    "claim": lambda r: Claim(1, bytes(64)),
 }
 
 
@@ -161,6 +164,35 @@ def test_a_receipt_with_another_word_in_it(name: str) -> None:
 
 def test_every_field_is_tampered_with() -> None:
     assert {field.name for field in fields(Receipt)} - {"kind"} == TAMPERED.keys()
+
+
+def test_a_claim_is_its_peers_own_word() -> None:
+    written, mine = receipt(), identity(1)
+    claiming = with_claim(written, 5_000, mine.sign)
+    assert decode_receipt(claiming.encode()) == claiming
+    assert examine(claiming) == examine(written)
+    assert claiming.claim is not None
+    forged = [
+        with_claim(written, 5_000, identity(2).sign),
+        replace(claiming, claim=replace(claiming.claim, bytes=5_001)),
+        # Of another round, or in another swarm.
+        replace(_at(31), claim=claiming.claim),
+        replace(written, claim=with_claim(_elsewhere(), 5_000, mine.sign).claim),
+    ]
+    for each in forged:
+        assert "not its word" in refused(each)
+
+
+def _at(round_: int) -> Receipt:
+    found = write_receipt(chain().ledger, round_, identity(1).peer)
+    assert found is not None
+    return found
+
+
+def _elsewhere() -> Receipt:
+    found = write_receipt(other_swarm().grow_until(ROUND + 1).ledger, ROUND, identity(1).peer)
+    assert found is not None
+    return found
 
 
 def test_every_byte_counts() -> None:

@@ -50,10 +50,18 @@ def test_in_a_small_swarm_all_must_agree() -> None:
 
 
 def test_whoever_has_votes_is_called_in_proportion() -> None:
-    assert chance_to_be_called(0, 100) == 0
-    assert chance_to_be_called(1, 100) == Fraction(CALLED, 100)
-    assert chance_to_be_called(100, 100) == 1
-    assert chance_to_be_called(0, 0) == 0
+    assert chance_to_be_called(0, 100, AGAIN) == 0
+    assert chance_to_be_called(1, 100, AGAIN) == Fraction(CALLED, 100)
+    assert chance_to_be_called(100, 100, AGAIN) == 1
+    assert chance_to_be_called(0, 0, AGAIN) == 0
+
+
+@pytest.mark.parametrize("possible", range(1, AGAIN))
+def test_where_all_have_to_agree_all_are_called(possible: int) -> None:
+    """Whoever has hardly any votes among them would keep each dispute open."""
+    assert outcome(told(*[True] * (possible - 1)), possible) == "open"
+    assert outcome(told(*[True] * possible), possible) == "failed"
+    assert chance_to_be_called(1, 1_000_000, possible) == 1
 
 
 @pytest.mark.parametrize(("liars", "once_in"), [(Fraction(1, 10), 2000), (Fraction(1, 3), 22)])

@@ -13,7 +13,7 @@ import pytest
 from cli.conftest import Command
 from cli.schemas import conforms
 from distro_node.crypto.identity import peer_text
-from distro_node.crypto.keystore import create_identity, read_peer
+from distro_node.crypto.keystore import _render, create_identity, read_peer
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.final_file import write_final
@@ -26,6 +26,8 @@ from distro_node.protocol.wire.swarm_id import Invite, invite_text, swarm_text
 from simulation.chain import Chain
 from simulation.receipts_chain import CheckedChain
 from simulation.swarm import identity
+
+# Private here: `_render`: a data directory of a member whose key is known.
 
 # The last record with an account that is final then is that of round 36.
 ROUNDS, CERTIFIED = 40, 36
@@ -169,6 +171,37 @@ def test_by_default_it_is_this_nodes(command: Command, place: Path, tmp_path: Pa
     me = peer_text(read_peer(place / "identity.key"))
     command("receipt", "--data-dir", place).refused_with(ExitCode.NOTHING_TO_EXPORT, me)
     command("receipt", "--peer", "x", "--data-dir", place).refused_with(ExitCode.USAGE, "peer id")
+
+
+def test_what_was_carried_is_claimed_and_not_proved(
+    command: Command, place: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "f"
+    asked = ("receipt", "--carried", "--output", file, "--data-dir", place)
+    command(*asked, "--peer", MEMBER).refused_with(ExitCode.USAGE, "for nobody else")
+    write_identity(place, 1)
+    shown = command(*asked)
+    assert shown.code == 0
+    assert "0 B between others, by the peer's own word: not proved" in shown.out
+    (place / "carried").write_text("3400000000\n")
+    assert "3.4 GB between others" in command(*asked).out
+    assert "has carried 3.4 GB between others" in command("contributions", "--data-dir", place).out
+    found = command("verify-receipt", file, "--ledger", place)
+    assert found.code == 0
+    assert "3.4 GB between others, by the peer's own word: not proved" in found.out
+    told = json.loads(command("verify-receipt", file, "--ledger", place, "--json").out)
+    conforms("verify-receipt", told)
+    assert told["claimed_carried_bytes"] == 3_400_000_000
+    written = decode_receipt(file.read_bytes())
+    assert written.claim is not None
+    file.write_bytes(replace(written, claim=replace(written.claim, bytes=9)).encode())
+    command("verify-receipt", file).refused_with(ExitCode.FALSE_RECEIPT, "not its word")
+
+
+def write_identity(place: Path, number: int) -> None:
+    """Make the data directory that of a simulated member."""
+    (place / "identity.key").write_bytes(_render(identity(number), None))
+    (place / "identity.key").chmod(0o600)
 
 
 def test_a_receipt_waits_until_its_record_is_final(command: Command, tmp_path: Path) -> None:

@@ -13,7 +13,13 @@ from distro_node.node.telemetry.status import BootstrapStatus, decode_any_status
 
 async def test_status_and_leave_reach_a_bootstrap_peer(tmp_path: Path) -> None:
     identity, socket = Identity.from_seed(bytes(32)), tmp_path / "socket"
-    settings = BootstrapSettings(identity=identity, listen=("/ip4/127.0.0.1/tcp/0",), socket=socket)
+    (tmp_path / "carried").write_text("7000\n")
+    settings = BootstrapSettings(
+        identity=identity,
+        listen=("/ip4/127.0.0.1/tcp/0",),
+        carried=tmp_path / "carried",
+        socket=socket,
+    )
     up, told = trio.Event(), []
 
     def ready(addresses: list[str]) -> None:
@@ -33,6 +39,7 @@ async def test_status_and_leave_reach_a_bootstrap_peer(tmp_path: Path) -> None:
             assert isinstance(status, BootstrapStatus)
             assert status.peer == peer_text(identity.peer)
             assert (status.swarms, status.line.peers) == (0, 0)
+            assert status.line.carried_bytes == 7000
             assert list(status.line.addresses) == told
             assert await trio.to_thread.run_sync(ask, socket, "leave", 10.0) == {"ok": True}
     assert not socket.exists()

@@ -372,7 +372,7 @@ def _four_of_five_agree() -> bool:
 
 
 def _so_many_are_called() -> bool:
-    return disputes.chance_to_be_called(1, 80) == Fraction(1, 10)
+    return disputes.chance_to_be_called(1, 80, 5) == Fraction(1, 10)
 
 
 _settles = Accounts._settle

@@ -50,6 +50,11 @@ def _record_refused(rounds: int, said: bytes) -> bool:
     return _refused("account of all contributions", lambda: check_record(record, chain.ledger))
 
 
+def _a_claim_is_signed() -> bool:
+    claimed = receipts.with_claim(_receipt(), 5, identity(1).sign)
+    return _refused("not its word", lambda: receipts.examine(claimed))
+
+
 def _a_record_lacks_the_account() -> bool:
     return _record_refused(CERTIFIES, b"")
 
@@ -202,6 +207,11 @@ RULES = (
         "no longer receipt is read",
         _a_long_receipt_is_not_read,
         put(receipts, "MAX_RECEIPT_BYTES", 1 << 40),
+    ),
+    Rule(
+        "a claim is its peer's word",
+        _a_claim_is_signed,
+        edited(receipts, "examine", ("if claim is not None", "if False")),
     ),
     Rule(
         "a receipt is what the record certifies",

@@ -1,0 +1,71 @@
+"""A node that sends the update of another member as its own: `distro-node join …` that only copies.
+
+`python copying_node.py PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put behind
+it. It waits until it has heard and fetched what somebody else has made for the round, turns one sign in
+twenty (the same update never counts twice), and says that it made that itself. All else is a node as it
+is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import trio
+from distro_node.node import cli, stay
+from distro_node.node.runner import Runner
+from distro_node.node.trainer.client import Trained as Made
+from distro_node.protocol.codec.update import decode_update, encode_update, update_layout
+from distro_node.protocol.member.effects import Train
+
+# The others compute for a second or two, and a late update counts for nothing.
+_PATIENCE_SECONDS = 6.0
+_POLL_SECONDS = 0.1
+_TURNED = 20
+
+
+class CopyingRunner(Runner):
+    """A `Runner` that takes what it finds."""
+
+    async def trained(self, what: Train, made: Made) -> None:
+        self._spawn(self._copy, what, made)
+
+    async def _copy(self, what: Train, made: Made) -> None:
+        body: bytes | None = None
+        with trio.move_on_after(_PATIENCE_SECONDS):
+            while (body := self._others_update(what.round)) is None:  # noqa: ASYNC110 - no event tells
+                await trio.sleep(_POLL_SECONDS)
+        if body is not None:
+            await super().trained(what, replace(made, body=self._changed(body)))
+
+    def _changed(self, body: bytes) -> bytes:
+        spec = self._manifest.optimizer
+        layout = update_layout(self._manifest.parameters, spec.chunk, spec.top_k)
+        update, signs = decode_update(layout, body), []
+        for sign in update.signs:
+            flat = sign.copy().reshape(-1)
+            flat[::_TURNED] *= -1
+            signs.append(flat.reshape(sign.shape))
+        return encode_update(layout, update.positions, signs)
+
+    def _others_update(self, round_: int) -> bytes | None:
+        member: Any = self.member
+        for peer in sorted(member.members):
+            heard = member.announcement(round_, peer) if peer != member.me else None
+            body = None if heard is None else self._store.get(heard[0].update)
+            if body is not None:
+                return body
+        return None
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be a node with such a runner."""
+    stay.Runner = CopyingRunner
+    sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
+    cli.main()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

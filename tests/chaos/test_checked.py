@@ -1,0 +1,97 @@
+"""Six real nodes whose work is checked: one trains on other data, one copies, and all that happens to
+honest ones beside it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from distro_node.crypto.identity import PeerId, peer_from_text
+from e2e.checked import IDLE_NODE, TOP_K, looks, make_checked
+from e2e.program import wait_for
+from e2e.support import Node, Place, Swarm, check_agreement, wait_for_round
+
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
+
+COPYING_NODE = Path(__file__).with_name("copying_node.py")
+CHEATS = {"idle": IDLE_NODE, "copycat": COPYING_NODE}
+FOUND_WITHIN = 96
+"""Rounds. A term of votes is 16, and a second look has as many."""
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("overlap", [False, True])
+def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
+    places = {name: Place(prefix=(sys.executable, str(file))) for name, file in CHEATS.items()}
+    with Swarm(
+        tmp_path / "swarm",
+        start_members=5,
+        snapshot_interval=8,
+        sequences=12,
+        top_k=TOP_K,
+        overlap=overlap,
+        places=places,
+    ) as swarm:
+        make_checked(swarm)
+        founder, second, third, *cheating = swarm.start("founder", "second", "third", *CHEATS)
+        cheats = [peer_from_text(node.peer) for node in cheating]
+        wait_for_round([founder], 6)
+        # One is killed in the middle, and one comes late.
+        third.program.kill()
+        late = swarm.node("late")
+        late.start()
+        wait_for_round([founder], 10)
+        third.start()
+        honest_nodes = [founder, second, third, late]
+        honest = [peer_from_text(node.peer) for node in honest_nodes]
+        wait_for(
+            lambda: settled(second, honest, cheats),
+            "the two cheats to be found out, and all others to have votes",
+            limit=1500.0,
+            describe=lambda: standing(second),
+        )
+        check_agreement(honest_nodes)
+        ledger = second.ledger()
+        work = ledger.work
+        assert work is not None
+        found = {cheat: out_since(second, cheat) for cheat in cheats}
+        print(f"found out in rounds {sorted(found.values())}, of {len(ledger)}")
+        assert max(found.values()) <= FOUND_WITHIN
+        assert all(work.accounts.counts(peer) for peer in honest)
+        assert not work.accounts.votes.keys() & set(cheats)
+        looked_at = {peer for _, peer, _ in looks(ledger)}
+        assert looked_at >= set(honest) | set(cheats)
+        for node in honest_nodes:
+            assert not node.events("mismatch")
+
+
+def settled(node: Node, honest: list[PeerId], cheats: list[PeerId]) -> bool:
+    """Whether, as this node knows, everybody has what it deserves."""
+    work = node.ledger().work
+    assert work is not None
+    accounts = work.accounts
+    return set(honest) <= accounts.votes.keys() and not any(map(accounts.counts, cheats))
+
+
+def out_since(node: Node, peer: PeerId) -> int:
+    """The round after whose record a peer's updates did not count any more."""
+    ledger = node.ledger()
+    for length in range(1, len(ledger) + 1):
+        work = ledger.truncated(length).work
+        if work is not None and not work.accounts.counts(peer):
+            return length
+    raise AssertionError("its updates still count")
+
+
+def standing(node: Node) -> str:
+    """The round, and everybody's looks and votes."""
+    work = node.ledger().work
+    assert work is not None
+    accounts = work.accounts
+    told = [
+        f"{number}: {accounts[peer].checks} looks, {accounts[peer].low} low, "
+        f"{accounts[peer].failed} failed, {accounts.votes.get(peer, 0)} votes"
+        for number, peer in enumerate(sorted(accounts.standings()))
+    ]
+    return f"round {node.round}; {'; '.join(told)}"

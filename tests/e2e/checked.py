@@ -1,0 +1,55 @@
+"""Real swarms whose work is checked, for the tests of that."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.checks.agreement import Agreement
+from e2e.support import Swarm
+
+IDLE_NODE = Path(__file__).with_name("idle_node.py")
+# Enough to be told from chance: a share of two, and many coefficients.
+TOP_K = 32
+_MODEL = """
+[model]
+model_type = "llama"
+hidden_size = 64
+intermediate_size = 172
+num_hidden_layers = 2
+num_attention_heads = 2
+max_position_embeddings = 128
+tie_word_embeddings = false
+
+"""
+
+
+def make_checked(swarm: Swarm) -> None:
+    """A model large enough for checks, texts with something new in each sample, and looks in every
+    round."""
+    path = swarm.root / "swarm.toml"
+    described = re.sub(r"\[model\].*?(?=\[data\])", _MODEL.lstrip(), path.read_text(), flags=re.S)
+    described = described.replace("sequence_length = 32", "sequence_length = 128")
+    # All have as much to do, whatever they can.
+    # A second look starts a trainer, and has sixteen rounds.
+    described = described.replace("min_seconds = 0.2", "min_seconds = 3.0")
+    described += "max_share = 0.0\n\n[checks]\nevery = 1\n"
+    path.write_text(described)
+    sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-h]*.py"))
+    texts = "\n".join(each.read_text("utf-8", "replace") for each in sources)
+    (swarm.root / "texts" / "corpus.txt").write_text(texts[:1_500_000])
+    swarm.create()
+
+
+def looks(ledger: Ledger) -> Iterator[tuple[PeerId, PeerId, float]]:
+    """Who has looked at whom, and the score, as the chain says."""
+    assert ledger.work is not None
+    for number in range(len(ledger)):
+        for entry in ledger[number].record.looks:
+            drawn = ledger.work.drawn(entry.checker, entry.secret, entry.round)
+            assert drawn is not None
+            yield entry.checker, drawn.peer, Agreement(entry.total, entry.squares).score
