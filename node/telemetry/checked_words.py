@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...protocol.checks.accounts import WINDOW
 from .checked import ChecksStatus, OwnChecks, Why
 from .words import Words, short
 
@@ -12,6 +13,13 @@ _LEFT_OUT_SHOWN = 4
 def own_words(own: OwnChecks) -> Words:
     """Why this node stands as it does, and what helps."""
     match own.why:
+        case "turned_away":
+            return Words(
+                "others computed samples of your work again and found something else, and nobody has "
+                "vouched for any of it yet, so the swarm lets this node in no more for now",
+                f"{_COMPUTES_RIGHT}, and whether it runs the program as it was released; the swarm "
+                f"forgets it {WINDOW:,} rounds after your last update",
+            )
         case "failed":
             return Words(
                 "others computed the same samples again and found something else in "

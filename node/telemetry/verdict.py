@@ -48,9 +48,13 @@ def verdict(status: Status) -> Verdict:
     if status.state == "observing":
         return _observed(status)
     words, sentence = STATES[status.state], state_sentence(status)
+    swarm, training, own = status.swarm, status.training, status.training.own
+    checked = None if swarm is None or swarm.checks is None else swarm.checks.own
+    if status.state == "joining" and checked is not None and checked.why == "turned_away":
+        why = own_words(checked)
+        return Verdict("bad", why.meaning, why.remedy)
     if status.state != "training":
         return Verdict(_TONES[status.state], sentence, words.remedy)
-    swarm, training, own = status.swarm, status.training, status.training.own
     members = (swarm and swarm.members) or ()
     others = [member for member in members if not member.me]
     if others and not any(member.connected for member in others):
@@ -59,7 +63,6 @@ def verdict(status: Status) -> Verdict:
             "there is no connection to any other member",
             "check this computer's network; the node goes on looking for them by itself",
         )
-    checked = None if swarm is None or swarm.checks is None else swarm.checks.own
     if checked is not None and is_trouble(checked.why):
         tone: Tone = "warn" if checked.counts else "bad"
         return Verdict(tone, trouble_sentence(checked), own_words(checked).remedy)

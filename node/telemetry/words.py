@@ -102,8 +102,9 @@ _EVENTS = {
     "hold what comes out",
     "contradicted": "{who} found the work of another low in round {detail}; others looked again, and "
     "it is not",
-    "left_out": "the updates of {who} no longer count, since checks of its work failed; they count "
-    "again once enough checks pass",
+    "turned_away": "{who} was turned away: a check of its work failed, and nobody has vouched for any of "
+    "it yet",
+    "left_out": "the updates of {who} no longer count, since checks of its work failed; {detail}",
     "taken_back": "the updates of {who} count again: enough checks of its work have passed",
     "scores_low": "checks find less in the work of {who} than in that of others, so it is about to "
     "lose its votes",
@@ -115,7 +116,12 @@ _EVENTS = {
 }
 # Of events whose detail is a word for programs: what it means.
 _DETAILS = {
+    "left_out": {
+        "failed": "they count again once enough checks pass",
+        "turned_away": "nobody has vouched for any of it yet, so it is turned away",
+    },
     "votes_lost": {
+        "turned_away": "it was turned away",
         "failed": "checks of its work failed",
         "scores": "checks find less in its work than in that of others",
         "word": "others contradict what it says of their work",

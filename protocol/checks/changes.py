@@ -15,9 +15,10 @@ from ...crypto.identity import PeerId
 from .accounts import Accounts
 from .standing import Standings
 
-Why = Literal["failed", "scores", "word", "unvouched"]
-"""Why somebody has no votes: checks of its work failed (then its updates do not count, either), its
-scores are too low, its looks are contradicted, or too few vouch for its work, or for none of late."""
+Why = Literal["turned_away", "failed", "scores", "word", "unvouched"]
+"""Why somebody has no votes: a check of its work failed before it had any, or checks did since (in both
+cases its updates do not count, either), its scores are too low, its looks are contradicted, or too few
+vouch for its work, or for none of late."""
 
 ChangeKind = Literal[
     "check_low",
@@ -59,9 +60,10 @@ def picture(accounts: Accounts) -> Picture:
 
 def why_no_votes(accounts: Accounts, peer: PeerId) -> Why | None:
     """Why a member has no votes, or none from the next term on; None: it has some."""
-    standings = accounts[peer].standings
+    account = accounts[peer]
+    standings = account.standings
     if not standings.counts:
-        return "failed"
+        return "turned_away" if account.turned_away else "failed"
     if standings.level.accused:
         return "scores"
     if standings.word.accused:
@@ -86,14 +88,14 @@ def changes(before: Picture, accounts: Accounts, round: int) -> list[Change]:
     for peer, now in accounts.standings().items():
         was = before.standings.get(peer, _UNKNOWN)
         if now is not was:
-            found += _of_standings(peer, was, now)
+            found += _of_standings(peer, was, now, why_no_votes(accounts, peer))
     return found + _of_votes(before.earned, accounts)
 
 
-def _of_standings(peer: PeerId, was: Standings, now: Standings) -> list[Change]:
+def _of_standings(peer: PeerId, was: Standings, now: Standings, why: Why | None) -> list[Change]:
     found: list[Change] = []
     if was.counts and not now.counts:
-        found.append(Change("left_out", peer))
+        found.append(Change("left_out", peer, why or "failed"))
     if now.counts and not was.counts:
         found.append(Change("taken_back", peer))
     if now.level.accused and not was.level.accused:

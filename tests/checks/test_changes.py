@@ -100,7 +100,7 @@ def test_who_is_left_out_is_told_of_each_step(run: Run) -> None:
     found = []
     while run.accounts.counts(BEN):
         found += told(run, lambda: fail(run, BEN))
-    assert found[-1] == Change("left_out", BEN)
+    assert found[-1] == Change("left_out", BEN, "failed")
     assert why_no_votes(run.accounts, BEN) == "failed"
     assert told(run, run.to_term)[-1] == Change("votes_lost", BEN, "failed")
     assert BEN not in run.accounts.votes

@@ -7,8 +7,9 @@ It is looked at with each record that anybody follows.
 - *votes*: nobody has more votes than sequences of its own that count, up to the last of its rounds in
   which somebody saw work. Who never did any has none.
 - *accused*: whoever does its work, and says what it sees, stands as one who does.
-- *idle*: whoever does none is out of the step before `IDLE_ROUNDS` of its updates have counted in a row,
-  while liars have fewer than a third of the votes. With more they can keep all disputes open.
+- *idle*: whoever does none is out of the step before `IDLE_ROUNDS` of its updates have counted in a row.
+  Rounds in which another liar has votes are not counted: where fewer than five can look again all must
+  agree, so that one can keep a dispute open.
 
 Which updates are work is known from what was really computed (`scores`), and not from looks.
 """
@@ -111,9 +112,7 @@ class Books:
     ) -> Mapping[PeerId, _Page]:
         pages = dict(self._pages.get(record.parent, {}))
         sizes = ledger.dealing.shares(record.round).sequences if record.updates else {}
-        votes = work.votes(record.round)
-        lying = sum(number for peer, number in votes.items() if not self._honest(peer))
-        few_lie = 3 * lying < sum(votes.values())
+        lying = {peer for peer in work.votes(record.round) if not self._honest(peer)}
         for entry in record.updates:
             page = pages.get(entry.peer, _Page())
             real = set(self._scores.samples(entry.update))
@@ -124,7 +123,7 @@ class Books:
                 sequences=page.sequences + sizes[entry.peer],
                 by_round=page.by_round | {record.round: sizes[entry.peer]},
                 worked=page.worked or worked,
-                idle=0 if worked or not counts else page.idle + few_lie,
+                idle=0 if worked or not counts else page.idle + (not lying - {entry.peer}),
             )
         for look in record.looks:
             drawn = work.drawn(look.checker, look.secret, look.round)

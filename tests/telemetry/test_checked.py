@@ -17,6 +17,7 @@ from distro_node.node.telemetry.verdict import verdict
 from distro_node.node.telemetry.words import event_sentence
 from distro_node.protocol.checks import changes, tally
 from distro_node.protocol.checks.changes import ChangeKind
+from distro_node.protocol.member.effects import NoteKind
 from simulation.keys import identity
 from statuses import CHECKS, LEFT_OUT, OBSERVING, OWN_CHECKS, SWARM, TRAINING, B, C
 
@@ -87,6 +88,26 @@ def test_whoever_loses_votes_alone_reads_that_updates_count(why: checked.Why, pa
     assert how.remedy
 
 
+def test_whoever_is_turned_away_reads_why_it_is_not_let_in() -> None:
+    away = replace(LEFT_OUT, why="turned_away", passes_until_back=0)
+    how = verdict(checking(away, replace(TRAINING, state="joining")))
+    assert how.tone == "bad"
+    assert "nobody has vouched" in how.sentence
+    assert "distro-node doctor" in how.remedy
+    assert "1,024 rounds" in how.remedy
+    # Until the record that lets it go.
+    assert verdict(checking(away)).sentence.startswith("your updates do not count: ")
+    # Whoever has done nothing wrong waits as ever.
+    waiting = replace(TRAINING, state="joining")
+    assert verdict(checking(OWN_CHECKS, waiting)) == verdict(waiting)
+
+
+def test_what_is_told_of_records_is_a_whole_sentence() -> None:
+    for kind in get_args(NoteKind):
+        said = event_sentence(kind, 9, C, False, "")
+        assert said or kind in ("decided", "admitted")
+
+
 def test_a_newcomer_without_votes_has_nothing_to_do() -> None:
     new = replace(OWN_CHECKS, votes=0, checks=0, low=0, why="unvouched")
     assert verdict(checking(new)).tone == "good"
@@ -111,8 +132,8 @@ def test_of_many_who_are_left_out_the_first_are_named() -> None:
 
 
 def test_every_change_is_a_whole_sentence() -> None:
-    for kind in (*get_args(ChangeKind), "voters"):
-        detail = "failed" if kind == "votes_lost" else "7"
+    for kind in (*get_args(ChangeKind), "turned_away", "voters"):
+        detail = "failed" if kind in ("votes_lost", "left_out") else "7"
         mine = event_sentence(kind, 9, C, True, detail)
         theirs = event_sentence(kind, 9, C, False, detail)
         assert mine not in ("", detail)

@@ -243,7 +243,7 @@ function capacityOf(member) {
 function stateOf(member, account, awaited, status) {
   if (!member) {
     if (status.swarm?.members && account?.left !== null && account) {
-      const ended = { silent: "fell silent", left: "left", expelled: "was expelled" }[account.why] ?? "gone";
+      const ended = { silent: "fell silent", left: "left", expelled: "was expelled", turned_away: "was turned away" }[account.why] ?? "gone";
       return [account.why === "left" ? "rest" : "bad", `${ended} in round ${count(account.left)}`];
     }
     return ["unknown", UNKNOWN];
