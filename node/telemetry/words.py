@@ -102,8 +102,8 @@ _EVENTS = {
     "hold what comes out",
     "contradicted": "{who} found the work of another low in round {detail}; others looked again, and "
     "it is not",
-    "turned_away": "{who} was turned away: a check of its work failed, and nobody has vouched for any of "
-    "it yet",
+    "turned_away": "{who} was turned away: a check of its work failed, and nobody has vouched for any "
+    "of it yet",
     "left_out": "the updates of {who} no longer count, since checks of its work failed; {detail}",
     "taken_back": "the updates of {who} count again: enough checks of its work have passed",
     "scores_low": "checks find less in the work of {who} than in that of others, so it is about to "
