@@ -26,8 +26,8 @@ class OwnChecks:
     looks: int
     """How often it has looked at the work of others, as far as records hold it."""
     why: Why | None
-    """Why its updates do not count (`turned_away`, `failed`) or it has no votes, or none soon: its scores
-    are too low, its word about others is contradicted, or too few vouch for its work; None: it has
+    """Why its updates do not count (`turned_away`, `failed`) or it has no votes, or none soon: its
+    scores are too low, its word is contradicted, or too few vouch for its work; None: it has
     some."""
     passes_until_back: int
     """So many checks in a row have to pass before its updates count again; 0: they count."""
