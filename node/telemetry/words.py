@@ -126,7 +126,7 @@ _DETAILS = {
         "scores": "checks find less in its work than in that of others",
         "word": "others contradict what it says of their work",
         "unvouched": "it has done nothing of late that others vouch for",
-    }
+    },
 }
 
 
