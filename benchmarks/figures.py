@@ -1047,6 +1047,49 @@ def votes() -> Iterator[Figure | WholeTable]:
     )
 
 
+def poison() -> Iterator[Figure | WholeTable]:
+    """What a hostile quarter does to learning."""
+    measured = results("poison")
+    audit, checked = measured["guards"]["audit"], measured["guards"]["checks"]
+    rows = []
+    for way, found in checked.items():
+        if way == "absent":
+            continue
+        # What they do once they vote, or when they look, nobody does where there are no looks.
+        alone = (
+            audit[way]
+            if way not in ("the same, once it votes", "the same, and false looks")
+            else None
+        )
+        out = [number for run in found["found"] for number in run]
+        hostile = len(found["found"]) * measured["members"] // 4
+        when = f"{statistics.median(out):.0f}, {len(out)} of {hostile}" if out else "never"
+        cells = (
+            way,
+            "–" if alone is None else f"{100 * alone['above_absent']:+.1f} %",
+            "–" if alone is None else f"{100 * alone['lies_in_the_step']:.0f} %",
+            f"{100 * found['above_absent']:+.1f} %",
+            f"{100 * found['lies_in_the_step']:.0f} %",
+            when,
+            f"{found['honest_out']}",
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    yield WholeTable(
+        "docs/checks.md",
+        "| a quarter sends | audit alone: loss | lies in the step | with checks: loss | lies in the "
+        "step | found out after round | honest ones left out |",
+        tuple(rows),
+    )
+    worst = max(found["above_absent"] for found in checked.values())
+    without = max(found["above_absent"] for found in audit.values())
+    yield Figure(
+        "docs/threats.md",
+        "a hostile quarter costs {:.1f} % of the loss at most with them, and {:.1f} % with the audit "
+        "alone",
+        (100 * worst, 100 * without),
+    )
+
+
 def shares() -> Iterator[Figure]:
     """What shares by speed are worth to members of different speeds."""
     measured = results("shares")
@@ -1139,6 +1182,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     tariffs,
     checks,
     votes,
+    poison,
     shares,
     private,
 )
