@@ -382,6 +382,8 @@ class Watch:
             and each.member is not None
             and each.member.round >= record.round
             and each.started_at < since
+            # Who has followed the liars before is no company against them.
+            and not _has(each.member.ledger, record)
         }
         needed = least_quorum(swarm.manifest.fault_model, len(here) + liars)
         if len(here) >= needed:
@@ -646,3 +648,7 @@ class Watch:
         """Whether this is a peer that should be a member in the end."""
         number = self._swarm.number(peer)
         return number is not None and number not in self.liars
+
+
+def _has(ledger: Ledger, record: Record) -> bool:
+    return record.round < len(ledger) and ledger.parent(record.round + 1) == record.id

@@ -46,8 +46,9 @@ CONSPIRACY_SECONDS = 600.0
 and a member that was restarted meanwhile begins with short ones, which grow one by one."""
 CUT_SECONDS = 1200.0
 """The same where liars were on both sides of a cut: a peer whose chain was moved in vain is not asked
-for it again for up to 160 seconds, and what liars alone have signed is doubted for sixteen leases, each
-of which may have grown to a minute while rounds were slow."""
+for it again for up to 160 seconds, and what liars alone may have signed is doubted for sixteen leases,
+each of which may have grown to a minute while rounds were slow. If it has grown further, so many leases."""
+CUT_LEASES = 18
 LOOKS_SECONDS = 900.0
 """The same where so many rounds are to come that terms of votes change."""
 LOOKS_ROUNDS = 56
@@ -384,7 +385,10 @@ def _play(swarm: Swarm, scenario: Scenario) -> bool:
     conspired = any(CONSPIRACY in lies for _, lies in scenario.liars)
     patience = CONSPIRACY_SECONDS if conspired else RECOVERY_SECONDS
     if scenario.family == "cut":
-        patience = CUT_SECONDS
+        # A round that a cut made long sets a long lease, and a decision that liars may have signed alone
+        # is doubted for sixteen (`Round.binds`).
+        leases = (n.member.lease for n in swarm.alive if n.index not in swarm.watch.liars)
+        patience = max(CUT_SECONDS, CUT_LEASES * max(leases, default=0.0))
     elif scenario.every:
         patience = LOOKS_SECONDS
     deadline = max(clock.now, faults_over) + patience
