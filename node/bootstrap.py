@@ -20,6 +20,7 @@ import trio
 from .. import __version__
 from ..crypto.identity import Identity, peer_text
 from ..protocol.wire.introductions import Registry
+from .carrying import counted, keep_count
 from .control.command_socket import serve_control
 from .lookout import Lookout, open_lookout
 from .network.circuit_relay import CircuitLimits
@@ -30,7 +31,7 @@ from .network.network import Network, NetworkSettings, open_network
 from .settings import DaemonSettings, RelayLimits
 from .storage.carried import Carried
 from .telemetry.bootstrap_metrics import BootstrapMetrics
-from .telemetry.line import keep_count, line_status
+from .telemetry.line import line_status
 from .telemetry.metrics import serve_page
 from .telemetry.status import BootstrapStatus, encode_status
 
@@ -151,5 +152,5 @@ def _status(
         swarms=registry.swarms(),
         observes=None if lookout is None else lookout.swarm,
         dashboard=None if lookout is None else lookout.url,
-        line=line_status(network, carried, bootstrap=False),
+        line=line_status(network, carried=counted(network, carried), bootstrap=False),
     )

@@ -12,6 +12,7 @@ import trio
 
 from ..crypto.identity import Identity, PeerId
 from ..protocol.wire.introductions import Registry
+from .carrying import counted, keep_count
 from .control.limits import Limits
 from .joining import Means
 from .network.discovery.introductions import Introducer
@@ -24,7 +25,7 @@ from .storage.blob_store import BlobStore
 from .storage.carried import Carried
 from .storage.data_dir import DataDir
 from .storage.numbering import Numbering
-from .telemetry.line import keep_count, line_status
+from .telemetry.line import line_status
 from .telemetry.status import LineStatus
 from .telemetry.telemetry import Telemetry
 
@@ -99,7 +100,8 @@ class Contact:
     def line(self) -> LineStatus:
         """The line's part of the status."""
         introduced = self._shared or self.introducer.bootstrap_connected()
-        line = line_status(self._network, self._carried, bootstrap=introduced)
+        carried = counted(self._network, self._carried)
+        line = line_status(self._network, carried=carried, bootstrap=introduced)
         return replace(line, peers=len(self._askable())) if self._shared else line
 
     def _askable(self) -> list[PeerId]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...protocol.checks.accounts import WINDOW
 from .checked import ChecksStatus, OwnChecks, Why
 from .words import Words, short
 
@@ -18,7 +17,7 @@ def own_words(own: OwnChecks) -> Words:
                 "others computed samples of your work again and found something else, and nobody has "
                 "vouched for any of it yet, so the swarm lets this node in no more for now",
                 f"{_COMPUTES_RIGHT}, and whether it runs the program as it was released; the swarm "
-                f"forgets it {WINDOW:,} rounds after your last update",
+                "forgets it 1,024 rounds after your last update",
             )
         case "failed":
             return Words(

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from cli.conftest import Command
 from cli.schemas import conforms
+from distro_node.crypto import keystore
 from distro_node.crypto.identity import peer_text
-from distro_node.crypto.keystore import _render, create_identity, read_peer
+from distro_node.crypto.keystore import create_identity, read_peer
 from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.final_file import write_final
@@ -200,7 +201,7 @@ def test_what_was_carried_is_claimed_and_not_proved(
 
 def write_identity(place: Path, number: int) -> None:
     """Make the data directory that of a simulated member."""
-    (place / "identity.key").write_bytes(_render(identity(number), None))
+    (place / "identity.key").write_bytes(keystore._render(identity(number), None))
     (place / "identity.key").chmod(0o600)
 
 

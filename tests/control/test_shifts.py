@@ -176,7 +176,10 @@ async def test_stays_follow_the_shifts(tmp_path: Path, nursery: trio.Nursery) ->
         resting = supervisor.status()
         assert resting.state == "paused"
         assert resting.swarm == replace(SWARM, round=None, members=None)
-        assert resting.line == replace(NO_LINE, sent_bytes=10, received_bytes=20)
+        carried = TRAINING.line.carried_bytes
+        assert resting.line == replace(
+            NO_LINE, sent_bytes=10, received_bytes=20, carried_bytes=carried
+        )
         assert resting.reach is None
         shifts.resume()
         await wait_all_tasks_blocked()

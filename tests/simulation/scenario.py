@@ -47,7 +47,7 @@ and a member that was restarted meanwhile begins with short ones, which grow one
 CUT_SECONDS = 1200.0
 """The same where liars were on both sides of a cut: a peer whose chain was moved in vain is not asked
 for it again for up to 160 seconds, and what liars alone may have signed is doubted for sixteen leases,
-each of which may have grown to a minute while rounds were slow. If it has grown further, so many leases."""
+each of which may have grown to a minute while rounds were slow. If it is more, so many leases."""
 CUT_LEASES = 18
 LOOKS_SECONDS = 900.0
 """The same where so many rounds are to come that terms of votes change."""
@@ -385,14 +385,16 @@ def _play(swarm: Swarm, scenario: Scenario) -> bool:
     conspired = any(CONSPIRACY in lies for _, lies in scenario.liars)
     patience = CONSPIRACY_SECONDS if conspired else RECOVERY_SECONDS
     if scenario.family == "cut":
-        # A round that a cut made long sets a long lease, and a decision that liars may have signed alone
-        # is doubted for sixteen (`Round.binds`).
-        leases = (n.member.lease for n in swarm.alive if n.index not in swarm.watch.liars)
-        patience = max(CUT_SECONDS, CUT_LEASES * max(leases, default=0.0))
+        patience = CUT_SECONDS
     elif scenario.every:
         patience = LOOKS_SECONDS
     deadline = max(clock.now, faults_over) + patience
     while (problem := lacking(swarm, target)) is not None:
+        if clock.next > deadline and scenario.family == "cut" and patience < _doubting(swarm):
+            # A round that a cut made long sets a long lease, and a decision that liars may have signed
+            # alone is doubted for sixteen (`Round.binds`).
+            deadline += _doubting(swarm) - patience
+            patience = _doubting(swarm)
         if clock.next > deadline:
             if scenario.family == "cut" and swarm.watch.outnumbered():
                 return True
@@ -406,6 +408,11 @@ def _play(swarm: Swarm, scenario: Scenario) -> bool:
         if node.index not in swarm.watch.liars:
             swarm.watch.check_memory(node)
     return False
+
+
+def _doubting(swarm: Swarm) -> float:
+    honest = (node for node in swarm.alive if node.index not in swarm.watch.liars)
+    return CUT_LEASES * max((node.member.lease for node in honest), default=0.0)
 
 
 def _honest_round(swarm: Swarm) -> list[int]:

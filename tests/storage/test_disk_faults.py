@@ -39,6 +39,7 @@ from distro_node.node.own_data.kept import OwnData
 from distro_node.node.own_data.walk import Walk
 from distro_node.node.stay import Stay
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.carried import Carried
 from distro_node.node.storage.data_dir import DataDir, open_identity
 from distro_node.node.storage.numbering import Numbering
 from distro_node.node.storage.spill_file import SpillFile
@@ -284,6 +285,15 @@ def spilled_entries(root: Path) -> None:
     spill = SpillFile(root)
     places = [spill.put(entry) for entry in (b"one", b"two", b"three")]
     assert [spill.get(place) for place in places] == [b"one", b"two", b"three"]
+
+
+@scenario(nothing_more)
+def what_is_carried(root: Path) -> None:
+    """It goes on being counted in memory."""
+    count = Carried(root / "carried")
+    count.note(5)
+    count.keep()
+    assert count.total >= 5
 
 
 @scenario(nothing_more)

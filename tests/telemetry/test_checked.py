@@ -16,6 +16,7 @@ from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.telemetry.verdict import verdict
 from distro_node.node.telemetry.words import event_sentence
 from distro_node.protocol.checks import changes, tally
+from distro_node.protocol.checks.accounts import WINDOW
 from distro_node.protocol.checks.changes import ChangeKind
 from distro_node.protocol.member.effects import NoteKind
 from simulation.keys import identity
@@ -94,7 +95,7 @@ def test_whoever_is_turned_away_reads_why_it_is_not_let_in() -> None:
     assert how.tone == "bad"
     assert "nobody has vouched" in how.sentence
     assert "distro-node doctor" in how.remedy
-    assert "1,024 rounds" in how.remedy
+    assert f"{WINDOW:,} rounds" in how.remedy
     # Until the record that lets it go.
     assert verdict(checking(away)).sentence.startswith("your updates do not count: ")
     # Whoever has done nothing wrong waits as ever.
