@@ -40,7 +40,7 @@ CLAIM = "carried"
 
 
 @dataclass(frozen=True)
-class Carried:
+class ClaimedBytes:
     """What is signed by who claims to have carried something: by the round that the receipt is of."""
 
     round: U63
@@ -53,7 +53,7 @@ class Claim:
 
     bytes: U63
     signature: Signature
-    """Of `Carried`, as an envelope of the kind `CLAIM`."""
+    """Of `ClaimedBytes`, as an envelope of the kind `CLAIM`."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def write_receipt(ledger: Ledger, round: int, peer: PeerId) -> Receipt | None:
 def with_claim(receipt: Receipt, carried: int, sign: Callable[[bytes], bytes]) -> Receipt:
     """The same with its peer's word on how many bytes it has carried between others; `sign` signs with
     the peer's key."""
-    said = encode(Carried(receipt.anchor.round, carried))
+    said = encode(ClaimedBytes(receipt.anchor.round, carried))
     signature = sign(signing_bytes(CLAIM, receipt.swarm, said))
     return replace(receipt, claim=Claim(carried, signature))
 
@@ -181,7 +181,7 @@ def examine(receipt: Receipt, verify: Verify = verify_detached) -> Examined:
         raise ProtocolError("mismatch", "the signers are not sorted, each once")
     claim = receipt.claim
     if claim is not None:
-        said = encode(Carried(record.round, claim.bytes))
+        said = encode(ClaimedBytes(record.round, claim.bytes))
         if not verify(CLAIM, receipt.swarm, receipt.peer, said, claim.signature):
             raise ProtocolError("mismatch", "what the peer is said to have carried is not its word")
     return Examined(manifest, frozenset(check_signatures(certificate, receipt.swarm, verify)))
