@@ -71,7 +71,7 @@ def test_the_status_says_how_somebody_stands(chain: Chain) -> None:
     assert left_out.why == "1 of 1 check of its work failed"
     own = status.own
     assert own is not None
-    assert (own.counts, own.why, own.votes) == (False, "failed", 0)
+    assert (own.counts, own.why, own.votes) == (False, "turned_away", 0)
     assert (own.checks, own.low, own.failed) == (1, 1, 1)
     assert own.passes_until_back > 0
     founder = checks_status(chain.ledger, FOUNDER)
