@@ -89,7 +89,7 @@ def crowd(
     heard = honest[: MEMBERS - liars]
     made = [DecodedUpdate([], []) for _ in range(liars)]
     for index, tensor in enumerate(layout.tensors):
-        sums, uses = _sums(tensor.blocks, tensor.elements, index, heard)
+        sums, uses = signs_said(tensor.blocks, tensor.elements, index, heard)
         worth = 100.0 * np.abs(sums) + 10.0 * uses + chance.random(sums.shape)
         best = np.argsort(-worth, axis=1)
         for j, update in enumerate(made):
@@ -109,8 +109,8 @@ def chosen(
     heard = honest[: MEMBERS - liars]
     made = [DecodedUpdate([], []) for _ in range(liars)]
     for index, tensor in enumerate(layout.tensors):
-        sums, _ = _sums(tensor.blocks, tensor.elements, index, heard[:SPARED])
-        others, others_use = _sums(tensor.blocks, tensor.elements, index, heard[SPARED:])
+        sums, _ = signs_said(tensor.blocks, tensor.elements, index, heard[:SPARED])
+        others, others_use = signs_said(tensor.blocks, tensor.elements, index, heard[SPARED:])
         for update in made:
             alone = np.where(others_use == 0, 100.0 * np.abs(sums), 0.0)
             worth = alone + np.abs(others) + chance.random(sums.shape)
@@ -125,7 +125,7 @@ def chosen(
 KINDS: dict[str, Liars] = {"opposite": opposite, "crowd": crowd, "chosen": chosen}
 
 
-def _sums(
+def signs_said(
     blocks: int, elements: int, index: int, updates: Sequence[DecodedUpdate]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The sum of the signs at each coefficient, and how many send it: (blocks, elements) each."""

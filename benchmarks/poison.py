@@ -33,6 +33,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from audit import signs_said
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.node.trainer.checking import changes, look
@@ -69,13 +70,7 @@ class Field:
     def heard(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """The sum of the honest signs of each coefficient of a tensor, and how many send it."""
         tensor = self.layout.tensors[index]
-        sums = np.zeros((tensor.blocks, tensor.elements), dtype=np.int32)
-        uses = np.zeros_like(sums)
-        rows = np.arange(tensor.blocks)[:, None]
-        for update in self.honest:
-            sums[rows, update.positions[index]] += update.signs[index]
-            uses[rows, update.positions[index]] += 1
-        return sums, uses
+        return signs_said(tensor.blocks, tensor.elements, index, self.honest)
 
     def turn(self, own: Update, chosen: Callable[[int, np.ndarray], np.ndarray]) -> Update:
         """The own update with the signs turned that are chosen: (tensor, how many others send each
@@ -260,10 +255,10 @@ class Poisoning:
             worker.forget(number)
             updates[peer] = Update(taken.positions, taken.signs)
         honest = [update for peer, update in updates.items() if peer not in self.hostile]
+        now = Field(self._layout, honest, self._chance)
         lied = set()
         for peer in self.hostile & updates.keys():
             if self._lies(peer):
-                now = Field(self._layout, honest, self._chance)
                 assert self._way.says is not None  # else it does not lie
                 updates[peer] = self._way.says(now, updates[peer])
                 lied.add(peer)

@@ -60,10 +60,9 @@ def picture(accounts: Accounts) -> Picture:
 
 def why_no_votes(accounts: Accounts, peer: PeerId) -> Why | None:
     """Why a member has no votes, or none from the next term on; None: it has some."""
-    account = accounts[peer]
-    standings = account.standings
+    standings = accounts[peer].standings
     if not standings.counts:
-        return "turned_away" if account.turned_away else "failed"
+        return _why_left_out(accounts, peer)
     if standings.level.accused:
         return "scores"
     if standings.word.accused:
@@ -88,14 +87,18 @@ def changes(before: Picture, accounts: Accounts, round: int) -> list[Change]:
     for peer, now in accounts.standings().items():
         was = before.standings.get(peer, _UNKNOWN)
         if now is not was:
-            found += _of_standings(peer, was, now, why_no_votes(accounts, peer))
+            found += _of_standings(peer, was, now, accounts)
     return found + _of_votes(before.earned, accounts)
 
 
-def _of_standings(peer: PeerId, was: Standings, now: Standings, why: Why | None) -> list[Change]:
+def _why_left_out(accounts: Accounts, peer: PeerId) -> Why:
+    return "turned_away" if accounts[peer].turned_away else "failed"
+
+
+def _of_standings(peer: PeerId, was: Standings, now: Standings, accounts: Accounts) -> list[Change]:
     found: list[Change] = []
     if was.counts and not now.counts:
-        found.append(Change("left_out", peer, why or "failed"))
+        found.append(Change("left_out", peer, _why_left_out(accounts, peer)))
     if now.counts and not was.counts:
         found.append(Change("taken_back", peer))
     if now.level.accused and not was.level.accused:
