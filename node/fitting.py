@@ -50,6 +50,9 @@ class Fit:
     """Of each GPU; processors have one memory together."""
     choices: tuple[Choice, ...]
     """Every way, in the order of what it costs."""
+    look_room: int
+    """Bytes of main memory that must be free, beside what training takes, for looks at others' work;
+    without it there are none. 0 in a swarm that does not check."""
 
     @property
     def chosen(self) -> Choice | None:
@@ -72,6 +75,7 @@ class Fit:
             "shards": self.shards,
             "room": asdict(self.room),
             "fits": self.chosen is not None,
+            "look_room": self.look_room,
             "choices": [
                 {
                     **asdict(choice.options.state),
@@ -146,4 +150,5 @@ def fit_workload(
         shards=work.shards,
         room=room,
         choices=every,
+        look_room=work.look_room,
     )

@@ -91,6 +91,7 @@ def fit(
                 parameters=there.parameters,
                 sequence_length=file.data.sequence_length,
                 optimizer=file.optimizer,
+                checked=file.checks is not None,
             )
             return fit_workload(file.name, work, there, limit, micro_batch, split)
         if path.is_file():
@@ -139,6 +140,12 @@ def _lines(found: Fit) -> Iterator[str]:
         yield "It does not fit in any way: use a device with more memory, or free some."
     else:
         yield f"A node takes {chosen_line(found.chosen, found.room)}."
+        if found.look_room:
+            room = _size(found.look_room)
+            yield (
+                "Members of this swarm look at each other's work. This node does so while "
+                f"{room} of main memory are free beside that, and trains all the same with less."
+            )
 
 
 def _row(name: str, *cells: str) -> str:

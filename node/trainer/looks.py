@@ -6,7 +6,7 @@ gradient is kept, against which it is held. What it changes is kept until it is 
 rounds: with `overlap` the next round is computed before this one's updates are in the parameters.
 
 All of it lies in main memory in 16 bits, so it takes two bytes a parameter for the own gradient, and two
-for each of the two rounds.
+for each of the two rounds. Where main memory is short there are no looks (`memory_options.LOOK_ROOM`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,6 @@ import torch
 from .checking import Coefficients
 
 KEPT_ROUNDS = 2
-ROOM_BYTES = 8
-"""So much main memory for each parameter must be free before a look, or there is none: twice what one
-round's takes."""
 
 
 class Looks:

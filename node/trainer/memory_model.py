@@ -19,6 +19,7 @@ from .errors import TrainerFailed
 from .memory_options import (
     CPU_STRIPE,
     GPU_STRIPE,
+    LOOK_ROOM,
     NOISE,
     MemoryOptions,
     Precision,
@@ -158,6 +159,8 @@ class Workload:
     """Devices that train it as one member."""
     shards: bool = False
     """Whether each of several devices has its part of the parameters, and not a copy of them."""
+    checked: bool = False
+    """Whether members look at each other's work."""
 
     @staticmethod
     def of(manifest: Manifest) -> Workload:
@@ -168,12 +171,19 @@ class Workload:
             sequence_length=manifest.data.sequence_length,
             optimizer=manifest.optimizer,
             frozen=manifest.frozen_elements,
+            checked=manifest.checks is not None,
         )
 
     @property
     def elements(self) -> int:
         """Trained parameters."""
         return sum(spec.elements for spec in self.parameters)
+
+    @property
+    def look_room(self) -> int:
+        """Bytes of main memory that must be free for looks at others' work, or there are none: 0 where
+        nobody looks."""
+        return LOOK_ROOM * self.elements if self.checked else 0
 
     @property
     def layout(self) -> UpdateLayout:

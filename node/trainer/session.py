@@ -37,9 +37,9 @@ from .device import free_bytes, free_room, is_out_of_memory, limit_memory
 from .errors import TrainerFailed
 from .exact import apply_step
 from .frames import Trained
-from .looks import ROOM_BYTES, Looks
+from .looks import Looks
 from .memory_model import Workload
-from .memory_options import MemoryOptions
+from .memory_options import LOOK_ROOM, MemoryOptions
 from .memory_plan import Room, choose, chosen_line
 from .model import check_inputs, compute_twice, layers_of
 from .optimizer import LocalOptimizer
@@ -183,8 +183,8 @@ class TrainingSession:
         return None if seen is None else compared(update, seen)
 
     def _has_room_to_look(self) -> bool:
-        """Whether main memory has room for what a look keeps, at everybody's."""
-        wanted = ROOM_BYTES * sum(each.numel() for each in self.part.parameters)
+        """Whether main memory has room for what a look keeps: of all ranks, which may share it."""
+        wanted = LOOK_ROOM * sum(spec.elements for spec in self.manifest.parameters)
         return self.part.everywhere(free_bytes(torch.device("cpu")) >= wanted)
 
     def shadow(self) -> TrainingSession:

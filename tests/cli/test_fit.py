@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from distro_node.node.errors import ExitCode
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.survey import Survey
+from distro_node.protocol.wire.manifest import ChecksSpec
 from simulation.chain import Chain
 
 
@@ -58,6 +60,22 @@ def test_what_does_not_fit_is_another_exit_code(command, there, manifest: Path) 
     assert found["room"]["device"] == 1000
     assert not any(choice["chosen"] for choice in found["choices"])
     assert "does not fit in any way" in command("fit", manifest, "--memory", "1kB").out
+
+
+def test_what_looks_want_is_told_where_members_look(
+    command, there, manifest: Path, tmp_path: Path
+) -> None:
+    there("cuda", 24 * 10**9, 32 * 10**9)
+    assert json.loads(command("fit", manifest, "--json").out)["look_room"] == 0
+    assert "look at each other's work" not in command("fit", manifest).out
+    checked = replace(Chain(0).manifest, checks=ChecksSpec())
+    path = tmp_path / "checked"
+    path.write_bytes(checked.encode())
+    found = json.loads(command("fit", path, "--json").out)
+    conforms("fit", found)
+    # Eight bytes a parameter, however training keeps its own.
+    assert found["look_room"] == 8 * found["parameters"]
+    assert "look at each other's work" in command("fit", path).out
 
 
 def test_several_devices_have_copies_if_they_fit_or_else_shards(

@@ -18,6 +18,7 @@ from distro_node.node.trainer.checking import Dealt
 from distro_node.node.trainer.data import Corpus
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.fingerprint import fingerprint
+from distro_node.node.trainer.memory_model import Workload
 from distro_node.node.trainer.second_look import look_again
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.codec.schedule import learning_rate
@@ -27,7 +28,7 @@ from distro_node.protocol.sampling.assignment import samples_of as dealt_samples
 from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.sampling.sampler import order_of
 from distro_node.protocol.sampling.weights import Weight
-from distro_node.protocol.wire.manifest import Manifest, OptimizerSpec
+from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, OptimizerSpec
 from distro_node.protocol.wire.membership import Membership
 from trainer.exactness import assert_equal_bits, bits_of, reference_step
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
@@ -442,9 +443,12 @@ def test_there_is_no_look_without_something_to_hold_it_against(
     session.train(4, [1], looks=True)
     session.apply(4, [body], RATE, False)
     assert not session.look(4, look)
-    monkeypatch.setattr(session_module, "free_bytes", lambda device: 0)
-    session.train(5, [1], looks=True)
-    assert not session.look(5, look)
+    checked = dataclasses.replace(session.manifest, checks=ChecksSpec())
+    wanted = Workload.of(checked).look_room
+    for number, free in ((5, wanted - 1), (6, wanted)):
+        monkeypatch.setattr(session_module, "free_bytes", lambda device, free=free: free)
+        session.train(number, [1], looks=True)
+        assert session.look(number, look) == (free == wanted)
 
 
 def test_who_has_no_second_moment_learns_one_to_look_again(tmp_path: Path) -> None:
