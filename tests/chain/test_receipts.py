@@ -27,16 +27,16 @@ from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import RecordId, SignedBallot
 from simulation.chain import Chain
-from simulation.receipts_chain import CheckedChain
+from simulation.checked_chain import VouchedChain
 from simulation.swarm import identity
 
 ROUND = 36
 
 
 @cache
-def chain() -> CheckedChain:
+def chain() -> VouchedChain:
     """The last record that certifies something is that of round 36."""
-    return CheckedChain(4).grow_until(40)
+    return VouchedChain(4).grow_until(40)
 
 
 def receipt(who: int = 1) -> Receipt:
@@ -77,7 +77,7 @@ def test_a_record_beside_a_snapshot_certifies_what_was_done_before() -> None:
     ],
 )
 def test_a_record_that_says_something_else(rounds: int, said: bytes, words: str) -> None:
-    short = CheckedChain(4).grow_until(rounds)
+    short = VouchedChain(4).grow_until(rounds)
     check_record(short.record(), short.ledger)
     with pytest.raises(ProtocolError, match=words):
         check_record(short.record(contributions=said), short.ledger)
@@ -108,7 +108,7 @@ def test_it_is_the_same_after_truncating_and_replaying() -> None:
         assert again.work is not None
         assert again.work.contributions.root == cut.work.contributions.root
     # A chain that parts counts its own.
-    other = CheckedChain(4).grow_until(20)
+    other = VouchedChain(4).grow_until(20)
     other.ledger = ledger.truncated(20)
     other.grow(updates=[])
     assert other.work.contributions.root != ledger.truncated(21).work.contributions.root  # type: ignore[union-attr]
@@ -138,8 +138,8 @@ def test_who_has_done_nothing_gets_none() -> None:
         write_receipt(chain().ledger, ROUND + 1, identity(0).peer)
 
 
-def other_swarm() -> CheckedChain:
-    return CheckedChain(4, seed=9)
+def other_swarm() -> VouchedChain:
+    return VouchedChain(4, seed=9)
 
 
 TAMPERED: dict[str, Callable[[Receipt], Any]] = {
@@ -241,7 +241,7 @@ def _with(written: Receipt, **changes: Any) -> Receipt:
 
 def made_up() -> Receipt:
     """Strangers' keys, and a record of theirs in the name of the swarm: all of it signed."""
-    forger = CheckedChain(1).grow_until(ROUND)
+    forger = VouchedChain(1).grow_until(ROUND)
     forger.ledger = chain().ledger.truncated(ROUND)
     record = replace(forger.record(), fingerprint=666, looks=())
     decided = forger.decide(record, signers=[identity(number).peer for number in range(40, 44)])

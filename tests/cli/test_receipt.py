@@ -25,7 +25,7 @@ from distro_node.protocol.wire.checkpoint import Checkpoint
 from distro_node.protocol.wire.messages import RecordId
 from distro_node.protocol.wire.swarm_id import Invite, invite_text, swarm_text
 from simulation.chain import Chain
-from simulation.receipts_chain import CheckedChain
+from simulation.checked_chain import VouchedChain
 from simulation.swarm import identity
 
 # Private here: `_render`: a data directory of a member whose key is known.
@@ -36,8 +36,8 @@ FOUNDER, MEMBER = peer_text(identity(0).peer), peer_text(identity(1).peer)
 
 
 @cache
-def chain() -> CheckedChain:
-    return CheckedChain(4).grow_until(ROUNDS)
+def chain() -> VouchedChain:
+    return VouchedChain(4).grow_until(ROUNDS)
 
 
 def stored(place: Path, ledger: Ledger) -> Path:
@@ -109,7 +109,7 @@ def test_the_same_for_programs(command: Command, place: Path) -> None:
 
 
 def test_who_is_gone_is_still_in_it(command: Command, tmp_path: Path) -> None:
-    left = CheckedChain(4).grow_until(3)
+    left = VouchedChain(4).grow_until(3)
     left.grow(departed=[left.leave(1)], updates=[])
     left.grow()
     place = stored(tmp_path / "node", left.ledger)
@@ -132,7 +132,7 @@ def test_where_nothing_is_stored(command: Command, place: Path, tmp_path: Path) 
     command("contributions", "--data-dir", tmp_path / "empty").refused_with(
         ExitCode.NOTHING_TO_EXPORT, "no swarm is stored"
     )
-    other = CheckedChain(1, seed=9)
+    other = VouchedChain(1, seed=9)
     stored(place, other.ledger)
     several = command("contributions", "--data-dir", place)
     several.refused_with(ExitCode.USAGE, "2 swarms")
@@ -276,7 +276,7 @@ def test_what_contradicts_it(command: Command, place: Path, file: Path, tmp_path
     command("verify-receipt", file, "--link", link(other)).refused_with(
         ExitCode.FALSE_RECEIPT, "another record is the swarm's in round 36"
     )
-    elsewhere = link(None, swarm=CheckedChain(0, seed=9).manifest.swarm)
+    elsewhere = link(None, swarm=VouchedChain(0, seed=9).manifest.swarm)
     command("verify-receipt", file, "--link", elsewhere).refused_with(
         ExitCode.FALSE_RECEIPT, "another swarm"
     )
@@ -284,7 +284,7 @@ def test_what_contradicts_it(command: Command, place: Path, file: Path, tmp_path
     command("verify-receipt", file, "--ledger", place, "--link", elsewhere).refused_with(
         ExitCode.FALSE_RECEIPT, "another swarm"
     )
-    fork = CheckedChain(0)
+    fork = VouchedChain(0)
     fork.ledger = chain().ledger.truncated(34)
     fork.grow(updates=[])
     fork.grow_until(38)
@@ -314,7 +314,7 @@ def test_a_name_that_is_none(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a founder called the swarm is shown without its power over a terminal."""
-    named = CheckedChain(2, name="a\x1b[31m").grow_until(12)
+    named = VouchedChain(2, name="a\x1b[31m").grow_until(12)
     place = stored(tmp_path / "node", named.ledger)
     monkeypatch.chdir(tmp_path)
     shown = command("receipt", "--peer", FOUNDER, "--data-dir", place)

@@ -54,8 +54,8 @@ from distro_node.protocol.wire.swarm_id import (
 )
 from fuzz.targets import Target, packed, repacked, unpacked
 from simulation.chain import Chain
+from simulation.checked_chain import VouchedChain
 from simulation.formats import BLOBS, FORMATS, MANIFEST, PEERS
-from simulation.receipts_chain import CheckedChain
 from simulation.swarm import identity
 from statuses import TRAINING
 
@@ -172,7 +172,7 @@ def targets() -> Iterator[Target]:
         (formats["decided"],),
         ("protocol.chain.entries:decode_decided",),
     )
-    checked = CheckedChain().grow_until(7)
+    checked = VouchedChain().grow_until(7)
     receipt = write_receipt(checked.ledger, 6, identity(1).peer)
     assert receipt is not None
     yield Target(

@@ -17,7 +17,7 @@ from distro_node.protocol.checks.standing import level_test
 from distro_node.protocol.wire.errors import ProtocolError
 
 from ..chain import identity
-from ..receipts_chain import CheckedChain
+from ..checked_chain import VouchedChain
 from .rule import Rule, edited, put
 
 ME, OTHER = identity(0).peer, identity(1).peer
@@ -25,8 +25,8 @@ CERTIFIES = 6
 
 
 @cache
-def _chain() -> CheckedChain:
-    return CheckedChain(3).grow_until(CERTIFIES + 3)
+def _chain() -> VouchedChain:
+    return VouchedChain(3).grow_until(CERTIFIES + 3)
 
 
 @cache
@@ -45,7 +45,7 @@ def _refused(why: str, what: Callable[[], Any]) -> bool:
 
 
 def _record_refused(rounds: int, said: bytes) -> bool:
-    chain = CheckedChain(2).grow_until(rounds)
+    chain = VouchedChain(2).grow_until(rounds)
     record = chain.record(contributions=said)
     return _refused("account of all contributions", lambda: check_record(record, chain.ledger))
 
@@ -133,7 +133,7 @@ def _a_named_record_is_this_one() -> bool:
 
 
 def _a_link_is_to_this_swarm() -> bool:
-    elsewhere = CheckedChain(0, seed=9).manifest.swarm
+    elsewhere = VouchedChain(0, seed=9).manifest.swarm
     anchor = _receipt().anchor
     return _refused(
         "another swarm", lambda: receipts.against_checkpoint(_receipt(), elsewhere, anchor)
