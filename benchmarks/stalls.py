@@ -24,7 +24,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,9 @@ from distro_node.node.sync import catch_up
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.stalls import StallMeter, spare_what_stays
 from distro_node.node.telemetry.telemetry import Telemetry
-from distro_node.node.trainer.client import TrainerSpec
+from distro_node.node.trainer.answers import Applied, SnapshotResult
+from distro_node.node.trainer.frames import Trained
+from distro_node.node.trainer.trainer_spec import TrainerSpec
 from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
 from distro_node.node.updates import RECENT_UPDATES
 from distro_node.protocol.chain.ledger import Ledger
@@ -179,7 +180,7 @@ class World:
         )
         self.supervisor = TrainerSupervisor(
             manifest=self.chain.manifest,
-            spec=SimpleNamespace(blobs=self.store.root),  # type: ignore[arg-type]  # starts nothing
+            spec=TrainerSpec(manifest=self.chain.manifest.encode(), blobs=self.store.root),
             store=self.store,
             snapshots=self.snapshots,
             momentum=self._root / "momentum",
@@ -256,25 +257,25 @@ class World:
     async def load_momentum(self, path: object) -> bool:
         return False
 
-    async def train(self, round: int, samples: object) -> Any:
+    async def train(self, round: int, samples: object, *, looks: bool) -> Trained:
         body = await self._made.receive()
-        return SimpleNamespace(
-            body=body, coefficients=1, tokens=500, loss=2.5, compute_seconds=0.0, encode_seconds=0.0
+        return Trained(
+            body, loss=2.5, tokens=500, coefficients=1, compute_seconds=0.0, encode_seconds=0.0
         )
 
     async def apply(
         self, round: int, updates: list[bytes], rate: float, own: bool, counts: object
-    ) -> Any:
+    ) -> Applied:
         self.round = round
         self.applied.append(len(updates))
         await trio.lowlevel.checkpoint()
-        return SimpleNamespace(fingerprint=FINGERPRINT, seconds=0.0, left_out=0)
+        return Applied(fingerprint=FINGERPRINT, seconds=0.0, left_out=0)
 
-    async def snapshot(self) -> Any:
+    async def snapshot(self) -> SnapshotResult:
         # In the trainer's own process it would be.
         blobs = await trio.to_thread.run_sync(self.state, self.round)
         data = await trio.to_thread.run_sync(blobs.encode)
-        return SimpleNamespace(blob_list=data, size=blobs.size)
+        return SnapshotResult(blob_list=data, size=blobs.size)
 
     def state(self, round_: int) -> BlobList:
         """Of the parameters after a round; its chunks are there."""

@@ -17,6 +17,10 @@ from distro_node.node.telemetry import logs
 from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 
+# Before anything loads torch, and for all processes that tests start: several workers and trainers share
+# few processors, and threads of OpenMP that wait for each other burn the time of those that compute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # An example that takes long says something of the machine, and nothing of what is tested.
 settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]

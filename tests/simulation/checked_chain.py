@@ -105,7 +105,8 @@ class VouchedChain(CheckedChain):
         super().__init__(count, **({"snapshot_interval": 5} | changes))
 
     def record(self, **changes: Any) -> Record:
-        plain = super().record(**({"looks": self.looks(SURE)} | changes))
+        settings: dict[str, Any] = {"looks": self.looks(SURE)}
+        plain = super().record(**(settings | changes))
         if "contributions" in changes:
             return plain
         return dataclasses.replace(plain, contributions=root_due(self.work, plain.snapshot))
