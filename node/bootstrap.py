@@ -2,7 +2,7 @@
 
 It keeps no state that matters; a swarm that has met goes on without it. It runs without torch and
 with little memory beside the updates that it relays. It may follow one of its swarms and serve the
-page of it (`lookout`).
+page of it (`hosted_observer`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..crypto.identity import Identity, peer_text
 from ..protocol.wire.introductions import Registry
 from .carrying import counted, keep_count
 from .control.command_socket import serve_control
-from .lookout import Lookout, open_lookout
+from .hosted_observer import HostedObserver, open_hosted_observer
 from .network.circuit_relay import CircuitLimits
 from .network.discovery.introductions import IntroductionService
 from .network.exchange.update_relay import UpdateRelay
@@ -77,14 +77,16 @@ async def run_bootstrap(settings: BootstrapSettings, *, ready: Callable[[list[st
     `UserError` for an address at which no page can be served.
     """
     with contextlib.ExitStack() as stack:
-        lookout = None
+        observer = None
         if settings.observe is not None:
-            lookout = stack.enter_context(open_lookout(settings.observe, settings.identity))
-        await _serve(settings, lookout, ready)
+            observer = stack.enter_context(
+                open_hosted_observer(settings.observe, settings.identity)
+            )
+        await _serve(settings, observer, ready)
 
 
 async def _serve(
-    settings: BootstrapSettings, lookout: Lookout | None, ready: Callable[[list[str]], None]
+    settings: BootstrapSettings, observer: HostedObserver | None, ready: Callable[[list[str]], None]
 ) -> None:
     network_settings = NetworkSettings(
         listen=settings.listen,
@@ -110,16 +112,16 @@ async def _serve(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_count, network, carried)
                 if settings.socket is not None:
-                    status = partial(_status, network, carried, registry, lookout, time.time())
+                    status = partial(_status, network, carried, registry, observer, time.time())
                     handlers = {
                         "status": lambda _: encode_status(status()),
                         "leave": lambda _: _leave(leaving),
                         # Its page is there to look; nobody acts through it.
-                        "dashboard": lambda _: {"url": lookout and lookout.url, "link": None},
+                        "dashboard": lambda _: {"url": observer and observer.url, "link": None},
                     }
                     await nursery.start(serve_control, settings.socket, handlers)
-                if lookout is not None:
-                    nursery.start_soon(lookout.run, network, registry)
+                if observer is not None:
+                    nursery.start_soon(observer.run, network, registry)
                 ready(network.addresses)
                 while not leaving.is_set():
                     metrics.update(network, registry)
@@ -142,7 +144,7 @@ def _status(
     network: Network,
     carried: Carried,
     registry: Registry,
-    lookout: Lookout | None,
+    observer: HostedObserver | None,
     started: float,
 ) -> BootstrapStatus:
     return BootstrapStatus(
@@ -150,7 +152,7 @@ def _status(
         peer=peer_text(network.peer),
         started=started,
         swarms=registry.swarms(),
-        observes=None if lookout is None else lookout.swarm,
-        dashboard=None if lookout is None else lookout.url,
+        observes=None if observer is None else observer.swarm,
+        dashboard=None if observer is None else observer.url,
         line=line_status(network, carried=counted(network, carried), bootstrap=False),
     )

@@ -23,9 +23,9 @@ from distro_node.protocol.chain.sync import MAX_SYNC_RESPONSE_BYTES, SYNC_PROTOC
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import Manifest, ScheduleSpec
 from founder import Founder, founding
-from lookouts import BOOTSTRAP, Peer, introducing, shown_once
 from network.support import LOOPBACK, PATIENCE_SECONDS, until
 from network.victim import quiet_settings
+from observing_bootstrap import BOOTSTRAP, Peer, introducing, shown_once
 from simulation.keys import identity
 from simulation.whole.trainer import Workshop, toy_swarm
 

@@ -41,8 +41,8 @@ _ALWAYS = ShiftStatus(at_work=True, by_command=False, active=None, until=None, h
 
 
 @contextlib.contextmanager
-def open_lookout(settings: DaemonSettings, identity: Identity) -> Iterator[Lookout]:
-    """A lookout whose page has its address already, so that a bad one is told at once.
+def open_hosted_observer(settings: DaemonSettings, identity: Identity) -> Iterator[HostedObserver]:
+    """An observer whose page has its address already, so that a bad one is told at once.
 
     Raises `UserError` (`BAD_ADDRESS`).
     """
@@ -50,10 +50,10 @@ def open_lookout(settings: DaemonSettings, identity: Identity) -> Iterator[Looko
         address = open_address(settings.dashboard) if settings.dashboard is not None else None
         if address is not None:
             stack.callback(address.close)
-        yield Lookout(settings, identity, address)
+        yield HostedObserver(settings, identity, address)
 
 
-class Lookout:
+class HostedObserver:
     """The node that the page speaks of. `run` follows the swarm and serves the page."""
 
     def __init__(

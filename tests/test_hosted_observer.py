@@ -21,9 +21,9 @@ from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import SwarmId
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_text
 from founder import founding
-from lookouts import BOOTSTRAP, get, introducing, shown, shown_once
 from network.support import LOOPBACK, identity, until
 from network.victim import quiet_settings
+from observing_bootstrap import BOOTSTRAP, get, introducing, shown, shown_once
 from simulation.whole.trainer import toy_swarm
 
 
@@ -111,7 +111,7 @@ async def test_what_keeps_it_from_following_does_not_end_it(
             ][tries % 2]
 
     monkeypatch.setattr("distro_node.node.observer.Observation.run", run)
-    monkeypatch.setattr("distro_node.node.lookout._AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("distro_node.node.hosted_observer._AGAIN_SECONDS", 0.05)
     async with introducing(tmp_path / "bootstrap") as peer:
         await until(lambda: tries >= 4)
         url = (await peer.status()).dashboard
