@@ -209,6 +209,10 @@ def simulator() -> Iterator[Figure]:
     words = "{:,d} runs decided {:,d} rounds; violations: {:d}"
     counts = (soak["seeds"], soak["rounds_decided"], soak["violations"])
     yield Figure("docs/protocol.md", words, counts)
+    voted = results("simulate-votes")
+    words = "in the fast one {:,d} seeds decided {:,d} rounds; violations: {:d}"
+    counts = (voted["seeds"], voted["rounds_decided"], voted["violations"])
+    yield Figure("docs/protocol.md", words, counts)
     whole = results("simulate-whole")
     words = (
         "in the whole one {:,d} runs with {:,d} processes decided {:,d} rounds; violations: {:d}"
@@ -1016,6 +1020,17 @@ def checks() -> Iterator[Figure | WholeTable]:
     )
 
 
+def look_cost() -> Iterator[Figure]:
+    """What looks cost where the line leaves pauses."""
+    measured = results("look-cost")
+    hours, (watched,) = measured["rounds_per_hour"], measured["swarms"]["with"]
+    yield Figure(
+        "docs/checks.md",
+        "kbit/s make {:.1f} rounds an hour without looks and {:.1f} with {:d} of them in {:d} rounds",
+        (hours["without"], hours["with"], watched["looks"], measured["settings"]["rounds"]),
+    )
+
+
 def votes() -> Iterator[Figure | WholeTable]:
     """What crowds come to against votes that cost work."""
     measured = results("votes")
@@ -1181,6 +1196,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     page,
     tariffs,
     checks,
+    look_cost,
     votes,
     poison,
     shares,

@@ -34,7 +34,7 @@ sequence_length = {sequence}
 include = ["*.py"]
 
 [optimizer]
-top_k = 8
+top_k = {top_k}
 
 [schedule]
 peak = 4e-3
@@ -66,6 +66,7 @@ def timing_manifest(
     sequences: int,
     members: int,
     max_share: float,
+    top_k: int = 8,
 ) -> str:
     """The founder's file of a swarm that is only timed: a model over bytes, with overlap and without a
     deadline that anybody could miss."""
@@ -77,6 +78,7 @@ def timing_manifest(
         sequences=sequences,
         members=members,
         max_share=max_share,
+        top_k=top_k,
     )
 
 

@@ -380,7 +380,8 @@ class Runner:
                 # Each entry of an answer may be one that differs.
                 if not self._settling:
                     self._settling = True
-                    _log.warning("another chain differs from ours in round %d", round_)
+                    # Somebody has another record, or nothing was decided for a while.
+                    _log.info("comparing our chain with others', up to round %d", round_)
                     self._spawn(self._settle)
             case Note(kind, round_, peer, text):
                 if kind != "decided":

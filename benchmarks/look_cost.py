@@ -1,0 +1,135 @@
+"""Rounds an hour of two real nodes that look at each other's work, beside the same without looks.
+
+    python benchmarks/look_cost.py [--every 2] [--share 2] [--settle 8] [--rounds 16] [--pairs 1]
+        [--work FOLDER] [--json FILE]
+
+Nodes on loopback, whose upload is limited to 512 kbit/s as soon as they train, learn with a Llama over
+bytes with three million parameters, with overlap and one thread each. Many coefficients a block
+(k = 512) make updates that travel longer than a share is computed: a round waits for the line, and the
+processors have pauses. A node looks behind its own update and nobody waits for it, so there looks should
+cost rounds nothing. Swarms without looks and with them follow each other, so many pairs. The first
+rounds of each are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from distro_node.node.control.command_socket import ask
+from distro_node.node.demo.history import History
+from distro_node.node.storage.data_dir import DataDir
+from distro_node.node.storage.swarm_store import SwarmStore
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.wire.manifest import decode_manifest
+from local_nodes import LocalNodes, timing_manifest, wait_for_round
+
+MEMBERS = 2
+SEQUENCE = 128
+TOP_K = 512
+# The least that a node takes part with.
+UPLOAD = "512kbit"
+MODEL = {
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 192,
+    "intermediate_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": SEQUENCE,
+    "tie_word_embeddings": False,
+}
+
+
+def in_swarm(options: argparse.Namespace, work: Path, every: int | None) -> dict[str, Any]:
+    """What the nodes do that look once in so many rounds each, or never."""
+    manifest = timing_manifest(
+        "looks",
+        MODEL,
+        sequence=SEQUENCE,
+        sequences=MEMBERS * options.share,
+        members=MEMBERS,
+        max_share=0.0,
+        top_k=TOP_K,
+    )
+    if every is not None:
+        manifest += f"\n[checks]\nevery = {every}\n"
+    nodes = LocalNodes(work, manifest, MEMBERS)
+    last = options.settle + options.rounds
+    with nodes.running() as programs:
+        histories = [nodes.history(number) for number in range(MEMBERS)]
+        # The initial state is fetched without a limit, which is another matter.
+        wait_for_round(histories[-1], 1, programs)
+        for number in range(MEMBERS):
+            ask(nodes.data(number).socket, "limits", 10.0, upload=UPLOAD)
+        for history in histories:
+            wait_for_round(history, last, programs)
+        data = nodes.data(0)
+        ledger = _ledger(data, nodes)
+    seconds = _seconds(histories[0], options.settle, last)
+    facts = histories[0].rounds
+    counted = range(options.settle + 1, last + 1)
+    return {
+        "rounds_per_hour": 3600 * options.rounds / seconds,
+        "computing_share": sum(facts[n]["seconds"]["compute"] for n in counted) / seconds,
+        "looks": sum(len(ledger[n].record.looks) for n in counted),
+        "voters": len(ledger.work.votes(last)) if ledger.work else None,
+    }
+
+
+def _seconds(history: History, first: int, last: int) -> float:
+    return history.rounds[last]["time"] - history.rounds[first]["time"]
+
+
+def _ledger(data: DataDir, nodes: LocalNodes) -> Ledger:
+    """The records that a node has on its disk."""
+    folder = data.swarm(nodes.swarm)
+    manifest = decode_manifest(folder.manifest.read_bytes(), nodes.swarm)
+    return SwarmStore(folder, manifest).load_ledger(mend=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--every", type=int, default=2, help="rounds from one look to the next")
+    parser.add_argument("--share", type=int, default=2, help="sequences of a member in a round")
+    parser.add_argument("--settle", type=int, default=8, help="rounds that are not counted")
+    parser.add_argument("--rounds", type=int, default=16, help="rounds that are")
+    parser.add_argument("--pairs", type=int, default=1)
+    parser.add_argument("--work", type=Path, help="keep logs and data here")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found: dict[str, list[dict[str, Any]]] = {"without": [], "with": []}
+    with TemporaryDirectory(prefix="distro-looks-") as temporary:
+        work = options.work or Path(temporary)
+        for pair in range(options.pairs):
+            for name, every in (("without", None), ("with", options.every)):
+                found[name].append(in_swarm(options, work / f"{name}-{pair}", every))
+                print(name, json.dumps(found[name][-1]), flush=True)
+    hours = {
+        name: statistics.mean(each["rounds_per_hour"] for each in swarms)
+        for name, swarms in found.items()
+    }
+    slower = 1 - hours["with"] / hours["without"]
+    print(
+        f"{hours['without']:.1f} rounds an hour without looks, {hours['with']:.1f} with: {slower:.2%}"
+    )
+    if options.json:
+        settings = {key: getattr(options, key) for key in ("every", "share", "settle", "rounds")}
+        document = {
+            "settings": settings,
+            "rounds_per_hour": hours,
+            "slower": slower,
+            "swarms": found,
+        }
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
