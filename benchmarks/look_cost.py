@@ -21,11 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from distro_node.node.control.command_socket import ask
-from distro_node.node.demo.history import History
-from distro_node.node.storage.data_dir import DataDir
-from distro_node.node.storage.swarm_store import SwarmStore
-from distro_node.protocol.chain.ledger import Ledger
-from distro_node.protocol.wire.manifest import decode_manifest
+from distro_node.node.results.account import read_ledger
 from local_nodes import LocalNodes, timing_manifest, wait_for_round
 
 MEMBERS = 2
@@ -69,10 +65,9 @@ def in_swarm(options: argparse.Namespace, work: Path, every: int | None) -> dict
             ask(nodes.data(number).socket, "limits", 10.0, upload=UPLOAD)
         for history in histories:
             wait_for_round(history, last, programs)
-        data = nodes.data(0)
-        ledger = _ledger(data, nodes)
-    seconds = _seconds(histories[0], options.settle, last)
+        ledger = read_ledger(nodes.data(0), nodes.swarm)
     facts = histories[0].rounds
+    seconds = facts[last]["time"] - facts[options.settle]["time"]
     counted = range(options.settle + 1, last + 1)
     return {
         "rounds_per_hour": 3600 * options.rounds / seconds,
@@ -80,17 +75,6 @@ def in_swarm(options: argparse.Namespace, work: Path, every: int | None) -> dict
         "looks": sum(len(ledger[n].record.looks) for n in counted),
         "voters": len(ledger.work.votes(last)) if ledger.work else None,
     }
-
-
-def _seconds(history: History, first: int, last: int) -> float:
-    return history.rounds[last]["time"] - history.rounds[first]["time"]
-
-
-def _ledger(data: DataDir, nodes: LocalNodes) -> Ledger:
-    """The records that a node has on its disk."""
-    folder = data.swarm(nodes.swarm)
-    manifest = decode_manifest(folder.manifest.read_bytes(), nodes.swarm)
-    return SwarmStore(folder, manifest).load_ledger(mend=False)
 
 
 def main() -> None:

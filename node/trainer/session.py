@@ -184,7 +184,7 @@ class TrainingSession:
 
     def _has_room_to_look(self) -> bool:
         """Whether main memory has room for what a look keeps: of all ranks, which may share it."""
-        wanted = LOOK_ROOM * sum(spec.elements for spec in self.manifest.parameters)
+        wanted = LOOK_ROOM * self.manifest.elements
         return self.part.everywhere(free_bytes(torch.device("cpu")) >= wanted)
 
     def shadow(self) -> TrainingSession:
