@@ -53,6 +53,7 @@ _GRADIENT = replace(_ALL, when="gradient")
 _OWN = replace(_GRADIENT, own=True)
 _SIGN_STEP = replace(_OWN, step="sign")
 _TOP_K = replace(_SIGN_STEP, top_k=8)
+_APART = replace(OURS, when="momentum", unsent=0.95)
 
 DOWN: dict[str, Recipe | None] = {
     MUON: None,
@@ -69,6 +70,11 @@ CLOSER: dict[str, Recipe] = {
     "whole matrices, gradient": replace(OURS, even="matrix"),
     "a quarter stays in the momentum": replace(OURS, keep=0.25),
     "half stays in the momentum": replace(OURS, keep=0.5),
+    "the momentum made orthogonal": replace(OURS, when="momentum"),
+    "the same, what is unsent kept apart": _APART,
+    "the same, momentum 0.9": replace(_APART, momentum=0.9),
+    "the same, all of what is unsent": replace(_APART, unsent=1.0),
+    "gradient orthogonal, what is unsent kept apart": replace(OURS, unsent=0.95),
     "the sum made orthogonal": replace(OURS, step="matrix"),
     "the sum scaled": replace(OURS, step="scaled"),
     "values, and the sum scaled": replace(OURS, send="value", step="scaled"),

@@ -41,7 +41,10 @@ class Recipe:
     """Coefficients of each block that are sent; None: all."""
     send: Literal["value", "sign"] = "sign"
     keep: float = 0.0
-    """What part of a coefficient stays in the momentum when it is sent."""
+    """What part of a coefficient stays where it was taken from when it is sent."""
+    unsent: float | None = None
+    """Memory of what has not been sent, apart from the momentum, which sending then leaves as it is;
+    None: coefficients are taken out of the momentum itself."""
     step: Literal["scaled", "sign", "matrix"] = "sign"
     """What becomes of the sum: it is divided by its root mean square, or only its signs are taken, or
     every hidden matrix is made orthogonal once more."""
@@ -83,6 +86,9 @@ class Member:
             torch.zeros(tensor.blocks, tensor.block_rows, tensor.block_columns)
             for tensor in self._tensors
         ]
+        self._unsent = (
+            None if recipe.unsent is None else [torch.zeros_like(m) for m in self._momentum]
+        )
         self._squares = [torch.zeros(tensor.rows, tensor.columns) for tensor in self._tensors]
         self._steps = 0
 
@@ -111,10 +117,13 @@ class Member:
             said = transformed(self._even(index, restored(ahead, tensor), 5), tensor)
         if recipe.top_k is None:
             return said.sign() if recipe.send == "sign" else said.clone()
+        source = momentum
+        if self._unsent is not None:
+            source = said = self._unsent[index].mul_(recipe.unsent).add_(said)
         flat = said.reshape(tensor.blocks, -1)
         positions = flat.abs().topk(tensor.top_k, dim=1).indices
         values = flat.gather(1, positions)
-        own = momentum.view(tensor.blocks, -1)
+        own = source.view(tensor.blocks, -1)
         own.scatter_(1, positions, recipe.keep * own.gather(1, positions))
         if recipe.send == "sign":
             values = values.sign()
