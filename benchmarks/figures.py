@@ -843,6 +843,84 @@ def finetuning() -> Iterator[Figure]:
     )
 
 
+JOB_WAYS = {
+    "swarm": "four nodes",
+    "adamw": "AdamW, one process",
+    "muon": "Muon, one process",
+}
+
+
+def job() -> Iterator[Figure | WholeTable]:
+    """What a whole job on one machine comes to."""
+    document, measured = "docs/job.md", results("job")
+    ways, settings = measured["ways"], measured["settings"]
+    yield Figure(
+        document,
+        "Together they are {:,d} tokens in an epoch, and {:,d} are held out. The model is a Llama with "
+        "{:,d} parameters, its byte-level BPE has {:,d} tokens. The swarm's {:d} rounds, of {:,d} "
+        "tokens each, took {:.0f} minutes",
+        (
+            measured["training_tokens"],
+            measured["heldout_tokens"],
+            measured["parameters"],
+            measured["vocabulary"],
+            measured["rounds"],
+            settings["sequences"] * settings["sequence"],
+            measured["seconds"] / 60,
+        ),
+    )
+    yield WholeTable(
+        document,
+        "| way | peak rate | tokens | tokens a second | held-out loss | perplexity |",
+        tuple(
+            f"| {words} | {ways[name]['rate']:g} | {ways[name]['tokens']:,} | "
+            f"{ways[name]['tokens_per_second']:,.0f} | {ways[name]['loss']:.3f} | "
+            f"{ways[name]['perplexity']:.1f} |"
+            for name, words in JOB_WAYS.items()
+        ),
+    )
+    above = [100 * (ways["swarm"]["loss"] / ways[name]["loss"] - 1) for name in ("adamw", "muon")]
+    yield Figure(
+        document,
+        "The swarm's is {:+.1f} % above that of AdamW and {:+.1f} % above that of Muon",
+        (above[0], above[1]),
+    )
+    received = measured["received_bytes_per_round"]
+    yield Figure(
+        document,
+        "A node received {:,.0f} bytes of updates a round, {:,.0f} times fewer than an all-reduce",
+        (received, measured["dense_bytes_per_round"] / received),
+    )
+    yield WholeTable(
+        document,
+        "| node | bytes sent | bytes received |",
+        tuple(
+            f"| {number} | {member['sent']:,} | {member['received']:,} |"
+            for number, member in enumerate(measured["members"], 1)
+        ),
+    )
+    export = measured["export"]
+    yield Figure(
+        document,
+        "where its perplexity on the held-out text is {:.4f}; here it is {:.4f}.",
+        (export["transformers_perplexity"], export["program_perplexity"]),
+    )
+    yield WholeTable(
+        document,
+        "| after round | text |",
+        tuple(
+            f"| {sample['round']} | {_as_code(next(iter(sample['texts'].values())))} |"
+            for sample in measured["samples"]
+        ),
+    )
+
+
+def _as_code(text: str) -> str:
+    """A text in a cell of a table, on one line, its marks without a meaning."""
+    line = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
+    return f"`{line}`"
+
+
 def tariffs() -> Iterator[Figure]:
     """What pausing by price moves, and costs."""
     measured = results("tariffs")
@@ -1193,6 +1271,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     decoding,
     creating,
     finetuning,
+    job,
     page,
     tariffs,
     checks,
