@@ -75,12 +75,11 @@ class Trained:
 @dataclass(frozen=True)
 class Judged:
     """What came of a look (`Judge`), in whole numbers (`checks/agreement`); `squares` is 0 where there
-    was nothing to compare. `beginning`: of the sequence's first half alone, where it has one."""
+    was nothing to compare."""
 
     round: int
     total: int
     squares: int
-    beginning: Score | None = None
 
 
 @dataclass(frozen=True)
