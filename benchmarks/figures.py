@@ -882,7 +882,7 @@ def job() -> Iterator[Figure | WholeTable]:
     above = [100 * (ways["swarm"]["loss"] / ways[name]["loss"] - 1) for name in ("adamw", "muon")]
     yield Figure(
         document,
-        "The swarm's is {:+.1f} % above that of AdamW and {:+.1f} % above that of Muon",
+        "The swarm's is {:.1f} % above that of AdamW and {:.1f} % above that of Muon",
         (above[0], above[1]),
     )
     received = measured["received_bytes_per_round"]

@@ -87,7 +87,7 @@ class Member:
             for tensor in self._tensors
         ]
         self._unsent = (
-            None if recipe.unsent is None else [torch.zeros_like(m) for m in self._momentum]
+            [] if recipe.unsent is None else [torch.zeros_like(m) for m in self._momentum]
         )
         self._squares = [torch.zeros(tensor.rows, tensor.columns) for tensor in self._tensors]
         self._steps = 0
@@ -118,7 +118,7 @@ class Member:
         if recipe.top_k is None:
             return said.sign() if recipe.send == "sign" else said.clone()
         source = momentum
-        if self._unsent is not None and recipe.unsent is not None:
+        if recipe.unsent is not None:
             source = said = self._unsent[index].mul_(recipe.unsent).add_(said)
         flat = said.reshape(tensor.blocks, -1)
         positions = flat.abs().topk(tensor.top_k, dim=1).indices

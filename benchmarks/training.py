@@ -306,7 +306,7 @@ def dense_optimizers(
 
 class MuonInFloat32(torch.optim.Optimizer):
     """`torch.optim.Muon` with Nesterov's look ahead and five rounds of the quintic, in float32: theirs
-    computes these in bfloat16, which takes a processor without it ten times as long as a gradient.
+    computes these in bfloat16, which is slow on a processor that has no arithmetic for it.
 
     The learning rate is the root mean square of a step, if all singular values came out as 1.
     """
