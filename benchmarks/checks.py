@@ -35,10 +35,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks_swarm import Case, Swarm, Unit
+from checks_swarm import BEGINNING, Case, Swarm, Unit
 from distro_node.protocol.checks import verdict
-from distro_node.protocol.checks.sequential import LevelTest, Standings
-from distro_node.protocol.checks.standing import WORK, level_test
+from distro_node.protocol.checks.sequential import Errors, LevelTest, Standings
+from distro_node.protocol.checks.standing import (
+    WORK,
+    halves_test,
+    level_test,
+)
+from distro_node.protocol.checks.verdict import Seen, Usual
 from runs import append_run, read_runs
 from training import read_corpus
 
@@ -71,7 +76,8 @@ STRANGERS_WORK = (
 """Those that know nothing of the dealt sequences: a statistic must tell them."""
 DEALT_WORK = (
     "parameters 20 rounds old",
-    "half of each sequence",
+    "the first half of each sequence",
+    "the second half of each sequence",
     "a cheaper model, half of the layers",
     "a tenth of the signs turned",
     "poisons the head",
@@ -168,15 +174,29 @@ class Group:
             ]
         )
 
-    def honest_by_lane(self) -> list[list[int]]:
-        """The honest members' scores in thousandths, a list for each."""
-        found: dict[tuple[int, int], list[int]] = {}
-        for number, unit in enumerate(self.units):
-            index = unit.statistics.index(CHOSEN)
-            for who, _, lane, second, scores in unit.rows:
-                if who == "honest" and not second:
-                    own = found.setdefault((number, lane), [])
-                    own += [round(1000 * score[index]) for score in scores]
+    def looks(self, name: str) -> list[list[Seen]]:
+        """As records hold them: of each update of this kind, a look at each of its sequences."""
+        wholes = self.scores(name, CHOSEN)
+        halves = self.scores(name, BEGINNING)
+        return [
+            [
+                Seen(round(1000 * whole), self.share, round(1000 * half))
+                for whole, half in zip(*row, strict=True)
+            ]
+            for row in zip(wholes, halves, strict=True)
+        ]
+
+    def honest_by_lane(self) -> list[list[Seen]]:
+        """Looks at the honest members, a list for each."""
+        lanes = [
+            (number, lane)
+            for number, unit in enumerate(self.units)
+            for who, _, lane, second, _ in unit.rows
+            if who == "honest" and not second
+        ]
+        found: dict[tuple[int, int], list[Seen]] = {}
+        for lane, looks in zip(lanes, self.looks("honest"), strict=True):
+            found.setdefault(lane, []).extend(looks)
         return list(found.values())
 
 
@@ -202,7 +222,10 @@ def summed_up(units: Sequence[Unit]) -> dict[str, Any]:
                 name: float(getattr(WORK, name))
                 for name in ("accused_wrongly", "missed", "honest_fails", "idle_fails")
             },
-            "levels": {"usual": levels.usual, "low": levels.low, "largest step": levels.most},
+            "levels": {
+                name: {"usual": test.usual, "low": test.low, "least": test.least}
+                for name, test in (("scores", levels), ("halves", halves_test(1)))
+            },
             "least passing": verdict.LEAST,
         },
         "cases": found,
@@ -210,7 +233,9 @@ def summed_up(units: Sequence[Unit]) -> dict[str, Any]:
 
 
 def _case(group: Group) -> dict[str, Any]:
-    usual = verdict.usual(group.honest_by_lane())
+    lanes = group.honest_by_lane()
+    usual = verdict.usual([[look.score for look in looks] for looks in lanes])
+    usually = Usual([(looks, 1) for looks in lanes])
     bound = verdict.passing(usual)
     honest = group.scores("honest", CHOSEN)
     fitted = _fitted(honest, bound / 1000)
@@ -224,20 +249,21 @@ def _case(group: Group) -> dict[str, Any]:
     by_levels = max(
         _accused_by_level(levels, fitted[name], usual / 1000) for name in ("normal", "t")
     )
-    chance = np.random.default_rng(0)
+    halves = halves_test(deviation)
+    by_halves, parts = _accused_by_halves(halves, usually, lanes)
+    courses = Courses(usual, usually, levels, halves)
     others = {
-        name: _courses(*_evenly(group.scores(name, CHOSEN)), usual, levels, chance)
+        name: courses.drawn(*_evenly(group.looks(name)))
         for name in group.names()
         if name != "honest"
     }
     if "copies another" in others:
-        copies = group.scores("copies another", CHOSEN)
+        good, copies = group.looks("honest"), group.looks("copies another")
         for often in MIXED:
-            odds = np.repeat([often, 1 - often], [len(honest), len(copies)])
-            odds /= np.repeat([len(honest), len(copies)], [len(honest), len(copies)])
-            both = np.concatenate([honest, copies])
+            odds = np.repeat([often, 1 - often], [len(good), len(copies)])
+            odds /= np.repeat([len(good), len(copies)], [len(good), len(copies)])
             name = f"honest in {often:.0%} of rounds, else copies"
-            others[name] = _courses(both, odds, usual, levels, chance)
+            others[name] = courses.drawn([*good, *copies], odds)
     seconds = {
         name: float(np.mean([unit.seconds[name] for unit in group.units]))
         for name in ("gradient", "check")
@@ -266,7 +292,7 @@ def _case(group: Group) -> dict[str, Any]:
         },
         "seeds": [unit.case["seed"] for unit in group.units],
         "losses": [unit.losses for unit in group.units],
-        "false_accusation_rate": by_passes + by_levels,
+        "false_accusation_rate": by_passes + by_levels + by_halves,
         "usual": usual / 1000,
         "passing": bound / 1000,
         "honest": {
@@ -282,6 +308,8 @@ def _case(group: Group) -> dict[str, Any]:
             "fitted": fitted,
             "accused_by_passes": by_passes,
             "accused_by_levels": by_levels,
+            "accused_by_halves": by_halves,
+            "first_half": parts,
             "level_deviation": deviation,
             "by_round": _by_round(group),
         },
@@ -445,61 +473,121 @@ def _accused_by_level(test: LevelTest, fit: dict[str, float], usual: float) -> f
     return float(accused) / checks
 
 
-def _evenly(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return scores, np.full(len(scores), 1 / len(scores))
+def _accused_by_halves(
+    test: LevelTest, usually: Usual, lanes: Sequence[Sequence[Seen]]
+) -> tuple[float, dict[str, float]]:
+    """The same of the tests of halves; and how well the first half of honest sequences is in updates, in
+    parts of what is usual."""
+    found = [halves.first for looks in lanes for look in looks if (halves := usually.halves(look))]
+    if not found:
+        return 0.0, {}
+    firsts = np.array(found) / 1000
+    worst = 0.0
+    for values in (firsts, 2 - firsts):
+        fits = [
+            dict(zip(("middle", "scale"), _student(values, degrees)[:2], strict=True))
+            | {"degrees": degrees if math.isfinite(degrees) else 0.0}
+            for degrees in (math.inf, _likeliest_degrees(values))
+        ]
+        worst += max(_accused_by_level(test, fit, 1.0) for fit in fits)
+    return worst, {"mean": float(firsts.mean()), "deviation": float(firsts.std())}
 
 
-def _courses(
-    scores: np.ndarray,
-    odds: np.ndarray,
-    usual: int,
-    levels: LevelTest,
-    chance: np.random.Generator,
-) -> dict[str, Any]:
-    """What becomes of somebody whose checks are drawn from these updates (updates, sequences), each
-    with its odds."""
-    bound = verdict.passing(usual)
-    updates, share = scores.shape
-    fails = np.array([[_fails(row, j, bound) for j in range(share)] for row in scores])
-    whole = np.rint(1000 * scores).astype(int)
-    level = np.array([[verdict.level(int(s), usual) for s in row] for row in whole])
-    until: dict[str, list[int]] = {"passes": [], "levels": [], "either": []}
-    for _ in range(COURSES):
-        standing = {"passes": 0, "levels": 0}
+def _evenly(looks: Sequence[Sequence[Seen]]) -> tuple[Sequence[Sequence[Seen]], np.ndarray]:
+    return looks, np.full(len(looks), 1 / len(looks))
+
+
+class Courses:
+    """What becomes of somebody whose checks are drawn from some updates."""
+
+    def __init__(self, usual: int, usually: Usual, levels: LevelTest, halves: LevelTest) -> None:
+        self._usual = usual
+        self._usually = usually
+        self._levels = levels
+        self._halves = halves
+        self._chance = np.random.default_rng(0)
+
+    def drawn(self, updates: Sequence[Sequence[Seen]], odds: np.ndarray) -> dict[str, Any]:
+        """`updates`: looks at each sequence of each of them, and how probable each update is."""
+        bound, share = verdict.passing(self._usual), len(updates[0])
+        scores = np.array([[look.score for look in looks] for looks in updates])
+        fails = np.array([[_fails(row, j, bound) for j in range(share)] for row in scores / 1000])
+        until: dict[str, list[int]] = {"passes": [], "levels": [], "halves": [], "either": []}
+        steps = self._steps(updates, fails, bound)
+        for _ in range(COURSES):
+            found = self._course(steps, odds, share)
+            for name in until:
+                times = list(found.values()) if name == "either" else [found.get(name, LONGEST + 1)]
+                until[name].append(min(times, default=LONGEST + 1))
+        mean = float(odds @ scores.mean(axis=1)) / 1000
+        medians = {name: float(np.median(times)) for name, times in until.items()}
+        median = medians["either"]
+        return {
+            "checks_until_found": median if median <= LONGEST else None,
+            "found_share": float(np.mean(np.array(until["either"]) <= WITHIN)),
+            **{
+                f"by_{name}": medians[name] if medians[name] <= LONGEST else None
+                for name in ("passes", "levels", "halves")
+            },
+            "updates": len(updates),
+            "mean": mean,
+            "deviation": math.sqrt(float(odds @ ((scores / 1000) ** 2).mean(axis=1)) - mean**2),
+            "failed_first_look": float(odds @ (scores < bound).mean(axis=1)),
+            "failed_both": float(odds @ fails.mean(axis=1)),
+        }
+
+    def _steps(
+        self, updates: Sequence[Sequence[Seen]], fails: np.ndarray, bound: int
+    ) -> list[tuple[str, Errors, list[list[int | None]]]]:
+        """Of each test what each look adds to its sum; None where it says nothing."""
+        passes: list[list[int | None]] = []
+        levels: list[list[int | None]] = []
+        firsts: list[list[int | None]] = []
+        seconds: list[list[int | None]] = []
+        for looks, failed in zip(updates, fails, strict=True):
+            known = [
+                look.score >= bound or bool(low) for look, low in zip(looks, failed, strict=True)
+            ]
+            halves = [self._usually.halves(look) if look.score >= bound else None for look in looks]
+            passes.append(
+                [
+                    (WORK.failure if low else WORK.success) if told else None
+                    for low, told in zip(failed, known, strict=True)
+                ]
+            )
+            levels.append(
+                [
+                    self._levels.step(verdict.level(look.score, self._usual)) if told else None
+                    for look, told in zip(looks, known, strict=True)
+                ]
+            )
+            firsts.append([each and self._halves.step(each.first) for each in halves])
+            seconds.append([each and self._halves.step(each.second) for each in halves])
+        return [
+            ("passes", WORK, passes),
+            ("levels", self._levels, levels),
+            ("halves", self._halves, firsts),
+            ("halves", self._halves, seconds),
+        ]
+
+    def _course(
+        self, steps: list[tuple[str, Errors, list[list[int | None]]]], odds: np.ndarray, share: int
+    ) -> dict[str, int]:
+        """After how many checks each test accuses; those that do not are left out."""
+        updates = self._chance.choice(len(odds), LONGEST, p=odds)
+        sequences = self._chance.integers(0, share, LONGEST)
+        drawn = [(int(u), int(one)) for u, one in zip(updates, sequences, strict=True)]
         found: dict[str, int] = {}
-        drawn = zip(
-            chance.choice(updates, LONGEST, p=odds),
-            chance.integers(0, share, LONGEST),
-            strict=True,
-        )
-        for number, (update, one) in enumerate(drawn, 1):
-            for name in standing:
-                if name in found:
+        for name, test, table in steps:
+            standing = 0
+            for number, (update, one) in enumerate(drawn, 1):
+                if (step := table[update][one]) is None:
                     continue
-                if name == "passes":
-                    moved = WORK.after(standing[name], failed=bool(fails[update, one]))
-                else:
-                    moved = levels.after(standing[name], int(level[update, one]))
-                standing[name] = moved[0]
-                if moved[1] == "accused":
-                    found[name] = number
-        for name in until:
-            times = list(found.values()) if name == "either" else [found.get(name, LONGEST + 1)]
-            until[name].append(min(times, default=LONGEST + 1))
-    mean = float(odds @ scores.mean(axis=1))
-    medians = {name: float(np.median(times)) for name, times in until.items()}
-    median = medians["either"]
-    return {
-        "checks_until_found": median if median <= LONGEST else None,
-        "found_share": float(np.mean(np.array(until["either"]) <= WITHIN)),
-        "by_passes": medians["passes"] if medians["passes"] <= LONGEST else None,
-        "by_levels": medians["levels"] if medians["levels"] <= LONGEST else None,
-        "updates": updates,
-        "mean": mean,
-        "deviation": math.sqrt(float(odds @ (scores**2).mean(axis=1)) - mean**2),
-        "failed_first_look": float(odds @ (whole < bound).mean(axis=1)),
-        "failed_both": float(odds @ fails.mean(axis=1)),
-    }
+                standing, decision = test.moved(standing, step)
+                if decision == "accused":
+                    found[name] = min(number, found.get(name, number))
+                    break
+        return found
 
 
 def _separations(group: Group) -> dict[str, dict[str, Any]]:
@@ -605,7 +693,8 @@ def print_summary(document: dict[str, Any]) -> None:
         )
         print(
             f"  false accusations a check {case['false_accusation_rate']:.1e} (passes "
-            f"{honest['accused_by_passes']:.1e}, levels {honest['accused_by_levels']:.1e}); a look "
+            f"{honest['accused_by_passes']:.1e}, levels {honest['accused_by_levels']:.1e}, halves "
+            f"{honest['accused_by_halves']:.1e}); a look "
             f"costs {cost['sequences_a_look']:.2f} sequences, one check in "
             f"{cost['rounds_a_check']} rounds is {cost['share']:.2%} of compute"
         )

@@ -33,6 +33,9 @@ LATER = (1, 5, 20)
 POISONED = 0.05
 """The part of all blocks that are turned by who poisons some, wherever they are."""
 
+BEGINNING = "change of own gradient by the first half"
+"""What is held against the same of the whole sequence (`verdict.Halves`)."""
+
 Gradients = list[torch.Tensor]
 Dense = list[torch.Tensor]
 """Coefficients of all parameters, (blocks, elements) for each tensor."""
@@ -101,6 +104,8 @@ class Sight:
     """Of the same, divided by its root alone, its blocks not made orthogonal."""
     mixed: Dense
     """What replacing one sequence of the checker's own share by it would change in its gradient."""
+    beginning: Dense
+    """The same of the sequence's first half."""
 
 
 @dataclass
@@ -216,6 +221,7 @@ STATISTICS: dict[str, Statistic] = {
     "less all three": _without("dealt", "own", "others", "momentum"),
     "less all three and a stranger": _without("dealt", "own", "others", "momentum", "stranger"),
     "change of own gradient": _without("mixed"),
+    BEGINNING: _without("beginning"),
     "change, less all three": _without("mixed", "own", "others", "momentum"),
     "rms, magnitude": _without("plain"),
     "rms, less all three": _without("plain", "own plain", "others", "momentum"),
@@ -405,8 +411,9 @@ class Swarm:
                 checker = (lane + offset) % case.members
                 controls = self._controls(now, lane, checker, owns, momenta)
                 looked = singles[lane][:1] if again else singles[lane]
-                for gradient in looked:
-                    sight = self._sight(gradient, checker, owns[checker], controls)
+                for gradient, sequence in zip(looked, now.batch[lane], strict=False):
+                    half = self._half(sequence)
+                    sight = self._sight(gradient, half, checker, owns[checker], controls)
                     for name, update in subjects:
                         found = self._scores(update, sight, controls)
                         if again:
@@ -429,7 +436,8 @@ class Swarm:
             if len(self.history) > age + base:
                 # Old parameters here, new ones there: which of the two are older makes no difference.
                 gradient = self.gradients(one, age + base)
-                sight = self._sight(gradient, checker, own, controls)
+                half = self._half(one[0], age)
+                sight = self._sight(gradient, half, checker, own, controls)
                 found = self._scores(now.updates[0], sight, controls)
                 name = f"honest, parameters {age} rounds apart"
                 rows.append([name, now.number, 0, False, [found]])
@@ -459,21 +467,42 @@ class Swarm:
             others=sums,
         )
 
-    def _sight(
-        self, gradient: Gradients, checker: int, own: Gradients, controls: Controls
-    ) -> Sight:
+    def _half(self, sequence: np.ndarray, age: int = 0) -> Gradients:
+        """The gradient of a sequence's first half, its processor time noted as a check's."""
         began = time.process_time()
-        dealt = self._dense(gradient, checker)
+        found = self.gradients(sequence[None, : SEQUENCE // 2 + 1], age + int(self.case.overlap))
+        self.seconds["check"] += time.process_time() - began
+        return found
+
+    def _sight(
+        self,
+        gradient: Gradients,
+        half: Gradients,
+        checker: int,
+        own: Gradients,
+        controls: Controls,
+    ) -> Sight:
+        # What a look takes beside the sequence's gradient: its beginning's, and three of these.
+        began = time.process_time()
+        before = self._dense(own, checker)
+        mixed, beginning = (
+            [new - old for new, old in zip(self._mixed(each, own, checker), before, strict=True)]
+            for each in (gradient, half)
+        )
         self.seconds["check"] += time.process_time() - began
         self.seconds["checks"] += 1
+        return Sight(
+            dealt=self._dense(gradient, checker),
+            plain=self._dense(gradient, checker, orthogonal=False),
+            mixed=mixed,
+            beginning=beginning,
+        )
+
+    def _mixed(self, gradient: Gradients, own: Gradients, checker: int) -> Dense:
+        """The checker's coefficients, if one sequence of its share were another."""
         share = self.case.share
         mixed = [o + (g - o) / share for o, g in zip(own, gradient, strict=True)]
-        changed = self._dense(mixed, checker)
-        return Sight(
-            dealt=dealt,
-            plain=self._dense(gradient, checker, orthogonal=False),
-            mixed=[new - old for new, old in zip(changed, controls.own, strict=True)],
-        )
+        return self._dense(mixed, checker)
 
     @torch.no_grad()
     def _dense(self, gradients: Gradients, checker: int, *, orthogonal: bool = True) -> Dense:
@@ -495,6 +524,7 @@ class Swarm:
             "dealt": gathered(sight.dealt),
             "plain": gathered(sight.plain),
             "mixed": gathered(sight.mixed),
+            "beginning": gathered(sight.beginning),
             "stranger": gathered(controls.stranger),
             "own": gathered(controls.own),
             "own plain": gathered(controls.plain),
@@ -526,8 +556,14 @@ def _subjects(swarm: Swarm) -> list[Subject]:
             "honest, gradients off by 10 %": lambda now: _perturbed(now, 0.1),
             "parameters 5 rounds old": lambda now: swarm.gradients(now.batch[0], age + 5),
             "a small batch repeated": lambda now: swarm.gradients(swarm.few, age),
-            "half of each sequence": lambda now: swarm.gradients(
+            "the first half of each sequence": lambda now: swarm.gradients(
                 now.batch[0][:, : SEQUENCE // 2 + 1], age
+            ),
+            "the second half of each sequence": lambda now: swarm.gradients(
+                now.batch[0][:, SEQUENCE // 2 :], age
+            ),
+            "three quarters of each sequence": lambda now: swarm.gradients(
+                now.batch[0][:, : 3 * SEQUENCE // 4 + 1], age
             ),
             "a cheaper model, half of the layers": lambda now: _shallow(swarm, now.batch[0]),
             "only the upper half's gradients": lambda now: _upper(swarm, now.mean(share)),

@@ -86,7 +86,8 @@ def score(
     """What the attacker says of one candidate."""
     gradient = [g.clone() for g in made.trial.gradients(candidate[None])]
     share, optimizer = made.way.sequences, made.optimizers[ATTACKER]
-    seen = list(changes(gradient, usual, share, made.layout, made.spec, optimizer))
+    found = changes([gradient], usual, share, made.layout, made.spec, optimizer)
+    seen = [table for (table,) in found]
     return look(update, seen).score
 
 

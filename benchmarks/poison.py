@@ -294,8 +294,8 @@ class Poisoning:
         share = len(past.batches[peer])
         worker = self._workers[looker]
         with torch.no_grad():
-            seen = changes(dealt, own, share, self._layout, self._spec, worker)
-            return look(past.updates[peer], seen).thousandths
+            seen = changes([dealt], own, share, self._layout, self._spec, worker)
+            return look(past.updates[peer], (table for (table,) in seen)).thousandths
 
     def _lies(self, peer: PeerId) -> bool:
         way = self._way

@@ -62,7 +62,8 @@ def call(
                 at = case.first + number * case.stride
                 for lane in range(case.members):
                     for kind, mean in KINDS.items() if lane == 0 else [("honest", 18.0)]:
-                        scores = mean + (3 if mean else 1) * chance.normal(size=(case.share, 2))
+                        scores = mean + (3 if mean else 1) * chance.normal(size=(case.share, 3))
+                        scores[:, 2] = 0.8 * scores[:, 1] + chance.normal(size=case.share)
                         rows.append([kind, at, lane, False, scores.round(2).tolist()])
                         again = [(scores[0] + 0.1).round(2).tolist()]
                         rows.append([kind, at, lane, True, again])
@@ -72,7 +73,7 @@ def call(
                 parameters=140_000,
                 coefficients=312,
                 rows=rows,
-                statistics=["plain sum of signs", benchmark.CHOSEN],
+                statistics=["plain sum of signs", benchmark.CHOSEN, benchmark.BEGINNING],
                 losses=[[0, 5.5], [case.rounds, 3.0]],
                 seconds={"gradient": 0.01, "check": 0.005},
             )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # As in protocol/checks/changes.py.
-Why = Literal["turned_away", "failed", "scores", "word", "unvouched"]
+Why = Literal["turned_away", "failed", "scores", "halves", "word", "unvouched"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,8 @@ class OwnChecks:
     """How often it has looked at the work of others, as far as records hold it."""
     why: Why | None
     """Why its updates do not count (`turned_away`, `failed`) or it has no votes, or none soon: its
-    scores are too low, its word is contradicted, or too few vouch for its work; None: it has
-    some."""
+    scores are too low, only one half of each of its samples is in its updates (`halves`), its word is
+    contradicted, or too few vouch for its work; None: it has some."""
     passes_until_back: int
     """So many checks in a row have to pass before its updates count again; 0: they count."""
 

@@ -32,6 +32,12 @@ def own_words(own: OwnChecks) -> Words:
                 "were not computed",
                 f"{_COMPUTES_RIGHT}; votes come back as checks pass",
             )
+        case "halves":
+            return Words(
+                "checks find one half of each of your samples in your updates and little of the other, "
+                "as if it was not computed",
+                f"{_COMPUTES_RIGHT}; votes come back as checks pass",
+            )
         case "word":
             return Words(
                 "others contradict what this node said of their work",

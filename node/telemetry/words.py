@@ -108,6 +108,8 @@ _EVENTS = {
     "taken_back": "the updates of {who} count again: enough checks of its work have passed",
     "scores_low": "checks find less in the work of {who} than in that of others, so it is about to "
     "lose its votes",
+    "halves_missing": "checks find little but one half of each sample in the work of {who}, so it is "
+    "about to lose its votes",
     "disbelieved": "others contradict what {who} says of their work, so it looks at nobody for now and "
     "is about to lose its votes",
     "votes_gained": "{who} has votes from now on: enough others have checked its work",
@@ -124,6 +126,7 @@ _DETAILS = {
         "turned_away": "it was turned away",
         "failed": "checks of its work failed",
         "scores": "checks find less in its work than in that of others",
+        "halves": "checks find little in its work but one half of each sample",
         "word": "others contradict what it says of their work",
         "unvouched": "it has done nothing of late that others vouch for",
     },

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from ...protocol.checks.agreement import Agreement
+from ...protocol.member.inputs import Judged
 from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
+from ...protocol.wire.messages import Score
 
 
 @dataclass(frozen=True)
@@ -15,6 +19,28 @@ class Applied:
     seconds: float
     left_out: int
     """Updates that the others contradict and the audit has therefore left out of the step."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How well an update agrees with a sample that was looked at."""
+
+    whole: Agreement
+    beginning: Agreement | None
+    """With the first half of what is learned in it alone; None where a task's samples have no halves."""
+
+    @classmethod
+    def read(cls, found: dict[str, Any]) -> Judgement:
+        """As the trainer process has written it."""
+        half = found["beginning"]
+        whole = Agreement(**found["whole"])
+        return cls(whole, None if half is None else Agreement(**half))
+
+    def said_of(self, round_: int) -> Judged:
+        """What the member is told of it."""
+        whole, half = self.whole, self.beginning
+        beginning = Score(half.total, half.squares) if half is not None and half.squares else None
+        return Judged(round_, whole.total, whole.squares, beginning)
 
 
 @dataclass(frozen=True)

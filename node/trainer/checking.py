@@ -35,27 +35,30 @@ class Dealt:
 
 
 def changes(
-    dealt: Sequence[torch.Tensor | None],
+    dealt: Sequence[Iterable[torch.Tensor | None]],
     own: Iterable[torch.Tensor | None],
     share: int,
     layout: UpdateLayout,
     spec: OptimizerSpec,
     optimizer: LocalOptimizer,
-) -> Iterator[torch.Tensor]:
-    """What would change in the checker's coefficients if one of so many sequences were the dealt one:
-    (blocks, elements) of each tensor, one after the other.
+) -> Iterator[list[torch.Tensor]]:
+    """What would change in the checker's coefficients if one of so many sequences were a dealt one:
+    (blocks, elements) for each of the dealt, of one tensor after the other.
 
-    `dealt` is that sequence's mean gradient, on the parameters which the update is made from; `own`
-    that of the checker's own share on the same, or of any sequences that were not dealt to the checked
-    member; `share` is how many were, above 0. What all gradients of the round have in common is in both
-    and goes. Nothing that others have said is in it, so nobody can make somebody else's score worse
-    (docs/checks.md). `optimizer` is the checker's, and stays as it is; the gradients are left as
-    they are.
+    Each of `dealt` is such a sequence's mean gradient, or that of its beginning, on the parameters which
+    the update is made from; `own` that of the checker's own share on the same, or of any sequences that
+    were not dealt to the checked member; `share` is how many were, above 0. What all gradients of the
+    round have in common is in both and goes. Nothing that others have said is in it, so nobody can make
+    somebody else's score worse (docs/checks.md). `optimizer` is the checker's, and stays as it is; the
+    gradients are left as they are.
     """
-    for index, (theirs, ours) in enumerate(zip(dealt, own, strict=True)):
-        mixed = None if theirs is None or ours is None else ours + (theirs - ours) / share
+    for index, (ours, *theirs) in enumerate(zip(own, *dealt, strict=True)):
         before = coefficients(index, ours, layout, spec, optimizer)
-        yield coefficients(index, mixed, layout, spec, optimizer).sub_(before)
+        found = []
+        for each in theirs:
+            mixed = None if each is None or ours is None else ours + (each - ours) / share
+            found.append(coefficients(index, mixed, layout, spec, optimizer).sub_(before))
+        yield found
 
 
 def look(update: DecodedUpdate, seen: Iterable[torch.Tensor]) -> Agreement:

@@ -26,7 +26,7 @@ from ...protocol.wire.manifest import AdapterSpec, ParameterSpec
 from ...protocol.wire.structure import from_plain, to_plain
 from ..harmless import MOST_CHARACTERS
 from ..settings import names_several
-from .answers import Applied, Examined, InitialModel, SnapshotResult
+from .answers import Applied, Examined, InitialModel, Judgement, SnapshotResult
 from .environment import environment
 from .errors import FAILURE_KINDS, TrainerDied, TrainerFailed
 from .frames import FrameDecoder, FrameError, Trained, encode_frame
@@ -201,11 +201,11 @@ class TrainerClient:
         to hold it against, or no memory."""
         return await self._call("look", round_number=round, sample=sample, share=share)
 
-    async def judge(self, round: int, body: bytes) -> Agreement | None:
+    async def judge(self, round: int, body: bytes) -> Judgement | None:
         """How well that member's update agrees with the sample looked at in this round, one of the two
         latest that were; said once, None if none was."""
         found = await self._call("judge", round_number=round, body=body)
-        return None if found is None else Agreement(**found)
+        return None if found is None else Judgement.read(found)
 
     async def look_again(
         self, round: int, body: bytes, samples: Sequence[int], others: Sequence[int], share: int

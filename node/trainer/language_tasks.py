@@ -68,6 +68,21 @@ class CausalLM:
         targets = batch["tokens"][:, 1:].reshape(-1)
         return Loss(token_loss(model, self.inputs(batch), targets), targets.numel())
 
+    def beginning(self, batch: Batch) -> Batch | None:
+        """See `HasBeginnings`: the tokens up to the middle one of those that are learned."""
+        places = self.learned(batch).reshape(-1).nonzero().reshape(-1)
+        if len(places) < 2:
+            return None
+        end = int(places[len(places) // 2 - 1]) + 1
+        return {name: tensor[:, :end] for name, tensor in batch.items()}
+
+    def learned(self, batch: Batch) -> torch.Tensor:
+        """Which tokens are learned: bool, (samples, tokens of a sample)."""
+        learned = torch.ones_like(batch["tokens"], dtype=torch.bool)
+        # Nothing comes before it.
+        learned[:, 0] = False
+        return learned
+
     def read(self, samples: Sequence[Sample]) -> Tokens:
         """Tokens and marks. Raises `TrainerFailed` (`bad_data`)."""
         return read_tokens(self.manifest.data, [sample.data for sample in samples])
@@ -119,6 +134,10 @@ class InstructionTuning(CausalLM):
         targets = batch["tokens"][:, 1:][learned]
         return Loss(token_loss(model, self.inputs(batch), targets, learned), len(targets))
 
+    def learned(self, batch: Batch) -> torch.Tensor:
+        """As in `CausalLM`."""
+        return super().learned(batch) & batch["learned"]
+
 
 class MaskedLM(CausalLM):
     """Some tokens are hidden, and learned from all around them.
@@ -157,6 +176,10 @@ class MaskedLM(CausalLM):
         found = targets != _LEFT_OUT
         targets = targets[found]
         return Loss(token_loss(model, inputs, targets, found), len(targets))
+
+    def learned(self, batch: Batch) -> torch.Tensor:
+        """As in `CausalLM`: the gaps."""
+        return batch["targets"] != _LEFT_OUT
 
     def _hide(self, ids: np.ndarray, targets: np.ndarray, sample: Sample) -> None:
         """Make gaps in a sample's ids, and keep what was there."""

@@ -26,9 +26,10 @@ NOISE = 1 << 20
 """Numbers drawn once by which a CPU rounds: drawing is slow there, beside rounding. A stretch from a
 place of its own serves each stripe, and 4 MiB stay near the caches."""
 
-LOOK_ROOM = 8
+LOOK_ROOM = 12
 """Bytes of main memory that must be free for each trained parameter before a look at another member's
-work, or there is none: twice what a look of one round keeps (`looks`)."""
+work, or there is none: what looks of two rounds keep, and two of a gradient that is worked on
+(`looks`)."""
 
 # Logits at a time: what a GPU is busy with, and what stays near a CPU's caches; of float32.
 _GPU_LOGITS = 1 << 25

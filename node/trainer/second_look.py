@@ -43,14 +43,14 @@ def look_again(
         # It leaves the others' gradients as they are: they are no longer those of the parameters.
         session.gradient(round_number, [sample])
         changed = changes(
-            session.part.gradients(),
+            [session.part.gradients()],
             own,
             share,
             session.part.layout,
             session.manifest.optimizer,
             session.optimizer,
         )
-        found.append(compared(update, at_positions(update, changed)))
+        found.append(compared(update, at_positions(update, (table for (table,) in changed))))
     return found
 
 

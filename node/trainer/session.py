@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,6 @@ import torch
 from transformers import PreTrainedModel
 
 from ...crypto.hashing import ContentId
-from ...protocol.checks.agreement import Agreement
 from ...protocol.codec.audit import audit_seed, contradicted
 from ...protocol.codec.update import decode_update, encode_update, update_layout
 from ...protocol.wire.blobs import BlobList
@@ -30,6 +29,7 @@ from ...protocol.wire.manifest import Manifest
 from ..settings import Compile
 from ..storage.blob_store import BlobStore
 from .adapters import build_trained
+from .answers import Judgement
 from .checking import Dealt, at_positions, changes, compared
 from .compiling import compile_if_faster
 from .data import Corpus
@@ -37,7 +37,7 @@ from .device import free_bytes, free_room, is_out_of_memory, limit_memory
 from .errors import TrainerFailed
 from .exact import apply_step
 from .frames import Trained
-from .looks import Looks
+from .looks import KeptGradient, Looks, changed
 from .memory_model import Workload
 from .memory_options import LOOK_ROOM, MemoryOptions
 from .memory_plan import Room, choose, chosen_line
@@ -46,7 +46,7 @@ from .optimizer import LocalOptimizer
 from .own_ways import USUAL_WAYS, OwnWays
 from .part import Part, WholeModel
 from .private_gradient import private_gradient
-from .tasks import Loss, Sample, open_task
+from .tasks import Batch, HasBeginnings, Loss, Sample, open_task
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class TrainingSession:
         gradients = self.part.gradients() if counted or noisy else []
         self._looks.moved_on()
         if looks and counted and math.isfinite(loss) and self._has_room_to_look():
-            self._looks.begin(round_number, gradients)
+            self._looks.begin(round_number, KeptGradient(gradients, self.device))
         seconds = time.perf_counter() - started
         made = self.finish(round_number, loss, counted, gradients, seconds)
         self._clear_gradients()
@@ -157,18 +157,22 @@ class TrainingSession:
         """Compute a sample that was dealt to another member in the round that was just trained, and
         keep what it changes for `judge`; False if there is nothing to hold it against: `train` has
         computed nothing, or not to look, or the parameters have changed."""
-        own = self._looks.own(round_number, self.device)
+        own = self._looks.own(round_number)
         if own is None:
             return False
         self.gradient(round_number, [dealt.sample])
+        # The beginning's gradient comes into the place of this one.
+        seen: list[Iterable[torch.Tensor | None]]
+        seen = [KeptGradient(self.part.gradients(), self.device)]
+        if self.gradient(round_number, [dealt.sample], beginning=True)[1]:
+            seen.append(self.part.gradients())
         layout, spec = self.part.layout, self.manifest.optimizer
-        gradients = self.part.gradients()
-        changed = changes(gradients, own, dealt.share, layout, spec, self.optimizer)
-        self._looks.keep(round_number, changed)
+        found = changes(seen, own, dealt.share, layout, spec, self.optimizer)
+        self._looks.keep(round_number, changed(found))
         self._clear_gradients()
         return True
 
-    def judge(self, round_number: int, body: bytes) -> Agreement | None:
+    def judge(self, round_number: int, body: bytes) -> Judgement | None:
         """How well an update of this round agrees with the sample that was looked at in it, said once;
         None if none was, or another process is to say it. Raises `TrainerFailed` for bytes that are no
         update."""
@@ -179,8 +183,13 @@ class TrainingSession:
             update = decode_update(self.layout, body)
         except ProtocolError as error:
             raise TrainerFailed("internal", f"what is looked at does not decode: {error}") from None
-        seen = self.part.gathered(at_positions(self.part.own(update), kept))
-        return None if seen is None else compared(update, seen)
+        own, tables = self.part.own(update), (kept.whole, kept.beginning)
+        found = []
+        for table in tables:
+            seen = None if table is None else self.part.gathered(at_positions(own, table))
+            found.append(None if seen is None else compared(update, seen))
+        whole, beginning = found
+        return None if whole is None else Judgement(whole, beginning)
 
     def _has_room_to_look(self) -> bool:
         """Whether main memory has room for what a look keeps: of all ranks, which may share it."""
@@ -306,10 +315,12 @@ class TrainingSession:
             raise TrainerFailed("bad_data", "there is nothing to learn in the held-out samples")
         return self._mean(total, counted, count)
 
-    def gradient(self, round_number: int, samples: Sequence[int]) -> tuple[float, int]:
+    def gradient(
+        self, round_number: int, samples: Sequence[int], *, beginning: bool = False
+    ) -> tuple[float, int]:
         """Leave the mean gradient over all that counts in `.grad` (with other ranks: what these samples
         here add to it); return the mean loss, and over how much: with noise neither is said, as both
-        tell of the samples."""
+        tell of the samples. `beginning`: of one sample's first half alone, 0 over 0 if it has none."""
         if self._ways.clipping is not None:
             clipping, alone = self._ways.clipping, (self._alone(round_number, s) for s in samples)
             self.model.train()
@@ -320,7 +331,7 @@ class TrainingSession:
             self.model.train()
             self._clear_gradients()
             total, counted = torch.zeros((), device=self.device), 0
-            for loss, count in self._losses(round_number, samples):
+            for loss, count in self._losses(round_number, samples, beginning=beginning):
                 loss.backward()
                 total += loss.detach()
                 counted += count
@@ -336,7 +347,12 @@ class TrainingSession:
         return self._mean(total, counted, len(samples)), counted
 
     def _losses(
-        self, round_number: int, samples: Sequence[int], *, heldout: bool = False
+        self,
+        round_number: int,
+        samples: Sequence[int],
+        *,
+        heldout: bool = False,
+        beginning: bool = False,
     ) -> Iterator[tuple[torch.Tensor, int]]:
         """The loss of each micro-batch, divided by how many tokens there are in all samples, and over
         how many it is.
@@ -348,17 +364,22 @@ class TrainingSession:
         read = self._corpus.heldout if heldout else self._corpus.training
         here = self.part.deal(samples)
 
-        def prepare(numbers: Sequence[int]) -> dict[str, torch.Tensor]:
+        def prepare(numbers: Sequence[int]) -> Batch | None:
             stored = [
                 Sample(data, number, round_number, heldout)
                 for data, number in zip(read(numbers), numbers, strict=True)
             ]
-            return self.task.batch(stored)
+            batch = self.task.batch(stored)
+            if not beginning:
+                return batch
+            return self.task.beginning(batch) if isinstance(self.task, HasBeginnings) else None
 
         for start in range(0, self.part.passes(samples), size):
             numbers = here[start : start + size]
             # Whoever has none left goes along with the others' passes, and nothing comes of it.
             batch = self.part.agreed(functools.partial(prepare, numbers or samples[:1]))
+            if batch is None:
+                return
             loss = self._loss(batch)
             yield (loss.total / nominal, loss.count) if numbers else (loss.total * 0.0, 0)
 

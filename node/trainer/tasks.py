@@ -9,7 +9,7 @@ those of `language_tasks` and `image_tasks`; others come from packages that the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
@@ -22,7 +22,7 @@ from .language_tasks import CausalLM, InstructionTuning, MaskedLM
 from .task_batches import Batch, Loss, Sample
 from .task_names import CAUSAL_LM, DIFFUSION, MASKED_LM, SFT, entry_point
 
-__all__ = ["Batch", "Loss", "Sample", "Task", "open_task"]
+__all__ = ["Batch", "HasBeginnings", "Loss", "Sample", "Task", "open_task"]
 
 
 class Task(Protocol):
@@ -42,6 +42,17 @@ class Task(Protocol):
 
     def loss(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Loss:
         """The loss of a batch, which lies where the model does."""
+        ...
+
+
+@runtime_checkable
+class HasBeginnings(Protocol):
+    """A task whose samples can be cut short. Whoever looks at the work of others then sees, too, whether
+    they compute samples to their ends."""
+
+    def beginning(self, batch: Batch) -> Batch | None:
+        """Of the batch of one sample what there would be if the sample ended in the middle of what is
+        learned in it; None where less than two things are."""
         ...
 
 

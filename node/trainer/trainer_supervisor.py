@@ -348,7 +348,7 @@ class TrainerSupervisor:
             _log.info("the look in round %d came to nothing: %s", job.round, failure)
             return
         if found is not None:
-            reports.looked(Judged(job.round, found.total, found.squares))
+            reports.looked(found.said_of(job.round))
 
     async def _evaluate(self, trainer: TrainerClient) -> None:
         """Measure, of whatever the parameters are by now: several rounds may have been queued."""

@@ -170,7 +170,8 @@ class CheckedWork:
             raise ProtocolError("look", "a look that is too old, was recorded, or has no say")
         share = self.dealt(entry.round)[look.peer]
         score = Agreement(entry.total, entry.squares).thousandths
-        return FirstLook(entry.checker, look.peer, entry.round, share, score)
+        beginning = None if entry.beginning is None else thousandths(entry.beginning)
+        return FirstLook(entry.checker, look.peer, entry.round, share, score, beginning)
 
     # Second looks
 

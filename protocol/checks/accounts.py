@@ -41,7 +41,7 @@ from ...crypto.identity import PeerId
 from .contributions import Contributions
 from .disputes import LASTS, Outcome, outcome
 from .sequential import LevelTest
-from .standing import Standings
+from .standing import Standings, halves_test
 from .tally import Ending, Tally
 from .verdict import Seen, Usual, level, passing
 
@@ -69,6 +69,13 @@ class FirstLook:
     """The sequences that were dealt for it."""
     score: int
     """In thousandths of a standard deviation of chance."""
+    beginning: int | None = None
+    """The same of the sequence's first half alone; None where it has none."""
+
+    @property
+    def seen(self) -> Seen:
+        """As it counts for what is usual."""
+        return Seen(self.score, self.share, self.beginning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +179,7 @@ class Accounts:
     def __init__(self, founder: PeerId, levels: LevelTest) -> None:
         """The founder has the only vote at the beginning. `levels`: the test of how high scores are."""
         self._levels = levels
+        self._halves = halves_test(levels.deviation)
         self._accounts: dict[PeerId, Account] = {}
         self._disputes: dict[FirstLook, Dispute] = {}
         # Who has looked at which round, while they are fresh.
@@ -299,7 +307,7 @@ class Accounts:
         account.checks += 1
         if (own := self._accounts.get(look.checker)) is not None:
             own.looks += 1
-        account.scores.append(Seen(look.score, look.share))
+        account.scores.append(look.seen)
         bound = self.bound(look.share)
         low = look.score < bound
         self.tally = self.tally.looked(low=low)
@@ -308,6 +316,8 @@ class Accounts:
             self._disputes[look] = Dispute(now, bound)
             return 0
         self._score(account, look)
+        if (halves := self._usual.halves(look.seen)) is not None:
+            account.standings = account.standings.halved(self._halves, halves)
         account.standings = account.standings.checked(failed=False)
         sequences = account.vouch(look.round, look.checker)
         self._told(look.checker, contradicted=False)

@@ -15,10 +15,11 @@ from ...crypto.identity import PeerId
 from .accounts import Accounts
 from .standing import Standings
 
-Why = Literal["turned_away", "failed", "scores", "word", "unvouched"]
+Why = Literal["turned_away", "failed", "scores", "halves", "word", "unvouched"]
 """Why somebody has no votes: a check of its work failed before it had any, or checks did since (in both
-cases its updates do not count, either), its scores are too low, its looks are contradicted, or too few
-vouch for its work, or for none of late."""
+cases its updates do not count, either), its scores are too low, one half of each sequence is
+missing in its updates, its looks are contradicted, or too few vouch for its work, or for none of
+late."""
 
 ChangeKind = Literal[
     "check_low",
@@ -27,6 +28,7 @@ ChangeKind = Literal[
     "left_out",
     "taken_back",
     "scores_low",
+    "halves_missing",
     "disbelieved",
     "votes_gained",
     "votes_lost",
@@ -65,6 +67,8 @@ def why_no_votes(accounts: Accounts, peer: PeerId) -> Why | None:
         return _why_left_out(accounts, peer)
     if standings.level.accused:
         return "scores"
+    if not standings.whole:
+        return "halves"
     if standings.word.accused:
         return "word"
     return None if peer in accounts.votes else "unvouched"
@@ -103,6 +107,8 @@ def _of_standings(peer: PeerId, was: Standings, now: Standings, accounts: Accoun
         found.append(Change("taken_back", peer))
     if now.level.accused and not was.level.accused:
         found.append(Change("scores_low", peer))
+    if was.whole and not now.whole:
+        found.append(Change("halves_missing", peer))
     if now.word.accused and not was.word.accused:
         found.append(Change("disbelieved", peer))
     return found

@@ -116,7 +116,8 @@ class LevelTest(Errors):
     """For who does a part of the work: how high scores are, in thousandths of what is usual.
 
     Wald's test of a normal distribution's mean. A step has a bound, so that no single score decides
-    anything. Raises `ValueError` unless 0 < low < usual, and both others are above 0.
+    anything. Raises `ValueError` unless 0 < low < usual, both others are above 0, and `least` is below
+    the middle of low and usual.
     """
 
     usual: int
@@ -127,11 +128,15 @@ class LevelTest(Errors):
     """The standard deviation of honest scores."""
     most: int
     """The largest step, either way, in thousandths."""
+    least: int = 0
+    """What is lower counts as this: how much one score may say against somebody."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.low < self.usual:
             raise ValueError("low must be above 0 and below usual")
+        if 2 * self.least >= self.low + self.usual:
+            raise ValueError("least must be below the middle of low and usual")
         if self.deviation <= 0 or self.most <= 0:
             raise ValueError("deviation and most must be above 0")
 
@@ -140,6 +145,7 @@ class LevelTest(Errors):
 
         For deviation σ it is (low - usual) / σ² · (level - (low + usual) / 2).
         """
+        level = max(level, self.least)
         whole = _UNIT * (self.low - self.usual) * (2 * level - self.low - self.usual)
         # Rounded to the nearest, in whole numbers.
         step = (whole + self.deviation**2) // (2 * self.deviation**2)

@@ -8,10 +8,11 @@ expelled: a broken fan is no crime, and who came back with a new identity would 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from .sequential import Errors, LevelTest, PassTest
+from .verdict import Halves
 
 WORK = PassTest(
     accused_wrongly=Fraction(1, 10**6),
@@ -34,7 +35,12 @@ in forty looks at the most)."""
 
 def level_test(deviation: int) -> LevelTest:
     """Of whoever computes a part: how high scores are, if honest ones have this standard deviation, in
-    thousandths of the usual score. It is measured for each model (`benchmarks/checks.py`)."""
+    thousandths of the usual score. It is measured for each model (`benchmarks/checks.py`).
+
+    Nobody looks again at a score that passes, so liars can say of everybody that it just does: half of
+    what is usual. What is lower than seven tenths counts as these. So liars who make a third of all
+    looks at somebody take its votes in less than one of a thousand cases in a thousand looks, and not
+    within a few hundred (`tests/checks/test_standing.py`)."""
     return LevelTest(
         accused_wrongly=WORK.accused_wrongly,
         missed=WORK.missed,
@@ -42,7 +48,14 @@ def level_test(deviation: int) -> LevelTest:
         low=780,
         deviation=deviation,
         most=5000,
+        least=700,
     )
+
+
+def halves_test(deviation: int) -> LevelTest:
+    """Of whoever computes one half of each sequence: how well the other one is in its updates, beside
+    the whole (`verdict.Halves`). The deviation is about that of scores (`benchmarks/checks.py`)."""
+    return replace(level_test(deviation), low=600, least=600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Standings:
-    """All three of a member."""
+    """All of a member."""
 
     work: Standing = Standing()
     """Whether the work is done at all."""
@@ -73,6 +86,10 @@ class Standings:
     """Whether all of it is."""
     word: Standing = Standing()
     """Whether its looks are true."""
+    first_half: Standing = Standing()
+    """Whether sequences are computed from their beginnings."""
+    second_half: Standing = Standing()
+    """Whether they are computed to their ends."""
 
     @property
     def counts(self) -> bool:
@@ -85,24 +102,36 @@ class Standings:
         return 0 if self.counts else -(-self.work.sum // -WORK.success)
 
     @property
+    def whole(self) -> bool:
+        """Whether both halves of sequences are in its updates, as far as is known."""
+        return not (self.first_half.accused or self.second_half.accused)
+
+    @property
     def credible(self) -> bool:
         """Whether it may have votes."""
-        return not (self.work.accused or self.level.accused or self.word.accused)
+        accused = self.work.accused or self.level.accused or self.word.accused
+        return self.whole and not accused
 
     def checked(self, *, failed: bool) -> Standings:
         """After a check of its work."""
         step = WORK.failure if failed else WORK.success
-        return Standings(self.work.after(WORK, step), self.level, self.word)
+        return replace(self, work=self.work.after(WORK, step))
 
     def turned_away(self) -> Standings:
         """After a failure of somebody of whom nothing else is known: one is enough."""
-        return Standings(Standing(WORK.accuse_at, accused=True), self.level, self.word)
+        return replace(self, work=Standing(WORK.accuse_at, accused=True))
 
     def scored(self, test: LevelTest, level: int) -> Standings:
         """After a look at its work with this score, in thousandths of the usual one."""
-        return Standings(self.work, self.level.after(test, test.step(level)), self.word)
+        return replace(self, level=self.level.after(test, test.step(level)))
+
+    def halved(self, test: LevelTest, halves: Halves) -> Standings:
+        """After a look at a sequence whose halves are so well in its update."""
+        first = self.first_half.after(test, test.step(halves.first))
+        second = self.second_half.after(test, test.step(halves.second))
+        return replace(self, first_half=first, second_half=second)
 
     def looked(self, *, contradicted: bool) -> Standings:
         """After a look of its own that others contradict, or do not."""
         step = WORD.failure if contradicted else WORD.success
-        return Standings(self.work, self.level, self.word.after(WORD, step))
+        return replace(self, word=self.word.after(WORD, step))

@@ -17,7 +17,11 @@ LEAST = 3000
 """No score below this passes: one coin in 741 does better (one side of a normal distribution)."""
 _LARGEST = 1 << 40
 ALIKE = 3
-"""So many members with about as large a share tell what is usual for it."""
+"""So many members with about as large a share tell what is usual for it; so many tell what the
+beginning of a sequence usually is of the whole."""
+TOLD = 6
+"""A member tells that once so many of the recent looks at it do: each says little of it, and what is
+taken for usual is held against everybody for a term."""
 
 
 class Seen(NamedTuple):
@@ -26,6 +30,23 @@ class Seen(NamedTuple):
     score: int
     share: int
     """The sequences of which one was looked at."""
+    beginning: int | None = None
+    """The score of the sequence's first half alone; None where it has none."""
+
+    @property
+    def part(self) -> int | None:
+        """What the beginning's score is of that of the whole, in thousandths; None where there is no
+        telling."""
+        if self.beginning is None or self.score < LEAST:
+            return None
+        return 1000 * self.beginning // self.score
+
+
+class Halves(NamedTuple):
+    """Of a sequence, as they are in an update: in thousandths of what is usual, for a `LevelTest`."""
+
+    first: int
+    second: int
 
 
 class Usual:
@@ -42,7 +63,11 @@ class Usual:
         """The recent looks at each member, and its votes."""
         scaled: list[tuple[list[int], int]] = []
         alike: dict[int, list[tuple[list[int], int]]] = {}
+        parts: list[tuple[list[int], int]] = []
         for looks, votes in seen:
+            own = [look.part for look in looks if look.part is not None]
+            if len(own) >= TOLD:
+                parts.append((own, votes))
             scaled.append(([_times_root(look.score, look.share) for look in looks], votes))
             for size in sorted({look.share.bit_length() for look in looks}):
                 own = [look.score for look in looks if look.share.bit_length() == size]
@@ -52,6 +77,8 @@ class Usual:
         self._alike = {
             size: _usual_of(scores) for size, scores in alike.items() if len(scores) >= ALIKE
         }
+        # What a beginning is of the whole, whatever the share: 0 while too few have told.
+        self._part = _usual_of(parts) if len(parts) >= ALIKE else 0
 
     def knows(self, share: int) -> bool:
         """Whether `ALIKE` members have told what is usual for about so many sequences."""
@@ -65,6 +92,20 @@ class Usual:
         if found is None:
             return anywhere
         return max(anywhere // 2, min(2 * anywhere, found))
+
+    def halves(self, look: Seen) -> Halves | None:
+        """How well both halves of a sequence are in an update; None while that cannot be told.
+
+        Who computes nothing but the first half of each sequence agrees with it better than with the
+        whole, and who computes the second one alone hardly agrees with the first. With p for what the
+        beginning's score is of that of the whole, the first half is at p / usual p and the second one at
+        2 - p / usual p, which is 1 for the honest on average.
+        """
+        part = look.part
+        if part is None or self._part <= 0:
+            return None
+        first = max(500, min(1500, 1000 * part // self._part))
+        return Halves(first, 2000 - first)
 
 
 def usual(scores: Sequence[Sequence[int]], votes: Sequence[int] | None = None) -> int:

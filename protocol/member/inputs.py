@@ -75,11 +75,12 @@ class Trained:
 @dataclass(frozen=True)
 class Judged:
     """What came of a look (`Judge`), in whole numbers (`checks/agreement`); `squares` is 0 where there
-    was nothing to compare."""
+    was nothing to compare. `beginning`: of the sequence's first half alone, where it has one."""
 
     round: int
     total: int
     squares: int
+    beginning: Score | None = None
 
 
 @dataclass(frozen=True)

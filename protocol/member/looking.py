@@ -100,7 +100,8 @@ class Looking:
             return []
         base = what.round - 1 - ledger.manifest.rounds.overlap
         secret = self._secret(base, ledger.parent(base))
-        said = Check(what.round, ledger.parent(what.round), secret, what.total, what.squares)
+        parent = ledger.parent(what.round)
+        said = Check(what.round, parent, secret, what.total, what.squares, what.beginning)
         return [("check", said)]
 
     def called(self, ledger: Ledger) -> list[Effect]:
@@ -219,7 +220,8 @@ class Looking:
 
 
 def _first_entry(checker: PeerId, said: Check, signature: bytes) -> LookEntry:
-    return LookEntry(checker, said.round, said.secret, said.total, said.squares, signature)
+    score = said.total, said.squares
+    return LookEntry(checker, said.round, said.secret, *score, signature, said.beginning)
 
 
 def _second_entry(looker: PeerId, said: Recheck, signature: bytes) -> LookAgainEntry:

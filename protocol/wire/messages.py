@@ -110,10 +110,19 @@ class Heartbeat:
 
 
 @dataclass(frozen=True)
+class Score:
+    """Of one sequence, or of its beginning: `total` / √`squares`."""
+
+    total: Total
+    squares: Squares
+
+
+@dataclass(frozen=True)
 class Check:
     """ "My secret drew somebody's sequence of `round`, and their update agrees with it so well."
 
-    Whom and which, the secret says (`chain/checked`). The score is `total` / √`squares`.
+    Whom and which, the secret says (`chain/checked`). The score is `total` / √`squares`; `beginning` is
+    that of the sequence's first half alone, where the task has one.
     """
 
     round: U63
@@ -121,14 +130,7 @@ class Check:
     secret: Secret
     total: Total
     squares: Squares
-
-
-@dataclass(frozen=True)
-class Score:
-    """Of one sequence."""
-
-    total: Total
-    squares: Squares
+    beginning: Score | None = field(default=None, metadata=ADDITION)
 
 
 @dataclass(frozen=True)
@@ -234,10 +236,11 @@ class LookEntry:
     total: Total
     squares: Squares
     signature: Signature
+    beginning: Score | None = field(default=None, metadata=ADDITION)
 
     def said(self, parent: RecordId) -> Check:
         """The check as its sender signed it; `parent` is that of its round."""
-        return Check(self.round, parent, self.secret, self.total, self.squares)
+        return Check(self.round, parent, self.secret, self.total, self.squares, self.beginning)
 
 
 @dataclass(frozen=True)

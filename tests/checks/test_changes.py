@@ -20,6 +20,7 @@ from distro_node.protocol.checks.changes import Change, changes, picture, why_no
 from distro_node.protocol.checks.disputes import AGAIN, AGREEING, LASTS
 from distro_node.protocol.checks.standing import WORK, level_test
 from distro_node.protocol.checks.tally import Tally
+from distro_node.protocol.checks.verdict import TOLD
 
 GOOD, LOW, SHARE = 15_000, 500, 4
 LEVELS = level_test(250)
@@ -149,6 +150,23 @@ def test_scores_that_are_too_low_are_told(run: Run) -> None:
             break
     assert Change("scores_low", BEN) in found
     assert why_no_votes(run.accounts, BEN) == "scores"
+
+
+def test_a_half_that_is_missing_is_told(run: Run) -> None:
+    def look(peer: PeerId, beginning: int) -> None:
+        run.close(FirstLook(ANN, peer, run.round - 1, SHARE, GOOD, beginning))
+
+    for peer in PEERS[3:6] * TOLD:
+        look(peer, GOOD * 8 // 10)
+    run.to_term()
+    found: list[Change] = []
+    for _ in range(30):
+        found += told(run, lambda: look(BEN, GOOD * 13 // 10))
+        if not run.accounts[BEN].standings.whole:
+            break
+    assert found[-1] == Change("halves_missing", BEN)
+    assert why_no_votes(run.accounts, BEN) == "halves"
+    assert told(run, run.to_term)[-1] == Change("votes_lost", BEN, "halves")
 
 
 def test_the_tally_counts_looks_and_disputes(run: Run) -> None:

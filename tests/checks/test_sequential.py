@@ -180,6 +180,14 @@ def test_a_step_is_the_logarithm_of_the_ratio_of_two_normal_densities() -> None:
     assert LEVEL.step(10**30) == -4000
 
 
+def test_what_is_lower_than_the_least_counts_as_it() -> None:
+    test = dataclasses.replace(LEVEL, least=700)
+    assert test.step(-(10**30)) == test.step(0) == test.step(699) == test.step(700)
+    assert LEVEL.step(699) > LEVEL.step(700) == test.step(700) > test.step(701)
+    with pytest.raises(ValueError, match="least must be"):
+        dataclasses.replace(LEVEL, least=850)
+
+
 def test_levels_err_as_seldom_as_they_should() -> None:
     """Of 20,000 honest courses to the first decision with an error of a hundredth, and of 2,000 low."""
     test = dataclasses.replace(LEVEL, accused_wrongly=Fraction(1, 100))

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
+from dataclasses import replace
 
-from distro_node.protocol.checks.standing import WORD, WORK, Standing, Standings, level_test
+import numpy as np
+import pytest
+from distro_node.protocol.checks.sequential import LevelTest
+from distro_node.protocol.checks.standing import (
+    WORD,
+    WORK,
+    Standing,
+    Standings,
+    halves_test,
+    level_test,
+)
+from distro_node.protocol.checks.verdict import Halves
 
-LEVELS = level_test(250)
+LEVELS, HALVES = level_test(250), halves_test(250)
 
 
 def test_three_failures_accuse_and_updates_count_no_more() -> None:
@@ -50,13 +63,79 @@ def test_nobody_saves_up_a_good_name() -> None:
 
 def test_half_of_the_work_takes_the_votes_and_not_the_updates() -> None:
     standings = Standings()
-    for _ in range(20):
+    for _ in range(35):
         standings = standings.scored(LEVELS, 500)
     assert standings.counts
     assert not standings.credible
     for _ in range(40):
         standings = standings.scored(LEVELS, 1000)
     assert standings.credible
+
+
+@pytest.mark.parametrize("missing", ["first", "second"])
+def test_who_computes_one_half_of_each_sequence_has_no_votes(missing: str) -> None:
+    """With the scatter that was measured (docs/checks.md)."""
+    chance, test = random.Random(4), halves_test(210)
+    looks, standings = 0, Standings()
+    while standings.whole:
+        level = max(500, min(1500, round(chance.gauss(450, 350))))
+        halves = Halves(level, 2000 - level) if missing == "first" else Halves(2000 - level, level)
+        standings = standings.halved(test, halves)
+        looks += 1
+    assert looks <= 20
+    assert standings.counts
+    assert not standings.credible
+    for _ in range(20):
+        standings = standings.halved(test, Halves(1000, 1000))
+    assert standings.credible
+
+
+def test_the_honest_have_both_halves_however_they_scatter() -> None:
+    chance, standings = random.Random(5), Standings()
+    for _ in range(20_000):
+        first = max(500, min(1500, round(chance.gauss(1000, 300))))
+        standings = standings.halved(HALVES, Halves(first, 2000 - first))
+        assert standings.credible
+
+
+def accused_by_liars(test: LevelTest, share: float, looks: int) -> float:
+    """How probable it is that an honest member is accused within so many looks of which this share is
+    liars', who say the worst that passes. Sums are followed in steps of 20; honest scores scatter by a
+    fifth."""
+    grid = np.arange(0, 2001, 5)
+    odds = np.exp(-(((grid - 1000) / 200) ** 2) / 2)
+    size, zero = (test.accuse_at - test.clear_at) // 20, -test.clear_at // 20
+    said = [(test.step(0), share)]
+    said += [
+        (test.step(int(level)), p * (1 - share))
+        for level, p in zip(grid, odds / odds.sum(), strict=True)
+    ]
+    masses: dict[int, float] = defaultdict(float)
+    for step, mass in said:
+        masses[max(-size, min(size, round(step / 20)))] += mass
+    open_, accused = np.zeros(size), 0.0
+    open_[zero] = 1.0
+    for _ in range(looks):
+        after = np.zeros(size)
+        for step, mass in masses.items():
+            if step >= 0:
+                after[step:] += mass * open_[: size - step]
+                accused += mass * float(open_[size - step :].sum())
+            else:
+                after[:step] += mass * open_[-step:]
+                after[zero] += mass * float(open_[:-step].sum())
+        open_ = after
+    return accused
+
+
+def test_a_third_of_all_looks_takes_hardly_anybodys_votes() -> None:
+    """By scores that just pass, which nobody looks at again, or by halves that they say are missing."""
+    assert accused_by_liars(LEVELS, 1 / 3, 1000) < 1e-3
+    assert accused_by_liars(HALVES, 1 / 3, 1000) < 2e-2
+    assert accused_by_liars(HALVES, 1 / 4, 1000) < 5e-4
+    assert accused_by_liars(HALVES, 1 / 10, 1000) < 1e-7
+    # Without a least score they would take nearly all.
+    assert accused_by_liars(replace(LEVELS, least=500), 1 / 3, 1000) > 0.9
 
 
 def test_a_word_that_others_contradict_is_not_believed() -> None:

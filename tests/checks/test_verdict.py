@@ -8,6 +8,8 @@ import pytest
 from distro_node.protocol.checks.verdict import (
     ALIKE,
     LEAST,
+    TOLD,
+    Halves,
     Seen,
     Usual,
     failed,
@@ -61,6 +63,50 @@ def test_scores_are_held_to_those_of_shares_of_as_many_digits() -> None:
     assert [of(share) for share in (4, 7, 32, 63)] == [10_000, 10_000, 3000, 3000]
     # Of all other sizes nobody has enough: they fall with the root.
     assert [of(1), of(16), of(1024)] == [20_000, 5000, 625]
+
+
+def looked(score: int, beginning: int | None, share: int = 4) -> Seen:
+    return Seen(score, share, beginning)
+
+
+def test_a_half_is_as_well_in_an_update_as_is_usual() -> None:
+    usually = Usual([([looked(10_000, 8000)] * TOLD, 1) for _ in range(ALIKE)])
+    assert usually.halves(looked(20_000, 16_000)) == Halves(1000, 1000)
+    # The beginning alone was computed, or the end alone; the share's size makes no difference.
+    assert usually.halves(looked(9000, 10_800, 64)) == Halves(1500, 500)
+    assert usually.halves(looked(7000, 2100)) == Halves(500, 1500)
+    assert usually.halves(looked(9000, 8640)) == Halves(1200, 800)
+    # Whatever is said.
+    for said in (10**12, 9000 * 4):
+        assert usually.halves(looked(9000, said)) == Halves(1500, 500)
+    for said in (-(10**12), -1, 0):
+        assert usually.halves(looked(9000, said)) == Halves(500, 1500)
+
+
+def test_of_halves_there_is_no_telling_without_scores() -> None:
+    many = [([looked(10_000, 8000)] * TOLD, 1) for _ in range(9)]
+    assert Usual(many).halves(looked(10_000, None)) is None
+    assert Usual(many).halves(looked(LEAST - 1, 8000)) is None
+    assert Usual(many[: ALIKE - 1]).halves(looked(10_000, 8000)) is None
+    # Looks that saw none, or hardly anything, say nothing of what is usual.
+    quiet = [([looked(10_000, None), looked(100, 8000)] * TOLD, 9) for _ in range(9)]
+    quiet += [([looked(10_000, 4000)] * (TOLD - 1), 9) for _ in range(9)]
+    assert Usual([*many[: ALIKE - 1], *quiet]).halves(looked(10_000, 8000)) is None
+    assert Usual([*many[:ALIKE], *quiet]).halves(looked(10_000, 8000)) == Halves(1000, 1000)
+    # Where beginnings usually are nothing of the whole, nobody is held to them.
+    none = [([looked(10_000, -1)] * TOLD, 1) for _ in range(9)]
+    assert Usual(none).halves(looked(10_000, 8000)) is None
+
+
+def test_fewer_than_half_of_all_votes_do_not_say_what_a_half_is() -> None:
+    chance = random.Random(3)
+    for _ in range(100):
+        honest = [[looked(10_000, chance.randrange(7000, 9000))] * TOLD for _ in range(5)]
+        lies = [[looked(10_000, chance.choice((-(10**12), 10**12)))] * 8 for _ in range(4)]
+        usually = Usual([*((own, 1) for own in honest), *((own, 1) for own in lies)])
+        found = usually.halves(looked(10_000, 8000))
+        assert found is not None
+        assert 8000 * 1000 // 9000 <= found.first <= 8000 * 1000 // 7000 + 1
 
 
 def test_without_looks_nothing_is_usual() -> None:

@@ -73,8 +73,8 @@ def test_what_looks_want_is_told_where_members_look(
     path.write_bytes(checked.encode())
     found = json.loads(command("fit", path, "--json").out)
     conforms("fit", found)
-    # Eight bytes a parameter, however training keeps its own.
-    assert found["look_room"] == 8 * found["parameters"]
+    # Twelve bytes a parameter, however training keeps its own.
+    assert found["look_room"] == 12 * found["parameters"]
     assert "look at each other's work" in command("fit", path).out
 
 

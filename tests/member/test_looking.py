@@ -165,6 +165,29 @@ def test_a_look_from_its_draw_to_the_next_proposal() -> None:
     assert proposal.record.looks == (chain.look(me),)
 
 
+def test_what_was_seen_of_a_beginning_is_said_and_recorded() -> None:
+    chain = grown()
+    seat = Seat(chain, who_looks(chain))
+    seat.loads()
+    (judge,) = of(Judge, seat.decides())
+    judged = Judged(judge.round, GOOD, 1, Score(LOW, 1))
+    (check,) = said(Check, seat.member.handle(judged, 0.0))
+    assert check.beginning == Score(LOW, 1)
+    entry = chain.look(seat.me, beginning=Score(LOW, 1))
+    chain.grow(looks=(entry,))
+    (seen,) = {
+        look
+        for peer in chain.membership.peers
+        for look in chain.work.accounts[peer].scores
+        if look.beginning is not None
+    }
+    assert (seen.score, seen.beginning) == (1000 * GOOD, 1000 * LOW)
+    # It is signed with all the rest.
+    for other in (None, Score(LOW + 1, 1)):
+        forged = dataclasses.replace(entry, beginning=other)
+        assert forged.said(chain.ledger.parent(entry.round)) != check
+
+
 def test_a_look_at_an_update_that_does_not_count_is_dropped() -> None:
     chain = grown()
     me = who_looks(chain)

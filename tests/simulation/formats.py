@@ -204,6 +204,10 @@ LOOKED = dataclasses.replace(
     looks_again=(LookAgainEntry(PEERS[2], 49, PEERS[1], _SECRET, _SCORES, _signature(11)),),
 )
 FIRST_LOOKS = dataclasses.replace(LOOKED, looks_again=())
+HALVED = dataclasses.replace(
+    FIRST_LOOKS,
+    looks=(dataclasses.replace(LOOKED.looks[0], beginning=Score(-(2**62), 2**62)),),
+)
 SECOND_LOOKS = dataclasses.replace(LOOKED, looks=())
 
 _BALLOT = Ballot(51, RECORD.parent, 3, RECORD.id, b"\x04")
@@ -252,6 +256,7 @@ FORMATS: dict[str, Format] = {
     ),
     "announcement_bound": _message("announcement", LOOKED.announcement(LOOKED.updates[0])),
     "check": _message("check", LOOKED.looks[0].said(RecordId(_id("record 49")))),
+    "check_halves": _message("check", HALVED.looks[0].said(RecordId(_id("record 49")))),
     "recheck": _message("recheck", LOOKED.looks_again[0].said(RecordId(_id("record 48")))),
     "join": _message("join", JoinRequest(50, _signature(3))),
     "leave": _message("leave", Leave(51)),
@@ -268,6 +273,7 @@ FORMATS: dict[str, Format] = {
             "record_looks": LOOKED,
             "record_first_looks": FIRST_LOOKS,
             "record_second_looks": SECOND_LOOKS,
+            "record_halves": HALVED,
         }.items()
     },
     "certificate": Format(CERTIFICATE, lambda data: decode(Certificate, data, max_bytes=1 << 20)),

@@ -33,11 +33,17 @@ OTHER_DATA = "other data"
 """It trains on what nobody dealt to it: always."""
 AT_TIMES = "other data at times"
 """In every second round."""
+BEGINNINGS = "beginnings of its samples"
+"""It computes nothing else."""
 UNTIL_VOTES = "works until it has votes"
 CROWD = "one of a crowd"
 """Many identities with one machine, which works for each of them in turn."""
 FALSE_VERDICTS = "false verdicts"
 """What liars did is good, whatever others did is not."""
+FAINT_PRAISE = "faint praise"
+"""Of the work of others it says that it just passes: nobody looks at that again."""
+FALSE_HALVES = "false halves"
+"""Of others it says that one half of each sequence is missing, or says nothing of halves."""
 FALSE_LOOKS = "false looks"
 """It says looks that were not drawn, twice, with wrong secrets, where there was nothing to see."""
 WITHHOLDS_LOOKS = "withholds looks"
@@ -45,8 +51,15 @@ WITHHOLDS_LOOKS = "withholds looks"
 FORGED_LOOKS = "forged looks"
 """When it leads it puts looks into the record that nobody has said."""
 
-IDLE = (OTHER_DATA, AT_TIMES, UNTIL_VOTES, CROWD, "copycat")
-UNTRUE = (FALSE_VERDICTS, FALSE_LOOKS, WITHHOLDS_LOOKS, FORGED_LOOKS)
+IDLE = (OTHER_DATA, AT_TIMES, BEGINNINGS, UNTIL_VOTES, CROWD, "copycat")
+UNTRUE = (
+    FALSE_VERDICTS,
+    FAINT_PRAISE,
+    FALSE_HALVES,
+    FALSE_LOOKS,
+    WITHHOLDS_LOOKS,
+    FORGED_LOOKS,
+)
 
 _CROWD = 3
 
@@ -74,10 +87,21 @@ class Idler(Liar):
         return () if self._idles(effect.round) else effect.samples
 
     def judges(self, update: ContentId, seen: Score) -> Score:
-        if FALSE_VERDICTS not in self.tells:
-            return seen
         maker = self.swarm.number(self.swarm.scores.maker(update))
-        return score(HONEST if maker in self.swarm.watch.liars else 0.0)
+        if maker in self.swarm.watch.liars:
+            return score(HONEST) if FALSE_VERDICTS in self.tells else seen
+        if FALSE_VERDICTS in self.tells:
+            return score(0.0)
+        return Score(seen.total * 11 // 20, seen.squares) if FAINT_PRAISE in self.tells else seen
+
+    def cuts(self) -> bool:
+        return BEGINNINGS in self.tells
+
+    def halves(self, update: ContentId, seen: Score) -> Score | None:
+        maker = self.swarm.number(self.swarm.scores.maker(update))
+        if FALSE_HALVES not in self.tells or maker in self.swarm.watch.liars:
+            return seen
+        return self._chance.choice((None, score(0.0), score(1000 * HONEST)))
 
     def perform(self, effect: Effect) -> None:
         super().perform(effect)

@@ -1,7 +1,8 @@
 """One simulated node's looks at the work of others: what its trainer does when it is told to look.
 
-A look takes about as long as two sequences more. For a second look the parameters of that time are made
-again, from a snapshot and the updates since: whoever has not all of that on its disk has seen nothing.
+A look takes about as long as three sequences more. For a second look the parameters of that time are
+made again, from a snapshot and the updates since: whoever has not all of that on its disk has seen
+nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from distro_node.protocol.wire.messages import Score
 if TYPE_CHECKING:
     from .node import Node
 
-LOOK_SEQUENCES = 2
+LOOK_SEQUENCES = 3
 """What a look costs, in sequences."""
 _JUDGE_SECONDS = 0.02
 _AGAIN_SECONDS = 2.0
@@ -43,7 +44,9 @@ class Looks:
         said = Judged(effect.round, 0, 0)
         if found is not None and effect.update in node.disk.blobs:
             score = self._seen(effect.update, *found)
-            said = Judged(effect.round, score.total, score.squares)
+            half = node.swarm.scores.beginning(node.peer, effect.update, *found)
+            beginning = node.halves(effect.update, half)
+            said = Judged(effect.round, score.total, score.squares, beginning)
         node.swarm.clock.after(_JUDGE_SECONDS, node.tell, said)
 
     def again(self, effect: LookAgain) -> None:

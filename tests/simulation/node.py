@@ -376,9 +376,17 @@ class Node:
         """What it says of an update of which it has seen this."""
         return seen
 
+    def halves(self, update: ContentId, seen: Score) -> Score | None:
+        """What it says of a sequence's beginning, of which it has seen this."""
+        return seen
+
     def works(self, effect: Train) -> tuple[int, ...]:
         """The samples on which it really trains."""
         return effect.samples
+
+    def cuts(self) -> bool:
+        """Whether it computes nothing but their beginnings."""
+        return False
 
     def dawdles(self) -> float:
         """How many seconds it lets who asks wait for an answer."""
@@ -611,7 +619,7 @@ class Node:
         def done() -> None:
             if self.alive and not self._frozen:
                 update = self.trainer.train(effect.round, salt)
-                self.swarm.scores.made(self.peer, update, self.works(effect))
+                self.swarm.scores.made(self.peer, update, self.works(effect), cut=self.cuts())
                 self.trained(effect, update, seconds)
                 then()
             elif self.alive:

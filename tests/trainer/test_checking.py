@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -77,10 +77,20 @@ def test_what_is_missing_or_not_finite_says_nothing() -> None:
     found = at_positions(update, all_coefficients(gradients, spec, checker))
     assert all(np.isfinite(part).all() for part in found)
     assert found[-1].any()
-    seen = list(changes(gradients, random_gradients(2), 3, LAYOUT, spec, checker))
+    own = random_gradients(2)
+    seen = alone(changes([gradients], own, 3, LAYOUT, spec, checker))
     assert look(update, seen).squares > 0
-    nothing = list(changes([None] * 4, [None] * 4, 3, LAYOUT, spec, checker))
+    nothing = alone(changes([[None] * 4], [None] * 4, 3, LAYOUT, spec, checker))
     assert look(update, nothing).score == 0
+    # Two at once are seen as each by itself.
+    both = list(changes([random_gradients(3), gradients], own, 3, LAYOUT, spec, checker))
+    for one, (_, other) in zip(seen, both, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def alone(tables: Iterable[list[torch.Tensor]]) -> list[torch.Tensor]:
+    """What one sample changes."""
+    return [table for (table,) in tables]
 
 
 class Swarm:
@@ -163,9 +173,9 @@ def test_honest_work_is_told_from_other_work() -> None:
                 "opposite": DecodedUpdate(updates[0].positions, [-s for s in updates[0].signs]),
             }
             sights = [
-                list(
+                alone(
                     changes(
-                        gradients,
+                        [gradients],
                         means[3],  # type: ignore[arg-type]  # sums of tensors
                         swarm.SHARE,
                         swarm.layout,

@@ -403,7 +403,7 @@ def test_a_look_changes_nothing_and_tells_honest_work(tmp_path: Path) -> None:
             samples = range(dealt, dealt + 3)
             again = look_again(session, round_number, bodies[name], samples, own, 3)
             if round_number > 2:
-                scores[name].append(found.score)
+                scores[name].append(found.whole.score)
                 scores["again" if name == "honest" else "idle again"] += [a.score for a in again]
         for session in everybody:
             session.apply(round_number, [made.body, bodies["honest"]], RATE / 2, True)
@@ -412,6 +412,44 @@ def test_a_look_changes_nothing_and_tells_honest_work(tmp_path: Path) -> None:
     assert means["honest"] > 2 * means["idle"] + 1
     assert means["again"] > 3
     assert means["again"] > 2 * means["idle again"] + 1
+
+
+def test_who_computes_beginnings_alone_agrees_with_them_better_than_with_the_whole(
+    tmp_path: Path,
+) -> None:
+    config = {**TINY_LLAMA, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    manifest, chunks = make_manifest(tmp_path, config=config)
+    store = BlobStore(tmp_path)
+    honest, half, *checkers = (TrainingSession(manifest, store, CPU) for _ in range(4))
+    for session in (honest, half, *checkers):
+        session.load(chunks)
+    parts: dict[str, list[float]] = {"honest": [], "half": []}
+    for round_number in range(1, 17):
+        own, dealt = range(30 * round_number, 30 * round_number + 3), 30 * round_number + 20
+        share = range(dealt, dealt + 3)
+        sums = [torch.zeros_like(parameter) for parameter in half.parameters]
+        for sample in share:
+            assert half.gradient(round_number, [sample], beginning=True)[1] == 16
+            for total, parameter in zip(sums, half.parameters, strict=True):
+                assert parameter.grad is not None
+                total += parameter.grad / len(share)
+        bodies = {
+            "honest": honest.train(round_number, share).body,
+            "half": half.finish(round_number, 1.0, 16, sums, 0.0).body,
+        }
+        others = []
+        for checker, name in zip(checkers, ("honest", "half"), strict=True):
+            others.append(checker.train(round_number, own, looks=True).body)
+            assert checker.look(round_number, Dealt(sample=dealt, share=3))
+            found = checker.judge(round_number, bodies[name])
+            assert found is not None
+            assert found.beginning is not None
+            if round_number > 2 and found.whole.score > 1:
+                parts[name].append(found.beginning.score / found.whole.score)
+        for session in (honest, half, *checkers):
+            session.apply(round_number, [others[0], bodies["honest"]], RATE / 2, True)
+    means = {name: sum(each) / len(each) for name, each in parts.items()}
+    assert means["honest"] < 1 < means["half"], means
 
 
 def test_looks_of_the_two_latest_rounds_are_kept(tmp_path: Path) -> None:

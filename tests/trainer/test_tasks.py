@@ -13,13 +13,14 @@ import pytest
 import torch
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.checking import Dealt
 from distro_node.node.trainer.errors import TrainerFailed
 from distro_node.node.trainer.explain import explain_trainer
 from distro_node.node.trainer.initial import initialise
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.node.trainer.task_batches import Loss, Sample
 from distro_node.node.trainer.task_names import entry_point, require_task
-from distro_node.node.trainer.tasks import open_task
+from distro_node.node.trainer.tasks import HasBeginnings, open_task
 from distro_node.protocol.wire.manifest import Manifest, decode_manifest
 from trainer.support import CPU, TINY_LLAMA, example_text, make_manifest, store_shard
 
@@ -164,6 +165,47 @@ def test_samples_without_an_answer_are_nogradient(tmp_path: Path) -> None:
     assert (made.loss, made.tokens) == (0.0, 0)
     with pytest.raises(TrainerFailed, match="nothing to learn"):
         session.evaluate(1)
+
+
+@pytest.mark.parametrize("kind", ["causal_lm", "sft", "masked_lm"])
+def test_the_beginning_of_a_sample_is_half_of_what_is_learned(tmp_path: Path, kind: str) -> None:
+    makers = {"causal_lm": make_manifest, "sft": sft_manifest, "masked_lm": masked_manifest}
+    session = opened(makers[kind](tmp_path), tmp_path)
+    task = session.task
+    assert isinstance(task, HasBeginnings)
+    (data,) = session._corpus.training([5])
+    batch = task.batch([Sample(data, 5, 1)])
+    beginning = task.beginning(batch)
+    assert beginning is not None
+    whole, half = task.loss(session.model, batch), task.loss(session.model, beginning)
+    assert half.count == whole.count // 2
+    for name, tensor in beginning.items():
+        assert torch.equal(tensor, batch[name][:, : tensor.shape[1]])
+    # That is all there is to it, in the gradient as well.
+    (half.total / half.count).backward()
+    expected = [parameter.grad for parameter in session.parameters]
+    loss, counted = session.gradient(1, [5], beginning=True)
+    assert (counted, loss) == (half.count, pytest.approx(float(half.total.detach()) / counted))
+    for one, parameter in zip(expected, session.parameters, strict=True):
+        torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-7)
+    assert session.gradient(1, [5])[1] == whole.count
+
+
+def test_a_sample_in_which_one_thing_is_learned_has_no_beginning(tmp_path: Path) -> None:
+    manifest, chunks = sft_manifest(tmp_path)
+    row = answers(4) & ~np.uint16(LEARNED)
+    # One in each sample of 32 and the one behind.
+    row[5::32] |= LEARNED
+    single = store_shard(BlobStore(tmp_path), row)
+    data = replace(manifest.data, shards=(single,), heldout=single)
+    session = opened((replace(manifest, data=data), chunks), tmp_path)
+    assert session.gradient(1, [0])[1] == 1
+    assert session.gradient(1, [0], beginning=True) == (0.0, 0)
+    session.train(1, [1], looks=True)
+    assert session.look(1, Dealt(sample=0, share=2))
+    found = session.judge(1, opened((manifest, chunks), tmp_path).train(1, [0]).body)
+    assert found is not None
+    assert found.beginning is None
 
 
 def test_gaps_are_the_same_for_everybody_and_others_each_round(tmp_path: Path) -> None:
@@ -316,6 +358,19 @@ def test_two_packages_with_one_task_are_none(
     (about / "entry_points.txt").write_text("[distro_node.tasks]\nlast = other:Task\n")
     with pytest.raises(UserError, match="several packages bring the task 'last'"):
         entry_point("last")
+
+
+def test_a_look_needs_no_beginnings(tmp_path: Path, package: Path) -> None:
+    """A task of somebody else's does not have to cut samples."""
+    manifest, chunks = make_manifest(tmp_path)
+    manifest = replace(manifest, task="last", task_settings={"scale": 2.0})
+    session = opened((manifest, chunks), tmp_path)
+    assert not isinstance(session.task, HasBeginnings)
+    body = session.train(1, [1], looks=True).body
+    assert session.look(1, Dealt(sample=0, share=2))
+    found = session.judge(1, body)
+    assert found is not None
+    assert found.beginning is None
 
 
 def test_the_interface_is_all_that_a_session_asks_for(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from distro_node.node.errors import ExitCode, UserError, leaves
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.node.trainer.answers import Judgement
 from distro_node.node.trainer.client import (
     Applied,
     Trained,
@@ -28,7 +29,7 @@ from distro_node.node.trainer.trainer_supervisor import Draw, TrainerSupervisor
 from distro_node.protocol.checks.agreement import Agreement
 from distro_node.protocol.member.effects import Apply, Judge, Train
 from distro_node.protocol.member.inputs import Judged
-from distro_node.protocol.wire.messages import Record, RecordId
+from distro_node.protocol.wire.messages import Record, RecordId, Score
 from simulation.swarm import identity, toy_manifest
 
 LOADED_ROUND = 3
@@ -80,10 +81,12 @@ class FakeTrainer:
         self._shop.did.append(f"look {round_}: {sample} of {share}")
         return 2.5
 
-    async def judge(self, round_: int, body: bytes) -> Agreement | None:
+    async def judge(self, round_: int, body: bytes) -> Judgement | None:
         if self._shop.looks_fail:
             raise TrainerFailed("internal", "it does not decode")
-        return Agreement(30, 9) if f"look {round_}: 7 of 3" in self._shop.did else None
+        if f"look {round_}: 7 of 3" not in self._shop.did:
+            return None
+        return Judgement(Agreement(30, 9), Agreement(20, 4))
 
     async def train_aside(self, round_: int, samples: object) -> Trained | None:
         self._shop.trained_samples.append(samples)
@@ -189,7 +192,7 @@ class FakeSupervisor:
         return self.here and samples == self.wished[-1]
 
     def looked(self, what: Judged) -> None:
-        self.did.append(f"judged {what.round}: {what.total}, {what.squares}")
+        self.did.append(f"judged {what.round}: {what.total}, {what.squares}, {what.beginning}")
 
     async def best(self, *, certified_only: bool) -> SimpleNamespace:
         return SimpleNamespace(round=LOADED_ROUND)
@@ -652,7 +655,14 @@ async def test_what_was_looked_at_is_judged_before_what_is_queued(
         shop, monkeypatch, look_effect(FIRST), *(train_effect(FIRST + n) for n in range(1, 4))
     )
     assert shop.did == [
-        *("trained 4", "look 4: 7 of 3", "trained 5", "judged 4: 30, 9", "trained 6", "trained 7")
+        *(
+            "trained 4",
+            "look 4: 7 of 3",
+            "trained 5",
+            f"judged 4: 30, 9, {Score(20, 4)}",
+            "trained 6",
+            "trained 7",
+        )
     ]
 
 

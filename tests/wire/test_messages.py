@@ -93,6 +93,8 @@ def test_entries_and_ballots_are_what_was_signed() -> None:
         ("check", {"secret": bytes(15)}),
         ("check", {"total": 2**62 + 1}),
         ("check", {"squares": 0}),
+        ("check", {"beginning": Score(1, 0)}),
+        ("check", {"beginning": Score(2**62 + 1, 1)}),
         ("recheck", {"secret": bytes(17)}),
         ("recheck", {"checker": bytes(31)}),
         ("recheck", {"scores": ()}),

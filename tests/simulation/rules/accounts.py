@@ -18,8 +18,9 @@ from distro_node.protocol.checks.accounts import (
     SecondLook,
 )
 from distro_node.protocol.checks.disputes import LASTS, Outcome
-from distro_node.protocol.checks.standing import level_test
-from distro_node.protocol.checks.verdict import Seen, Usual
+from distro_node.protocol.checks.sequential import LevelTest
+from distro_node.protocol.checks.standing import Standings, level_test
+from distro_node.protocol.checks.verdict import TOLD, Seen, Usual
 
 from .rule import Rule, edited, put
 
@@ -46,9 +47,11 @@ class _Run:
         self.accounts.close(Facts(self.round, self.shares, looks, again), self.members)
         self.round += 1
 
-    def look(self, checker: PeerId, peer: PeerId, score: int = GOOD) -> FirstLook:
+    def look(
+        self, checker: PeerId, peer: PeerId, score: int = GOOD, beginning: int | None = None
+    ) -> FirstLook:
         """A look at the last round."""
-        return FirstLook(checker, peer, self.round - 1, 4, score)
+        return FirstLook(checker, peer, self.round - 1, 4, score, beginning)
 
     def to_term(self) -> None:
         """To the beginning of the next one."""
@@ -356,6 +359,58 @@ def _three_say_what_is_usual_for_a_size() -> bool:
     return Usual(many + rare).of(64) == 2500
 
 
+def _looked_at_in_halves(beginning: int, score: int = GOOD) -> _Run:
+    """Everybody's beginnings are at eight tenths, and BEN's for a while at this."""
+    run = _Run().settled()
+    for peer in run.members[1:] * TOLD:
+        run.close(run.look(FOUNDER, peer, beginning=GOOD * 8 // 10))
+    run.to_term()
+    for _ in range(20):
+        run.close(run.look(FOUNDER, BEN, score, beginning))
+    return run
+
+
+def _who_computes_beginnings_alone_has_no_votes() -> bool:
+    return not _looked_at_in_halves(GOOD * 13 // 10).accounts[BEN].standings.credible
+
+
+def _who_computes_ends_alone_has_no_votes() -> bool:
+    return not _looked_at_in_halves(GOOD * 2 // 10).accounts[BEN].standings.credible
+
+
+def _a_missing_half_takes_no_updates() -> bool:
+    return _looked_at_in_halves(GOOD * 13 // 10).accounts.counts(BEN)
+
+
+def _one_half_is_as_well_known_as_is_usual() -> bool:
+    return _looked_at_in_halves(GOOD * 8 // 10).accounts[BEN].standings.credible
+
+
+def _a_few_lies_about_a_half_take_nobodys_votes() -> bool:
+    run = _looked_at_in_halves(GOOD * 8 // 10)
+    for _ in range(4):
+        run.close(run.look(CAT, BEN, beginning=1 << 60))
+    return run.accounts[BEN].standings.credible
+
+
+def _scores_that_just_pass_take_nobodys_votes() -> bool:
+    """A liar may say them of everybody: nobody looks again."""
+    run = _Run().settled()
+    for _ in range(20):
+        run.close(run.look(CAT, BEN, GOOD * 55 // 100))
+    return run.accounts[BEN].standings.credible
+
+
+def _three_say_what_a_half_is() -> bool:
+    two = [([Seen(10_000, 4, 8_000)] * TOLD, 1)] * 2
+    return Usual(two).halves(Seen(10_000, 4, 8_000)) is None
+
+
+def _some_looks_say_what_a_half_is() -> bool:
+    few = [([Seen(10_000, 4, 8_000)] * (TOLD - 1), 1)] * 9
+    return Usual(few).halves(Seen(10_000, 4, 8_000)) is None
+
+
 def _levels_have_a_bound() -> bool:
     return verdict.level(1 << 80, 1) == 1 << 40
 
@@ -570,6 +625,38 @@ RULES = (
         _three_say_what_is_usual_for_a_size,
         put(verdict, "ALIKE", 1),
     ),
+    Rule(
+        "who computes beginnings alone has no votes",
+        _who_computes_beginnings_alone_has_no_votes,
+        edited(Standings, "halved", ("test.step(halves.second)", "0")),
+    ),
+    Rule(
+        "who computes ends alone has no votes",
+        _who_computes_ends_alone_has_no_votes,
+        edited(Standings, "halved", ("test.step(halves.first)", "0")),
+    ),
+    Rule(
+        "a half that is missing takes votes alone",
+        _a_missing_half_takes_no_updates,
+        put(Standings, "counts", Standings.credible),
+    ),
+    Rule(
+        "a half is held to what is usual",
+        _one_half_is_as_well_known_as_is_usual,
+        edited(Usual, "halves", ("1000 * part // self._part", "part - 400")),
+    ),
+    Rule(
+        "a few lies about a half take nobody's votes",
+        _a_few_lies_about_a_half_take_nobodys_votes,
+        edited(Usual, "halves", ("max(500, min(1500, 1000 * part // self._part))", "4000")),
+    ),
+    Rule(
+        "scores that just pass take nobody's votes",
+        _scores_that_just_pass_take_nobodys_votes,
+        edited(LevelTest, "step", ("level = max(level, self.least)", "pass")),
+    ),
+    Rule("three say what a half is", _three_say_what_a_half_is, put(verdict, "ALIKE", 1)),
+    Rule("some looks say what a half is", _some_looks_say_what_a_half_is, put(verdict, "TOLD", 1)),
     Rule("levels have a bound", _levels_have_a_bound, put(verdict, "_LARGEST", 1 << 90)),
     Rule("five settle a dispute", _five_settle_a_dispute, put(disputes, "AGAIN", 9)),
     Rule("four of five agree", _four_of_five_agree, put(disputes, "AGREEING", 3)),
