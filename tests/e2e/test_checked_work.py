@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import pytest
 from distro_node.crypto.identity import peer_from_text
@@ -52,9 +52,10 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
             scores[peer == idle].append(score)
         # Below half of what is usual is low; in the first term, where nothing is usual yet, less is.
         usual = median(scores[False])
-        low = {who: sum(each < usual / 2 for each in said) for who, said in scores.items()}
-        assert low[False] <= len(scores[False]) / 5
-        assert low[True] >= len(scores[True]) * 4 / 5 > 0
+        low = sum(each < usual / 2 for each in scores[False])
+        assert low <= len(scores[False]) / 5
+        # A few looks are enough to find it out: one of them may come out high, but not all together.
+        assert mean(scores[True]) < usual / 2
         again = Counter(
             entry.looker for n in range(len(ledger)) for entry in ledger[n].record.looks_again
         )

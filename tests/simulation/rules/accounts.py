@@ -217,12 +217,12 @@ def _a_low_look_accuses_nobody() -> bool:
     return run.accounts[BEN].standings.work == before
 
 
-def _looks_that_others_contradict_take_nobodys_votes() -> bool:
-    """A few of one liar would do, before nobody believes it any more."""
-    run = _Run(deviation=150).settled()
-    for _ in range(4):
-        run.dispute(CAT, BEN, low=False)
-    return run.accounts[BEN].standings.credible
+def _looks_that_others_contradict_count_for_no_level() -> bool:
+    """Several liars, each as long as it is believed, would take somebody's votes."""
+    run = _Run().settled()
+    before = run.accounts[BEN].standings.level.sum
+    run.dispute(CAT, BEN, low=False)
+    return run.accounts[BEN].standings.level.sum <= before
 
 
 def _what_others_confirm_counts_for_the_level() -> bool:
@@ -525,8 +525,8 @@ RULES = (
         ),
     ),
     Rule(
-        "looks that others contradict take nobody's votes",
-        _looks_that_others_contradict_take_nobodys_votes,
+        "looks that others contradict count for no level",
+        _looks_that_others_contradict_count_for_no_level,
         put(Accounts, "_settle", _scores_whatever_comes_of_it),
     ),
     Rule(
