@@ -54,6 +54,8 @@ _OWN = replace(_GRADIENT, own=True)
 _SIGN_STEP = replace(_OWN, step="sign")
 _TOP_K = replace(_SIGN_STEP, top_k=8)
 _APART = replace(OURS, when="momentum", unsent=0.95)
+_HEARD = replace(OURS, smooth=0.95, step="blocks")
+"""The momentum that is made orthogonal is that of what was heard, and everybody has the same."""
 
 DOWN: dict[str, Recipe | None] = {
     MUON: None,
@@ -75,6 +77,12 @@ CLOSER: dict[str, Recipe] = {
     "the same, momentum 0.9": replace(_APART, momentum=0.9),
     "the same, all of what is unsent": replace(_APART, unsent=1.0),
     "gradient orthogonal, what is unsent kept apart": replace(OURS, unsent=0.95),
+    "a momentum of the sums, orthogonal": _HEARD,
+    "the same, members without a momentum": replace(_HEARD, momentum=0.0, unsent=1.0),
+    "the same, and nothing else is orthogonal": replace(
+        _HEARD, when="never", momentum=0.0, unsent=1.0
+    ),
+    "nothing else is orthogonal, members with a momentum": replace(_HEARD, when="never"),
     "the sum made orthogonal": replace(OURS, step="matrix"),
     "the sum scaled": replace(OURS, step="scaled"),
     "values, and the sum scaled": replace(OURS, send="value", step="scaled"),
@@ -91,7 +99,7 @@ CLOSER: dict[str, Recipe] = {
 """Changes to the program."""
 WAYS: dict[str, Recipe | None] = {**DOWN, **CLOSER}
 # Where the search for a rate begins: a step of signs is as long in every round.
-USUAL = {"scaled": 4e-3, "matrix": 4e-3, "sign": 8e-3}
+USUAL = {"scaled": 4e-3, "matrix": 4e-3, "blocks": 4e-3, "sign": 8e-3}
 
 
 @dataclass(kw_only=True)

@@ -29,9 +29,10 @@ class Recipe:
 
     even: Literal["matrix", "block"] = "block"
     """What is made orthogonal: whole matrices, or blocks of 64 × 64."""
-    when: Literal["momentum", "gradient"] = "gradient"
+    when: Literal["momentum", "gradient", "never"] = "gradient"
     """Whether the momentum is made so (Muon's way, with Nesterov's look ahead and five rounds of the
-    quintic), or the gradient before it, divided by its root mean square first, in three rounds."""
+    quintic), or the gradient before it, divided by its root mean square first, in three rounds; or
+    neither of a member's."""
     others: Literal["adam", "same"] = "same"
     """Whether embedding, head and norms have Adam's step, or that of all else."""
     own: bool = True
@@ -45,9 +46,9 @@ class Recipe:
     unsent: float | None = None
     """Memory of what has not been sent, apart from the momentum, which sending then leaves as it is;
     None: coefficients are taken out of the momentum itself."""
-    step: Literal["scaled", "sign", "matrix"] = "sign"
+    step: Literal["scaled", "sign", "matrix", "blocks"] = "sign"
     """What becomes of the sum: it is divided by its root mean square, or only its signs are taken, or
-    every hidden matrix is made orthogonal once more."""
+    every hidden matrix is made orthogonal, or the blocks of all."""
     smooth: float = 0.0
     """Memory of a momentum of the sums, which all members have alike."""
 
@@ -131,12 +132,9 @@ class Member:
 
     def _even(self, index: int, matrix: torch.Tensor, rounds: int) -> torch.Tensor:
         """Its blocks, or the matrix as a whole, nearly orthogonal; vectors as they are."""
-        tensor = self._tensors[index]
-        if tensor.sides != 2:
-            return matrix
         if self._recipe.even == "matrix" and self._hidden[index]:
             return orthogonalised(matrix[None], rounds)[0]
-        return joined(orthogonalised(cut(matrix, tensor), rounds), tensor)
+        return even_blocks(matrix, self._tensors[index], rounds)
 
 
 class Together:
@@ -186,6 +184,8 @@ class Together:
             return total.sign()
         if self._recipe.step == "matrix" and self._hidden[index]:
             total = orthogonalised(total[None], 5)[0]
+        if self._recipe.step == "blocks":
+            total = even_blocks(total, self._tensors[index], 5)
         return total / (total.square().mean().sqrt() + EPSILON)
 
 
@@ -208,6 +208,13 @@ def joined(blocks: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
     a, b = tensor.block_rows, tensor.block_columns
     rows = blocks.view(tensor.down, tensor.across, a, b).transpose(1, 2)
     return rows.reshape(tensor.rows, tensor.columns)
+
+
+def even_blocks(matrix: torch.Tensor, tensor: TensorLayout, rounds: int) -> torch.Tensor:
+    """A matrix whose blocks are nearly orthogonal; vectors as they are."""
+    if tensor.sides != 2:
+        return matrix
+    return joined(orthogonalised(cut(matrix, tensor), rounds), tensor)
 
 
 def transformed(matrix: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
