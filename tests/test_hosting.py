@@ -107,10 +107,12 @@ async def test_it_goes_with_the_newest_snapshot(tmp_path: Path) -> None:
             first = await hosted(peer)
             await hosted(peer, first + 6)
         store = SwarmStore(DataDir(root).swarm(founder.manifest.swarm), founder.manifest)
-    # All that are listed are whole, and the older ones have gone.
-    assert 1 <= len(store.snapshots()) <= 2
-    assert all(each.whole for each in store.snapshots())
-    assert all(each.round >= first for each in store.snapshots())
+    # The older ones have gone. One more may be on its way when it stops.
+    listed = store.snapshots()
+    whole = [each for each in listed if each.whole]
+    assert 1 <= len(whole) <= 2
+    assert len(listed) <= len(whole) + 1
+    assert all(each.round >= first for each in listed)
 
 
 async def test_a_full_disk_keeps_it_from_nothing_else(
