@@ -1,4 +1,5 @@
-"""Some dozens of seeds of every family of faults, and that a seed is a run, byte for byte.
+"""Some seeds of every family of faults, and that a seed is a run, byte for byte. `make soak` runs
+thousands.
 
 A seed that once showed a fault in the protocol stays here, in the family that it was found with; where
 liars were among it, all that it stood for is written out.
@@ -120,10 +121,9 @@ def test_what_was_found_with_the_lies_of_then(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 30, 10))
 @pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut", "down"])
-def test_seeds(family: Family, first: int) -> None:
-    for seed in range(first, first + 10):
+def test_seeds(family: Family) -> None:
+    for seed in range(10):
         assert_sound(draw_scenario(seed, family))
 
 
@@ -155,16 +155,16 @@ def test_nothing_but_the_seed_decides_a_run() -> None:
         "from simulation.scenario import run_seed\n"
         f"for family in {tuple(reversed(families))}: print(run_seed(5, family).digest)"
     )
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        printed = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**environment, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout.split()
-        assert printed[::-1] == here
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # Here they are hashed with a number that nobody chose.
+    printed = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, "PYTHONHASHSEED": "1"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    assert printed[::-1] == here
 
 
 @pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut", "down", "looks"])
