@@ -796,41 +796,41 @@ def page() -> Iterator[Figure]:
     )
 
 
-def finetuning() -> Iterator[Figure]:
-    """What fewer bytes cost in fine-tuning."""
-    measured = results("finetune")
+def _with_fewer_bytes(document: str, measured: Any, loss: str, names: dict[str, str]) -> WholeTable:
+    """What each of these variants came to beside dense AdamW (`runs.summed_up`); errors where it was
+    measured with several seeds."""
     rows = []
-    for name, words in (
-        ("dense", "all weights, dense AdamW"),
-        ("full-1000", "all weights, ours"),
-        ("full-3000", "all weights, ours"),
-        ("full-10000", "all weights, ours"),
-        ("lora-dense", "adapters, dense AdamW"),
-        ("lora-1000", "adapters, ours"),
-        ("lora-3000", "adapters, ours"),
-        ("lora-10000", "adapters, ours"),
-    ):
+    for name, words in names.items():
         way = measured["ways"][name]
-        k = "" if way["top_k"] is None else "{:d} "
+        found = f"{way['loss']:.4f}", f"{way['percent']:+.1f}"
+        if len(way["losses"]) > 1:
+            found = f"{found[0]} ± {way['error']:.4f}", f"{found[1]} ± {way['percent_error']:.1f}"
         rows.append(
-            (
-                f"| {words} | {k}| {{:,.0f}} | {{:.3f}} | {{:+.1f}} % |",
-                (
-                    *(() if way["top_k"] is None else (way["top_k"],)),
-                    way["reduction"],
-                    way["loss"],
-                    way["percent"],
-                ),
-            )
+            f"| {words} | {way['top_k'] or ''} | {way['rate']:g} | {way['reduction']:,.0f} | "
+            f"{found[0]} | {found[1]} % |"
         )
-    yield table(
-        "docs/finetuning.md",
-        "| k | times fewer bytes | held-out nats a byte | beside dense |",
-        5,
-        rows,
-    )
+    heading = f"| | k | rate | times fewer bytes | {loss} | beside dense |"
+    return WholeTable(document, heading, tuple(rows))
+
+
+TUNED_WAYS = {
+    "dense": "all weights, dense AdamW",
+    "full-1000": "all weights, ours",
+    "full-3000": "all weights, ours",
+    "full-10000": "all weights, ours",
+    "lora-dense": "adapters, dense AdamW",
+    "lora-1000": "adapters, ours",
+    "lora-3000": "adapters, ours",
+    "lora-10000": "adapters, ours",
+}
+
+
+def finetuning() -> Iterator[Figure | WholeTable]:
+    """What fewer bytes cost in fine-tuning, in few rounds and in many."""
+    document, measured, longer = "docs/finetuning.md", results("finetune"), results("finetune-long")
+    yield _with_fewer_bytes(document, measured, "held-out nats a byte", TUNED_WAYS)
     yield Figure(
-        "docs/finetuning.md",
+        document,
         "A byte-level Llama with {:,d} parameters, trained on source code for {:,d} rounds, is tuned on "
         "prose for {:,d} rounds by {:d} members; before, it has {:.3f} nats a byte there",
         (
@@ -841,6 +841,28 @@ def finetuning() -> Iterator[Figure]:
             measured["base"],
         ),
     )
+    names = {name: words for name, words in TUNED_WAYS.items() if name in longer["ways"]}
+    loss = f"the same after {longer['settings']['steps']:,} rounds"
+    yield _with_fewer_bytes(document, longer, loss, names)
+
+
+def diffusion() -> Iterator[Figure | WholeTable]:
+    """What fewer bytes cost a model of images."""
+    document, measured = "docs/tasks.md", results("diffusion")
+    settings = measured["settings"]
+    yield Figure(
+        document,
+        "A U-Net with {:,d} parameters and classes learns them in {:,d} rounds of {:d} members with "
+        "{:d} images each",
+        (
+            measured["parameters"],
+            settings["steps"],
+            settings["workers"],
+            settings["sequences"],
+        ),
+    )
+    names = {name: "dense AdamW" if name == "dense" else "ours" for name in measured["ways"]}
+    yield _with_fewer_bytes(document, measured, "held-out squared error", names)
 
 
 JOB_WAYS = {
@@ -1271,6 +1293,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     decoding,
     creating,
     finetuning,
+    diffusion,
     job,
     page,
     tariffs,
