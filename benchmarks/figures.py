@@ -813,6 +813,8 @@ def _with_fewer_bytes(document: str, measured: Any, loss: str, names: dict[str, 
     return WholeTable(document, heading, tuple(rows))
 
 
+FRONTIER_BESIDE = ("above_muon", "beside")
+
 TUNED_WAYS = {
     "dense": "all weights, dense AdamW",
     "full-1000": "all weights, ours",
@@ -844,6 +846,32 @@ def finetuning() -> Iterator[Figure | WholeTable]:
     names = {name: words for name, words in TUNED_WAYS.items() if name in longer["ways"]}
     loss = f"the same after {longer['settings']['steps']:,} rounds"
     yield _with_fewer_bytes(document, longer, loss, names)
+
+
+def frontier() -> Iterator[Figure | WholeTable]:
+    """Where the loss between dense Muon and the program goes."""
+    document, measured = "docs/research.md", results("frontier")
+    settings = measured["settings"]
+    yield Figure(
+        document,
+        "at {:,d} parameters, {:d} members with {:d} sequences each and {:d} rounds, with one seed",
+        (
+            measured["parameters"],
+            settings["workers"],
+            settings["sequences"],
+            settings["steps"],
+        ),
+    )
+    rows = []
+    for name, way in measured["ways"].items():
+        apart = [f"{way[key]['percent']:+.1f} %" if key in way else "" for key in FRONTIER_BESIDE]
+        cells = f"{way['rate']:g} | {way['loss']:.3f} | {' | '.join(apart)}"
+        rows.append(f"| {name} | {cells} | {way['reduction']:,.0f} |")
+    yield WholeTable(
+        document,
+        "| way | rate | nats a byte | beside dense Muon | for this choice | times fewer bytes |",
+        tuple(rows),
+    )
 
 
 def diffusion() -> Iterator[Figure | WholeTable]:
@@ -1294,6 +1322,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     creating,
     finetuning,
     diffusion,
+    frontier,
     job,
     page,
     tariffs,
