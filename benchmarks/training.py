@@ -316,6 +316,7 @@ class MuonInFloat32(torch.optim.Optimizer):
         self._momentum = momentum
 
     @torch.no_grad()
+    # Nobody here computes a loss anew on the way, so there is no closure to be given.
     def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Move the matrices."""
         for group in self.param_groups:

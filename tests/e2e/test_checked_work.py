@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from statistics import mean, median
+from statistics import median, median_low
 
 import pytest
 from distro_node.crypto.identity import peer_from_text
@@ -54,8 +54,8 @@ def test_who_does_not_do_the_work_is_found_out(tmp_path: Path) -> None:
         usual = median(scores[False])
         low = sum(each < usual / 2 for each in scores[False])
         assert low <= len(scores[False]) / 5
-        # A few looks are enough to find it out: one of them may come out high, but not all together.
-        assert mean(scores[True]) < usual / 2
+        # A few looks are enough to find it out, of which one may come out high by chance.
+        assert median_low(scores[True]) < usual / 2
         again = Counter(
             entry.looker for n in range(len(ledger)) for entry in ledger[n].record.looks_again
         )
