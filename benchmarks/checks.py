@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from checks_swarm import BEGINNING, Case, Swarm, Unit
 from distro_node.protocol.checks import verdict
-from distro_node.protocol.checks.sequential import Errors, LevelTest, Standings
+from distro_node.protocol.checks.sequential import LevelTest, Standings, Sums
 from distro_node.protocol.checks.standing import (
     WORK,
     halves_test,
@@ -378,8 +378,8 @@ def _fitted(honest: np.ndarray, bound: float) -> dict[str, dict[str, float]]:
     values = np.concatenate([lower, 2 * median - lower])
     correlation = _correlation(honest)
     found = {}
-    for name, degrees in (("normal", math.inf), ("t", _likeliest_degrees(values))):
-        middle, scale, likelihood = _student(values, degrees)
+    for name, fit in _fits(values).items():
+        middle, scale, degrees = fit["middle"], fit["scale"], fit["degrees"] or math.inf
         grid = np.linspace(-8, 8, 321)
         density = np.exp(-(grid**2) / 2)
         density /= density.sum()
@@ -392,12 +392,23 @@ def _fitted(honest: np.ndarray, bound: float) -> dict[str, dict[str, float]]:
             for count in range(needed, share)
         )
         found[name] = {
+            **fit,
+            "fails_first": float(density @ low),
+            "fails": float(density @ (low * rest)),
+        }
+    return found
+
+
+def _fits(values: np.ndarray) -> dict[str, dict[str, float]]:
+    """A normal and the likeliest t distribution of these; 0 degrees stand for a normal one."""
+    found = {}
+    for name, degrees in (("normal", math.inf), ("t", _likeliest_degrees(values))):
+        middle, scale, likelihood = _student(values, degrees)
+        found[name] = {
             "middle": middle,
             "scale": scale,
             "degrees": degrees if math.isfinite(degrees) else 0.0,
             "log_likelihood": likelihood,
-            "fails_first": float(density @ low),
-            "fails": float(density @ (low * rest)),
         }
     return found
 
@@ -451,26 +462,11 @@ def _accused_by_level(test: LevelTest, fit: dict[str, float], usual: float) -> f
     below = [_below((edge * usual - fit["middle"]) / fit["scale"], degrees) for edge in edges]
     masses = np.diff([0.0, *below[1:-1], 1.0])
     steps = [test.step(round(1000 * edge)) for edge in (edges[:-1] + edges[1:]) / 2]
-    size = test.accuse_at - test.clear_at - 1
-    zero = -test.clear_at - 1
-    step_masses: dict[int, float] = {}
+    odds: dict[int, float] = {}
     for step, mass in zip(steps, masses, strict=True):
-        step_masses[step] = step_masses.get(step, 0.0) + float(mass)
-    moved = np.array(list(step_masses)), np.array(list(step_masses.values()))
-    open_ = np.zeros(size)
-    open_[zero] = 1.0
-    accused, checks = 0.0, 200
-    for _ in range(checks):
-        after = np.zeros(size)
-        for step, mass in zip(*moved, strict=True):
-            if step >= 0:
-                after[step:] += mass * open_[: size - step]
-                accused += mass * open_[size - step :].sum()
-            else:
-                after[:step] += mass * open_[-step:]
-                after[zero] += mass * open_[:-step].sum()
-        open_ = after
-    return float(accused) / checks
+        odds[step] = odds.get(step, 0.0) + float(mass)
+    checks = 200
+    return Sums(test.accuse_at, test.clear_at, odds).check(checks) / checks
 
 
 def _accused_by_halves(
@@ -482,15 +478,11 @@ def _accused_by_halves(
     if not found:
         return 0.0, {}
     firsts = np.array(found) / 1000
-    worst = 0.0
-    for values in (firsts, 2 - firsts):
-        fits = [
-            dict(zip(("middle", "scale"), _student(values, degrees)[:2], strict=True))
-            | {"degrees": degrees if math.isfinite(degrees) else 0.0}
-            for degrees in (math.inf, _likeliest_degrees(values))
-        ]
-        worst += max(_accused_by_level(test, fit, 1.0) for fit in fits)
-    return worst, {"mean": float(firsts.mean()), "deviation": float(firsts.std())}
+    accused = sum(
+        max(_accused_by_level(test, fit, 1.0) for fit in _fits(values).values())
+        for values in (firsts, 2 - firsts)
+    )
+    return accused, {"mean": float(firsts.mean()), "deviation": float(firsts.std())}
 
 
 def _evenly(looks: Sequence[Sequence[Seen]]) -> tuple[Sequence[Sequence[Seen]], np.ndarray]:
@@ -502,18 +494,24 @@ class Courses:
 
     def __init__(self, usual: int, usually: Usual, levels: LevelTest, halves: LevelTest) -> None:
         self._usual = usual
+        self._bound = verdict.passing(usual)
         self._usually = usually
         self._levels = levels
         self._halves = halves
+        # What each of them adds up, `_says` says.
+        self._tests = (("passes", WORK), ("levels", levels), ("halves", halves), ("halves", halves))
         self._chance = np.random.default_rng(0)
 
     def drawn(self, updates: Sequence[Sequence[Seen]], odds: np.ndarray) -> dict[str, Any]:
         """`updates`: looks at each sequence of each of them, and how probable each update is."""
-        bound, share = verdict.passing(self._usual), len(updates[0])
+        bound, share = self._bound, len(updates[0])
         scores = np.array([[look.score for look in looks] for looks in updates])
         fails = np.array([[_fails(row, j, bound) for j in range(share)] for row in scores / 1000])
         until: dict[str, list[int]] = {"passes": [], "levels": [], "halves": [], "either": []}
-        steps = self._steps(updates, fails, bound)
+        steps = [
+            [self._says(look, bool(failed)) for look, failed in zip(*row, strict=True)]
+            for row in zip(updates, fails, strict=True)
+        ]
         for _ in range(COURSES):
             found = self._course(steps, odds, share)
             for name in until:
@@ -536,52 +534,31 @@ class Courses:
             "failed_both": float(odds @ fails.mean(axis=1)),
         }
 
-    def _steps(
-        self, updates: Sequence[Sequence[Seen]], fails: np.ndarray, bound: int
-    ) -> list[tuple[str, Errors, list[list[int | None]]]]:
-        """Of each test what each look adds to its sum; None where it says nothing."""
-        passes: list[list[int | None]] = []
-        levels: list[list[int | None]] = []
-        firsts: list[list[int | None]] = []
-        seconds: list[list[int | None]] = []
-        for looks, failed in zip(updates, fails, strict=True):
-            known = [
-                look.score >= bound or bool(low) for look, low in zip(looks, failed, strict=True)
-            ]
-            halves = [self._usually.halves(look) if look.score >= bound else None for look in looks]
-            passes.append(
-                [
-                    (WORK.failure if low else WORK.success) if told else None
-                    for low, told in zip(failed, known, strict=True)
-                ]
-            )
-            levels.append(
-                [
-                    self._levels.step(verdict.level(look.score, self._usual)) if told else None
-                    for look, told in zip(looks, known, strict=True)
-                ]
-            )
-            firsts.append([each and self._halves.step(each.first) for each in halves])
-            seconds.append([each and self._halves.step(each.second) for each in halves])
-        return [
-            ("passes", WORK, passes),
-            ("levels", self._levels, levels),
-            ("halves", self._halves, firsts),
-            ("halves", self._halves, seconds),
-        ]
+    def _says(self, look: Seen, failed: bool) -> tuple[int | None, ...]:
+        """What a look adds to the sum of each test; None where it says nothing. `failed`: whether the
+        check has, if the look was low."""
+        passed = look.score >= self._bound
+        halves = self._usually.halves(look) if passed else None
+        told = passed or failed
+        return (
+            (WORK.failure if failed else WORK.success) if told else None,
+            self._levels.step(verdict.level(look.score, self._usual)) if told else None,
+            halves and self._halves.step(halves.first),
+            halves and self._halves.step(halves.second),
+        )
 
     def _course(
-        self, steps: list[tuple[str, Errors, list[list[int | None]]]], odds: np.ndarray, share: int
+        self, steps: list[list[tuple[int | None, ...]]], odds: np.ndarray, share: int
     ) -> dict[str, int]:
         """After how many checks each test accuses; those that do not are left out."""
         updates = self._chance.choice(len(odds), LONGEST, p=odds)
         sequences = self._chance.integers(0, share, LONGEST)
-        drawn = [(int(u), int(one)) for u, one in zip(updates, sequences, strict=True)]
+        drawn = [steps[update][one] for update, one in zip(updates, sequences, strict=True)]
         found: dict[str, int] = {}
-        for name, test, table in steps:
+        for index, (name, test) in enumerate(self._tests):
             standing = 0
-            for number, (update, one) in enumerate(drawn, 1):
-                if (step := table[update][one]) is None:
+            for number, said in enumerate(drawn, 1):
+                if (step := said[index]) is None:
                     continue
                 standing, decision = test.moved(standing, step)
                 if decision == "accused":

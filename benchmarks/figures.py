@@ -813,8 +813,6 @@ def _with_fewer_bytes(document: str, measured: Any, loss: str, names: dict[str, 
     return WholeTable(document, heading, tuple(rows))
 
 
-FRONTIER_BESIDE = ("above_muon", "beside")
-
 TUNED_WAYS = {
     "dense": "all weights, dense AdamW",
     "full-1000": "all weights, ours",
@@ -864,7 +862,10 @@ def frontier() -> Iterator[Figure | WholeTable]:
     )
     rows = []
     for name, way in measured["ways"].items():
-        apart = [f"{way[key]['percent']:+.1f} %" if key in way else "" for key in FRONTIER_BESIDE]
+        apart = [
+            f"{way[key]['percent']:+.1f} %" if key in way else ""
+            for key in ("above_muon", "beside")
+        ]
         cells = f"{way['rate']:g} | {way['loss']:.3f} | {' | '.join(apart)}"
         rows.append(f"| {name} | {cells} | {way['reduction']:,.0f} |")
     yield WholeTable(

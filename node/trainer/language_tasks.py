@@ -76,7 +76,7 @@ class CausalLM:
         end = int(places[len(places) // 2 - 1]) + 1
         return {name: tensor[:, :end] for name, tensor in batch.items()}
 
-    def learned(self, batch: Batch) -> torch.Tensor:
+    def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Which tokens are learned: bool, (samples, tokens of a sample)."""
         learned = torch.ones_like(batch["tokens"], dtype=torch.bool)
         # Nothing comes before it.
@@ -134,7 +134,7 @@ class InstructionTuning(CausalLM):
         targets = batch["tokens"][:, 1:][learned]
         return Loss(token_loss(model, self.inputs(batch), targets, learned), len(targets))
 
-    def learned(self, batch: Batch) -> torch.Tensor:
+    def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """As in `CausalLM`."""
         return super().learned(batch) & batch["learned"]
 
@@ -173,11 +173,11 @@ class MaskedLM(CausalLM):
         """The sum over the gaps."""
         tokens, targets = batch["tokens"], batch["targets"]
         inputs = {"input_ids": tokens, **self.within(batch, tokens.shape[1])}
-        found = targets != _LEFT_OUT
+        found = self.learned(batch)
         targets = targets[found]
         return Loss(token_loss(model, inputs, targets, found), len(targets))
 
-    def learned(self, batch: Batch) -> torch.Tensor:
+    def learned(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """As in `CausalLM`: the gaps."""
         return batch["targets"] != _LEFT_OUT
 

@@ -17,6 +17,7 @@ the same standing. What the errors then are is not approximated but counted (`St
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -156,51 +157,58 @@ class LevelTest(Errors):
         return self.moved(standing, self.step(level))
 
 
-class Standings:
-    """How somebody stands after so many checks whose checks fail independently with one probability.
+class Sums:
+    """Where the sum of a test may stand after so many independent steps, each drawn with the same odds.
 
     Every sum there can be is followed with its probability, so nothing is approximated but by floating
     point; an accused one stays accused.
     """
 
-    def __init__(self, test: PassTest, fails: float) -> None:
-        """Raises `ValueError` unless 0 ≤ `fails` ≤ 1, and for a test with more than 2^20 open sums."""
-        if not 0 <= fails <= 1:
-            raise ValueError("fails must be a probability")
-        if test.accuse_at - test.clear_at > _MOST_SUMS:
+    def __init__(self, accuse_at: int, clear_at: int, odds: Mapping[int, float]) -> None:
+        """The bounds as those of `Errors`; `odds` says how probable each step is, and they add up to 1.
+        Raises `ValueError` for more than 2^20 open sums."""
+        if accuse_at - clear_at > _MOST_SUMS:
             raise ValueError(f"more than {_MOST_SUMS} sums")
-        self._test = test
-        self._fails = fails
+        self._odds = odds
         # Of the sums between the bounds, both left out.
-        self._open = np.zeros(test.accuse_at - test.clear_at - 1)
+        self._open = np.zeros(accuse_at - clear_at - 1)
+        self._zero = -clear_at - 1
         self._open[self._zero] = 1.0
         self.accused = 0.0
         """The probability of having been accused by now."""
         self.checks = 0
 
-    @property
-    def _zero(self) -> int:
-        return -self._test.clear_at - 1
-
     def check(self, times: int = 1) -> float:
-        """After so many more checks, 2^20 at most altogether: the probability of having been accused.
+        """After so many more steps, 2^20 at most altogether: the probability of having been accused.
 
         Raises `ValueError` for more.
         """
         if not 0 <= times <= _MOST_CHECKS - self.checks:
             raise ValueError(f"at most {_MOST_CHECKS} checks")
         for _ in range(times):
-            up = min(self._test.failure, len(self._open))
-            down = min(-self._test.success, len(self._open))
-            kept = len(self._open) - up
             after = np.zeros_like(self._open)
-            after[up:] += self._fails * self._open[:kept]
-            self.accused += self._fails * float(self._open[kept:].sum())
-            after[: len(after) - down] += (1 - self._fails) * self._open[down:]
-            after[self._zero] += (1 - self._fails) * float(self._open[:down].sum())
+            for step, odds in self._odds.items():
+                far = min(abs(step), len(after))
+                if step > 0:
+                    after[far:] += odds * self._open[: len(after) - far]
+                    self.accused += odds * float(self._open[len(after) - far :].sum())
+                else:
+                    after[: len(after) - far] += odds * self._open[far:]
+                    after[self._zero] += odds * float(self._open[:far].sum())
             self._open = after
             self.checks += 1
         return self.accused
+
+
+class Standings(Sums):
+    """How somebody stands after so many checks, each of which fails with one probability."""
+
+    def __init__(self, test: PassTest, fails: float) -> None:
+        """Raises `ValueError` unless 0 ≤ `fails` ≤ 1, and for a test with more than 2^20 open sums."""
+        if not 0 <= fails <= 1:
+            raise ValueError("fails must be a probability")
+        odds = {test.failure: fails, test.success: 1 - fails}
+        super().__init__(test.accuse_at, test.clear_at, odds)
 
 
 def checks_until(test: PassTest, fails: float, share: float, most: int) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from distro_node.protocol.checks.sequential import LevelTest
+from distro_node.protocol.checks.sequential import LevelTest, Sums
 from distro_node.protocol.checks.standing import (
     WORD,
     WORK,
@@ -104,7 +104,6 @@ def accused_by_liars(test: LevelTest, share: float, looks: int) -> float:
     fifth."""
     grid = np.arange(0, 2001, 5)
     odds = np.exp(-(((grid - 1000) / 200) ** 2) / 2)
-    size, zero = (test.accuse_at - test.clear_at) // 20, -test.clear_at // 20
     said = [(test.step(0), share)]
     said += [
         (test.step(int(level)), p * (1 - share))
@@ -112,20 +111,8 @@ def accused_by_liars(test: LevelTest, share: float, looks: int) -> float:
     ]
     masses: dict[int, float] = defaultdict(float)
     for step, mass in said:
-        masses[max(-size, min(size, round(step / 20)))] += mass
-    open_, accused = np.zeros(size), 0.0
-    open_[zero] = 1.0
-    for _ in range(looks):
-        after = np.zeros(size)
-        for step, mass in masses.items():
-            if step >= 0:
-                after[step:] += mass * open_[: size - step]
-                accused += mass * float(open_[size - step :].sum())
-            else:
-                after[:step] += mass * open_[-step:]
-                after[zero] += mass * float(open_[:-step].sum())
-        open_ = after
-    return accused
+        masses[round(step / 20)] += mass
+    return Sums(test.accuse_at // 20, test.clear_at // 20, masses).check(looks)
 
 
 def test_a_third_of_all_looks_takes_hardly_anybodys_votes() -> None:
