@@ -57,7 +57,7 @@ def halves_test(deviation: int) -> LevelTest:
     the whole (`verdict.Halves`). `deviation` is that of scores: halves scatter by four fifths of it
     (`benchmarks/checks.py`). `least` weighs what liars may say against how soon one half is found
     missing (`tests/checks/test_standing.py`)."""
-    return replace(level_test(deviation), low=600, least=650, deviation=4 * deviation // 5)
+    return replace(level_test(deviation), low=600, least=650, deviation=-(-4 * deviation // 5))
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,11 @@ def test_the_honest_have_both_halves_however_they_scatter() -> None:
         assert standings.credible
 
 
+def test_every_deviation_of_a_manifest_makes_a_test_of_halves() -> None:
+    assert halves_test(1).deviation == 1
+    assert halves_test(250).deviation == 200
+
+
 def accused_by_liars(test: LevelTest, share: float, looks: int) -> float:
     """How probable it is that an honest member is accused within so many looks of which this share is
     liars', who say the worst that passes. Sums are followed in steps of 20; honest scores scatter by a
