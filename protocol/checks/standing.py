@@ -32,6 +32,9 @@ WORD = PassTest(
 learn is a low look at honest work, so this happens to honest members, too (`benchmarks/checks.py`: once
 in forty looks at the most)."""
 
+_LEAST_SCATTER = 160
+"""Of halves, in thousandths of the usual: that of shares of one sequence, whose scores scatter least."""
+
 
 def level_test(deviation: int) -> LevelTest:
     """Of whoever computes a part: how high scores are, if honest ones have this standard deviation, in
@@ -54,10 +57,11 @@ def level_test(deviation: int) -> LevelTest:
 
 def halves_test(deviation: int) -> LevelTest:
     """Of whoever computes one half of each sequence: how well the other one is in its updates, beside
-    the whole (`verdict.Halves`). `deviation` is that of scores: halves scatter by four fifths of it
-    (`benchmarks/checks.py`). `least` weighs what liars may say against how soon one half is found
-    missing (`tests/checks/test_standing.py`)."""
-    return replace(level_test(deviation), low=600, least=650, deviation=-(-4 * deviation // 5))
+    the whole (`verdict.Halves`). `deviation` is that of scores: halves scatter by four fifths of it, and
+    hardly less where scores are near each other (`benchmarks/checks.py`). `least` weighs what liars may
+    say against how soon one half is found missing (`tests/checks/test_standing.py`)."""
+    scatter = max(_LEAST_SCATTER, 4 * deviation // 5)
+    return replace(level_test(deviation), low=600, least=650, deviation=scatter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,9 +98,9 @@ def test_the_honest_have_both_halves_however_they_scatter() -> None:
         assert standings.credible
 
 
-def test_every_deviation_of_a_manifest_makes_a_test_of_halves() -> None:
-    assert halves_test(1).deviation == 1
+def test_halves_scatter_less_than_scores_but_never_hardly_at_all() -> None:
     assert halves_test(250).deviation == 200
+    assert halves_test(1).deviation == halves_test(200).deviation == 160
 
 
 def accused_by_liars(test: LevelTest, share: float, looks: int) -> float:
