@@ -69,6 +69,13 @@ DOWN: dict[str, Recipe | None] = {
 }
 """From dense Muon to the program."""
 CLOSER: dict[str, Recipe] = {
+    "gradient smoothed, 0.5": replace(OURS, smoothing=0.5),
+    "gradient smoothed, 0.8": replace(OURS, smoothing=0.8),
+    "gradient smoothed, 0.8, a step ahead": replace(OURS, smoothing=0.8, ahead=True),
+    "gradient smoothed, 0.8, momentum 0.9": replace(OURS, smoothing=0.8, momentum=0.9),
+    "gradient smoothed, 0.5, not divided": replace(OURS, smoothing=0.5, divided=False),
+    "gradient smoothed, 0.5, five rounds": replace(OURS, smoothing=0.5, rounds=5),
+    "one round of the quintic": replace(OURS, rounds=1),
     "whole matrices, gradient": replace(OURS, even="matrix"),
     "a quarter stays in the momentum": replace(OURS, keep=0.25),
     "half stays in the momentum": replace(OURS, keep=0.5),

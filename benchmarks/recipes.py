@@ -31,8 +31,16 @@ class Recipe:
     """What is made orthogonal: whole matrices, or blocks of 64 × 64."""
     when: Literal["momentum", "gradient", "never"] = "gradient"
     """Whether the momentum is made so (Muon's way, with Nesterov's look ahead and five rounds of the
-    quintic), or the gradient before it, divided by its root mean square first, in three rounds; or
-    neither of a member's."""
+    quintic), or the gradient before it; or neither of a member's."""
+    smoothing: float = 0.0
+    """How much of its last smoothed gradient is added to a member's next, before the gradient is made
+    orthogonal."""
+    ahead: bool = False
+    """Whether a gradient is smoothed a step ahead, as Nesterov does: it counts once more by itself."""
+    divided: bool = True
+    """Whether it is divided by its root mean square first."""
+    rounds: int = 3
+    """Of the quintic, for a gradient."""
     others: Literal["adam", "same"] = "same"
     """Whether embedding, head and norms have Adam's step, or that of all else."""
     own: bool = True
@@ -90,7 +98,9 @@ class Member:
         self._unsent = (
             [] if recipe.unsent is None else [torch.zeros_like(m) for m in self._momentum]
         )
-        self._squares = [torch.zeros(tensor.rows, tensor.columns) for tensor in self._tensors]
+        self._smoothed, self._squares = (
+            [torch.zeros(tensor.rows, tensor.columns) for tensor in self._tensors] for _ in range(2)
+        )
         self._steps = 0
 
     @torch.no_grad()
@@ -105,10 +115,8 @@ class Member:
         if recipe.others == "adam" and not self._hidden[index]:
             return gradient
         if recipe.when == "gradient":
-            squares = self._squares[index]
-            squares.mul_(0.95).addcmul_(gradient, gradient, value=0.05)
-            gradient = gradient / ((squares / (1 - 0.95**self._steps)).sqrt_() + EPSILON)
-            gradient = self._even(index, gradient, 3)
+            gradient = self._divided(index, self._smooth(index, gradient))
+            gradient = self._even(index, gradient, recipe.rounds)
         momentum = self._momentum[index]
         coefficients = transformed(gradient, tensor)
         momentum.mul_(recipe.momentum).add_(coefficients)
@@ -129,6 +137,17 @@ class Member:
         if recipe.send == "sign":
             values = values.sign()
         return torch.zeros_like(flat).scatter_(1, positions, values).view_as(momentum)
+
+    def _smooth(self, index: int, gradient: torch.Tensor) -> torch.Tensor:
+        smoothed = self._smoothed[index].mul_(self._recipe.smoothing).add_(gradient)
+        return gradient + self._recipe.smoothing * smoothed if self._recipe.ahead else smoothed
+
+    def _divided(self, index: int, gradient: torch.Tensor) -> torch.Tensor:
+        if not self._recipe.divided:
+            return gradient
+        squares = self._squares[index]
+        squares.mul_(0.95).addcmul_(gradient, gradient, value=0.05)
+        return gradient / ((squares / (1 - 0.95**self._steps)).sqrt_() + EPSILON)
 
     def _even(self, index: int, matrix: torch.Tensor, rounds: int) -> torch.Tensor:
         """Its blocks, or the matrix as a whole, nearly orthogonal; vectors as they are."""

@@ -110,8 +110,10 @@ def at_positions(
 def preconditioned(
     index: int, gradient: torch.Tensor, spec: OptimizerSpec, optimizer: LocalOptimizer
 ) -> torch.Tensor:
-    """One parameter's gradient as it would be divided if it came next; a contiguous copy."""
+    """A parameter's gradient, smoothed and divided as if it came next; a contiguous copy."""
     gradient = gradient.contiguous()
+    if optimizer.smoothed:
+        gradient = (spec.smoothing * optimizer.smoothed[index].whole()).add_(gradient)
     if not optimizer.squares:
         return gradient.clone()
     beta = spec.second_moment

@@ -29,7 +29,7 @@ _CHECK = "blake3"
 
 
 def save_momentum(optimizer: LocalOptimizer, table: Sequence[ParameterSpec], path: Path) -> None:
-    """Write momentum and second moment as safetensors; the file is replaced whole or not at all.
+    """Write all moments as safetensors; the file is replaced whole or not at all.
 
     What is pending (sent, not yet counted) is not saved: after a restart nobody here can tell
     whether it was counted, and counting it twice would be worse than losing it.
@@ -92,9 +92,11 @@ def _states(optimizer: LocalOptimizer, table: Sequence[ParameterSpec]) -> dict[s
     names = [spec.name for spec in table]
     momentum = zip(names, optimizer.coefficients, strict=True)
     states = {f"coefficients.{name}": state for name, state in momentum}
-    # Without a preconditioner there is no second moment.
-    second = zip(names, optimizer.squares, strict=False)
-    return states | {f"second_moment.{name}": state for name, state in second}
+    # Without a preconditioner there is no second moment, without smoothing no smoothed gradient.
+    for kind, some in (("second_moment", optimizer.squares), ("smoothed", optimizer.smoothed)):
+        for name, state in zip(names, some, strict=False):
+            states[f"{kind}.{name}"] = state
+    return states
 
 
 def _parts(file: Any, there: Collection[str], key: str) -> dict[str, torch.Tensor]:

@@ -2,9 +2,10 @@
 
 The DisTrO/DeMo update (Peng et al., arXiv 2411.19870): gradients gather in a momentum; the
 strongest coefficients of its blockwise cosine transform are sent and subtracted; weak ones stay until
-they have grown. Three choices lower the loss at the same bytes, and each member is free in them, since
-no optimizer state is ever shared: dividing gradients by the root of a local second moment first, making
-their blocks nearly orthogonal, and yielding to what others have sent. The momentum is kept transformed,
+they have grown. Four choices lower the loss at the same bytes, and each member is free in them, since
+no optimizer state is ever shared: adding to a gradient what is left of those before it, dividing it by
+the root of a local second moment, making its blocks nearly orthogonal, and yielding to what others have
+sent. The momentum is kept transformed,
 so that sent coefficients are simply taken out.
 """
 
@@ -22,7 +23,7 @@ from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ...protocol.wire.manifest import OptimizerSpec
 from .blocks import Stripe, block_view, float_basis, forward_transform, stripes
 from .memory_options import IN_FLOAT32, StateOptions
-from .state import Noise, new_state
+from .state import Noise, StateTensor, new_state
 
 # Against division by zero where a parameter has had no gradient yet. Far below any real root mean
 # square gradient, so it does not choose the step of any parameter.
@@ -80,22 +81,24 @@ class LocalOptimizer:
             for tensor, device in zip(layout.tensors, devices, strict=True)
         ]
         """The momentum: its coefficients, a row for each block."""
-        self.squares = (
-            [
+
+        def shaped_as_parameters(*, signed: bool) -> list[StateTensor]:
+            return [
                 new_state(
                     parameter.shape,
                     tensor.rows,
                     parameter.device,
                     options,
                     self._noise[parameter.device],
-                    signed=False,
+                    signed=signed,
                 )
                 for tensor, parameter in zip(layout.tensors, parameters, strict=True)
             ]
-            if spec.preconditioner != "none"
-            else []
-        )
+
+        self.squares = shaped_as_parameters(signed=False) if spec.preconditioner != "none" else []
         """The second moment, in the parameters' shapes."""
+        self.smoothed = shaped_as_parameters(signed=True) if spec.smoothing else []
+        """The smoothed gradient, in the parameters' shapes."""
         self.steps = 0
         """Gradients in the second moment, for its bias correction."""
         self._pending: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
@@ -112,11 +115,12 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def accumulate(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        """m ← β·m + DCT(g), with g preconditioned as the manifest says.
+        """m ← β·m + DCT(g), with g smoothed and preconditioned as the manifest says.
 
-        `rms`: g ← g / (sqrt(v / (1 - β₂ᵗ)) + ε). `orthogonal`: the same, and then every block of a
-        matrix is replaced by the nearly orthogonal one with the same singular vectors. A missing
-        gradient counts as zero. The gradients are used up: their memory is worked in.
+        Smoothing, if there is any: f ← s·f + g, g ← f. `rms`: g ← g / (sqrt(v / (1 - β₂ᵗ)) + ε).
+        `orthogonal`: the same, and then every block of a matrix is replaced by the nearly orthogonal one
+        with the same singular vectors. A missing gradient counts as zero. The gradients are used up:
+        their memory is worked in.
         """
         self.steps += 1
         for index, gradient in enumerate(gradients):
@@ -126,18 +130,25 @@ class LocalOptimizer:
                 gradient = gradient.contiguous().view(tensor.rows, tensor.columns)
             for stripe in stripes(tensor, state.device):
                 momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
-                if gradient is not None:
+                if gradient is None:
+                    self._fade_smoothed(index, stripe)
+                else:
+                    self._smooth(index, stripe, gradient[stripe.rows])
                     self._precondition(index, stripe, gradient[stripe.rows])
                     momentum.add_(transformed_stripe(gradient, tensor, self._spec, stripe))
                 state.write(stripe.blocks, momentum)
 
     @torch.no_grad()
     def decay(self) -> None:
-        """A round without samples: the momentum fades as with a gradient of zero."""
-        for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):
+        """A round without samples: the momentum and the smoothed gradient fade as with a gradient of
+        zero, and nothing is added to either."""
+        for index, (tensor, state) in enumerate(
+            zip(self._layout.tensors, self.coefficients, strict=True)
+        ):
             for stripe in stripes(tensor, state.device):
                 momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
                 state.write(stripe.blocks, momentum)
+                self._fade_smoothed(index, stripe)
 
     @torch.no_grad()
     def take(self, round_number: int) -> Taken:
@@ -215,14 +226,30 @@ class LocalOptimizer:
 
     @torch.no_grad()
     def begin_anew(self) -> None:
-        """Drop momentum, second moment and what is pending, as if there had been no round before."""
+        """Drop all moments and what is pending, as if there had been no round before."""
         self._pending.clear()
         self.steps = 0
-        for states, rows_of in ((self.coefficients, "blocks"), (self.squares, "rows")):
+        for states, rows_of in (
+            (self.coefficients, "blocks"),
+            (self.squares, "rows"),
+            (self.smoothed, "rows"),
+        ):
             for tensor, state in zip(self._layout.tensors, states, strict=False):
                 for stripe in stripes(tensor, state.device):
                     rows: slice = getattr(stripe, rows_of)
                     state.write(rows, torch.zeros_like(state.read(rows)))
+
+    def _smooth(self, index: int, stripe: Stripe, gradient: torch.Tensor) -> None:
+        """Add to some rows of a gradient what those before it have left."""
+        if self.smoothed:
+            state = self.smoothed[index]
+            gradient.add_(state.read(stripe.rows), alpha=self._spec.smoothing)
+            state.write(stripe.rows, gradient)
+
+    def _fade_smoothed(self, index: int, stripe: Stripe) -> None:
+        if self.smoothed:
+            state = self.smoothed[index]
+            state.write(stripe.rows, state.read(stripe.rows).mul_(self._spec.smoothing))
 
     def _precondition(self, index: int, stripe: Stripe, gradient: torch.Tensor) -> None:
         """Divide some rows of a gradient by the root of their second moment, which takes them in."""

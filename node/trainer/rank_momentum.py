@@ -137,8 +137,12 @@ def _copy(to: _Place, origin: _Place) -> None:
     _copy_rows(
         (ours.coefficients[here], target.blocks), (theirs.coefficients[there], source.blocks)
     )
-    if ours.squares:
-        _copy_rows((ours.squares[here], target.rows), (theirs.squares[there], source.rows))
+    for to_rows, from_rows in (
+        (ours.squares, theirs.squares),
+        (ours.smoothed, theirs.smoothed),
+    ):
+        if to_rows:
+            _copy_rows((to_rows[here], target.rows), (from_rows[there], source.rows))
 
 
 def _copy_rows(to: tuple[StateTensor, slice], origin: tuple[StateTensor, slice]) -> None:

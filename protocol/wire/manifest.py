@@ -236,6 +236,10 @@ class OptimizerSpec:
     `orthogonal`: and then makes every block of a matrix nearly orthogonal."""
     second_moment: Annotated[float, Range(0.0, 0.9999)] = 0.95
     """How much of its second moment it keeps."""
+    smoothing: Annotated[float, Range(0.0, 0.9999)] = field(default=0.0, metadata=ADDITION)
+    """How much of its last smoothed gradient a member adds to the next, before anything else is done to
+    it. It pays with `orthogonal`, since a mean of gradients has less noise to be made orthogonal; each
+    member keeps another number a parameter for it."""
     damping: Fraction = 0.0
     """How much of its momentum a member drops at every coefficient that a counted update holds. It
     pays with `rms`, and is not needed with `orthogonal`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -36,11 +37,12 @@ def all_coefficients(
     ]
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
 @pytest.mark.parametrize("preconditioner", ["none", "rms", "orthogonal"])
 def test_coefficients_are_those_that_the_gradient_would_add_to_a_momentum(
-    preconditioner: str,
+    preconditioner: Literal["none", "rms", "orthogonal"], smoothing: float
 ) -> None:
-    spec = OptimizerSpec(preconditioner=preconditioner)  # type: ignore[arg-type]  # one of the three
+    spec = OptimizerSpec(preconditioner=preconditioner, smoothing=smoothing)
     checker, member = (
         LocalOptimizer(LAYOUT, [torch.zeros(shape) for shape in SHAPES], spec) for _ in range(2)
     )

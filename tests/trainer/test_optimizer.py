@@ -19,6 +19,7 @@ TABLE = [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(SHAP
 LAYOUT = update_layout(TABLE, 64, 8)
 PLAIN = OptimizerSpec(preconditioner="none", momentum=0.9)
 RMS = OptimizerSpec(preconditioner="rms", momentum=0.9, second_moment=0.95)
+SMOOTHED = dataclasses.replace(RMS, smoothing=0.5)
 
 
 def new_optimizer(spec: OptimizerSpec = PLAIN) -> LocalOptimizer:
@@ -103,6 +104,47 @@ def test_the_orthogonal_preconditioner_evens_out_singular_values() -> None:
                 [torch.cat([orthogonalised(b) for b in band], 1) for band in bands]
             )
         close(dense_momentum(optimizer, LAYOUT)[index].view(SHAPES[index]), expected)
+
+
+@pytest.mark.parametrize("missing", ["samples", "gradient", "neither"])
+def test_a_smoothed_gradient_holds_what_is_left_of_those_before(missing: str) -> None:
+    """And fades as the momentum does where there is none."""
+    optimizer = new_optimizer(dataclasses.replace(PLAIN, smoothing=0.5))
+    optimizer.accumulate(gradients(1))
+    if missing == "samples":
+        optimizer.decay()
+    elif missing == "gradient":
+        optimizer.accumulate([None] * len(SHAPES))
+    optimizer.accumulate(gradients(2))
+    faded, left = (0.9, 0.5) if missing == "neither" else (0.81, 0.25)
+    for index, (first, second) in enumerate(zip(gradients(1), gradients(2), strict=True)):
+        assert first is not None
+        assert second is not None
+        smoothed = second + left * first
+        torch.testing.assert_close(optimizer.smoothed[index].whole(), smoothed)
+        momentum = dense_momentum(optimizer, LAYOUT)[index].view(SHAPES[index])
+        close(momentum, faded * first + smoothed)
+
+
+def test_what_is_smoothed_is_preconditioned_next() -> None:
+    """The second moment is that of the smoothed gradient."""
+    optimizer = new_optimizer(SMOOTHED)
+    first, second = gradients(1)[0], gradients(2)[0]
+    assert first is not None
+    assert second is not None
+    optimizer.accumulate(gradients(1))
+    optimizer.accumulate(gradients(2))
+    smoothed = second + 0.5 * first
+    mean_square = (0.05 * 0.95 * first**2 + 0.05 * smoothed**2) / (1 - 0.95**2)
+    expected = 0.9 * torch.sign(first) + smoothed / mean_square.sqrt()
+    close(dense_momentum(optimizer, LAYOUT)[0].view(SHAPES[0]), expected)
+
+
+def test_who_begins_anew_has_nothing_smoothed() -> None:
+    optimizer = new_optimizer(SMOOTHED)
+    optimizer.accumulate(gradients(1))
+    optimizer.begin_anew()
+    assert not any(state.whole().any() for state in optimizer.smoothed)
 
 
 def test_a_gradient_of_zero_is_no_division_by_zero() -> None:
@@ -222,13 +264,13 @@ def test_deterministic() -> None:
 
 class TestFile:
     def trained(self) -> LocalOptimizer:
-        optimizer = new_optimizer(RMS)
+        optimizer = new_optimizer(SMOOTHED)
         optimizer.accumulate(gradients(1))
         optimizer.accumulate(gradients(2))
         return optimizer
 
     def test_round_trip(self, tmp_path: Path) -> None:
-        optimizer, other = self.trained(), new_optimizer(RMS)
+        optimizer, other = self.trained(), new_optimizer(SMOOTHED)
         path = tmp_path / "momentum"
         save_momentum(optimizer, TABLE, path)
         assert load_momentum(other, TABLE, path)
@@ -244,11 +286,12 @@ class TestFile:
     def test_of_another_model_or_optimizer(self, tmp_path: Path) -> None:
         path = tmp_path / "momentum"
         save_momentum(self.trained(), TABLE, path)
-        assert not load_momentum(new_optimizer(PLAIN), TABLE, path)
+        for spec in (PLAIN, RMS):
+            assert not load_momentum(new_optimizer(spec), TABLE, path)
         shapes = [(64, 64), *SHAPES[1:]]
         table = [dataclasses.replace(spec, shape=s) for spec, s in zip(TABLE, shapes, strict=True)]
         layout = update_layout(table, 64, 8)
-        other = LocalOptimizer(layout, [torch.zeros(shape) for shape in shapes], RMS)
+        other = LocalOptimizer(layout, [torch.zeros(shape) for shape in shapes], SMOOTHED)
         assert not load_momentum(other, table, path)
         assert (other.momentum[1] == 0).all()
 
@@ -257,7 +300,7 @@ class TestFile:
         broken = self.trained()
         broken.second_moment[2][3] = float("inf")
         save_momentum(broken, TABLE, path)
-        target = new_optimizer(RMS)
+        target = new_optimizer(SMOOTHED)
         assert not load_momentum(target, TABLE, path)
         assert (target.momentum[0] == 0).all()
 
@@ -266,10 +309,10 @@ class TestFile:
         path = tmp_path / "momentum"
         save_momentum(self.trained(), TABLE, path)
         path.write_bytes(path.read_bytes()[:kept])
-        assert not load_momentum(new_optimizer(RMS), TABLE, path)
+        assert not load_momentum(new_optimizer(SMOOTHED), TABLE, path)
 
     def test_garbage_and_a_directory(self, tmp_path: Path) -> None:
         path = tmp_path / "momentum"
         path.write_bytes(np.random.default_rng(0).bytes(5000))
-        assert not load_momentum(new_optimizer(RMS), TABLE, path)
-        assert not load_momentum(new_optimizer(RMS), TABLE, tmp_path)
+        assert not load_momentum(new_optimizer(SMOOTHED), TABLE, path)
+        assert not load_momentum(new_optimizer(SMOOTHED), TABLE, tmp_path)

@@ -29,7 +29,7 @@ RATE = 2.0**-8
 
 # Blocks of 16: three rows of them in most matrices, so that three ranks have one each, and two do not
 # have equally many.
-BLOCKS = OptimizerSpec(chunk=16, weight_decay=0.1, damping=0.1)
+BLOCKS = OptimizerSpec(chunk=16, weight_decay=0.1, damping=0.1, smoothing=0.5)
 TWO_LAYERS = {**TINY_LLAMA, "hidden_size": 48, "num_hidden_layers": 2, "tie_word_embeddings": False}
 
 
@@ -280,11 +280,12 @@ def test_a_restart_with_another_number_of_ranks_has_the_same_momentum(tmp_path: 
     again = TrainingSession(manifest, store, CPU, micro_batch=4)
     again.load(chunks)
     assert load_part(again.optimizer, again.part.seat, path, spec)
-    for ours, theirs in (
-        (again.optimizer.momentum, alone.optimizer.momentum),
-        (again.optimizer.second_moment, alone.optimizer.second_moment),
-    ):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    ours, theirs = again.optimizer, alone.optimizer
+    assert all(map(torch.equal, ours.momentum, theirs.momentum))
+    assert all(map(torch.equal, ours.second_moment, theirs.second_moment))
+    assert any(state.whole().any() for state in ours.smoothed)
+    for one, other in zip(ours.smoothed, theirs.smoothed, strict=True):
+        assert torch.equal(one.whole(), other.whole())
 
     # A piece that rots spoils all of it, and nothing is half read.
     folders = sorted(path.parent.glob("copies-*"))
@@ -308,7 +309,11 @@ def test_each_rank_has_the_state_that_the_arithmetic_says(
     held = [
         sum(
             part.nbytes
-            for state in (*session.optimizer.coefficients, *session.optimizer.squares)
+            for state in (
+                *session.optimizer.coefficients,
+                *session.optimizer.squares,
+                *session.optimizer.smoothed,
+            )
             for part in state.parts().values()
         )
         for session in together.sessions
@@ -316,7 +321,8 @@ def test_each_rank_has_the_state_that_the_arithmetic_says(
     work = dataclasses.replace(Workload.of(manifest), ranks=2)
     for device, expected in (("cpu", sum(held)), ("cuda", max(held))):
         parts = needs(work, device, options).parts
-        found = sum(p.device for p in parts if p.name in ("momentum", "second moment"))
+        states = ("momentum", "second moment", "smoothed gradient")
+        found = sum(part.device for part in parts if part.name in states)
         assert found == expected
 
 

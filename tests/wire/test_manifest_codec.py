@@ -168,6 +168,15 @@ def test_what_was_added_is_not_there_unless_it_is_used() -> None:
     assert refused(PLAIN | {"rounds": PLAIN["rounds"] | {"overlap": 1}})[0] == "invalid"
 
 
+def test_smoothing_is_not_said_where_nothing_is_smoothed() -> None:
+    assert "smoothing" not in PLAIN["optimizer"]
+    assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"smoothing": 1.0}})[0] == "invalid"
+    optimizer = dataclasses.replace(MANIFEST.optimizer, smoothing=0.5)
+    smoothed = dataclasses.replace(MANIFEST, optimizer=optimizer)
+    assert smoothed.swarm != MANIFEST.swarm
+    assert decode_manifest(smoothed.encode(), smoothed.swarm) == smoothed
+
+
 def test_who_is_heard_is_not_said_where_all_are_heard_alike() -> None:
     assert "say" not in PLAIN["optimizer"]
     assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"say": "equal"}})[0] == "malformed"
