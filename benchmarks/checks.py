@@ -28,7 +28,7 @@ import json
 import math
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "k 32": {"top_k": 32},
     "rms": {"preconditioner": "rms"},
     "none": {"preconditioner": "none"},
+    "smoothing": {"smoothing": 0.5},
     "overlap": {"overlap": True},
     "share 1": {"share": 1},
     "share 16": {"share": 16, "members": 4},
@@ -123,7 +124,8 @@ def measured(options: argparse.Namespace) -> list[Unit]:
     texts = None
     for case in () if options.known else cases(options):
         described = asdict(case) | {"label": case.label}
-        if any(unit.case == described for unit in units):
+        # Lines of before there was smoothing do not say that there is none.
+        if any({"smoothing": 0.0} | unit.case == described for unit in units):
             continue
         texts = texts or read_corpus([Path(sysconfig.get_paths()["stdlib"])], [])
         print(f"{case.size}, {case.label}, seed {case.seed}", flush=True)
@@ -253,8 +255,8 @@ def _case(group: Group) -> dict[str, Any]:
     by_halves, parts = _accused_by_halves(halves, usually, lanes)
     courses = Courses(usual, usually, levels, halves)
     others = {
-        name: courses.drawn(*_evenly(group.looks(name)))
-        for name in group.names()
+        name: courses.drawn(*_evenly(looks)) | {"first_half": courses.first_half(looks)}
+        for name, looks in ((name, group.looks(name)) for name in group.names())
         if name != "honest"
     }
     if "copies another" in others:
@@ -474,15 +476,25 @@ def _accused_by_halves(
 ) -> tuple[float, dict[str, float]]:
     """The same of the tests of halves; and how well the first half of honest sequences is in updates, in
     parts of what is usual."""
-    found = [halves.first for looks in lanes for look in looks if (halves := usually.halves(look))]
-    if not found:
+    firsts = _first_halves(usually, (look for looks in lanes for look in looks))
+    if not firsts.size:
         return 0.0, {}
-    firsts = np.array(found) / 1000
     accused = sum(
         max(_accused_by_level(test, fit, 1.0) for fit in _fits(values).values())
         for values in (firsts, 2 - firsts)
     )
-    return accused, {"mean": float(firsts.mean()), "deviation": float(firsts.std())}
+    return accused, _middle(firsts)
+
+
+def _first_halves(usually: Usual, looks: Iterable[Seen]) -> np.ndarray:
+    """How well the first half of each of these sequences is in its update, in parts of what is usual."""
+    found = [halves.first for look in looks if (halves := usually.halves(look))]
+    return np.array(found) / 1000
+
+
+def _middle(values: np.ndarray) -> dict[str, float]:
+    """Empty without values."""
+    return {"mean": float(values.mean()), "deviation": float(values.std())} if values.size else {}
 
 
 def _evenly(looks: Sequence[Sequence[Seen]]) -> tuple[Sequence[Sequence[Seen]], np.ndarray]:
@@ -533,6 +545,11 @@ class Courses:
             "failed_first_look": float(odds @ (scores < bound).mean(axis=1)),
             "failed_both": float(odds @ fails.mean(axis=1)),
         }
+
+    def first_half(self, updates: Sequence[Sequence[Seen]]) -> dict[str, float]:
+        """How well first halves are in these updates, where looks pass."""
+        passed = (look for row in updates for look in row if look.score >= self._bound)
+        return _middle(_first_halves(self._usually, passed))
 
     def _says(self, look: Seen, failed: bool) -> tuple[int | None, ...]:
         """What a look adds to the sum of each test; None where it says nothing. `failed`: whether the

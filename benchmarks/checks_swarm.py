@@ -60,6 +60,7 @@ class Case:
     """Sequences that are dealt to a member in a round."""
     top_k: int = 8
     preconditioner: str = "orthogonal"
+    smoothing: float = 0.0
     overlap: bool = False
     peak: float = 4e-3
     opponents: Literal["all", "few"] = "all"
@@ -68,7 +69,13 @@ class Case:
     @property
     def label(self) -> str:
         """What is unlike the usual, in words."""
-        usual = {"share": 4, "top_k": 8, "preconditioner": "orthogonal", "overlap": False}
+        usual = {
+            "share": 4,
+            "top_k": 8,
+            "preconditioner": "orthogonal",
+            "smoothing": 0.0,
+            "overlap": False,
+        }
         unlike = [
             name if value is True else f"{name} {value}"
             for name, value in asdict(self).items()
@@ -293,7 +300,11 @@ class Swarm:
         )
         self.case = case
         self.trial = Trial(setting, text, heldout)
-        self.spec = OptimizerSpec(top_k=case.top_k, preconditioner=case.preconditioner)  # pyright: ignore
+        self.spec = OptimizerSpec(
+            top_k=case.top_k,
+            preconditioner=case.preconditioner,  # pyright: ignore
+            smoothing=case.smoothing,
+        )
         self.layout = update_layout(self.trial.table, self.spec.chunk, self.spec.top_k)
         self.members = [self.new_optimizer() for _ in range(case.members)]
         self.parameters = [parameter.data for parameter in self.trial.parameters]

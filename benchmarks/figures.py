@@ -875,6 +875,38 @@ def frontier() -> Iterator[Figure | WholeTable]:
     )
 
 
+def smoothing() -> Iterator[Figure | WholeTable]:
+    """What it brings to smooth a gradient before it is made orthogonal."""
+    document, program = "docs/research.md", "their signs only: the program"
+    rows = []
+    for name, way in results("smoothing")["ways"].items():
+        apart = f"{way['beside']['percent']:+.1f} %" if name != program else ""
+        cells = f"{way['rate']:g} | {way['loss']:.3f} | {apart}"
+        rows.append(f"| {'the program' if name == program else name} | {cells} |")
+    yield WholeTable(
+        document, "| change to the program | rate | nats a byte | beside the program |", tuple(rows)
+    )
+    ways = results("smoothing-seeds")["ways"]
+    smoothed = ways["gradient smoothed, 0.5"]
+    yield Figure(
+        document,
+        "dense Muon {:.3f} ± {:.3f}, the program {:.3f} ± {:.3f}, with a smoothed gradient "
+        "{:.3f} ± {:.3f}: {:.1f} ± {:.1f} % beside the program, {:+.1f} % above dense Muon instead of "
+        "{:+.1f} %",
+        (
+            *(
+                value
+                for name in ("dense Muon", program, "gradient smoothed, 0.5")
+                for value in (ways[name]["loss"], ways[name]["error"])
+            ),
+            smoothed["beside"]["percent"],
+            smoothed["beside"]["error"],
+            smoothed["above_muon"]["percent"],
+            ways[program]["above_muon"]["percent"],
+        ),
+    )
+
+
 def diffusion() -> Iterator[Figure | WholeTable]:
     """What fewer bytes cost a model of images."""
     document, measured = "docs/tasks.md", results("diffusion")
@@ -1086,6 +1118,29 @@ def checks() -> Iterator[Figure | WholeTable]:
     yield Figure(
         "docs/checks.md", "so {:d} updates at 0.14M, {:d} at 0.9M and {:d} at 3M", tuple(updates)
     )
+    honest = [usual[size]["honest"]["first_half"] for size in CHECKED]
+    yield Figure(
+        "docs/checks.md",
+        "in honest updates first halves are at {:.2f} ± {:.2f}, {:.2f} ± {:.2f} and {:.2f} ± {:.2f}",
+        tuple(part[name] for part in honest for name in ("mean", "deviation")),
+    )
+    for who, place in (
+        ("the first half of each sequence", "who computes first halves has them at"),
+        ("the second half of each sequence", "who computes second ones at"),
+        ("three quarters of each sequence", "Who leaves out the last quarter is at"),
+    ):
+        others = [usual[size]["opponents"][who] for size in CHECKED]
+        yield Figure(
+            "docs/checks.md",
+            place + " {:.2f}, {:.2f} and {:.2f}",
+            tuple(found["first_half"]["mean"] for found in others),
+        )
+        if who.endswith("half of each sequence"):
+            yield Figure(
+                "docs/checks.md",
+                f"{who} is told after {{:.0f}}, {{:.0f}} and {{:.0f}} checks",
+                tuple(found["checks_until_found"] for found in others),
+            )
     least = middle["least tensor, plain"]
     yield Figure(
         "docs/checks.md",
@@ -1324,6 +1379,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     finetuning,
     diffusion,
     frontier,
+    smoothing,
     job,
     page,
     tariffs,

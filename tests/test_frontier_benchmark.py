@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,16 +51,19 @@ def test_orthogonal_matrices_have_elements_of_size_one(shape: tuple[int, int]) -
     assert float(values.max()) < 1.3
 
 
-def test_the_defaults_are_the_program(frontier: Any, texts: tuple[np.ndarray, np.ndarray]) -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.5])
+def test_the_defaults_are_the_program(
+    frontier: Any, texts: tuple[np.ndarray, np.ndarray], smoothing: float
+) -> None:
     recipes, training = importlib.import_module("recipes"), importlib.import_module("training")
     setting = training.Setting(
         workers=1, sequences=1, steps=1, hidden=64, layers=1, seed=3, device="cpu"
     )
     trial = training.Trial(setting, *texts, 8)
-    spec = OptimizerSpec()
+    spec = OptimizerSpec(smoothing=smoothing)
     layout = update_layout(trial.table, spec.chunk, spec.top_k)
     program = LocalOptimizer(layout, trial.parameters, spec)
-    member = recipes.Member(frontier.OURS, trial)
+    member = recipes.Member(replace(frontier.OURS, smoothing=smoothing), trial)
     for number in range(1, 4):
         gradients = [gradient.clone() for gradient in trial.gradients(trial.next_batch())]
         sent = member.speak([gradient.clone() for gradient in gradients])

@@ -264,14 +264,17 @@ def _needs_of(
     members: int,
 ) -> Needs:
     layout = portion.layout
-    sizes = {"momentum": 0, "second moment": 0, "smoothed gradient": 0}
     precision = options.state.precision
-    for tensor in layout.tensors:
-        sizes["momentum"] += stored_bytes(tensor.blocks, tensor.elements, precision)
-        if work.optimizer.preconditioner != "none":
-            sizes["second moment"] += stored_bytes(tensor.rows, tensor.columns, precision)
-        if work.optimizer.smoothing:
-            sizes["smoothed gradient"] += stored_bytes(tensor.rows, tensor.columns, precision)
+    as_parameters = [(tensor.rows, tensor.columns) for tensor in layout.tensors]
+    kept = {"momentum": [(tensor.blocks, tensor.elements) for tensor in layout.tensors]}
+    if work.optimizer.preconditioner != "none":
+        kept["second moment"] = as_parameters
+    if work.optimizer.smoothing:
+        kept["smoothed gradient"] = as_parameters
+    sizes = {
+        name: sum(stored_bytes(*shape, precision) for shape in shapes)
+        for name, shapes in kept.items()
+    }
     aside = options.state.place == "host" and device != "cpu"
     states = [
         Part(name=name, host=size) if aside else Part(name=name, device=size)

@@ -38,7 +38,7 @@ _CPU_LOGITS = 1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class StateOptions:
-    """How momentum and second moment are kept."""
+    """How momentum, second moment and smoothed gradient are kept."""
 
     precision: Precision = "float32"
     place: Place = "device"
