@@ -144,7 +144,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
     for seed in options.seeds:
         for variant in options.variants:
             for size in options.sizes:
-                few = "all" if variant == "usual" else "few"
+                few = "all" if variant in ("usual", "smoothing") else "few"
                 yield replace(SIZES[size], seed=seed, opponents=few, **VARIANTS[variant])
 
 
