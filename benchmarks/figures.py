@@ -1141,6 +1141,15 @@ def checks() -> Iterator[Figure | WholeTable]:
                 f"{who} is told after {{:.0f}}, {{:.0f}} and {{:.0f}} checks",
                 tuple(found["checks_until_found"] for found in others),
             )
+    (fresh,) = results("checks-fresh")["cases"]
+    halves = [
+        fresh["opponents"][f"the {half} half of each sequence"] for half in ("first", "second")
+    ]
+    yield Figure(
+        "docs/checks.md",
+        "its usual score is {:.1f}, and halves are told after {:.0f} and {:.0f} checks",
+        (fresh["usual"], *(found["checks_until_found"] for found in halves)),
+    )
     least = middle["least tensor, plain"]
     yield Figure(
         "docs/checks.md",
