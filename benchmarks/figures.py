@@ -905,6 +905,19 @@ def smoothing() -> Iterator[Figure | WholeTable]:
             ways[program]["above_muon"]["percent"],
         ),
     )
+    larger = results("smoothing-0.9M")
+    (rate,) = {way["rate"] for way in larger["ways"].values()}
+    yield Figure(
+        document,
+        "With {:,d} parameters, one seed and one rate ({:g}), it is {:.3f} instead of {:.3f}, {:.1f} %",
+        (
+            larger["parameters"],
+            rate,
+            larger["ways"]["gradient smoothed, 0.5"]["loss"],
+            larger["ways"][program]["loss"],
+            larger["ways"]["gradient smoothed, 0.5"]["beside"]["percent"],
+        ),
+    )
 
 
 def diffusion() -> Iterator[Figure | WholeTable]:

@@ -230,7 +230,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bench = Frontier(options)
     ways = [way for way in WAYS if options.variants is None or way in options.variants]
     if options.known:
-        ways = [way for way in ways if any(run.way == way for run in bench.runs)]
+        there = {run.way for run in bench.runs if run.settings == bench.settings}
+        ways = [way for way in ways if way in there]
     swept = bench.sweep(ways)
     written = document(swept, bench.settings)
     print_table(written)
