@@ -39,6 +39,9 @@ SHOWN_BY = {
     "checks/sequential._MOST_SUMS": (
         "checks/test_sequential.py::test_decided_standings_and_endless_courses_are_refused"
     ),
+    "checks/standing._LEAST_SCATTER": (
+        "checks/test_standing.py::test_halves_scatter_less_than_scores_but_never_hardly_at_all"
+    ),
     "member/noting._NAMED": (
         "member/test_noting.py::test_of_a_crowd_that_gets_votes_nobody_else_is_named"
     ),
