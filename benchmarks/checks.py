@@ -254,10 +254,10 @@ def _case(group: Group) -> dict[str, Any]:
     halves = halves_test(deviation)
     by_halves, parts = _accused_by_halves(halves, usually, lanes)
     courses = Courses(usual, usually, levels, halves)
+    looks_at = {name: group.looks(name) for name in group.names() if name != "honest"}
     others = {
         name: courses.drawn(*_evenly(looks)) | {"first_half": courses.first_half(looks)}
-        for name, looks in ((name, group.looks(name)) for name in group.names())
-        if name != "honest"
+        for name, looks in looks_at.items()
     }
     if "copies another" in others:
         good, copies = group.looks("honest"), group.looks("copies another")

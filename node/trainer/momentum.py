@@ -92,10 +92,8 @@ def _states(optimizer: LocalOptimizer, table: Sequence[ParameterSpec]) -> dict[s
     names = [spec.name for spec in table]
     momentum = zip(names, optimizer.coefficients, strict=True)
     states = {f"coefficients.{name}": state for name, state in momentum}
-    # Without a preconditioner there is no second moment, without smoothing no smoothed gradient.
-    for kind, some in (("second_moment", optimizer.squares), ("smoothed", optimizer.smoothed)):
-        for name, state in zip(names, some, strict=False):
-            states[f"{kind}.{name}"] = state
+    for kind, some in optimizer.by_rows.items():
+        states |= {f"{kind}.{name}": state for name, state in zip(names, some, strict=True)}
     return states
 
 

@@ -113,6 +113,13 @@ class LocalOptimizer:
         """In float32, as the parameters; empty without a preconditioner."""
         return [state.whole() for state in self.squares]
 
+    @property
+    def by_rows(self) -> dict[str, list[StateTensor]]:
+        """What is kept in the parameters' shapes, by name; what the manifest does not ask for is left
+        out."""
+        kept = {"second_moment": self.squares, "smoothed": self.smoothed}
+        return {name: states for name, states in kept.items() if states}
+
     @torch.no_grad()
     def accumulate(self, gradients: Sequence[torch.Tensor | None]) -> None:
         """m ← β·m + DCT(g), with g smoothed and preconditioned as the manifest says.
@@ -124,31 +131,14 @@ class LocalOptimizer:
         """
         self.steps += 1
         for index, gradient in enumerate(gradients):
-            tensor, state = self._layout.tensors[index], self.coefficients[index]
-            if gradient is not None:
-                # A convolution may leave its kernel's in another order.
-                gradient = gradient.contiguous().view(tensor.rows, tensor.columns)
-            for stripe in stripes(tensor, state.device):
-                momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
-                if gradient is None:
-                    self._fade_smoothed(index, stripe)
-                else:
-                    self._smooth(index, stripe, gradient[stripe.rows])
-                    self._precondition(index, stripe, gradient[stripe.rows])
-                    momentum.add_(transformed_stripe(gradient, tensor, self._spec, stripe))
-                state.write(stripe.blocks, momentum)
+            self._gather(index, gradient)
 
     @torch.no_grad()
     def decay(self) -> None:
         """A round without samples: the momentum and the smoothed gradient fade as with a gradient of
         zero, and nothing is added to either."""
-        for index, (tensor, state) in enumerate(
-            zip(self._layout.tensors, self.coefficients, strict=True)
-        ):
-            for stripe in stripes(tensor, state.device):
-                momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
-                state.write(stripe.blocks, momentum)
-                self._fade_smoothed(index, stripe)
+        for index in range(len(self._layout.tensors)):
+            self._gather(index, None)
 
     @torch.no_grad()
     def take(self, round_number: int) -> Taken:
@@ -229,27 +219,35 @@ class LocalOptimizer:
         """Drop all moments and what is pending, as if there had been no round before."""
         self._pending.clear()
         self.steps = 0
-        for states, rows_of in (
-            (self.coefficients, "blocks"),
-            (self.squares, "rows"),
-            (self.smoothed, "rows"),
-        ):
-            for tensor, state in zip(self._layout.tensors, states, strict=False):
+        by_rows = ((states, "rows") for states in self.by_rows.values())
+        for states, rows_of in ((self.coefficients, "blocks"), *by_rows):
+            for tensor, state in zip(self._layout.tensors, states, strict=True):
                 for stripe in stripes(tensor, state.device):
                     rows: slice = getattr(stripe, rows_of)
                     state.write(rows, torch.zeros_like(state.read(rows)))
 
-    def _smooth(self, index: int, stripe: Stripe, gradient: torch.Tensor) -> None:
-        """Add to some rows of a gradient what those before it have left."""
-        if self.smoothed:
-            state = self.smoothed[index]
-            gradient.add_(state.read(stripe.rows), alpha=self._spec.smoothing)
-            state.write(stripe.rows, gradient)
+    def _gather(self, index: int, gradient: torch.Tensor | None) -> None:
+        """Take a tensor's gradient into its momentum, which fades alone if there is none."""
+        tensor, state = self._layout.tensors[index], self.coefficients[index]
+        if gradient is not None:
+            # A convolution may leave its kernel's in another order.
+            gradient = gradient.contiguous().view(tensor.rows, tensor.columns)
+        for stripe in stripes(tensor, state.device):
+            momentum = state.read(stripe.blocks).mul_(self._spec.momentum)
+            self._smooth(index, stripe, None if gradient is None else gradient[stripe.rows])
+            if gradient is not None:
+                self._precondition(index, stripe, gradient[stripe.rows])
+                momentum.add_(transformed_stripe(gradient, tensor, self._spec, stripe))
+            state.write(stripe.blocks, momentum)
 
-    def _fade_smoothed(self, index: int, stripe: Stripe) -> None:
-        if self.smoothed:
-            state = self.smoothed[index]
-            state.write(stripe.rows, state.read(stripe.rows).mul_(self._spec.smoothing))
+    def _smooth(self, index: int, stripe: Stripe, gradient: torch.Tensor | None) -> None:
+        """Add to some rows of a gradient what those before it have left, which fades alone if there is
+        none."""
+        if not self.smoothed:
+            return
+        state = self.smoothed[index]
+        smoothed = state.read(stripe.rows).mul_(self._spec.smoothing)
+        state.write(stripe.rows, smoothed if gradient is None else gradient.add_(smoothed))
 
     def _precondition(self, index: int, stripe: Stripe, gradient: torch.Tensor) -> None:
         """Divide some rows of a gradient by the root of their second moment, which takes them in."""

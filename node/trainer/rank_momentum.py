@@ -137,12 +137,9 @@ def _copy(to: _Place, origin: _Place) -> None:
     _copy_rows(
         (ours.coefficients[here], target.blocks), (theirs.coefficients[there], source.blocks)
     )
-    for to_rows, from_rows in (
-        (ours.squares, theirs.squares),
-        (ours.smoothed, theirs.smoothed),
-    ):
-        if to_rows:
-            _copy_rows((to_rows[here], target.rows), (from_rows[there], source.rows))
+    for kind, states in ours.by_rows.items():
+        origins = theirs.by_rows[kind]
+        _copy_rows((states[here], target.rows), (origins[there], source.rows))
 
 
 def _copy_rows(to: tuple[StateTensor, slice], origin: tuple[StateTensor, slice]) -> None:

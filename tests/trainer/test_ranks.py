@@ -309,11 +309,8 @@ def test_each_rank_has_the_state_that_the_arithmetic_says(
     held = [
         sum(
             part.nbytes
-            for state in (
-                *session.optimizer.coefficients,
-                *session.optimizer.squares,
-                *session.optimizer.smoothed,
-            )
+            for states in (session.optimizer.coefficients, *session.optimizer.by_rows.values())
+            for state in states
             for part in state.parts().values()
         )
         for session in together.sessions
