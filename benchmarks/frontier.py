@@ -15,33 +15,16 @@ while the best is there; then the seeds with the best. --known trains nothing an
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
-import sysconfig
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from distro_node.protocol.codec.update import update_layout
 from recipes import Recipe
 from recipes import train as train_recipe
-from runs import (
-    Bench,
-    Run,
-    Swept,
-    add_arguments,
-    check_seeds,
-    finite,
-    mean_curve,
-    percents,
-    standard_error,
-    summed_up,
-)
-from training import Muon, Setting, Trial, Trouble, Variant, read_corpus
+from runs import Swept, mean_curve
+from text_runs import TextBench, Tried, chosen_ways, document, parsed, report
+from training import Muon, Trouble, Variant
 from training import train as train_variant
 
 MUON = "dense Muon"
@@ -109,23 +92,8 @@ WAYS: dict[str, Recipe | None] = {**DOWN, **CLOSER}
 USUAL = {"scaled": 4e-3, "matrix": 4e-3, "blocks": 4e-3, "sign": 8e-3}
 
 
-@dataclass(kw_only=True)
-class Tried(Run):
-    """One run."""
-
-    parameters: int
-
-
-class Frontier(Bench[Tried]):
+class Frontier(TextBench):
     """The runs of one size."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        text = read_corpus([Path(sysconfig.get_paths()["stdlib"])], [])
-        self._text, self._heldout = text
-        names = ("hidden", "layers", "steps", "workers", "sequences")
-        settings = {name: getattr(options, name) for name in names}
-        settings["text_sha256"] = hashlib.sha256(text[0].tobytes()).hexdigest()[:16]
-        super().__init__(Tried, options, settings)
 
     def usual_rate(self, way: str) -> float:
         """Where the search begins."""
@@ -134,7 +102,7 @@ class Frontier(Bench[Tried]):
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
         """One run."""
-        trial = Trial(Setting.of(self.options, seed), self._text, self._heldout)
+        trial = self.trial(seed)
         recipe = WAYS[way]
         if recipe is None:
             variant = Variant(name=way, rate=rate, optimizer=Muon())
@@ -146,57 +114,16 @@ class Frontier(Bench[Tried]):
         layout = update_layout(trial.table, 64, top_k or 8)
         extra = 2 * layout.coefficients if recipe is not None and recipe.send == "value" else 0
         sent = 2.0 * trial.elements if top_k is None else float(layout.body_bytes + extra)
-        return Tried(
-            way=way,
-            rate=rate,
-            seed=seed,
-            loss=finite(curve[-1][1]),
-            curve=[(number, finite(loss)) for number, loss in curve],
-            bytes_a_round=sent,
-            reduction=2.0 * trial.elements / sent,
-            top_k=top_k,
-            parameters=trial.elements,
-        )
+        return self.tried(way, rate, trial, curve, sent, top_k)
 
 
-def document(swept: Swept[Tried], settings: dict[str, Any]) -> dict[str, Any]:
-    """What is written as JSON: each way beside dense Muon, and beside the line above it."""
-    ways: dict[str, Any] = {}
-    above: str | None = None
-    for way, (tried, reported) in swept.items():
-        found = summed_up(tried, reported)
-        recipe = WAYS[way]
-        found["recipe"] = None if recipe is None else asdict(recipe)
-        beside = above if way in DOWN else list(DOWN)[-1]
-        for name, other in (("above_muon", MUON), ("beside", beside)):
-            if other in ways and other != way:
-                apart = percents(found["losses"], ways[other]["losses"])
-                found[name] = {
-                    "of": other,
-                    "percent": float(np.mean(apart)),
-                    "error": standard_error(apart),
-                }
-        ways[way], above = found, way
-    parameters = next(reported[0].parameters for _, reported in swept.values())
-    return {"parameters": parameters, "settings": settings, "ways": ways}
-
-
-def print_table(written: dict[str, Any]) -> None:
-    """A line for each way."""
-    print(f"\n{written['parameters']:,} parameters")
-    print(
-        f"{'way':52}{'rate':>8}{'loss':>8}{'seeds':>6}{'above Muon':>16}{'beside':>16}{'bytes':>9}"
-    )
-    for way, found in written["ways"].items():
-        words = [
-            f"{found[name]['percent']:+.1f} ± {found[name]['error']:.1f} %" if name in found else ""
-            for name in ("above_muon", "beside")
-        ]
-        edge = "!" if found["at_edge"] else " "
-        print(
-            f"{way:52}{found['rate']:8g}{edge}{found['loss']:7.3f}{len(found['losses']):6}"
-            f"{words[0]:>16}{words[1]:>16}{found['reduction']:8.0f}×"
-        )
+def beside(ways: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Each way beside dense Muon, and beside the line above it or the program."""
+    found = {}
+    for index, way in enumerate(ways):
+        above = ways[max(index - 1, 0)] if way in DOWN else list(DOWN)[-1]
+        found[way] = {"above_muon": MUON, "beside": above}
+    return found
 
 
 def plot(file: Path, swept: Swept[Tried]) -> None:
@@ -218,25 +145,15 @@ def plot(file: Path, swept: Swept[Tried]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run it."""
-    parser = argparse.ArgumentParser(
-        description="Where the loss between Muon and the program goes."
-    )
-    add_arguments(parser, list(WAYS))
-    Setting.add_arguments(parser, steps=400, sequences=2)
-    parser.set_defaults(hidden=64, layers=2)
-    options = parser.parse_args(arguments)
-    check_seeds(options)
-    torch.set_num_threads(1)
+    options = parsed("Where the loss between Muon and the program goes.", list(WAYS), arguments)
     bench = Frontier(options)
-    ways = [way for way in WAYS if options.variants is None or way in options.variants]
-    if options.known:
-        there = {run.way for run in bench.runs if run.settings == bench.settings}
-        ways = [way for way in ways if way in there]
+    ways = chosen_ways(bench, list(WAYS))
     swept = bench.sweep(ways)
-    written = document(swept, bench.settings)
-    print_table(written)
-    if options.json:
-        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    written = document(swept, bench.settings, beside(ways))
+    for way, found in written["ways"].items():
+        recipe = WAYS[way]
+        found["recipe"] = None if recipe is None else asdict(recipe)
+    report(options, written)
     if options.plot:
         plot(options.plot, swept)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,13 @@ from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer, orthogonalised
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
+from small_text import counting, make_runs_small
 
 
 @pytest.fixture
 def frontier(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(checkout / "benchmarks")
     return importlib.import_module("frontier")
-
-
-@pytest.fixture
-def texts() -> tuple[np.ndarray, np.ndarray]:
-    whole = np.frombuffer(
-        "".join(f"{n} is followed by {n + 1}\n" for n in range(9000)).encode(), "u1"
-    )
-    return whole[:-40_000], whole[-40_000:]
 
 
 @pytest.mark.parametrize("shape", [(128, 64), (64, 192), (1, 64), (96, 5)])
@@ -52,14 +44,12 @@ def test_orthogonal_matrices_have_elements_of_size_one(shape: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
-def test_the_defaults_are_the_program(
-    frontier: Any, texts: tuple[np.ndarray, np.ndarray], smoothing: float
-) -> None:
+def test_the_defaults_are_the_program(frontier: Any, smoothing: float) -> None:
     recipes, training = importlib.import_module("recipes"), importlib.import_module("training")
     setting = training.Setting(
         workers=1, sequences=1, steps=1, hidden=64, layers=1, seed=3, device="cpu"
     )
-    trial = training.Trial(setting, *texts, 8)
+    trial = training.Trial(setting, *counting(), 8)
     spec = OptimizerSpec(smoothing=smoothing)
     layout = update_layout(trial.table, spec.chunk, spec.top_k)
     program = LocalOptimizer(layout, trial.parameters, spec)
@@ -91,27 +81,24 @@ def test_the_defaults_are_the_program(
             assert float((step.sign() == mine.sign())[mine != 0].float().mean()) > 0.99
 
 
-def test_each_way_learns(frontier: Any, texts: tuple[np.ndarray, np.ndarray]) -> None:
+def test_each_way_learns(frontier: Any) -> None:
     training = importlib.import_module("training")
     setting = training.Setting(
         workers=2, sequences=1, steps=2, hidden=64, layers=1, seed=1, device="cpu"
     )
     for way, recipe in frontier.WAYS.items():
         if recipe is not None:
-            curve = frontier.train_recipe(recipe, 4e-3, training.Trial(setting, *texts, 8))
+            curve = frontier.train_recipe(recipe, 4e-3, training.Trial(setting, *counting(), 8))
             assert curve[-1][1] < curve[0][1], way
 
 
 def test_runs_are_kept_and_nothing_is_done_twice(
     frontier: Any,
-    texts: tuple[np.ndarray, np.ndarray],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(frontier, "read_corpus", lambda _paths, _heldout: texts)
-    monkeypatch.setattr(frontier, "Trial", partial(frontier.Trial, heldout_sequences=8))
-    monkeypatch.setattr(importlib.import_module("runs"), "MOST_RATES", 3)
+    make_runs_small(monkeypatch)
     written = tmp_path / "frontier.json"
     command = ["--work", str(tmp_path / "work"), "--json", str(written), "--seeds", "1"]
     command += ["--steps", "2", "--workers", "2", "--sequences", "1", "--layers", "1"]

@@ -1,0 +1,146 @@
+"""Loss against bytes: steps of a member's own between rounds, beside the program, at equal tokens.
+
+    python benchmarks/local_steps.py --work DIR [--hidden 64] [--layers 2] [--steps 400] [--seeds 1 2 3]
+        [--variants …] [--known] [--json FILE] [--plot FILE]
+
+DiLoCo, MuLoCo and SparseLoCo as local_recipes.py describes them, with 5 to 40 steps a round; the
+program, and with fewer and larger rounds; what the program's shared step makes of several local steps;
+dense AdamW and Muon. All see the same sequences in the same order, and a loss is in held-out nats a
+byte. Bytes are those that a member sends for each of --steps, on average.
+
+Runs are kept in --work and taken up again, and rates are found, as in frontier.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import local_recipes
+from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec
+from local_recipes import DILOCO, SPARSELOCO, LocalRecipe
+from runs import Swept
+from text_runs import TextBench, Tried, chosen_ways, document, parsed, report
+from training import AdamW, Muon, Trouble, Variant
+from training import train as train_variant
+
+MUON = "dense Muon"
+PROGRAM = "the program, 8 coefficients"
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program, with rounds that are so many times larger and so many times fewer."""
+
+    optimizer: OptimizerSpec
+    larger: int = 1
+
+
+_OURS = LocalRecipe(
+    steps=4, inner=Muon(), outer_rate=1.0, outer_momentum=0.0, chosen=32, send="sign"
+)
+WAYS: dict[str, AdamW | Muon | Program | LocalRecipe] = {
+    MUON: Muon(),
+    "dense AdamW": AdamW(),
+    PROGRAM: Program(OptimizerSpec()),
+    "the program, 2 coefficients": Program(OptimizerSpec(top_k=2)),
+    "the program, 32 coefficients": Program(OptimizerSpec(top_k=32)),
+    "rounds 4 times larger, 8 coefficients": Program(OptimizerSpec(), larger=4),
+    "rounds 4 times larger, 32 coefficients": Program(OptimizerSpec(top_k=32), larger=4),
+    "DiLoCo, 10 steps": replace(DILOCO, steps=10),
+    "DiLoCo, 20 steps": DILOCO,
+    "DiLoCo, 40 steps": replace(DILOCO, steps=40),
+    "MuLoCo, 10 steps": replace(DILOCO, steps=10, inner=Muon()),
+    "MuLoCo, 20 steps": replace(DILOCO, inner=Muon()),
+    "SparseLoCo, 5 steps": replace(SPARSELOCO, steps=5),
+    "SparseLoCo, 10 steps": replace(SPARSELOCO, steps=10),
+    "SparseLoCo, 20 steps": SPARSELOCO,
+    "SparseLoCo with Muon, 5 steps": replace(SPARSELOCO, steps=5, inner=Muon()),
+    "SparseLoCo with Muon, 10 steps": replace(SPARSELOCO, steps=10, inner=Muon()),
+    "SparseLoCo with Muon, 20 steps": replace(SPARSELOCO, inner=Muon()),
+    "the program's step of 4 steps with Muon, 32 coefficients": _OURS,
+}
+
+
+class LocalSteps(TextBench):
+    """The runs of one size."""
+
+    def usual_rate(self, way: str) -> float:
+        """Where the search begins."""
+        kind = WAYS[way]
+        return 8e-3 if isinstance(kind, Program) else 4e-3
+
+    def train(self, way: str, rate: float, seed: int) -> Tried:
+        """One run."""
+        kind = WAYS[way]
+        if isinstance(kind, LocalRecipe):
+            trial = self.trial(seed)
+            curve = local_recipes.train(kind, rate, trial)
+            return self.tried(
+                way, rate, trial, curve, local_recipes.bytes_a_step(kind, trial), kind.chosen
+            )
+        larger, optimizer, top_k = 1, kind, None
+        if isinstance(kind, Program):
+            larger, optimizer, top_k = kind.larger, kind.optimizer, kind.optimizer.top_k
+        options = self.options
+        trial = self.trial(
+            seed, sequences=options.sequences * larger, steps=options.steps // larger
+        )
+        variant = Variant(name=way, rate=rate, optimizer=optimizer)
+        curve = train_variant(variant, Trouble(), trial, lambda number, loss: None).curve
+        curve = [(number * larger, loss) for number, loss in curve]
+        sent = 2.0 * trial.elements
+        if top_k is not None:
+            sent = float(update_layout(trial.table, 64, top_k).body_bytes)
+        return self.tried(way, rate, trial, curve, sent / larger, top_k)
+
+
+def plot(file: Path, swept: Swept[Tried]) -> None:
+    """Loss over bytes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 6))
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for way, (_, reported) in swept.items():
+        loss = sum(run.loss for run in reported) / len(reported)
+        groups.setdefault(way.partition(", ")[0], []).append((reported[0].bytes_a_round, loss))
+    for name, points in groups.items():
+        axes.plot(*zip(*sorted(points), strict=True), "o-", label=name)
+    axes.set(
+        xscale="log",
+        xlabel="bytes that a member sends a step",
+        ylabel="held-out loss (nats per byte)",
+    )
+    axes.legend(fontsize="x-small")
+    figure.tight_layout()
+    figure.savefig(file)
+
+
+def described(way: str) -> dict[str, Any]:
+    """A way's choices, as JSON."""
+    kind = WAYS[way]
+    return {"kind": type(kind).__name__, **asdict(kind)}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run it."""
+    options = parsed("Loss against bytes with local steps.", list(WAYS), arguments)
+    bench = LocalSteps(options)
+    swept = bench.sweep(chosen_ways(bench, list(WAYS)))
+    beside = {way: {"above_muon": MUON, "beside": PROGRAM} for way in WAYS}
+    written = document(swept, bench.settings, beside)
+    for way, found in written["ways"].items():
+        found["choices"] = described(way)
+    report(options, written)
+    if options.plot:
+        plot(options.plot, swept)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Runs that train a small Llama on the standard library's sources, and how they are told.
+
+What frontier.py, local_steps.py and growth.py share: a bench whose runs read the same text, a table that
+sets each way beside others of the same seeds, and a plot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sysconfig
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from runs import (
+    Bench,
+    Run,
+    Swept,
+    add_arguments,
+    check_seeds,
+    finite,
+    percents,
+    standard_error,
+    summed_up,
+)
+from training import Setting, Trial, read_corpus
+
+Beside = Mapping[str, Mapping[str, str]]
+"""By way: under which name of the JSON it is set beside which other one."""
+_COLUMNS = {"above_muon": "above Muon", "beside": "beside"}
+
+
+@dataclass(kw_only=True)
+class Tried(Run):
+    """One run."""
+
+    parameters: int
+
+
+class TextBench(Bench[Tried]):
+    """The runs of one size of model and one number of tokens."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        text = read_corpus([Path(sysconfig.get_paths()["stdlib"])], [])
+        self._text, self._heldout = text
+        names = ("hidden", "layers", "steps", "workers", "sequences")
+        settings = {name: getattr(options, name) for name in names}
+        settings["text_sha256"] = hashlib.sha256(text[0].tobytes()).hexdigest()[:16]
+        super().__init__(Tried, options, settings)
+
+    def trial(self, seed: int, **other: int) -> Trial:
+        """A model to be trained; `other`: what is not as the command line says."""
+        chosen = argparse.Namespace(**{**vars(self.options), **other})
+        return Trial(Setting.of(chosen, seed), self._text, self._heldout)
+
+    def tried(
+        self,
+        way: str,
+        rate: float,
+        trial: Trial,
+        curve: Sequence[tuple[int, float]],
+        sent: float,
+        top_k: int | None,
+    ) -> Tried:
+        """What is kept of a run. `sent`: the bytes that a member sends for each step, on average."""
+        return Tried(
+            way=way,
+            rate=rate,
+            seed=trial.setting.seed,
+            loss=finite(curve[-1][1]),
+            curve=[(number, finite(loss)) for number, loss in curve],
+            bytes_a_round=sent,
+            reduction=2.0 * trial.elements / sent,
+            top_k=top_k,
+            parameters=trial.elements,
+        )
+
+
+def parsed(
+    description: str, ways: Sequence[str], arguments: Sequence[str] | None, *, sequences: int = 2
+) -> argparse.Namespace:
+    """The command line of such a benchmark."""
+    parser = argparse.ArgumentParser(description=description)
+    add_arguments(parser, ways)
+    Setting.add_arguments(parser, steps=400, sequences=sequences)
+    parser.set_defaults(hidden=64, layers=2)
+    options = parser.parse_args(arguments)
+    check_seeds(options)
+    torch.set_num_threads(1)
+    return options
+
+
+def chosen_ways(bench: Bench[Tried], ways: Sequence[str]) -> list[str]:
+    """Those that the command line asks for; with --known, of those that are there."""
+    options = bench.options
+    chosen = [way for way in ways if options.variants is None or way in options.variants]
+    if options.known:
+        there = {run.way for run in bench.runs if run.settings == bench.settings}
+        chosen = [way for way in chosen if way in there]
+    return chosen
+
+
+def document(swept: Swept[Tried], settings: dict[str, Any], beside: Beside) -> dict[str, Any]:
+    """What is written as JSON."""
+    ways: dict[str, Any] = {}
+    for way, (tried, reported) in swept.items():
+        found = ways[way] = summed_up(tried, reported)
+        for name, other in beside.get(way, {}).items():
+            if other in swept and other != way:
+                apart = percents(found["losses"], [run.loss for run in swept[other][1]])
+                found[name] = {
+                    "of": other,
+                    "percent": float(np.mean(apart)),
+                    "error": standard_error(apart),
+                }
+    parameters = next(reported[0].parameters for _, reported in swept.values())
+    return {"parameters": parameters, "settings": settings, "ways": ways}
+
+
+def print_table(written: dict[str, Any]) -> None:
+    """A line for each way."""
+    print(f"\n{written['parameters']:,} parameters")
+    print(
+        f"{'way':52}{'rate':>8}{'loss':>8}{'seeds':>6}"
+        f"{''.join(f'{title:>16}' for title in _COLUMNS.values())}{'bytes':>9}"
+    )
+    for way, found in written["ways"].items():
+        words = [
+            f"{found[name]['percent']:+.1f} ± {found[name]['error']:.1f} %" if name in found else ""
+            for name in _COLUMNS
+        ]
+        edge = "!" if found["at_edge"] else " "
+        print(
+            f"{way:52}{found['rate']:8g}{edge}{found['loss']:7.3f}{len(found['losses']):6}"
+            f"{''.join(f'{word:>16}' for word in words)}{found['reduction']:8.0f}×"
+        )
+
+
+def report(options: argparse.Namespace, written: dict[str, Any]) -> None:
+    """Print it, and write it where the command line says."""
+    print_table(written)
+    if options.json:
+        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,53 @@
+"""The benchmark of growing swarms: the same tokens for every swarm, and what its members download."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_text import make_runs_small
+
+WAYS = ["dense Muon", "8 members, k = 8", "16 members, k = 4"]
+
+
+@pytest.fixture
+def growth(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(checkout / "benchmarks")
+    make_runs_small(monkeypatch)
+    return importlib.import_module("growth")
+
+
+def test_swarms_of_every_size_see_the_same_tokens(
+    growth: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: dict[str, set[tuple[int, int]]] = {}
+    train = growth.train
+
+    def watched(variant: Any, trouble: Any, trial: Any, progress: Any) -> Any:
+        setting = trial.setting
+        seen.setdefault(variant.name, set()).add((setting.workers, setting.sequences))
+        return train(variant, trouble, trial, progress)
+
+    monkeypatch.setattr(growth, "train", watched)
+    written, drawn = tmp_path / "growth.json", tmp_path / "growth.png"
+    command = ["--work", str(tmp_path / "work"), "--json", str(written), "--plot", str(drawn)]
+    command += ["--steps", "2", "--sequences", "2", "--layers", "1", "--seeds", "1"]
+    growth.main([*command, "--variants", *WAYS])
+    assert seen == dict(zip(WAYS, ({(8, 2)}, {(8, 2)}, {(16, 1)}), strict=True))
+    ways = json.loads(written.read_text(encoding="utf-8"))["ways"]
+    assert list(ways) == WAYS
+    assert ways["dense Muon"]["received"] is None
+    for way, others in ((WAYS[1], 7), (WAYS[2], 15)):
+        assert ways[way]["received"] == others * ways[way]["bytes_a_round"]
+        assert ways[way]["above_muon"]["of"] == "dense Muon"
+    assert ways[WAYS[2]]["beside"]["of"] == WAYS[1]
+    assert drawn.stat().st_size > 1000
+    assert "16 members" in capsys.readouterr().out
+
+
+def test_sequences_that_do_not_divide_are_refused(growth: Any) -> None:
+    with pytest.raises(SystemExit, match="multiple of 8"):
+        growth.main(["--workers", "3", "--sequences", "2"])
