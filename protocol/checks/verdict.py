@@ -19,9 +19,14 @@ _LARGEST = 1 << 40
 ALIKE = 3
 """So many members with about as large a share tell what is usual for it; so many tell what the
 beginning of a sequence usually is of the whole."""
+SAID = 4
+"""A member tells what is usual once it was looked at so often of late. What is taken for usual is held
+against everybody for a term, and where one member has most of the votes, its median alone is. A single
+score is far too high too often for that, since whoever has no votes yet has to go after one failure
+(`benchmarks/usual.py`)."""
 TOLD = 6
-"""A member tells that once so many of the recent looks at it do: each says little of it, and what is
-taken for usual is held against everybody for a term."""
+"""A member tells what a beginning is of the whole once so many of these looks do: each says less of
+that than of how high scores are."""
 
 
 class Seen(NamedTuple):
@@ -60,7 +65,11 @@ class Usual:
     """
 
     def __init__(self, seen: Iterable[tuple[Sequence[Seen], int]] = ()) -> None:
-        """The recent looks at each member, and its votes."""
+        """The recent looks at each member, and its votes.
+
+        Whoever was looked at too seldom says nothing, which counts as a score of 0: so nothing is usual
+        before half of all votes have told what is, and no few of them can say it.
+        """
         scaled: list[tuple[list[int], int]] = []
         alike: dict[int, list[tuple[list[int], int]]] = {}
         parts: list[tuple[list[int], int]] = []
@@ -68,10 +77,12 @@ class Usual:
             own = [look.part for look in looks if look.part is not None]
             if len(own) >= TOLD:
                 parts.append((own, votes))
-            scaled.append(([_times_root(look.score, look.share) for look in looks], votes))
+            everywhere = [_times_root(look.score, look.share) for look in looks]
+            scaled.append((everywhere if len(looks) >= SAID else [0], votes))
             for size in sorted({look.share.bit_length() for look in looks}):
                 own = [look.score for look in looks if look.share.bit_length() == size]
-                alike.setdefault(size, []).append((own, votes))
+                if len(own) >= SAID:
+                    alike.setdefault(size, []).append((own, votes))
         # Of a share of one sequence, as if all scores fell with the root.
         self._one = _usual_of(scaled)
         self._alike = {

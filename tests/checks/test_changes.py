@@ -142,6 +142,9 @@ def test_votes_are_told_when_a_term_begins(run: Run) -> None:
 
 
 def test_scores_that_are_too_low_are_told(run: Run) -> None:
+    # Most have been looked at too seldom to say what is usual.
+    run.looks(FOUNDER, *PEERS[1:8])
+    run.to_term()
     usual = run.accounts.usual(SHARE)
     found: list[Change] = []
     for _ in range(60):

@@ -8,6 +8,7 @@ import pytest
 from distro_node.protocol.checks.verdict import (
     ALIKE,
     LEAST,
+    SAID,
     TOLD,
     Halves,
     Seen,
@@ -46,10 +47,10 @@ def test_fewer_than_half_of_all_votes_do_not_move_what_is_usual() -> None:
 
 @pytest.mark.parametrize("lie", [10**12, -(10**12), 1])
 def test_liars_with_a_share_of_a_rare_size_move_its_score_by_no_more_than_half(lie: int) -> None:
-    honest = [([Seen(10_000, 4)], 1) for _ in range(10)]
+    honest = [([Seen(10_000, 4)] * SAID, 1) for _ in range(10)]
 
     def of(share: int, liars: int) -> int:
-        return Usual([*honest, *(([Seen(lie, 64)] * 3, 1) for _ in range(liars))]).of(share)
+        return Usual([*honest, *(([Seen(lie, 64)] * SAID, 1) for _ in range(liars))]).of(share)
 
     assert of(64, ALIKE - 1) == 2500
     assert of(64, ALIKE) == (5000 if lie > 5000 else 1250)
@@ -57,12 +58,33 @@ def test_liars_with_a_share_of_a_rare_size_move_its_score_by_no_more_than_half(l
 
 
 def test_scores_are_held_to_those_of_shares_of_as_many_digits() -> None:
-    small = [([Seen(10_000, 4)], 1) for _ in range(5)]
-    large = [([Seen(3000, 50)], 1) for _ in range(ALIKE)]
+    small = [([Seen(10_000, 4)] * SAID, 1) for _ in range(5)]
+    large = [([Seen(3000, 50)] * SAID, 1) for _ in range(ALIKE)]
     of = Usual([*small, *large]).of
     assert [of(share) for share in (4, 7, 32, 63)] == [10_000, 10_000, 3000, 3000]
     # Of all other sizes nobody has enough: they fall with the root.
     assert [of(1), of(16), of(1024)] == [20_000, 5000, 625]
+
+
+def test_a_few_looks_say_nothing_of_what_is_usual() -> None:
+    """As at a swarm's beginning: one high score of a large member would be held against all."""
+    told = [([Seen(10_000, 4)] * SAID, 1) for _ in range(5)]
+    few = [([Seen(10_000, 4)] * (SAID - 1), 1) for _ in range(5)]
+    assert Usual([*told, *few]).of(4) == 0
+    assert Usual([*told, *few[1:]]).of(4) == 10_000
+    assert not Usual(few).knows(4)
+    # Nor does somebody say it who was looked at with shares of other sizes.
+    rare = [([Seen(10_000, 64)] * (SAID - 1) + [Seen(10_000, 4)] * 5, 1) for _ in range(9)]
+    assert not Usual(rare).knows(64)
+    assert Usual(rare).knows(4)
+
+
+@pytest.mark.parametrize("lie", [10**12, -(10**12)])
+def test_whoever_is_looked_at_first_does_not_say_what_is_usual(lie: int) -> None:
+    """Liars may be looked at by each other before anybody has looked at the others."""
+    honest = [([Seen(10_000, 4)] * (SAID - 1), 1) for _ in range(6)]
+    liars = [([Seen(lie, 4)] * SAID, 1) for _ in range(5)]
+    assert Usual([*honest, *liars]).of(4) == 0
 
 
 def looked(score: int, beginning: int | None, share: int = 4) -> Seen:
@@ -110,7 +132,7 @@ def test_fewer_than_half_of_all_votes_do_not_say_what_a_half_is() -> None:
 
 
 def test_without_looks_nothing_is_usual() -> None:
-    for none in (Usual(), Usual([([], 1)]), Usual([([Seen(9000, 4)], 0)])):
+    for none in (Usual(), Usual([([], 1)]), Usual([([Seen(9000, 4)] * SAID, 0)])):
         assert [none.of(share) for share in (1, 4, 1 << 20)] == [0, 0, 0]
 
 

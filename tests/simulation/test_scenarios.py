@@ -49,8 +49,9 @@ FOUND: tuple[tuple[Family, int, int, int], ...] = (
 )
 """Family, seed, members, rounds."""
 
-LOOKS = (6, 10, 17, 26, 36)
-"""With crowds, false verdicts and looks, and the founder away while it alone has votes."""
+LOOKS = (6, 10, 17, 26, 36, 8793)
+"""With crowds, false verdicts and looks, and the founder away while it alone has votes. In the last one
+a single high score, of a member with most of the votes, was held against all."""
 
 FAR = Links(latency_min=0.01, latency_max=0.12, up=1.25e6, down=1.25e7, spread=0.5)
 

@@ -20,7 +20,7 @@ from distro_node.protocol.checks.accounts import (
 from distro_node.protocol.checks.disputes import LASTS, Outcome
 from distro_node.protocol.checks.sequential import LevelTest
 from distro_node.protocol.checks.standing import Standings, level_test
-from distro_node.protocol.checks.verdict import TOLD, Seen, Usual
+from distro_node.protocol.checks.verdict import SAID, TOLD, Seen, Usual
 
 from .rule import Rule, edited, put
 
@@ -354,9 +354,21 @@ def _no_score_is_so_low_that_it_passes() -> bool:
 
 def _three_say_what_is_usual_for_a_size() -> bool:
     """Two with a share of a rare size are measured by all the others."""
-    many = [([Seen(10_000, 4)], 1)] * 9
-    rare = [([Seen(1_000, 64)], 1)] * 2
+    many = [([Seen(10_000, 4)] * SAID, 1)] * 9
+    rare = [([Seen(1_000, 64)] * SAID, 1)] * 2
     return Usual(many + rare).of(64) == 2500
+
+
+def _a_few_looks_say_nothing() -> bool:
+    """Nor do they of a share of a rare size, where all say what is usual for another one."""
+    few = [([Seen(10_000, 4)] * (SAID - 1), 1)] * 9
+    rare = [([Seen(10_000, 4)] * SAID + [Seen(10_000, 64)] * (SAID - 1), 1)] * 9
+    return Usual(few).of(4) == 0 and not Usual(rare).knows(64)
+
+
+def _whoever_is_looked_at_first_does_not_say_what_is_usual() -> bool:
+    first = [([Seen(1 << 40, 4)] * SAID, 1)] * 4
+    return Usual([*first, *[([Seen(10_000, 4)], 1)] * 5]).of(4) == 0
 
 
 def _looked_at_in_halves(beginning: int, score: int = GOOD) -> _Run:
@@ -624,6 +636,16 @@ RULES = (
         "three say what is usual for a size",
         _three_say_what_is_usual_for_a_size,
         put(verdict, "ALIKE", 1),
+    ),
+    Rule(
+        "a few looks say nothing of what is usual",
+        _a_few_looks_say_nothing,
+        put(verdict, "SAID", 1),
+    ),
+    Rule(
+        "whoever is looked at first does not say what is usual",
+        _whoever_is_looked_at_first_does_not_say_what_is_usual,
+        edited(Usual, "__init__", ("everywhere if len(looks) >= SAID else [0]", "everywhere")),
     ),
     Rule(
         "who computes beginnings alone has no votes",
