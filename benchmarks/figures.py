@@ -1237,6 +1237,28 @@ def look_cost() -> Iterator[Figure]:
     )
 
 
+def usual() -> Iterator[WholeTable]:
+    """What too few looks say of what is usual."""
+    measured = results("usual")
+    rows = []
+    for case in measured["cases"]:
+        cells = (
+            case["votes"],
+            f"{case['deviation']:.2f}",
+            f"{case['looks']:d}",
+            f"{case['usual_mean']:.2f}",
+            f"{case['usual_once_in_a_thousand']:.2f}",
+            f"{case['failures_a_look']:.0e}",
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    yield WholeTable(
+        "docs/checks.md",
+        "| votes | a score's deviation | looks | the usual score, in parts of the mean "
+        "| once in 1,000 swarms | failures a look |",
+        tuple(rows),
+    )
+
+
 def votes() -> Iterator[Figure | WholeTable]:
     """What crowds come to against votes that cost work."""
     measured = results("votes")
@@ -1407,6 +1429,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     tariffs,
     checks,
     look_cost,
+    usual,
     votes,
     poison,
     shares,

@@ -1,0 +1,109 @@
+"""How often honest work fails a look because too little was known of what is usual.
+
+    python benchmarks/usual.py [--swarms 20000] [--json FILE]
+
+What passes follows from the scores that members with votes have had (`protocol/checks/verdict.py`), and
+a swarm that has just begun has had few. Whoever has no votes yet is turned away after one failure. Here
+members tell what is usual once they were looked at once, twice, four times (the rule) or eight times:
+each swarm draws that many scores of each of its voters, the program's own rule makes of them what
+passes, and the chance of a failure follows from that bound: the first look low, and two sequences of
+four in the eyes of two more members. Scores are normal around 1 with a deviation as it was measured
+(`benchmarks/checks.py`), and independent.
+
+Two swarms: three voters with as many votes each, and one of whom has six tenths of all votes, as a
+founder may at the beginning, so that its scores alone decide.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from distro_node.protocol.checks import verdict
+from distro_node.protocol.checks.verdict import Seen, Usual, passing
+
+MEAN, SHARE, SECOND_LOOKS = 15_000, 4, 2
+DEVIATIONS = (0.20, 0.24)
+LOOKS = (1, 2, 4, 8)
+VOTES = {"three alike": (1, 1, 1), "one has most": (6, 2, 2)}
+
+
+def chance_of_failure(bound: float, deviation: float) -> float:
+    """That an honest update fails one look: P · Qᴺ, with P that a score is below the bound, and Q that in
+    the eyes of one of N others as many of a share's are as `verdict.failed` asks for."""
+    low = 0.5 * math.erfc((1 - bound) / (deviation * math.sqrt(2)))
+    needed = next(
+        count
+        for count in range(1, SHARE + 1)
+        if verdict.failed(0, [0] * count + [MEAN] * (SHARE - count), MEAN)
+    )
+    share = sum(
+        math.comb(SHARE, count) * low**count * (1 - low) ** (SHARE - count)
+        for count in range(needed, SHARE + 1)
+    )
+    return low * share**SECOND_LOOKS
+
+
+def measure(
+    votes: Sequence[int], looks: int, deviation: float, swarms: int, chance: random.Random
+) -> dict[str, float]:
+    """Over so many swarms: the mean chance of a failure, and how high the usual score comes out."""
+    chances, found = [], []
+    for _ in range(swarms):
+        seen = [
+            (
+                [Seen(round(MEAN * chance.gauss(1, deviation)), SHARE) for _ in range(looks)],
+                number,
+            )
+            for number in votes
+        ]
+        usual = Usual(seen).of(SHARE)
+        found.append(usual / MEAN)
+        chances.append(chance_of_failure(passing(usual) / MEAN, deviation))
+    found.sort()
+    return {
+        "failures_a_look": statistics.fmean(chances),
+        "usual_mean": statistics.fmean(found),
+        "usual_once_in_a_thousand": found[-max(1, swarms // 1000)],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description="What too few looks say of what is usual.")
+    parser.add_argument("--swarms", type=int, default=20_000)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    rule = verdict.SAID
+    cases: list[dict[str, Any]] = []
+    print(
+        f"{'votes':14}{'deviation':>10}{'looks':>6}{'usual':>8}{'1 in 1,000':>12}{'failures a look':>17}"
+    )
+    for name, votes in VOTES.items():
+        for deviation in DEVIATIONS:
+            for looks in LOOKS:
+                verdict.SAID = looks  # pyright: ignore[reportConstantRedefinition]
+                chance = random.Random(1)
+                case = {"votes": name, "deviation": deviation, "looks": looks}
+                case |= measure(votes, looks, deviation, options.swarms, chance)
+                cases.append(case)
+                print(
+                    f"{name:14}{deviation:10.2f}{looks:6}{case['usual_mean']:8.2f}"
+                    f"{case['usual_once_in_a_thousand']:12.2f}{case['failures_a_look']:17.1e}"
+                    f"{'  the rule' if looks == rule else ''}",
+                    flush=True,
+                )
+    verdict.SAID = rule  # pyright: ignore[reportConstantRedefinition]
+    if options.json:
+        written = {"rule": rule, "swarms": options.swarms, "cases": cases}
+        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
