@@ -36,7 +36,7 @@ def test_with_more_looks_fewer_honest_newcomers_fail(
     usual, written = importlib.import_module("usual"), tmp_path / "usual.json"
     rule = usual.verdict.SAID
     usual.main(["--swarms", "2000", "--json", str(written)])
-    assert usual.verdict.SAID == rule
+    assert rule == usual.verdict.SAID
     cases = json.loads(written.read_text(encoding="utf-8"))["cases"]
     failures = {
         (case["votes"], case["deviation"], case["looks"]): case["failures_a_look"] for case in cases

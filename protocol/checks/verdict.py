@@ -61,7 +61,7 @@ class Usual:
     those of members with about as large a share (of as many binary digits), while there are `ALIKE` of
     them. What they have had is believed from half to twice of what all scores say, or three liars with a
     share of a rare size would say what is usual for it. Where a size is too rare, scores are thought to
-    fall with the root of the share.
+    fall with the root of the share, and half of that is usual: the least that is believed.
     """
 
     def __init__(self, seen: Iterable[tuple[Sequence[Seen], int]] = ()) -> None:
@@ -101,7 +101,7 @@ class Usual:
         anywhere = self._one * 1000 // math.isqrt(1_000_000 * share)
         found = self._alike.get(share.bit_length())
         if found is None:
-            return anywhere
+            return anywhere // 2
         return max(anywhere // 2, min(2 * anywhere, found))
 
     def halves(self, look: Seen) -> Halves | None:

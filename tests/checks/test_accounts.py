@@ -313,8 +313,9 @@ def test_scores_are_held_to_those_of_shares_as_large() -> None:
     run.to_term()
     assert (run.accounts.usual(1), run.accounts.usual(16)) == (high, deep)
     assert (run.accounts.bound(1), run.accounts.bound(16)) == (high // 2, deep // 2)
-    # Nobody has four: scores fall with the root of the share, and most votes say how high they are.
-    assert run.accounts.usual(4) == 2 * deep
+    # Nobody has four: scores fall with the root of the share, most votes say how high they are, and
+    # half of that is believed.
+    assert run.accounts.usual(4) == deep
     run.looks(ANN, large[0], score=deep)
     assert not run.accounts.disputes
     run.looks(ANN, small[2], score=deep)

@@ -355,8 +355,13 @@ def _no_score_is_so_low_that_it_passes() -> bool:
 def _three_say_what_is_usual_for_a_size() -> bool:
     """Two with a share of a rare size are measured by all the others."""
     many = [([Seen(10_000, 4)] * SAID, 1)] * 9
-    rare = [([Seen(1_000, 64)] * SAID, 1)] * 2
-    return Usual(many + rare).of(64) == 2500
+    rare = [([Seen(9_000, 64)] * SAID, 1)] * 2
+    return Usual(many + rare).of(64) == 1250
+
+
+def _of_a_rare_size_no_more_is_believed_than_is_safe() -> bool:
+    """How scores fall with the share is another thing in every model."""
+    return Usual([([Seen(10_000, 4)] * SAID, 1)] * 9).of(16) == 2500
 
 
 def _a_few_looks_say_nothing() -> bool:
@@ -636,6 +641,11 @@ RULES = (
         "three say what is usual for a size",
         _three_say_what_is_usual_for_a_size,
         put(verdict, "ALIKE", 1),
+    ),
+    Rule(
+        "of a rare size no more is believed than is safe",
+        _of_a_rare_size_no_more_is_believed_than_is_safe,
+        edited(Usual, "of", ("return anywhere // 2", "return anywhere")),
     ),
     Rule(
         "a few looks say nothing of what is usual",
