@@ -1158,14 +1158,21 @@ def checks() -> Iterator[Figure | WholeTable]:
                 f"{who} is told after {{:.0f}}, {{:.0f}} and {{:.0f}} checks",
                 tuple(found["checks_until_found"] for found in others),
             )
-    (fresh,) = results("checks-fresh")["cases"]
-    halves = [
-        fresh["opponents"][f"the {half} half of each sequence"] for half in ("first", "second")
-    ]
-    yield Figure(
+    near = (
+        "the first half of each sequence",
+        "the second half of each sequence",
+        "only the upper half's gradients",
+        "half of the signs at random",
+    )
+    rows = []
+    for fresh in results("checks-fresh")["cases"]:
+        after = [f"{fresh['opponents'][who]['checks_until_found']:.0f}" for who in near]
+        rows.append(f"| {fresh['size']} | {fresh['usual']:.1f} | {' | '.join(after)} |")
+    yield WholeTable(
         "docs/checks.md",
-        "its usual score is {:.1f}, and halves are told after {:.0f} and {:.0f} checks",
-        (fresh["usual"], *(found["checks_until_found"] for found in halves)),
+        "| a third seed | usual score | first half found after | second half "
+        "| upper half's gradients | half of the signs at random |",
+        tuple(rows),
     )
     least = middle["least tensor, plain"]
     yield Figure(

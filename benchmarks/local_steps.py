@@ -82,9 +82,10 @@ class LocalSteps(TextBench):
             return self.tried(
                 way, rate, trial, curve, local_recipes.bytes_a_step(kind, trial), kind.chosen
             )
-        larger, optimizer, top_k = 1, kind, None
         if isinstance(kind, Program):
             larger, optimizer, top_k = kind.larger, kind.optimizer, kind.optimizer.top_k
+        else:
+            larger, optimizer, top_k = 1, kind, None
         options = self.options
         trial = self.trial(
             seed, sequences=options.sequences * larger, steps=options.steps // larger
