@@ -924,6 +924,20 @@ def smoothing() -> Iterator[Figure | WholeTable]:
     )
 
 
+def local_steps() -> Iterator[WholeTable]:
+    """What members' own steps between rounds come to."""
+    rows = []
+    for name, way in results("local-steps")["ways"].items():
+        beside = f"{way['beside']['percent']:+.1f} %" if "beside" in way else ""
+        cells = f"{way['rate']:g} | {len(way['tried'])} | {way['loss']:.3f} | {beside}"
+        rows.append(f"| {name} | {cells} | {way['reduction']:,.0f} |")
+    yield WholeTable(
+        "docs/research.md",
+        "| way | rate | of so many | nats a byte | beside the program | times fewer bytes |",
+        tuple(rows),
+    )
+
+
 def diffusion() -> Iterator[Figure | WholeTable]:
     """What fewer bytes cost a model of images."""
     document, measured = "docs/tasks.md", results("diffusion")
@@ -1435,6 +1449,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     diffusion,
     frontier,
     smoothing,
+    local_steps,
     job,
     page,
     tariffs,

@@ -1,7 +1,7 @@
 """Runs that train a small Llama on the standard library's sources, and how they are told.
 
-What frontier.py, local_steps.py and growth.py share: a bench whose runs read the same text, a table that
-sets each way beside others of the same seeds, and a plot.
+What frontier.py, local_steps.py and growth.py share: a bench whose runs read the same text, and a table
+that sets each way beside others of the same seeds.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ VOTES = {"three alike": (1, 1, 1), "one has most": (6, 2, 2)}
 
 
 def chance_of_failure(bound: float, deviation: float) -> float:
-    """That an honest update fails one look: P · Qᴺ, with P that a score is below the bound, and Q that in
-    the eyes of one of N others as many of a share's are as `verdict.failed` asks for."""
+    """That an honest update fails one look: P · Qᴺ. P: a score is below the bound. Q: in the eyes of one
+    of the N others as many of a share's are as `verdict.failed` asks for."""
     low = 0.5 * math.erfc((1 - bound) / (deviation * math.sqrt(2)))
     needed = next(
         count
