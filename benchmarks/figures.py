@@ -696,8 +696,8 @@ def strangers() -> Iterator[Figure | WholeTable]:
             cells = [
                 form.format(cost[field]) if field in cost else "–" for _, field, form in STRANGERS
             ]
-            rows.append("| " + " | ".join((name, peers, *cells)) + " |")
-    yield WholeTable("docs/threats.md", "| " + " | ".join(headings) + " |", tuple(rows))
+            rows.append(_line((name, peers, *cells)))
+    yield WholeTable("docs/threats.md", _line(headings), tuple(rows))
     one, fifty = measured["rounds"]["1"], measured["rounds"]["50"]
     yield Figure(
         "docs/threats.md",
@@ -929,8 +929,15 @@ def local_steps() -> Iterator[WholeTable]:
     rows = []
     for name, way in results("local-steps")["ways"].items():
         beside = f"{way['beside']['percent']:+.1f} %" if "beside" in way else ""
-        cells = f"{way['rate']:g} | {len(way['tried'])} | {way['loss']:.3f} | {beside}"
-        rows.append(f"| {name} | {cells} | {way['reduction']:,.0f} |")
+        cells = (
+            name,
+            f"{way['rate']:g}",
+            f"{len(way['tried'])}",
+            f"{way['loss']:.3f}",
+            beside,
+            f"{way['reduction']:,.0f}",
+        )
+        rows.append(_line(cells))
     yield WholeTable(
         "docs/research.md",
         "| way | rate | of so many | nats a byte | beside the program | times fewer bytes |",
@@ -1027,6 +1034,11 @@ def job() -> Iterator[Figure | WholeTable]:
             for sample in measured["samples"]
         ),
     )
+
+
+def _line(cells: Iterable[str]) -> str:
+    """A line of a table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def _as_code(text: str) -> str:
@@ -1181,7 +1193,7 @@ def checks() -> Iterator[Figure | WholeTable]:
     rows = []
     for fresh in results("checks-fresh")["cases"]:
         after = [f"{fresh['opponents'][who]['checks_until_found']:.0f}" for who in near]
-        rows.append(f"| {fresh['size']} | {fresh['usual']:.1f} | {' | '.join(after)} |")
+        rows.append(_line((fresh["size"], f"{fresh['usual']:.1f}", *after)))
     yield WholeTable(
         "docs/checks.md",
         "| a third seed | usual score | first half found after | second half "
@@ -1241,7 +1253,7 @@ def checks() -> Iterator[Figure | WholeTable]:
             f"{cost['sequences_a_look']:.1f}",
             f"{cost['rounds_a_check']:d} ({100 * cost['share']:.1f} %)",
         )
-        rows.append("| " + " | ".join(cells) + " |")
+        rows.append(_line(cells))
     yield WholeTable(
         "docs/checks.md",
         "| case | N | honest checks | honest score | lowest | passes from | one look fails: counted / "
@@ -1275,7 +1287,7 @@ def usual() -> Iterator[WholeTable]:
             f"{case['usual_once_in_a_thousand']:.2f}",
             f"{case['failures_a_look']:.0e}",
         )
-        rows.append("| " + " | ".join(cells) + " |")
+        rows.append(_line(cells))
     yield WholeTable(
         "docs/checks.md",
         "| votes | a score's deviation | looks | the usual score, in parts of the mean "
@@ -1300,7 +1312,7 @@ def votes() -> Iterator[Figure | WholeTable]:
             f"{found['honest_accused']:d}",
             "never" if waited is None else f"{waited:d} rounds",
         )
-        rows.append("| " + " | ".join(cells) + " |")
+        rows.append(_line(cells))
     yield WholeTable(
         "docs/checks.md",
         "| the tenth of the work is done | votes: most | at last | by heads | of all updates | shown "
@@ -1341,7 +1353,7 @@ def poison() -> Iterator[Figure | WholeTable]:
             when,
             f"{found['honest_out']}",
         )
-        rows.append("| " + " | ".join(cells) + " |")
+        rows.append(_line(cells))
     yield WholeTable(
         "docs/checks.md",
         "| a quarter sends | audit alone: loss | lies in the step | with checks: loss | lies in the "

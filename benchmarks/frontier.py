@@ -23,11 +23,9 @@ from distro_node.protocol.codec.update import update_layout
 from recipes import Recipe
 from recipes import train as train_recipe
 from runs import Swept, mean_curve
-from text_runs import TextBench, Tried, chosen_ways, document, parsed, report
-from training import Muon, Trouble, Variant
-from training import train as train_variant
+from text_runs import MUON, TextBench, Tried, chosen_ways, document, parsed, report
+from training import Muon
 
-MUON = "dense Muon"
 OURS = Recipe()
 """The program, in floating point."""
 _BLOCKS = Recipe(when="momentum", others="adam", own=False, top_k=None, send="value", step="scaled")
@@ -105,16 +103,15 @@ class Frontier(TextBench):
         trial = self.trial(seed)
         recipe = WAYS[way]
         if recipe is None:
-            variant = Variant(name=way, rate=rate, optimizer=Muon())
-            curve = train_variant(variant, Trouble(), trial, lambda number, loss: None).curve
-        else:
-            curve = train_recipe(recipe, rate, trial)
-        top_k = None if recipe is None else recipe.top_k
-        # Values would take 16 bits more than signs, each.
-        layout = update_layout(trial.table, 64, top_k or 8)
-        extra = 2 * layout.coefficients if recipe is not None and recipe.send == "value" else 0
-        sent = 2.0 * trial.elements if top_k is None else float(layout.body_bytes + extra)
-        return self.tried(way, rate, trial, curve, sent, top_k)
+            return self.trained(way, rate, trial, Muon())
+        sent = 2.0 * trial.elements
+        if recipe.top_k is not None:
+            layout = update_layout(trial.table, 64, recipe.top_k)
+            # Values would take 16 bits more than signs, each.
+            extra = 2 * layout.coefficients if recipe.send == "value" else 0
+            sent = float(layout.body_bytes + extra)
+        curve = train_recipe(recipe, rate, trial)
+        return self.tried(way, rate, trial, curve, sent, recipe.top_k)
 
 
 def beside(ways: Sequence[str]) -> dict[str, dict[str, str]]:

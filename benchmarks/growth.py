@@ -15,16 +15,24 @@ Runs are kept in --work and taken up again, and rates are found, as in frontier.
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec
-from runs import Swept
-from text_runs import TextBench, Tried, chosen_ways, document, parsed, report
-from training import AdamW, Muon, Trouble, Variant, train
+from text_runs import (
+    MUON,
+    TextBench,
+    Tried,
+    chosen_ways,
+    document,
+    parsed,
+    plot_over_bytes,
+    report,
+)
+from training import AdamW, Muon
 
-MUON = "dense Muon"
 _DENSE = {MUON: Muon(), "dense AdamW": AdamW()}
 SWARMS = {
     f"{members} members, k = {top_k}": (members, top_k)
@@ -44,19 +52,12 @@ class Growth(TextBench):
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
         """One run."""
-        optimizer, others, top_k = _DENSE.get(way), {}, None
-        if optimizer is None:
-            members, top_k = SWARMS[way]
-            optimizer = OptimizerSpec(top_k=top_k)
-            sequences = self.options.workers * self.options.sequences
-            others = {"workers": members, "sequences": sequences // members}
-        trial = self.trial(seed, **others)
-        variant = Variant(name=way, rate=rate, optimizer=optimizer)
-        curve = train(variant, Trouble(), trial, lambda number, loss: None).curve
-        sent = 2.0 * trial.elements
-        if top_k is not None:
-            sent = float(update_layout(trial.table, 64, top_k).body_bytes)
-        return self.tried(way, rate, trial, curve, sent, top_k)
+        if way in _DENSE:
+            return self.trained(way, rate, self.trial(seed), _DENSE[way])
+        members, top_k = SWARMS[way]
+        sequences = self.options.workers * self.options.sequences // members
+        trial = self.trial(seed, workers=members, sequences=sequences)
+        return self.trained(way, rate, trial, OptimizerSpec(top_k=top_k))
 
 
 def received(way: str, sent: float) -> float | None:
@@ -64,33 +65,15 @@ def received(way: str, sent: float) -> float | None:
     return sent * (SWARMS[way][0] - 1) if way in SWARMS else None
 
 
-def plot(file: Path, swept: Swept[Tried]) -> None:
+def plot(file: Path, written: dict[str, Any]) -> None:
     """Loss over the bytes that a member downloads, a line for each number of members."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 6))
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for way, (_, reported) in swept.items():
-        loss = sum(run.loss for run in reported) / len(reported)
-        down = received(way, reported[0].bytes_a_round)
-        if down is None:
-            axes.axhline(loss, linestyle="--", color="grey")
-            axes.annotate(way, (0, loss), xycoords=("axes fraction", "data"))
+    levels, lines = {}, defaultdict(list)
+    for way, found in written["ways"].items():
+        if found["received"] is None:
+            levels[way] = found["loss"]
         else:
-            lines.setdefault(way.partition(",")[0], []).append((down, loss))
-    for name, points in lines.items():
-        axes.plot(*zip(*sorted(points), strict=True), "o-", label=name)
-    axes.set(
-        xscale="log",
-        xlabel="bytes that a member downloads a round",
-        ylabel="held-out loss (nats per byte)",
-    )
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(file)
+            lines[way.partition(",")[0]].append((found["received"], found["loss"]))
+    plot_over_bytes(file, lines, "bytes that a member downloads a round", levels)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -111,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found["received"] = received(way, found["bytes_a_round"])
     report(options, written)
     if options.plot:
-        plot(options.plot, swept)
+        plot(options.plot, written)
 
 
 if __name__ == "__main__":

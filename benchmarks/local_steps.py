@@ -13,21 +13,27 @@ Runs are kept in --work and taken up again, and rates are found, as in frontier.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import local_recipes
-from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from local_recipes import DILOCO, SPARSELOCO, LocalRecipe
-from runs import Swept
-from text_runs import TextBench, Tried, chosen_ways, document, parsed, report
-from training import AdamW, Muon, Trouble, Variant
-from training import train as train_variant
+from text_runs import (
+    MUON,
+    TextBench,
+    Tried,
+    chosen_ways,
+    document,
+    parsed,
+    plot_over_bytes,
+    report,
+)
+from training import AdamW, Muon
 
-MUON = "dense Muon"
 PROGRAM = "the program, 8 coefficients"
 
 
@@ -82,45 +88,22 @@ class LocalSteps(TextBench):
             return self.tried(
                 way, rate, trial, curve, local_recipes.bytes_a_step(kind, trial), kind.chosen
             )
-        if isinstance(kind, Program):
-            larger, optimizer, top_k = kind.larger, kind.optimizer, kind.optimizer.top_k
-        else:
-            larger, optimizer, top_k = 1, kind, None
+        larger, optimizer = (
+            (kind.larger, kind.optimizer) if isinstance(kind, Program) else (1, kind)
+        )
         options = self.options
         trial = self.trial(
             seed, sequences=options.sequences * larger, steps=options.steps // larger
         )
-        variant = Variant(name=way, rate=rate, optimizer=optimizer)
-        curve = train_variant(variant, Trouble(), trial, lambda number, loss: None).curve
-        curve = [(number * larger, loss) for number, loss in curve]
-        sent = 2.0 * trial.elements
-        if top_k is not None:
-            sent = float(update_layout(trial.table, 64, top_k).body_bytes)
-        return self.tried(way, rate, trial, curve, sent / larger, top_k)
+        return self.trained(way, rate, trial, optimizer, larger)
 
 
-def plot(file: Path, swept: Swept[Tried]) -> None:
-    """Loss over bytes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 6))
-    groups: dict[str, list[tuple[float, float]]] = {}
-    for way, (_, reported) in swept.items():
-        loss = sum(run.loss for run in reported) / len(reported)
-        groups.setdefault(way.partition(", ")[0], []).append((reported[0].bytes_a_round, loss))
-    for name, points in groups.items():
-        axes.plot(*zip(*sorted(points), strict=True), "o-", label=name)
-    axes.set(
-        xscale="log",
-        xlabel="bytes that a member sends a step",
-        ylabel="held-out loss (nats per byte)",
-    )
-    axes.legend(fontsize="x-small")
-    figure.tight_layout()
-    figure.savefig(file)
+def plot(file: Path, written: dict[str, Any]) -> None:
+    """Loss over bytes, a line for each kind of way."""
+    lines = defaultdict(list)
+    for way, found in written["ways"].items():
+        lines[way.partition(", ")[0]].append((found["bytes_a_round"], found["loss"]))
+    plot_over_bytes(file, lines, "bytes that a member sends a step")
 
 
 def described(way: str) -> dict[str, Any]:
@@ -140,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found["choices"] = described(way)
     report(options, written)
     if options.plot:
-        plot(options.plot, swept)
+        plot(options.plot, written)
 
 
 if __name__ == "__main__":

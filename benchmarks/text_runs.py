@@ -1,7 +1,7 @@
 """Runs that train a small Llama on the standard library's sources, and how they are told.
 
-What frontier.py, local_steps.py and growth.py share: a bench whose runs read the same text, and a table
-that sets each way beside others of the same seeds.
+What frontier.py, local_steps.py and growth.py share: a bench whose runs read the same text, a table that
+sets each way beside others of the same seeds, and a plot of loss over bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec
 from runs import (
     Bench,
     Run,
@@ -28,8 +30,9 @@ from runs import (
     standard_error,
     summed_up,
 )
-from training import Setting, Trial, read_corpus
+from training import Optimizer, Setting, Trial, Trouble, Variant, read_corpus, train
 
+MUON = "dense Muon"
 Beside = Mapping[str, Mapping[str, str]]
 """By way: under which name of the JSON it is set beside which other one."""
 _COLUMNS = {"above_muon": "above Muon", "beside": "beside"}
@@ -57,6 +60,19 @@ class TextBench(Bench[Tried]):
         """A model to be trained; `other`: what is not as the command line says."""
         chosen = argparse.Namespace(**{**vars(self.options), **other})
         return Trial(Setting.of(chosen, seed), self._text, self._heldout)
+
+    def trained(
+        self, way: str, rate: float, trial: Trial, optimizer: Optimizer, larger: int = 1
+    ) -> Tried:
+        """Train with the program, or with dense averaging. `larger`: the steps in a round."""
+        variant = Variant(name=way, rate=rate, optimizer=optimizer)
+        curve = train(variant, Trouble(), trial, lambda number, loss: None).curve
+        sent, top_k = 2.0 * trial.elements, None
+        if isinstance(optimizer, OptimizerSpec):
+            top_k = optimizer.top_k
+            sent = float(update_layout(trial.table, optimizer.chunk, top_k).body_bytes)
+        steps = [(number * larger, loss) for number, loss in curve]
+        return self.tried(way, rate, trial, steps, sent / larger, top_k)
 
     def tried(
         self,
@@ -146,3 +162,27 @@ def report(options: argparse.Namespace, written: dict[str, Any]) -> None:
     print_table(written)
     if options.json:
         options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+def plot_over_bytes(
+    file: Path,
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    bytes_label: str,
+    levels: Mapping[str, float] | None = None,
+) -> None:
+    """Losses over bytes, each line by its name; `levels` are losses for which bytes say nothing."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 6))
+    for name, loss in (levels or {}).items():
+        axes.axhline(loss, linestyle="--", color="grey")
+        axes.annotate(name, (0, loss), xycoords=("axes fraction", "data"))
+    for name, points in lines.items():
+        axes.plot(*zip(*sorted(points), strict=True), "o-", label=name)
+    axes.set(xscale="log", xlabel=bytes_label, ylabel="held-out loss (nats per byte)")
+    axes.legend(fontsize="x-small")
+    figure.tight_layout()
+    figure.savefig(file)

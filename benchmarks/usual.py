@@ -24,6 +24,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from distro_node.protocol.checks import verdict
 from distro_node.protocol.checks.verdict import Seen, Usual, passing
@@ -32,20 +33,21 @@ MEAN, SHARE, SECOND_LOOKS = 15_000, 4, 2
 DEVIATIONS = (0.20, 0.24)
 LOOKS = (1, 2, 4, 8)
 VOTES = {"three alike": (1, 1, 1), "one has most": (6, 2, 2)}
+_NEEDED = next(
+    count
+    for count in range(1, SHARE + 1)
+    if verdict.failed(0, [0] * count + [MEAN] * (SHARE - count), MEAN)
+)
+"""So many of a share's sequences are low where a check has failed."""
 
 
 def chance_of_failure(bound: float, deviation: float) -> float:
     """That an honest update fails one look: P · Qᴺ. P: a score is below the bound. Q: in the eyes of one
-    of the N others as many of a share's are as `verdict.failed` asks for."""
+    of the N others enough of a share's are."""
     low = 0.5 * math.erfc((1 - bound) / (deviation * math.sqrt(2)))
-    needed = next(
-        count
-        for count in range(1, SHARE + 1)
-        if verdict.failed(0, [0] * count + [MEAN] * (SHARE - count), MEAN)
-    )
     share = sum(
         math.comb(SHARE, count) * low**count * (1 - low) ** (SHARE - count)
-        for count in range(needed, SHARE + 1)
+        for count in range(_NEEDED, SHARE + 1)
     )
     return low * share**SECOND_LOOKS
 
@@ -88,10 +90,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, votes in VOTES.items():
         for deviation in DEVIATIONS:
             for looks in LOOKS:
-                verdict.SAID = looks  # pyright: ignore[reportConstantRedefinition]
-                chance = random.Random(1)
                 case = {"votes": name, "deviation": deviation, "looks": looks}
-                case |= measure(votes, looks, deviation, options.swarms, chance)
+                with mock.patch.object(verdict, "SAID", looks):
+                    case |= measure(votes, looks, deviation, options.swarms, random.Random(1))
                 cases.append(case)
                 print(
                     f"{name:14}{deviation:10.2f}{looks:6}{case['usual_mean']:8.2f}"
@@ -99,7 +100,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     f"{'  the rule' if looks == rule else ''}",
                     flush=True,
                 )
-    verdict.SAID = rule  # pyright: ignore[reportConstantRedefinition]
     if options.json:
         written = {"rule": rule, "swarms": options.swarms, "cases": cases}
         options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")

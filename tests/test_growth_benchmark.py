@@ -24,14 +24,15 @@ def test_swarms_of_every_size_see_the_same_tokens(
     growth: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: dict[str, set[tuple[int, int]]] = {}
-    train = growth.train
+    text_runs = importlib.import_module("text_runs")
+    train = text_runs.train
 
     def watched(variant: Any, trouble: Any, trial: Any, progress: Any) -> Any:
         setting = trial.setting
         seen.setdefault(variant.name, set()).add((setting.workers, setting.sequences))
         return train(variant, trouble, trial, progress)
 
-    monkeypatch.setattr(growth, "train", watched)
+    monkeypatch.setattr(text_runs, "train", watched)
     written, drawn = tmp_path / "growth.json", tmp_path / "growth.png"
     command = ["--work", str(tmp_path / "work"), "--json", str(written), "--plot", str(drawn)]
     command += ["--steps", "2", "--sequences", "2", "--layers", "1", "--seeds", "1"]

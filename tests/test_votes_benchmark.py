@@ -30,9 +30,7 @@ def test_a_crowd_that_does_nothing_has_no_votes(benchmark: Any) -> None:
     assert found["found"] > 100
 
 
-def test_with_more_looks_fewer_honest_newcomers_fail(
-    benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_with_more_looks_fewer_honest_newcomers_fail(benchmark: Any, tmp_path: Path) -> None:
     usual, written = importlib.import_module("usual"), tmp_path / "usual.json"
     rule = usual.verdict.SAID
     usual.main(["--swarms", "2000", "--json", str(written)])
