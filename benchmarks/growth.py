@@ -9,6 +9,10 @@ Here a round always has --workers times --sequences sequences, dealt to 8, 16, 3
 difference how many share the work. `received` in the JSON is what a member downloads in a round, by
 updates of the others.
 
+`trend` is a plane through how far each swarm's loss is above dense Muon's, in percent (doublings.py),
+and `k_each` what k may be multiplied by for each doubling of the members at the same loss: at 0.5 a
+member's download does not grow with the swarm.
+
 Runs are kept in --work and taken up again, and rates are found, as in frontier.py.
 """
 
@@ -17,10 +21,12 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from distro_node.protocol.wire.manifest import OptimizerSpec
+from doublings import fit
 from text_runs import (
     MUON,
     TextBench,
@@ -65,6 +71,21 @@ def received(way: str, sent: float) -> float | None:
     return sent * (SWARMS[way][0] - 1) if way in SWARMS else None
 
 
+def trend(ways: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The plane through what swarms' losses are above Muon's; nothing where too little is measured."""
+    distances = []
+    for way, found in ways.items():
+        if way in SWARMS and "above_muon" in found:
+            members, top_k = SWARMS[way]
+            place = {"members": float(members), "k": float(top_k)}
+            distances.append((place, found["above_muon"]["percent"]))
+    try:
+        plane = fit(distances)
+    except ValueError:
+        return {}
+    return {"trend": asdict(plane), "k_each": plane.traded("members", "k")}
+
+
 def plot(file: Path, written: dict[str, Any]) -> None:
     """Loss over the bytes that a member downloads, a line for each number of members."""
     levels, lines = {}, defaultdict(list)
@@ -92,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     for way, found in written["ways"].items():
         found["received"] = received(way, found["bytes_a_round"])
+    written |= trend(written["ways"])
     report(options, written)
     if options.plot:
         plot(options.plot, written)

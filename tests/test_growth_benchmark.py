@@ -49,6 +49,19 @@ def test_swarms_of_every_size_see_the_same_tokens(
     assert "16 members" in capsys.readouterr().out
 
 
+def test_how_k_may_fall_as_members_grow(growth: Any) -> None:
+    """Twice the members bring 1 %, twice the coefficients 2 %."""
+    ways = {
+        f"{members} members, k = {k}": {"above_muon": {"percent": 12.0 - twice - 2.0 * more}}
+        for members, twice in ((8, 0), (16, 1), (32, 2))
+        for k, more in ((2, 1), (4, 2))
+    }
+    found = growth.trend({"dense Muon": {}, **ways})
+    assert found["k_each"] == pytest.approx(2**-0.5)
+    assert found["trend"]["residual"] == pytest.approx(0.0, abs=1e-9)
+    assert growth.trend({"8 members, k = 8": ways["8 members, k = 2"]}) == {}
+
+
 def test_sequences_that_do_not_divide_are_refused(growth: Any) -> None:
     with pytest.raises(SystemExit, match="multiple of 8"):
         growth.main(["--workers", "3", "--sequences", "2"])

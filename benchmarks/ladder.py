@@ -1,0 +1,160 @@
+"""How the bytes grow with the model: four sizes at equal tokens a parameter, and several numbers of
+coefficients.
+
+    python benchmarks/ladder.py --work DIR [--sizes 0.14M 0.3M 0.9M 3M] [--tokens 20] [--workers 8]
+        [--sequences 2] [--seeds 1 2 3] [--variants …] [--known] [--json FILE] [--plot FILE]
+
+With as many coefficients a block, bytes grow as the model does. Whether they must is told by how far
+the loss is above dense Muon's: where it stays the same from one size to the next, the same part of a
+model is enough; where it grows, a larger model needs a larger part. `trend` in the JSON is a plane
+through all of these distances (doublings.py), and `k_each` says by how much k has to be multiplied for
+each doubling of the parameters to keep the distance; `predicted` is what that plane says of 1.2 billion
+parameters.
+
+Runs are kept in --work and taken up again, and rates are found, as in frontier.py. A run's time grows
+with the square of the size: with 0.9M parameters and 20 tokens for each it takes an hour or two of a
+core, with 3M a day.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from distro_node.node.create.rates import usual_rate
+from distro_node.protocol.wire.manifest import OptimizerSpec
+from doublings import fit
+from runs import add_arguments, check_seeds
+from text_runs import (
+    MUON,
+    TextBench,
+    Tried,
+    chosen_ways,
+    document,
+    plot_over_bytes,
+    print_table,
+)
+from training import SEQUENCE, AdamW, Muon
+
+SIZES = {"0.14M": (64, 2), "0.3M": (64, 5), "0.9M": (128, 4), "3M": (192, 6)}
+"""Width and layers."""
+_OURS = {f"k = {k}": OptimizerSpec(top_k=k) for k in (2, 8, 32)}
+WAYS = {
+    MUON: Muon(),
+    "dense AdamW": AdamW(),
+    **_OURS,
+    "k = 8, smoothed": OptimizerSpec(smoothing=0.5),
+}
+_LARGE = {"parameters": 1_204_615_168.0, "k": 8.0}
+"""The model and the setting that the project is for."""
+
+
+def parameters_of(hidden: int, layers: int) -> int:
+    """The parameters of a model of this width and depth, as training.py builds it."""
+    return layers * (13 * hidden + 2) * hidden + (2 * 256 + 1) * hidden
+
+
+class Rung(TextBench):
+    """The runs of one size."""
+
+    def __init__(self, options: argparse.Namespace, size: str) -> None:
+        hidden, layers = SIZES[size]
+        self.parameters = parameters_of(hidden, layers)
+        a_round = options.workers * options.sequences * SEQUENCE
+        steps = max(1, round(options.tokens * self.parameters / a_round))
+        size_options = vars(options) | {"hidden": hidden, "layers": layers, "steps": steps}
+        super().__init__(argparse.Namespace(**size_options))
+
+    def usual_rate(self, way: str) -> float:
+        """Where the search begins."""
+        return 2e-3 if way not in _OURS else usual_rate(self.parameters)
+
+    def train(self, way: str, rate: float, seed: int) -> Tried:
+        """One run."""
+        return self.trained(way, rate, self.trial(seed), WAYS[way])
+
+
+def trend(sizes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The plane through what the program's losses are above Muon's, in percent, and what it says of a
+    large model; nothing where too little is measured for one."""
+    distances = [
+        (
+            {"parameters": float(measured["parameters"]), "k": float(found["top_k"])},
+            found["above_muon"]["percent"],
+        )
+        for measured in sizes.values()
+        for way, found in measured["ways"].items()
+        if way in _OURS and "above_muon" in found
+    ]
+    try:
+        plane = fit(distances)
+    except ValueError:
+        return {}
+    return {
+        "trend": asdict(plane),
+        "k_each": plane.traded("parameters", "k"),
+        "predicted": {**_LARGE, "percent": plane.at(_LARGE)},
+    }
+
+
+def plot(file: Path, written: dict[str, Any]) -> None:
+    """Loss over the bytes that a member sends, a line for each size, and Muon's at the right end."""
+    lines = defaultdict(list)
+    for size, measured in written["sizes"].items():
+        for way, found in measured["ways"].items():
+            if way in _OURS or way == MUON:
+                lines[f"{size} parameters"].append((found["bytes_a_round"], found["loss"]))
+    plot_over_bytes(
+        file, lines, "bytes that a member sends a round; the last is the dense gradient"
+    )
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="How bytes grow with the model.")
+    add_arguments(parser, list(WAYS))
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--tokens", type=float, default=20.0, help="for each parameter")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--sequences", type=int, default=2, help="a worker's each round")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args(arguments)
+    check_seeds(options)
+    torch.set_num_threads(1)
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run it."""
+    options = parsed(arguments)
+    sizes = {}
+    for size in options.sizes:
+        bench = Rung(options, size)
+        ways = chosen_ways(bench, list(WAYS))
+        if options.known and not ways:
+            continue
+        swept = bench.sweep(ways)
+        sizes[size] = document(swept, bench.settings, {way: {"above_muon": MUON} for way in WAYS})
+        print_table(sizes[size])
+    written: dict[str, Any] = {"tokens": options.tokens, "sizes": sizes, **trend(sizes)}
+    if "predicted" in written:
+        plane = written["trend"]
+        print(
+            f"\nabove Muon, in percent: {plane['each']['parameters']:+.2f} for each doubling of the "
+            f"parameters, {plane['each']['k']:+.2f} for each of k (the runs lie {plane['residual']:.2f} "
+            f"from it); 1.2B at k = 8, a guess: {written['predicted']['percent']:+.0f} %"
+        )
+    if options.json:
+        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    if options.plot:
+        plot(options.plot, written)
+
+
+if __name__ == "__main__":
+    main()
