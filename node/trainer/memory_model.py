@@ -60,6 +60,9 @@ class Kept:
     """Of queries of all heads, where their size is not the hidden one."""
 
 
+# What a member keeps from round to round, by the names of its parts.
+MOMENTUM, SECOND_MOMENT, SMOOTHED = "momentum", "second moment", "smoothed gradient"
+
 # Heads keep the logarithm of their sums, and share sines and cosines.
 _LLAMA = Kept(hidden=24, inner=16, heads=5, keys=8, queries=8)
 KEPT: Mapping[str, tuple[Kept, Kept]] = {
@@ -266,11 +269,11 @@ def _needs_of(
     layout = portion.layout
     precision = options.state.precision
     as_parameters = [(tensor.rows, tensor.columns) for tensor in layout.tensors]
-    kept = {"momentum": [(tensor.blocks, tensor.elements) for tensor in layout.tensors]}
+    kept = {MOMENTUM: [(tensor.blocks, tensor.elements) for tensor in layout.tensors]}
     if work.optimizer.preconditioner != "none":
-        kept["second moment"] = as_parameters
+        kept[SECOND_MOMENT] = as_parameters
     if work.optimizer.smoothing:
-        kept["smoothed gradient"] = as_parameters
+        kept[SMOOTHED] = as_parameters
     sizes = {
         name: sum(stored_bytes(*shape, precision) for shape in shapes)
         for name, shapes in kept.items()

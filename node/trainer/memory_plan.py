@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from ..settings import Split
 from .architectures import makes_images
 from .errors import TrainerFailed
-from .memory_model import Needs, Workload, needs, sequence_bytes
+from .memory_model import (
+    MOMENTUM,
+    SECOND_MOMENT,
+    SMOOTHED,
+    Needs,
+    Workload,
+    needs,
+    sequence_bytes,
+)
 from .memory_options import MemoryOptions, Place, Precision, StateOptions
 
 LARGEST_MICRO_BATCH = 32
@@ -50,9 +58,12 @@ class Choice:
     def words(self) -> str:
         """What is kept how, and what it costs."""
         state = self.options.state
-        said = [f"momentum and second moment in {_PRECISIONS[state.precision]}"]
+        names = (MOMENTUM, SECOND_MOMENT, SMOOTHED)
+        *others, last = (part.name for part in self.needs.lasting if part.name in names)
+        kept = f"{', '.join(others)} and {last}" if others else last
+        said = [f"{kept} in {_PRECISIONS[state.precision]}"]
         if state.place == "host":
-            said[0] += " in main memory, which cross the bus twice a round"
+            said[0] += " in main memory, across the bus twice a round"
         if self.options.checkpointing:
             said.append("activations computed twice, a third more work")
         return ", ".join(said)

@@ -22,7 +22,7 @@ from distro_node.node.trainer.memory_plan import (
     chosen_line,
 )
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.protocol.wire.manifest import ParameterSpec
+from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
 from trainer.support import CPU, make_manifest
 
 WORK = Workload(
@@ -93,6 +93,22 @@ def test_what_costs_least_of_what_fits_is_chosen() -> None:
     with pytest.raises(TrainerFailed, match="at the least") as caught:
         choose(WORK, "cuda", Room(device=1 << 20, host=1 << 40))
     assert caught.value.kind == "model_too_large"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "words"),
+    [
+        (OptimizerSpec(preconditioner="none"), "momentum in float32"),
+        (OptimizerSpec(), "momentum and second moment in float32"),
+        (
+            OptimizerSpec(smoothing=0.5),
+            "momentum, second moment and smoothed gradient in float32",
+        ),
+    ],
+)
+def test_what_is_kept_is_said(optimizer: OptimizerSpec, words: str) -> None:
+    work = dataclasses.replace(WORK, optimizer=optimizer)
+    assert choose(work, "cuda", Room(device=1 << 40, host=1 << 40), micro_batch=1).words == words
 
 
 def test_main_memory_is_only_taken_where_there_is_some() -> None:
