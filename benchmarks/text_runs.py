@@ -11,7 +11,7 @@ import hashlib
 import json
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,10 @@ class Tried(Run):
     """One run."""
 
     parameters: int
+    members: int | None = None
+    """Those who trained; None in runs from before it was kept."""
+    optimizer: dict[str, Any] | None = None
+    """The program's settings; None where something else trained, or before they were kept."""
 
 
 class TextBench(Bench[Tried]):
@@ -72,7 +76,10 @@ class TextBench(Bench[Tried]):
             top_k = optimizer.top_k
             sent = float(update_layout(trial.table, optimizer.chunk, top_k).body_bytes)
         steps = [(number * larger, loss) for number, loss in curve]
-        return self.tried(way, rate, trial, steps, sent / larger, top_k)
+        done = self.tried(way, rate, trial, steps, sent / larger, top_k)
+        done.members = trial.setting.workers
+        done.optimizer = asdict(optimizer) if isinstance(optimizer, OptimizerSpec) else None
+        return done
 
     def tried(
         self,

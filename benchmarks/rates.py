@@ -1,0 +1,123 @@
+"""The rate that fits: where losses were lowest, and what a rule says of a swarm that was not tried.
+
+    python benchmarks/rates.py RUNS.jsonl [RUNS.jsonl …] [--over parameters members k] [--json FILE]
+
+Reads the runs that growth.py and ladder.py keep. Of every swarm of the program that was trained at three
+rates or more, with the best one not at the edge, the rate is taken at which a parabola through the best
+and its two neighbours is lowest (losses over the logarithm of the rate). The rule is a plane through the
+logarithms of these rates (doublings.py). It is tested on each swarm in turn, left out of the plane:
+`costs` says by how many percent the loss would be higher at the rate that the others foretell, by that
+swarm's own parabola.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distro_node.protocol.wire.manifest import OptimizerSpec
+from doublings import Doublings, fit
+from runs import best_of, read_runs
+from text_runs import Tried
+
+PLACES = ("parameters", "members", "k", "steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowest:
+    """A swarm, and the rate at which its loss is lowest."""
+
+    place: dict[str, float]
+    rate: float
+    loss: float
+    """At that rate, by the parabola."""
+    bend: float
+    """What the loss rises by, times the square of the doublings away from that rate."""
+
+    def above(self, rate: float) -> float:
+        """By how many percent the loss is higher at another rate."""
+        return 100 * self.bend * math.log2(rate / self.rate) ** 2 / self.loss
+
+
+def lowest(runs: Sequence[Tried], names: Sequence[str]) -> Lowest | None:
+    """Of the runs of one swarm; None where its best rate is at the edge of those tried."""
+    ordered = sorted(runs, key=lambda run: run.rate)
+    best = ordered.index(best_of(ordered))
+    if best in (0, len(ordered) - 1):
+        return None
+    near = ordered[best - 1 : best + 2]
+    bend, slope, _ = np.polyfit(
+        [math.log2(run.rate / near[1].rate) for run in near], [run.loss for run in near], 2
+    )
+    away = -slope / (2 * bend)
+    return Lowest(
+        place={name: place_of(near[1])[name] for name in names},
+        rate=near[1].rate * 2**away,
+        loss=near[1].loss - float(bend) * away**2,
+        bend=float(bend),
+    )
+
+
+def place_of(run: Tried) -> dict[str, float]:
+    """What a swarm's rate may depend on."""
+    members = run.members if run.members is not None else run.settings["workers"]
+    known = (run.parameters, members, run.top_k or 0, run.settings["steps"])
+    return dict(zip(PLACES, map(float, known), strict=True))
+
+
+def swarms(runs: Sequence[Tried]) -> list[list[Tried]]:
+    """The runs of the program as it is but for k, by swarm; of each rate that of the lowest seed."""
+    groups: dict[str, dict[float, Tried]] = defaultdict(dict)
+    for run in sorted(runs, key=lambda run: -run.seed):
+        usual = asdict(OptimizerSpec(top_k=run.top_k)) if run.top_k is not None else {}
+        if run.optimizer == usual:
+            key = json.dumps([run.settings, run.parameters, run.members, run.way])
+            groups[key][run.rate] = run
+    return [list(by_rate.values()) for by_rate in groups.values()]
+
+
+def foretold(found: Sequence[Lowest]) -> tuple[Doublings, list[float]]:
+    """The rule from all swarms, and for each of them the rate that the others foretell. Raises
+    `ValueError` where there are too few."""
+    measured = [(each.place, math.log2(each.rate)) for each in found]
+    others = [
+        2 ** fit([*measured[:index], *measured[index + 1 :]]).at(each.place)
+        for index, each in enumerate(found)
+    ]
+    return fit(measured), others
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description="The rate that fits a swarm.")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUNS.jsonl")
+    parser.add_argument("--over", nargs="+", choices=PLACES, default=["parameters", "members", "k"])
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    runs = [run for file in options.runs for run in read_runs(file, Tried)]
+    found = [each for group in swarms(runs) if (each := lowest(group, options.over))]
+    try:
+        rule, others = foretold(found)
+    except ValueError as error:
+        parser.exit(1, f"{error}: train more swarms, each with its best rate not at the edge\n")
+    written: dict[str, Any] = {"rule": asdict(rule), "swarms": []}
+    print(f"{'':{14 * len(options.over)}}{'best rate':>12}{'foretold':>12}{'costs':>9}")
+    for each, rate in zip(found, others, strict=True):
+        place = "".join(f"{name} {each.place[name]:<8g}"[:14].ljust(14) for name in options.over)
+        print(f"{place}{each.rate:12.2g}{rate:12.2g}{each.above(rate):+8.2f} %")
+        written["swarms"].append({**asdict(each), "foretold": rate, "costs": each.above(rate)})
+    for name, slope in rule.each.items():
+        print(f"each doubling of {name}: times {2**slope:.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
