@@ -213,6 +213,8 @@ def simulator() -> Iterator[Figure]:
     words = "in the fast one {:,d} seeds decided {:,d} rounds; violations: {:d}"
     counts = (voted["seeds"], voted["rounds_decided"], voted["violations"])
     yield Figure("docs/protocol.md", words, counts)
+    words = "in {:d} of them a cut or many dead left liars a third"
+    yield Figure("docs/protocol.md", words, (voted["liars_outnumbered_the_others"],))
     mended = results("simulate-one-look")
     words = "of a sequence, {:,d} seeds decided {:,d} rounds; violations: {:d}"
     counts = (mended["seeds"], mended["rounds_decided"], mended["violations"])
