@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -59,3 +60,13 @@ def fit(measured: Sequence[tuple[Place, float]]) -> Doublings:
         each={name: float(slope) for name, slope in zip(names, solved[1:], strict=True)},
         residual=math.sqrt(float(apart @ apart) / left) if left else 0.0,
     )
+
+
+def trend(measured: Sequence[tuple[Place, float]], grows: str) -> dict[str, Any]:
+    """For JSON: the plane, and as `k_each` by how much k has to be multiplied for each doubling of what
+    grows so that the value stays as it is; nothing where the measurements determine no plane."""
+    try:
+        plane = fit(measured)
+    except ValueError:
+        return {}
+    return {"trend": asdict(plane), "k_each": plane.traded(grows, "k")}

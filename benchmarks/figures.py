@@ -257,7 +257,7 @@ def audit() -> Iterator[Figure]:
         5,
         [
             (
-                f"| {name} | " + " | ".join(["{:.1f} %"] * 4) + " |",
+                _line((name, *["{:.1f} %"] * 4)),
                 tuple(left_out(data, kind, liars, which) for liars in (1, 2, 3, 4)),
             )
             for name, data, kind, which in rows
@@ -1108,14 +1108,14 @@ def checks() -> Iterator[Figure | WholeTable]:
     usual = {case["size"]: case for case in measured["cases"] if case["label"] == "usual"}
 
     def heading(first: str, *columns: str) -> str:
-        cells = [f"{size}: {columns[0]} | " + " | ".join(columns[1:]) for size in CHECKED]
-        return f"| {first} | " + " | ".join(cells) + " |"
+        named = ((f"{size}: {columns[0]}", *columns[1:]) for size in CHECKED)
+        return _line((first, *(cell for cells in named for cell in cells)))
 
     def row(name: str, cells: Callable[[dict[str, Any]], Iterable[str]], columns: int) -> str:
         all_cells: list[str] = []
         for size in CHECKED:
             all_cells += cells(usual[size]) if size in usual else ["–"] * columns
-        return f"| {name} | " + " | ".join(all_cells) + " |"
+        return _line((name, *all_cells))
 
     def statistic(name: str) -> str:
         def cells(case: dict[str, Any]) -> list[str]:

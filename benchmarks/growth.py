@@ -21,12 +21,11 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from distro_node.protocol.wire.manifest import OptimizerSpec
-from doublings import fit
+from doublings import trend
 from text_runs import (
     MUON,
     TextBench,
@@ -71,7 +70,7 @@ def received(way: str, sent: float) -> float | None:
     return sent * (SWARMS[way][0] - 1) if way in SWARMS else None
 
 
-def trend(ways: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def trend_of(ways: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The plane through what swarms' losses are above Muon's; nothing where too little is measured."""
     distances = []
     for way, found in ways.items():
@@ -79,11 +78,7 @@ def trend(ways: dict[str, dict[str, Any]]) -> dict[str, Any]:
             members, top_k = SWARMS[way]
             place = {"members": float(members), "k": float(top_k)}
             distances.append((place, found["above_muon"]["percent"]))
-    try:
-        plane = fit(distances)
-    except ValueError:
-        return {}
-    return {"trend": asdict(plane), "k_each": plane.traded("members", "k")}
+    return trend(distances, "members")
 
 
 def plot(file: Path, written: dict[str, Any]) -> None:
@@ -113,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     for way, found in written["ways"].items():
         found["received"] = received(way, found["bytes_a_round"])
-    written |= trend(written["ways"])
+    written |= trend_of(written["ways"])
     report(options, written)
     if options.plot:
         plot(options.plot, written)

@@ -22,15 +22,13 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from distro_node.node.create.rates import usual_rate
 from distro_node.protocol.wire.manifest import OptimizerSpec
-from doublings import fit
-from runs import add_arguments, check_seeds
+from doublings import Doublings, trend
+from runs import add_arguments
 from text_runs import (
     MUON,
     TextBench,
@@ -39,6 +37,7 @@ from text_runs import (
     document,
     plot_over_bytes,
     print_table,
+    ready,
 )
 from training import SEQUENCE, AdamW, Muon
 
@@ -73,14 +72,15 @@ class Rung(TextBench):
 
     def usual_rate(self, way: str) -> float:
         """Where the search begins."""
-        return 2e-3 if way not in _OURS else usual_rate(self.parameters)
+        ours = isinstance(WAYS[way], OptimizerSpec)
+        return usual_rate(self.parameters) if ours else 2e-3
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
         """One run."""
         return self.trained(way, rate, self.trial(seed), WAYS[way])
 
 
-def trend(sizes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def trend_of(sizes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The plane through what the program's losses are above Muon's, in percent, and what it says of a
     large model; nothing where too little is measured for one."""
     distances = [
@@ -92,15 +92,11 @@ def trend(sizes: dict[str, dict[str, Any]]) -> dict[str, Any]:
         for way, found in measured["ways"].items()
         if way in _OURS and "above_muon" in found
     ]
-    try:
-        plane = fit(distances)
-    except ValueError:
-        return {}
-    return {
-        "trend": asdict(plane),
-        "k_each": plane.traded("parameters", "k"),
-        "predicted": {**_LARGE, "percent": plane.at(_LARGE)},
-    }
+    found = trend(distances, "parameters")
+    if found:
+        percent = Doublings(**found["trend"]).at(_LARGE)
+        found["predicted"] = {**_LARGE, "percent": percent}
+    return found
 
 
 def plot(file: Path, written: dict[str, Any]) -> None:
@@ -124,10 +120,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--sequences", type=int, default=2, help="a worker's each round")
     parser.add_argument("--device", default="cpu")
-    options = parser.parse_args(arguments)
-    check_seeds(options)
-    torch.set_num_threads(1)
-    return options
+    return ready(parser, arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -142,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         swept = bench.sweep(ways)
         sizes[size] = document(swept, bench.settings, {way: {"above_muon": MUON} for way in WAYS})
         print_table(sizes[size])
-    written: dict[str, Any] = {"tokens": options.tokens, "sizes": sizes, **trend(sizes)}
+    written: dict[str, Any] = {"tokens": options.tokens, "sizes": sizes, **trend_of(sizes)}
     if "predicted" in written:
         plane = written["trend"]
         print(

@@ -56,9 +56,9 @@ def lowest(runs: Sequence[Tried], names: Sequence[str]) -> Lowest | None:
     bend, slope, _ = np.polyfit(
         [math.log2(run.rate / near[1].rate) for run in near], [run.loss for run in near], 2
     )
-    away = -slope / (2 * bend)
+    away, place = -slope / (2 * bend), place_of(near[1])
     return Lowest(
-        place={name: place_of(near[1])[name] for name in names},
+        place={name: place[name] for name in names},
         rate=near[1].rate * 2**away,
         loss=near[1].loss - float(bend) * away**2,
         bend=float(bend),

@@ -112,6 +112,11 @@ def parsed(
     add_arguments(parser, ways)
     Setting.add_arguments(parser, steps=400, sequences=sequences)
     parser.set_defaults(hidden=64, layers=2)
+    return ready(parser, arguments)
+
+
+def ready(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says, once seeds are in order and training has one thread."""
     options = parser.parse_args(arguments)
     check_seeds(options)
     torch.set_num_threads(1)

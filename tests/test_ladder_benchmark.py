@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 from pathlib import Path
@@ -47,6 +48,14 @@ def test_parameters_are_counted(ladder: Any, size: str) -> None:
     assert training.Trial(setting, *text, 8).elements == ladder.parameters_of(hidden, layers)
 
 
+def test_the_search_for_a_rate_begins_where_others_of_the_kind_were_best(ladder: Any) -> None:
+    options = argparse.Namespace(workers=2, sequences=1, tokens=0.006, work=None)
+    rung = ladder.Rung(options, "0.14M")
+    rates = {way: rung.usual_rate(way) for way in ladder.WAYS}
+    assert {rates.pop(way) for way in (ladder.MUON, "dense AdamW")} == {2e-3}
+    assert set(rates.values()) == {8e-3}
+
+
 def test_what_is_kept_makes_up_for_what_grows(ladder: Any) -> None:
     """Twice the parameters cost 2 %, four times the coefficients save 4 %: k doubles with the model."""
     sizes = {}
@@ -56,8 +65,8 @@ def test_what_is_kept_makes_up_for_what_grows(ladder: Any) -> None:
             for k, doublings in ((2, 0), (8, 2), (32, 4))
         }
         sizes[size] = {"parameters": parameters, "ways": ways}
-    found = ladder.trend(sizes)
+    found = ladder.trend_of(sizes)
     assert found["k_each"] == pytest.approx(2.0)
     assert found["predicted"]["k"] == 8.0
     assert found["predicted"]["percent"] == pytest.approx(6.0 + 2.0 * 13.166, abs=0.01)
-    assert ladder.trend({"0.14M": sizes["0.14M"]}) == {}
+    assert ladder.trend_of({"0.14M": sizes["0.14M"]}) == {}
