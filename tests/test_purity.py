@@ -141,6 +141,7 @@ NODE_SIDE_OF_TRAINER = {
         "memory_model",
         "memory_options",
         "memory_plan",
+        "next_look",
         "own_ways",
         "replay",
         "sandbox",

@@ -161,7 +161,7 @@ def _plan(known: Known, which: Which) -> tuple[LocalSnapshot, int | None]:
 def _spans(known: Known) -> str:
     spans: list[list[int]] = []
     for start in known.snapshots:
-        first, last = max(0, start.round), max(0, known.reach(start))
+        first, last = max(0, start.round), max(0, known.reach(start.round))
         if spans and first <= spans[-1][1] + 1:
             spans[-1][1] = max(last, spans[-1][1])
         else:
@@ -172,7 +172,7 @@ def _spans(known: Known) -> str:
 
 def _best_round(known: Known) -> int:
     """The round with the lowest held-out loss among those that can be made again."""
-    within = [(max(0, each.round), known.reach(each)) for each in known.snapshots]
+    within = [(max(0, each.round), known.reach(each.round)) for each in known.snapshots]
     measured = {
         round_: loss
         for round_, loss in heldout_losses(known.directory.history)

@@ -6,7 +6,7 @@ that the swarm agreed on. Nothing of the node that trains is changed by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -34,13 +34,14 @@ class Past:
     """Nothing is added to it while a state is made."""
     store: BlobStore
 
-    def reach(self, start: LocalSnapshot, end: int | None = None) -> int:
-        """The last round, up to `end`, that can be replayed from a snapshot with the updates here."""
-        last = start.round
+    def reach(self, start: int, end: int | None = None) -> int:
+        """The last round, up to `end`, that can be replayed from the state after round `start` with the
+        updates here."""
+        last = start
         limit = len(self.ledger) if end is None else min(len(self.ledger), end + 1)
         closing = self.manifest.schedule.closing_round
         limit = limit if closing is None else min(limit, closing)
-        for round_ in range(start.round + 1, limit):
+        for round_ in range(start + 1, limit):
             updates = self.ledger[round_].record.updates
             if not all(self.store.has(entry.update) for entry in updates):
                 break
@@ -51,7 +52,7 @@ class Past:
         """The nearest of these snapshots, the oldest first, from which round `end` can be reached."""
         for start in reversed([*snapshots]):
             # A snapshot's own round needs no updates; round 0 changes nothing.
-            if start.round <= end <= max(0, self.reach(start, end)):
+            if start.round <= end <= max(0, self.reach(start.round, end)):
                 return start
         return None
 
@@ -61,14 +62,50 @@ async def replay(
 ) -> tuple[int, int]:
     """Load `start` and apply what follows up to `end`; None: as far as the updates are here. Returns the
     last round and the fingerprint after it. Raises `NotKept`, and what a trainer raises."""
-    ledger, store = past.ledger, past.store
     blobs = await trio.to_thread.run_sync(
-        blob_list_at, store, "snapshot", blob_of(start), start.size
+        blob_list_at, past.store, "snapshot", blob_of(start), start.size
     )
     if blobs is None:
         raise NotKept("a snapshot was removed meanwhile")
-    fingerprint, last = await trainer.load(blobs.chunks), start.round
-    for round_ in range(start.round + 1, len(ledger) if end is None else end + 1):
+    fingerprint = await trainer.load(blobs.chunks)
+    return await _go_on(trainer, past, start.round, fingerprint, end)
+
+
+class Replayed:
+    """A trainer that holds one state of the past after another: from the one it holds it goes on to a
+    later one."""
+
+    def __init__(self, trainer: TrainerClient) -> None:
+        self.trainer = trainer
+        # The round whose state it holds, and the fingerprint; None where that is not known.
+        self._at: tuple[int, int] | None = None
+
+    async def go_to(self, past: Past, end: int, snapshots: Sequence[LocalSnapshot]) -> None:
+        """Have the state after round `end`, from these snapshots, the oldest first, or from the one that
+        is held. Raises `NotKept`, and what a trainer raises."""
+        start = await trio.to_thread.run_sync(past.start_for, end, snapshots)
+        # Unless all goes well the state is anything.
+        at, self._at = self._at, None
+        if at is not None and await trio.to_thread.run_sync(_is_nearer, past, at[0], start, end):
+            self._at = await _go_on(self.trainer, past, *at, end)
+        elif start is not None:
+            self._at = await replay(self.trainer, past, start, end)
+        else:
+            raise NotKept("the parameters of then cannot be made again")
+
+
+def _is_nearer(past: Past, at: int, start: LocalSnapshot | None, end: int) -> bool:
+    """Whether the state after round `at` is a better start than the snapshot."""
+    nearest = -1 if start is None else start.round
+    return nearest <= at <= end <= max(0, past.reach(at, end))
+
+
+async def _go_on(
+    trainer: TrainerClient, past: Past, last: int, fingerprint: int, end: int | None
+) -> tuple[int, int]:
+    """Apply what follows round `last`, behind which the trainer stands with this fingerprint."""
+    ledger, store = past.ledger, past.store
+    for round_ in range(last + 1, len(ledger) if end is None else end + 1):
         record = ledger[round_].record
         _check(record.fingerprint, fingerprint, round_)
         bodies = await trio.to_thread.run_sync(_bodies, store, record)

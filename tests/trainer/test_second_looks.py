@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from distro_node.node.storage.swarm_store import LocalSnapshot
 from distro_node.node.trainer import second_looks
 from distro_node.node.trainer.client import Applied, TrainerDied, TrainerFailed, TrainerSpec
 from distro_node.node.trainer.second_looks import SecondLooks, dealt_to_others
-from distro_node.protocol.checks.accounts import FirstLook
+from distro_node.protocol.checks.accounts import Dispute, FirstLook
 from distro_node.protocol.checks.agreement import Agreement
 from distro_node.protocol.member.effects import LookAgain
 from distro_node.protocol.member.inputs import LookedAgain
@@ -45,7 +44,7 @@ class World:
                 entries.append(self.chain.update(peer, update=update))
             self.chain.grow(updates=entries)
         self.first = FirstLook(CHECKER, IDLE, ROUND, 3, 100)
-        self.disputes: dict[FirstLook, object] = {self.first: object()}
+        self.disputes = {self.first: Dispute(5, 3000)}
         body = BlobList("snapshot", 4, (self.store.put(b"1234"),)).encode()
         self.snapshots = [LocalSnapshot(-1, self.store.put(body).hex(), 4)]
         self.did: list[str] = []
@@ -54,6 +53,8 @@ class World:
         self.heard: list[LookedAgain] = []
         self.looking: Callable[[], Any] = trio.lowlevel.checkpoint
         self.found = [Agreement(30, 9), Agreement(-1, 4)]
+        self.open = 0
+        self.starting: Exception | None = None
         # Of each of them no more is used than has the same names here.
         world: Any = self
         self.looks = SecondLooks(
@@ -74,8 +75,19 @@ class World:
         return LookAgain(self.first, update, (1, 2), 3)
 
     def ledger(self) -> Any:
-        work = SimpleNamespace(accounts=SimpleNamespace(disputes=self.disputes))
-        return _Ledger(self.chain.ledger, work)
+        accounts = SimpleNamespace(
+            disputes=self.disputes,
+            may_look_again=lambda _me, first: first in self.disputes,
+            others=lambda _first: frozenset({ME}),
+        )
+        return _Ledger(self.chain.ledger, SimpleNamespace(accounts=accounts))
+
+    def dispute_rounds(self, rounds: list[int], since: int) -> None:
+        """Open a dispute about the work of each of these rounds, and call for a second look."""
+        for round_ in rounds:
+            self.first = FirstLook(CHECKER, IDLE, round_, 3, 100)
+            self.disputes[self.first] = Dispute(since, 3000)
+            self.looks.put(self.effect)
 
     async def at_hand(self) -> list[LocalSnapshot]:
         return self.snapshots
@@ -89,7 +101,13 @@ class World:
     @asynccontextmanager
     async def start(self, spec: TrainerSpec) -> AsyncIterator[World]:
         self.specs.append(spec)
-        yield self
+        if self.starting is not None:
+            raise self.starting
+        self.open += 1
+        try:
+            yield self
+        finally:
+            self.open -= 1
 
     async def load(self, chunks: object) -> int:
         self.did.append("load")
@@ -111,7 +129,7 @@ class World:
         self.did.append(f"look again at {round_}: {samples} of {share}")
         return self.found
 
-    async def run(self, seconds: float = 60.0) -> None:
+    async def run(self, seconds: float = 600.0) -> None:
         with trio.move_on_after(seconds):
             await self.looks.run(self)
 
@@ -184,28 +202,100 @@ async def test_a_state_that_cannot_be_made_again_is_let_go(
     world = World(tmp_path)
     world.store.remove(world.chain.ledger[2].record.updates[0].update)
     world.looks.put(world.effect)
-    world.store.remove(world.effect.update)
-    world.looks.put(replace(world.effect))
     await world.run()
     assert (world.specs, world.heard) == ([], [])
+    world = World(tmp_path)
+    world.looks.put(world.effect)
+    world.store.remove(world.effect.update)
+    await world.run()
+    assert (world.did, world.heard) == ([], [])
+
+
+async def test_a_trainer_stays_and_goes_on_from_the_state_that_it_has(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.dispute_rounds([4, 6], 5)
+    await world.run(second_looks._STAYS_SECONDS / 2)
+    assert world.did == [
+        *("load", "apply 0", "apply 1", "apply 2", "apply 3", "momentum"),
+        "look again at 4: (1, 2) of 3",
+        *("apply 4", "apply 5", "momentum"),
+        "look again at 6: (1, 2) of 3",
+    ]
+    assert len(world.specs) == 1
+    # An older state is made from the snapshot again; so is one behind which the chain parted.
+    world.did.clear()
+    world.dispute_rounds([3], 5)
+    await world.run(second_looks._STAYS_SECONDS / 2)
+    assert world.did[:2] == ["load", "apply 0"]
+
+
+async def test_a_trainer_without_anything_to_do_goes(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    world.looks.put(world.effect)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.run)
+        await trio.sleep(second_looks._STAYS_SECONDS / 2)
+        assert world.open == 1
+        await trio.sleep(second_looks._STAYS_SECONDS)
+        assert world.open == 0
+        world.looks.put(world.effect)
+        await trio.sleep(1.0)
+        nursery.cancel_scope.cancel()
+    assert len(world.specs) == 2
+    assert len(world.heard) == 2
+
+
+async def test_a_trainer_that_refuses_costs_the_look_alone(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    problems: list[Exception] = [TrainerFailed("internal", "an update does not decode")]
+
+    async def fail_once() -> None:
+        if problems:
+            raise problems.pop()
+
+    world.looking = fail_once
+    world.dispute_rounds([4, 6], 5)
+    await world.run()
+    assert len(world.heard) == 1
+    assert len(world.specs) == 1
+
+
+async def test_behind_a_trainer_that_died_there_is_another(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    world = World(tmp_path)
+    problems: list[Exception] = [TrainerDied("killed")]
+
+    async def die_once() -> None:
+        if problems:
+            raise problems.pop()
+
+    world.looking = die_once
+    world.dispute_rounds([4, 6], 5)
+    await world.run()
+    assert len(world.heard) == 1
+    assert len(world.specs) == 2
 
 
 @pytest.mark.parametrize(
     "error", [TrainerDied("killed"), TrainerFailed("model_too_large", "it takes too much")]
 )
-async def test_a_trainer_that_fails_costs_the_look_alone(
+async def test_where_no_trainer_starts_nothing_waits(
     tmp_path: Path, autojump_clock: trio.abc.Clock, error: Exception
 ) -> None:
     world = World(tmp_path)
-
-    async def fail() -> None:
-        raise error
-
-    world.looking = fail
-    world.looks.put(world.effect)
+    world.starting = error
+    world.dispute_rounds([4, 6], 5)
     await world.run()
-    assert world.heard == []
-    world.looking = trio.lowlevel.checkpoint
+    # Or each of them would cost another start.
+    assert (world.heard, len(world.specs)) == ([], 1)
+    world.starting = None
     world.looks.put(world.effect)
     await world.run()
     assert len(world.heard) == 1
@@ -237,21 +327,31 @@ async def test_it_ends_with_the_dispute_and_after_its_time(
     assert len(world.specs) == 1
     assert world.heard == []
     monkeypatch.setattr(second_looks, "_LONGEST_SECONDS", 5.0)
-    world.disputes[world.first] = object()
+    world.disputes[world.first] = Dispute(5, 3000)
     world.looks.put(world.effect)
     await world.run(20.0)
     assert len(world.specs) == 2
     assert world.heard == []
 
 
-async def test_the_newest_come_first_and_the_oldest_of_too_many_go(
+async def test_what_is_over_is_let_go_and_never_too_much_waits(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_looks, "_MAX_WAITING", 3)
+    world = World(tmp_path)
+    world.dispute_rounds([2, 3, 4, 5, 6], 5)
+    del world.disputes[world.first]
+    await world.run()
+    # The oldest had to go, and the newest is over.
+    assert sorted(heard.first.round for heard in world.heard) == [4, 5]
+
+
+async def test_what_others_have_looked_at_comes_first(
     tmp_path: Path, autojump_clock: trio.abc.Clock
 ) -> None:
     world = World(tmp_path)
-    firsts = [FirstLook(CHECKER, IDLE, round_, 3, 100) for round_ in range(2, 8)]
-    world.disputes = dict.fromkeys(firsts, object())
-    for first in firsts:
-        world.first = first
-        world.looks.put(world.effect)
+    world.dispute_rounds([2, 3, 4], 5)
+    world.disputes[world.first].again[CHECKER] = True
     await world.run()
-    assert [heard.first.round for heard in world.heard] == [7, 6, 5, 4]
+    assert len(world.heard) == 3
+    assert world.heard[0].first == world.first
