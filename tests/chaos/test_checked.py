@@ -69,11 +69,15 @@ def test_two_cheats_among_six(tmp_path: Path, *, overlap: bool) -> None:
 
 
 def settled(node: Node, honest: list[PeerId], cheats: list[PeerId]) -> bool:
-    """Whether, as this node knows, everybody has what it deserves."""
+    """Whether, as this node knows, all honest ones have votes, and the cheats no say at all."""
     work = node.ledger().work
     assert work is not None
     accounts = work.accounts
-    return set(honest) <= accounts.votes.keys() and not any(map(accounts.counts, cheats))
+    votes = accounts.votes.keys()
+    # Votes stay as they are until the end of a term.
+    return (
+        set(honest) <= votes and not votes & set(cheats) and not any(map(accounts.counts, cheats))
+    )
 
 
 def out_since(node: Node, peer: PeerId) -> int:

@@ -1,0 +1,168 @@
+"""How soon a cheat is out of the step, by how many rounds a second look takes.
+
+    python benchmarks/slow_looks.py [--swarms 20] [--rounds 400] [--json FILE]
+
+A dispute is settled when nearly all second looks at it say the same, and is dropped after sixteen
+rounds. One of a swarm's members does not work, and has votes all the same. Each round two of the others,
+who are drawn, find its work low; whoever is called (`protocol/checks/disputes.py`) looks again, one
+dispute after the other, and takes so many rounds for each, one more or less. The accounts are the
+program's own.
+
+Beside the order in which members take disputes (`node/trainer/next_look.py`) stands the one that comes
+to mind first: everybody takes the newest that it knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.node.trainer.next_look import next_look
+from distro_node.protocol.checks.accounts import TERM, Accounts, Facts, FirstLook, SecondLook
+from distro_node.protocol.checks.disputes import chance_to_be_called
+from distro_node.protocol.checks.standing import level_test
+
+GOOD, LOW, SHARE = 15_000, 500, 4
+SIZES = (6, 12, 24)
+TAKES = (1, 2, 4, 6, 8, 10, 12)
+_LOW_LOOKS = 2
+
+Choose = Callable[[Iterable[FirstLook], Accounts, PeerId, int, int], FirstLook | None]
+
+
+def newest(
+    waiting: Iterable[FirstLook], accounts: Accounts, me: PeerId, _now: int, _takes: int
+) -> FirstLook | None:
+    """The last of those that wait for `me`."""
+    own = [first for first in waiting if accounts.may_look_again(me, first)]
+    return own[-1] if own else None
+
+
+ORDERS: dict[str, Choose] = {"the same": next_look, "the newest": newest}
+
+
+class CheckedSwarm:
+    """Members who all have votes, and what the records of their rounds say; the last one is a cheat."""
+
+    def __init__(self, members: int) -> None:
+        self.peers = [PeerId(content_id(b"member %d" % number)) for number in range(members)]
+        founder, *others = self.peers
+        self.cheat = self.peers[-1]
+        self.accounts = Accounts(founder, level_test(250))
+        self.round = 0
+        self.close()
+        for peer in others:
+            self.close([self.look(founder, peer, GOOD)])
+        step = 0
+        while set(self.accounts.votes) != set(self.peers) or self.round % TERM:
+            # Everybody looks at everybody in turn; who has no votes yet is not heard.
+            step = step % len(others) + 1
+            pairs = zip(self.peers, self.peers[step:] + self.peers[:step], strict=True)
+            self.close([self.look(checker, peer, GOOD) for checker, peer in pairs])
+
+    def look(self, checker: PeerId, peer: PeerId, score: int) -> FirstLook:
+        """At the last round."""
+        return FirstLook(checker, peer, self.round - 1, SHARE, score)
+
+    def close(self, looks: Iterable[FirstLook] = (), again: Iterable[SecondLook] = ()) -> None:
+        """The next record."""
+        shares = dict.fromkeys(self.peers, SHARE) if self.round else {}
+        self.accounts.close(Facts(self.round, shares, tuple(looks), tuple(again)), self.peers)
+        self.round += 1
+
+    def called(self, first: FirstLook, chance: random.Random) -> list[PeerId]:
+        """Who is asked to look again at what the last record holds."""
+        votes = self.accounts.votes
+        everybody, possible = sum(votes.values()), self.accounts.others(first)
+        return [
+            peer
+            for peer in sorted(possible)
+            if chance.random() < chance_to_be_called(votes[peer], everybody, len(possible))
+        ]
+
+
+def rounds_until_left_out(
+    choose: Choose, takes: int, *, members: int = 6, seed: int = 0, most: int = 400
+) -> int | None:
+    """In how many rounds the cheat is out of the step; None: in more than `most`."""
+    swarm, chance = CheckedSwarm(members), random.Random(seed)
+    honest = swarm.peers[:-1]
+    busy: dict[PeerId, tuple[int, FirstLook]] = {}
+    waiting: dict[PeerId, list[FirstLook]] = {peer: [] for peer in honest}
+    began = swarm.round
+    while swarm.accounts.counts(swarm.cheat):
+        if swarm.round - began == most:
+            return None
+        again = []
+        for peer in honest:
+            until, first = busy.get(peer, (0, None))
+            if swarm.round < until:
+                continue
+            busy.pop(peer, None)
+            if first is not None:
+                again.append(SecondLook(peer, first, low=True))
+            chosen = choose(waiting[peer], swarm.accounts, peer, swarm.round, takes)
+            if chosen is not None:
+                waiting[peer].remove(chosen)
+                lasts = chance.randint(max(1, takes - 1), takes + 1)
+                busy[peer] = swarm.round + lasts, chosen
+        checkers = chance.sample(honest, _LOW_LOOKS)
+        looks = [swarm.look(checker, swarm.cheat, LOW) for checker in checkers]
+        swarm.close(looks, again)
+        for look in looks:
+            for peer in swarm.called(look, chance) if look in swarm.accounts.disputes else ():
+                if peer in waiting:
+                    waiting[peer].append(look)
+    return swarm.round - began
+
+
+def measure(
+    order: str, takes: int, members: int, swarms: int, most: int
+) -> dict[str, float | int | None]:
+    """The middle of so many swarms, and in how many the cheat was not left out at all."""
+    found = [
+        rounds_until_left_out(ORDERS[order], takes, members=members, seed=seed, most=most)
+        for seed in range(swarms)
+    ]
+    never = found.count(None)
+    middle = statistics.median(most + 1 if each is None else each for each in found)
+    return {"median": middle if middle <= most else None, "never": never}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description="How soon a cheat is found by slow members.")
+    parser.add_argument("--swarms", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=400, help="so many are waited for")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    cases: list[dict[str, Any]] = []
+    print(f"rounds until the cheat is left out (not within {options.rounds})")
+    heads = "".join(f"{order:>18}" for order in ORDERS)
+    print(f"{'members':>8}{'a look takes':>14}{heads}")
+    for members in SIZES:
+        for takes in TAKES:
+            case: dict[str, Any] = {"members": members, "takes": takes}
+            for order in ORDERS:
+                case[order] = measure(order, takes, members, options.swarms, options.rounds)
+            cases.append(case)
+            cells = "".join(
+                f"{'–' if case[order]['median'] is None else format(case[order]['median'], '.0f'):>11}"
+                f"{'(' + str(case[order]['never']) + ')':>7}"
+                for order in ORDERS
+            )
+            print(f"{members:8}{takes:14}{cells}", flush=True)
+    if options.json:
+        written = {"swarms": options.swarms, "rounds": options.rounds, "cases": cases}
+        options.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
