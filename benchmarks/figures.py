@@ -1298,6 +1298,26 @@ def usual() -> Iterator[WholeTable]:
     )
 
 
+def slow_looks() -> Iterator[WholeTable]:
+    """How soon a cheat is found where second looks are slow."""
+    measured = results("slow-looks")
+
+    def told(case: dict[str, Any]) -> str:
+        if case["median"] is None:
+            return f"{case['never']:d} of {measured['swarms']:d} never"
+        return f"{case['median']:.0f}" + (f", {case['never']:d} never" if case["never"] else "")
+
+    sizes = sorted({case["members"] for case in measured["cases"]})
+    found = {(case["takes"], case["members"]): case for case in measured["cases"]}
+    rows = []
+    for takes in sorted({case["takes"] for case in measured["cases"]}):
+        cases = [found[takes, size] for size in sizes]
+        told_of = [told(case[order]) for case in cases for order in ("the same", "the newest")]
+        rows.append(_line((str(takes), *told_of)))
+    heads = " | ".join(f"{size} members: the same | the newest" for size in sizes)
+    yield WholeTable("docs/checks.md", f"| rounds a look takes | {heads} |", tuple(rows))
+
+
 def votes() -> Iterator[Figure | WholeTable]:
     """What crowds come to against votes that cost work."""
     measured = results("votes")
@@ -1470,6 +1490,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     checks,
     look_cost,
     usual,
+    slow_looks,
     votes,
     poison,
     shares,
