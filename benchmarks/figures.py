@@ -926,24 +926,85 @@ def smoothing() -> Iterator[Figure | WholeTable]:
     )
 
 
+def _tried(name: str, way: dict[str, Any], beside: str) -> tuple[str, ...]:
+    """What was tried of a variant, as the first cells of a line."""
+    return (
+        name,
+        f"{way['rate']:g}",
+        f"{len(way['tried'])}",
+        f"{way['loss']:.3f}",
+        f"{way[beside]['percent']:+.1f} %" if beside in way else "",
+    )
+
+
 def local_steps() -> Iterator[WholeTable]:
     """What members' own steps between rounds come to."""
-    rows = []
-    for name, way in results("local-steps")["ways"].items():
-        beside = f"{way['beside']['percent']:+.1f} %" if "beside" in way else ""
-        cells = (
-            name,
-            f"{way['rate']:g}",
-            f"{len(way['tried'])}",
-            f"{way['loss']:.3f}",
-            beside,
-            f"{way['reduction']:,.0f}",
-        )
-        rows.append(_line(cells))
     yield WholeTable(
         "docs/research.md",
         "| way | rate | of so many | nats a byte | beside the program | times fewer bytes |",
+        tuple(
+            _line((*_tried(name, way, "beside"), f"{way['reduction']:,.0f}"))
+            for name, way in results("local-steps")["ways"].items()
+        ),
+    )
+
+
+def growth() -> Iterator[Figure | WholeTable]:
+    """More members at equal tokens."""
+    rows, measured = [], results("growth")
+    plane = measured["trend"]
+    yield Figure(
+        "docs/research.md",
+        "a doubling of the members adds {:.1f} % to the distance, a doubling of the coefficients takes "
+        "{:.1f} % away (the runs lie {:.1f} % from it), so each doubling of the members takes "
+        "{:.1f} times",
+        (
+            plane["each"]["members"],
+            -plane["each"]["k"],
+            plane["residual"],
+            measured["k_each"],
+        ),
+    )
+    for name, way in measured["ways"].items():
+        received = "" if way["received"] is None else f"{way['received'] / 1e3:,.1f} kB"
+        rows.append(_line((*_tried(name, way, "above_muon"), received)))
+    yield WholeTable(
+        "docs/research.md",
+        "| swarm | rate | of so many | nats a byte | above dense Muon | a member downloads a round |",
         tuple(rows),
+    )
+
+
+def ladder() -> Iterator[Figure | WholeTable]:
+    """Models of several sizes, at equal tokens a parameter."""
+    small = results("ladder")["sizes"]["0.14M"]
+    rounds, ways = small["settings"]["steps"], small["ways"]
+    ours, adam, muon = (ways[name]["loss"] for name in ("k = 8", "dense AdamW", "dense Muon"))
+    yield Figure(
+        "README.md",
+        "after {:,d} rounds of that small model ours had {:.2f}, AdamW {:.2f} and Muon {:.2f}",
+        (rounds, ours, adam, muon),
+    )
+    yield Figure(
+        "docs/optimizer.md",
+        "In a run of {:,d} rounds ours is {:.1f} % above Muon and {:.1f} % above AdamW",
+        (rounds, 100 * (ours / muon - 1), 100 * (ours / adam - 1)),
+    )
+    yield Figure(
+        "docs/research.md",
+        "trains at 20 tokens a parameter, {:,d} rounds at {:,d} parameters",
+        (rounds, small["parameters"]),
+    )
+    yield WholeTable(
+        "docs/research.md",
+        "| parameters | way | rate | of so many | nats a byte | above dense Muon | times fewer bytes |",
+        tuple(
+            _line(
+                (size, *_tried(name, way, "above_muon"), f"{way['reduction']:,.0f}"),
+            )
+            for size, measured in results("ladder")["sizes"].items()
+            for name, way in measured["ways"].items()
+        ),
     )
 
 
@@ -1484,6 +1545,8 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     frontier,
     smoothing,
     local_steps,
+    growth,
+    ladder,
     job,
     page,
     tariffs,
