@@ -224,7 +224,7 @@ async def test_a_trainer_stays_and_goes_on_from_the_state_that_it_has(
         "look again at 6: (1, 2) of 3",
     ]
     assert len(world.specs) == 1
-    # An older state is made from the snapshot again; so is one behind which the chain parted.
+    # An older state is made from the snapshot again.
     world.did.clear()
     world.dispute_rounds([3], 5)
     await world.run(second_looks._STAYS_SECONDS / 2)
