@@ -977,7 +977,8 @@ def growth() -> Iterator[Figure | WholeTable]:
 
 def ladder() -> Iterator[Figure | WholeTable]:
     """Models of several sizes, at equal tokens a parameter."""
-    small = results("ladder")["sizes"]["0.14M"]
+    sizes = results("ladder")["sizes"]
+    small = sizes["0.14M"]
     rounds, ways = small["settings"]["steps"], small["ways"]
     ours, adam, muon = (ways[name]["loss"] for name in ("k = 8", "dense AdamW", "dense Muon"))
     yield Figure(
@@ -999,10 +1000,8 @@ def ladder() -> Iterator[Figure | WholeTable]:
         "docs/research.md",
         "| parameters | way | rate | of so many | nats a byte | above dense Muon | times fewer bytes |",
         tuple(
-            _line(
-                (size, *_tried(name, way, "above_muon"), f"{way['reduction']:,.0f}"),
-            )
-            for size, measured in results("ladder")["sizes"].items()
+            _line((size, *_tried(name, way, "above_muon"), f"{way['reduction']:,.0f}"))
+            for size, measured in sizes.items()
             for name, way in measured["ways"].items()
         ),
     )
@@ -1375,8 +1374,8 @@ def slow_looks() -> Iterator[WholeTable]:
         cases = [found[takes, size] for size in sizes]
         told_of = [told(case[order]) for case in cases for order in ("the same", "the newest")]
         rows.append(_line((str(takes), *told_of)))
-    heads = " | ".join(f"{size} members: the same | the newest" for size in sizes)
-    yield WholeTable("docs/checks.md", f"| rounds a look takes | {heads} |", tuple(rows))
+    heads = [head for size in sizes for head in (f"{size} members: the same", "the newest")]
+    yield WholeTable("docs/checks.md", _line(("rounds a look takes", *heads)), tuple(rows))
 
 
 def votes() -> Iterator[Figure | WholeTable]:

@@ -118,8 +118,7 @@ def rounds_until_left_out(
         swarm.close(looks, again)
         for look in looks:
             for peer in swarm.called(look, chance) if look in swarm.accounts.disputes else ():
-                if peer in waiting:
-                    waiting[peer].append(look)
+                waiting[peer].append(look)
     return swarm.round - began
 
 

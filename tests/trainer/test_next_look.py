@@ -28,9 +28,9 @@ def swarm(benchmark: Any) -> Any:
     return benchmark.CheckedSwarm(6)
 
 
-def dispute(swarm: Any, *checkers: PeerId, score: int = 500) -> list[FirstLook]:
+def dispute(swarm: Any, *checkers: PeerId) -> list[FirstLook]:
     """A round in which these find the cheat's work low."""
-    looks = [swarm.look(checker, swarm.cheat, score) for checker in checkers]
+    looks = [swarm.look(checker, swarm.cheat, 500) for checker in checkers]
     swarm.close(looks)
     return looks
 

@@ -216,19 +216,22 @@ async def test_a_trainer_stays_and_goes_on_from_the_state_that_it_has(
 ) -> None:
     world = World(tmp_path)
     world.dispute_rounds([4, 6], 5)
-    await world.run(second_looks._STAYS_SECONDS / 2)
-    assert world.did == [
-        *("load", "apply 0", "apply 1", "apply 2", "apply 3", "momentum"),
-        "look again at 4: (1, 2) of 3",
-        *("apply 4", "apply 5", "momentum"),
-        "look again at 6: (1, 2) of 3",
-    ]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.run)
+        await trio.sleep(1.0)
+        assert world.did == [
+            *("load", "apply 0", "apply 1", "apply 2", "apply 3", "momentum"),
+            "look again at 4: (1, 2) of 3",
+            *("apply 4", "apply 5", "momentum"),
+            "look again at 6: (1, 2) of 3",
+        ]
+        # An older state is made from the snapshot again.
+        world.did.clear()
+        world.dispute_rounds([3], 5)
+        await trio.sleep(1.0)
+        assert world.did[:2] == ["load", "apply 0"]
+        nursery.cancel_scope.cancel()
     assert len(world.specs) == 1
-    # An older state is made from the snapshot again.
-    world.did.clear()
-    world.dispute_rounds([3], 5)
-    await world.run(second_looks._STAYS_SECONDS / 2)
-    assert world.did[:2] == ["load", "apply 0"]
 
 
 async def test_a_trainer_without_anything_to_do_goes(
@@ -249,11 +252,14 @@ async def test_a_trainer_without_anything_to_do_goes(
     assert len(world.heard) == 2
 
 
-async def test_a_trainer_that_refuses_costs_the_look_alone(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
+@pytest.mark.parametrize(
+    ("problem", "trainers"),
+    [(TrainerFailed("internal", "an update does not decode"), 1), (TrainerDied("killed"), 2)],
+)
+async def test_one_that_refuses_or_dies_costs_the_look_alone(
+    tmp_path: Path, autojump_clock: trio.abc.Clock, problem: Exception, trainers: int
 ) -> None:
-    world = World(tmp_path)
-    problems: list[Exception] = [TrainerFailed("internal", "an update does not decode")]
+    world, problems = World(tmp_path), [problem]
 
     async def fail_once() -> None:
         if problems:
@@ -263,24 +269,8 @@ async def test_a_trainer_that_refuses_costs_the_look_alone(
     world.dispute_rounds([4, 6], 5)
     await world.run()
     assert len(world.heard) == 1
-    assert len(world.specs) == 1
-
-
-async def test_behind_a_trainer_that_died_there_is_another(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
-    world = World(tmp_path)
-    problems: list[Exception] = [TrainerDied("killed")]
-
-    async def die_once() -> None:
-        if problems:
-            raise problems.pop()
-
-    world.looking = die_once
-    world.dispute_rounds([4, 6], 5)
-    await world.run()
-    assert len(world.heard) == 1
-    assert len(world.specs) == 2
+    # Behind one that died there is another.
+    assert len(world.specs) == trainers
 
 
 @pytest.mark.parametrize(
@@ -351,7 +341,11 @@ async def test_what_others_have_looked_at_comes_first(
 ) -> None:
     world = World(tmp_path)
     world.dispute_rounds([2, 3, 4], 5)
-    world.disputes[world.first].again[CHECKER] = True
+    await world.run()
+    last = world.heard[-1].first
+    world = World(tmp_path)
+    world.dispute_rounds([2, 3, 4], 5)
+    world.disputes[last].again[CHECKER] = True
     await world.run()
     assert len(world.heard) == 3
-    assert world.heard[0].first == world.first
+    assert world.heard[0].first == last
