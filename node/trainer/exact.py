@@ -5,32 +5,41 @@
 2. The inverse transform uses the protocol's integer basis. All products and partial sums are whole
    numbers; while they are below 2^24 (float32) or 2^53 (float64) every one of them is exact, so
    neither the order of summation nor a fused multiply-add can change the result.
-3. Only the sign of the result is used. `p ← p · (1 - lr·wd)` and `p ← p - lr · sign` each round
+3. Of the result a sign step uses the sign. `p ← p · (1 - lr·wd)` and `p ← p - lr · sign` each round
    once: the factor is one float32 that all members compute in rational arithmetic, and lr · sign is
    exact, so fusing the second line would not change it either.
+4. A scaled step uses the result itself, as the nearest float32 (which it is, below 2^24), times one
+   float32 for each tensor, computed in rational arithmetic from the sum of the squares of all votes
+   (`scaling`), a whole number. The product and the difference each round once, in two calls, which
+   nothing fuses.
 
-Only one multiplication and one subtraction of float32 numbers are left to IEEE 754. Subnormal
-numbers, which some devices flush to zero, do not arise: initial parameters have none (`initial`),
-and the difference of two normal numbers this far from 2^-126 is zero or far above it.
+Only multiplications and a subtraction of float32 numbers are left to IEEE 754. Subnormal
+numbers, which some devices flush to zero, do not arise: initial parameters have none (`initial`), no
+step is smaller than 2^-100, and the difference of two normal numbers this far from 2^-126 is zero or
+far above it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 import torch
 
 from ...protocol.codec.basis import exact_in_float32, integer_basis
+from ...protocol.codec.scaling import step_factor
 from ...protocol.codec.schedule import nearest_float32
 from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout, update_layout
-from ...protocol.wire.manifest import ParameterSpec
-from .blocks import inverse_transform_rows, stripes, whole_basis
+from ...protocol.wire.manifest import ParameterSpec, Step
+from .blocks import Stripe, inverse_transform_rows, stripes, whole_basis
 from .errors import TrainerFailed
 
 Basis = Callable[[int, torch.dtype, torch.device], torch.Tensor]
 """Side, float type, device → the matrix of the transform: row = frequency, column = position."""
+Means = Callable[[Sequence[int]], Sequence[Fraction]]
+"""Of sums over the blocks that are here, one for each tensor → the means over all blocks of the tensors
+of which they are parts."""
 
 
 @torch.no_grad()
@@ -42,6 +51,8 @@ def apply_step(
     weight_decay: float,
     counts: Sequence[int] | None = None,
     *,
+    step: Step = "sign",
+    means: Means | None = None,
     basis: Basis = whole_basis,
 ) -> None:
     """Take one step with these updates, in any order; with none, nothing changes at all.
@@ -49,46 +60,51 @@ def apply_step(
     `counts` says how often each of them counts, from 1 to 127 times; without it, once each. One that
     counts twice does what two do that say the same.
     `parameters` are float32 tensors in layout order, strided as they like; `learning_rate` is exactly
-    a float32. Any `basis` but the protocol's is for experiments, and promises nothing.
+    a float32. `means` is needed where a scaled step is taken on parts of tensors alone. Any `basis` but
+    the protocol's is for experiments, and promises nothing.
     """
-    if not updates or not parameters:
+    if not updates:
         return
     counts = [1] * len(updates) if counts is None else counts
     decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
-    positions_UC, signs_UC = _signed_positions(updates, counts, layout, parameters[0].device)
-    done = 0
-    for parameter, tensor in zip(parameters, layout.tensors, strict=True):
+    device = parameters[0].device if parameters else torch.device("cpu")
+    votes = _Votes(updates, counts, layout, device)
+    factors = None
+    if step == "scaled":
+        # Asked for even where no tensor is: whoever asks others for the rest must not be left alone.
+        squares = votes.squares()
+        each = own_means(layout, squares) if means is None else means(squares)
+        factors = [
+            step_factor(learning_rate, mean, tensor.sides)
+            for mean, tensor in zip(each, layout.tensors, strict=True)
+        ]
+    for index, (parameter, tensor) in enumerate(zip(parameters, layout.tensors, strict=True)):
         in_float32 = exact_in_float32(
             sum(counts), tensor.top_k, tensor.block_rows, tensor.block_columns
         )
-        own = slice(done, done + tensor.coefficients)
-        done = own.stop
-        offsets = _offsets(positions_UC[:, own], tensor)
-        weights = signs_UC[:, own].to(torch.float32).view(offsets.shape)
         target = parameter.detach()
         dense = target.contiguous()
-        for stripe in stripes(tensor, dense.device):
+        for stripe, sign_sums in votes.sums(index):
             rows = dense.view(tensor.rows, tensor.columns)[stripe.rows]
-            sign_sums = torch.zeros_like(rows)
-            here = offsets[:, stripe.blocks] - stripe.rows.start * tensor.columns
-            # Whole numbers of at most the sum of the counts: float32 adds them exactly in any order.
-            sign_sums.view(-1).index_add_(0, here.view(-1), weights[:, stripe.blocks].reshape(-1))
-            direction = inverse_signs(sign_sums, tensor, in_float32=in_float32, basis=basis)
+            direction = inverse_sums(sign_sums, tensor, in_float32=in_float32, basis=basis)
             if decay != 1.0:
                 rows.mul_(decay)
-            rows.sub_(direction, alpha=learning_rate)
+            if factors is None:
+                rows.sub_(direction.sign_(), alpha=learning_rate)
+            else:
+                rows.sub_(direction.mul_(factors[index]))
         if not target.is_contiguous():
             target.copy_(dense)
 
 
-def inverse_signs(
+def inverse_sums(
     sign_sums_RC: torch.Tensor,
     tensor: TensorLayout,
     *,
     in_float32: bool,
     basis: Basis = whole_basis,
 ) -> torch.Tensor:
-    """The signs (-1, 0 or 1, in float32) of the integer inverse transform of some block rows.
+    """The integer inverse transform of some block rows, each number as the nearest float32.
 
     `sign_sums_RC`: whole numbers in float32, each block's where the block is in the tensor; used up.
     Devices without float64 (MPS) leave sums beyond float32 to the CPU.
@@ -99,7 +115,7 @@ def inverse_signs(
     matrix_a = basis(tensor.block_rows, dtype, capable)
     matrix_b = basis(tensor.block_columns, dtype, capable)
     sums = inverse_transform_rows(sign_sums_RC.to(capable).to(dtype), matrix_a, matrix_b)
-    return sums.sign_().to(torch.float32).to(device)
+    return sums.to(torch.float32).to(device)
 
 
 def check_exactness(device: torch.device) -> None:
@@ -120,15 +136,73 @@ def check_exactness(device: torch.device) -> None:
     for block in sign_sums[1:]:
         block.ravel()[generator.integers(0, side * side, 8)] = generator.integers(-130, 131, 8)
     basis = integer_basis(side).astype(np.int64)
-    expected = np.sign(basis.T @ sign_sums.astype(np.int64) @ basis)
+    expected = basis.T @ sign_sums.astype(np.int64) @ basis
     layout = update_layout([ParameterSpec(name="", shape=(blocks * side, side))], side, 8)
     for in_float32 in (True, False):
         column = torch.from_numpy(sign_sums).to(device).view(blocks * side, side)
-        signs = inverse_signs(column, layout.tensors[0], in_float32=in_float32)
-        if not np.array_equal(signs.cpu().numpy(), expected.reshape(blocks * side, side)):
+        sums = inverse_sums(column, layout.tensors[0], in_float32=in_float32)
+        if not np.array_equal(sums.cpu().numpy(), expected.reshape(blocks * side, side)):
             raise TrainerFailed(
                 "no_device", f"{device} does not multiply float32 exactly and cannot take part"
             )
+
+
+class _Votes:
+    """What all updates together say, on the device."""
+
+    def __init__(
+        self,
+        updates: Sequence[DecodedUpdate],
+        counts: Sequence[int],
+        layout: UpdateLayout,
+        device: torch.device,
+    ) -> None:
+        self._layout = layout
+        self._positions_UC, self._signs_UC = _signed_positions(updates, counts, layout, device)
+
+    def sums(self, index: int) -> Iterator[tuple[Stripe, torch.Tensor]]:
+        """Stripe by stripe of a tensor the sum of the signs at each coefficient, where its block lies:
+        (rows, columns), whole numbers in float32."""
+        for stripe, sign_sums, _, _ in self._added(index):
+            yield stripe, sign_sums
+
+    def squares(self) -> list[int]:
+        """The sum of the squares of these sums, of each tensor."""
+        found = []
+        for index in range(len(self._layout.tensors)):
+            total = 0
+            for _, sign_sums, places, weights in self._added(index):
+                # Each vote times the sum that it is part of: so only coefficients that somebody speaks
+                # of are looked at. Whole numbers in 64 bits, exact in any order.
+                met = sign_sums.view(-1).index_select(0, places).to(torch.int64)
+                total += int((met * weights.to(torch.int64)).sum())
+            found.append(total)
+        return found
+
+    def _added(
+        self, index: int
+    ) -> Iterator[tuple[Stripe, torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Stripe by stripe the sums, and the places and weights of all votes in it."""
+        tensor = self._layout.tensors[index]
+        done = sum(each.coefficients for each in self._layout.tensors[:index])
+        own = slice(done, done + tensor.coefficients)
+        offsets = _offsets(self._positions_UC[:, own], tensor)
+        weights = self._signs_UC[:, own].to(torch.float32).view(offsets.shape)
+        for stripe in stripes(tensor, offsets.device):
+            rows = stripe.rows.stop - stripe.rows.start
+            sign_sums = torch.zeros(rows, tensor.columns, device=offsets.device)
+            places = (offsets[:, stripe.blocks] - stripe.rows.start * tensor.columns).view(-1)
+            here = weights[:, stripe.blocks].reshape(-1)
+            # Whole numbers of at most the sum of the counts: float32 adds them exactly in any order.
+            sign_sums.view(-1).index_add_(0, places, here)
+            yield stripe, sign_sums, places, here
+
+
+def own_means(layout: UpdateLayout, sums: Sequence[int]) -> list[Fraction]:
+    """`Means` where all of every tensor is here."""
+    return [
+        Fraction(total, tensor.blocks) for total, tensor in zip(sums, layout.tensors, strict=True)
+    ]
 
 
 def _signed_positions(
@@ -144,7 +218,8 @@ def _signed_positions(
     """
     shape = (len(updates), layout.coefficients)
     positions, signs = np.empty(shape, dtype=np.int16), np.empty(shape, dtype=np.int8)
-    for member, (update, count) in enumerate(zip(updates, counts, strict=True)):
+    said = enumerate(zip(updates, counts, strict=True)) if layout.tensors else ()
+    for member, (update, count) in said:
         flat = [positions_BK.reshape(-1) for positions_BK in update.positions]
         np.concatenate(flat, out=positions[member], casting="same_kind")
         np.concatenate([sign.reshape(-1) for sign in update.signs], out=signs[member])

@@ -270,7 +270,7 @@ def _needs_of(
     precision = options.state.precision
     as_parameters = [(tensor.rows, tensor.columns) for tensor in layout.tensors]
     kept = {MOMENTUM: [(tensor.blocks, tensor.elements) for tensor in layout.tensors]}
-    if work.optimizer.preconditioner != "none":
+    if work.optimizer.divides:
         kept[SECOND_MOMENT] = as_parameters
     if work.optimizer.smoothing:
         kept[SMOOTHED] = as_parameters

@@ -30,10 +30,11 @@ from .state import Noise, StateTensor, new_state
 _EPSILON = 1e-12
 
 # The quintic of Muon (Keller Jordan et al., "Muon: An optimizer for hidden layers in neural networks",
-# 2024): x ← a·x + b·x³ + c·x⁵ on the singular values. Five rounds bring all of them near 1; three, as
-# here, still leave small ones smaller, which are mostly noise, and learn no worse (docs/research.md).
+# 2024): x ← a·x + b·x³ + c·x⁵ on the singular values. Five rounds bring all of them near 1; three still
+# leave small ones smaller, which are mostly noise, and after a division by the root of the second moment
+# learn no worse (docs/research.md).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
-_QUINTIC_ROUNDS = 3
+_QUINTIC_ROUNDS = {"orthogonal": 3, "muon": 5}
 
 # Rounds that may be open at once; overlapping rounds need two.
 _MAX_PENDING = 8
@@ -95,7 +96,7 @@ class LocalOptimizer:
                 for tensor, parameter in zip(layout.tensors, parameters, strict=True)
             ]
 
-        self.squares = shaped_as_parameters(signed=False) if spec.preconditioner != "none" else []
+        self.squares = shaped_as_parameters(signed=False) if spec.divides else []
         """The second moment, in the parameters' shapes."""
         self.smoothed = shaped_as_parameters(signed=True) if spec.smoothing else []
         """The smoothed gradient, in the parameters' shapes."""
@@ -110,7 +111,7 @@ class LocalOptimizer:
 
     @property
     def second_moment(self) -> list[torch.Tensor]:
-        """In float32, as the parameters; empty without a preconditioner."""
+        """In float32, as the parameters; empty where nothing is divided by its root."""
         return [state.whole() for state in self.squares]
 
     @property
@@ -126,8 +127,8 @@ class LocalOptimizer:
 
         Smoothing, if there is any: f ← s·f + g, g ← f. `rms`: g ← g / (sqrt(v / (1 - β₂ᵗ)) + ε).
         `orthogonal`: the same, and then every block of a matrix is replaced by the nearly orthogonal one
-        with the same singular vectors. A missing gradient counts as zero. The gradients are used up:
-        their memory is worked in.
+        with the same singular vectors. `muon`: only that, and nearer. A missing gradient counts as zero.
+        The gradients are used up: their memory is worked in.
         """
         self.steps += 1
         for index, gradient in enumerate(gradients):
@@ -291,16 +292,17 @@ def transformed(
 def transformed_stripe(
     gradient: torch.Tensor, tensor: TensorLayout, spec: OptimizerSpec, stripe: Stripe
 ) -> torch.Tensor:
-    """The coefficients of some blocks of a contiguous gradient that is divided by its root already,
-    (blocks, elements), made nearly orthogonal where the manifest says so."""
+    """The coefficients of some blocks of a contiguous gradient, (blocks, elements), made nearly orthogonal
+    where the manifest says so. What it is to be divided by it is divided by already."""
     matrix_a = float_basis(tensor.block_rows, gradient.device)
     matrix_b = float_basis(tensor.block_columns, gradient.device)
     blocks = block_view(gradient, tensor, stripe)
     blocks = blocks.reshape(stripe.count, tensor.block_rows, tensor.block_columns)
     coefficients = forward_transform(blocks, matrix_a, matrix_b)
-    if spec.preconditioner == "orthogonal" and tensor.sides == 2:
+    rounds = _QUINTIC_ROUNDS.get(spec.preconditioner)
+    if rounds is not None and tensor.sides == 2:
         # The transform is orthogonal on both sides, so it may as well come first.
-        coefficients = orthogonalised(coefficients)
+        coefficients = orthogonalised(coefficients, rounds)
     return coefficients.view(stripe.count, -1)
 
 
@@ -314,7 +316,7 @@ def _signs(values: npt.NDArray[np.float32], round_number: int) -> npt.NDArray[np
     return np.where(values == 0, at_zero, np.sign(values)).astype(np.int8)
 
 
-def orthogonalised(blocks_NAB: torch.Tensor, rounds: int = _QUINTIC_ROUNDS) -> torch.Tensor:
+def orthogonalised(blocks_NAB: torch.Tensor, rounds: int) -> torch.Tensor:
     """U·f(S)·Vᵀ for each block U·S·Vᵀ, f close to 1, scaled so that elements are of size 1."""
     a, b, c = _QUINTIC
     wide = blocks_NAB if blocks_NAB.shape[1] <= blocks_NAB.shape[2] else blocks_NAB.mT

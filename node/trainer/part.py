@@ -8,6 +8,7 @@ nothing else is needed to extract, to apply and to fingerprint them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from ...protocol.codec.update import DecodedUpdate, UpdateLayout
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.manifest import ParameterSpec
 from ..storage.blob_store import BlobStore
+from .exact import own_means
 from .fingerprint import fingerprint
 from .optimizer import Taken
 from .rank_momentum import Cut, Seat
@@ -79,6 +81,11 @@ class Part(Protocol):
         """What an update says of its own parameters."""
         ...
 
+    def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
+        """Of sums over its own blocks, one for each of its tensors, the means over all blocks of the
+        tensors of which these are parts."""
+        ...
+
     def spread(self) -> None:
         """Its own parameters have changed: let all have them who compute with them."""
         ...
@@ -137,6 +144,9 @@ class WholeModel:
 
     def own(self, update: DecodedUpdate) -> DecodedUpdate:
         return update
+
+    def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
+        return own_means(self.layout, sums)
 
     def spread(self) -> None:
         pass

@@ -10,7 +10,9 @@ number of ranks.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
+from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +24,7 @@ from ...protocol.codec.update import DecodedUpdate
 from ...protocol.wire.blobs import CHUNK_BYTES, BlobList
 from ..storage.blob_store import BlobStore
 from .describing import describe
+from .exact import own_means
 from .fingerprint import fingerprint_pieces
 from .optimizer import Taken
 from .rank_momentum import Seat
@@ -112,6 +115,15 @@ class RankPart:
 
     def own(self, update: DecodedUpdate) -> DecodedUpdate:
         return self.plan.own(self._ranks.rank, update)
+
+    def means(self, sums: Sequence[int]) -> Sequence[Fraction]:
+        """A tensor's bands are at several ranks, so their sums are added up first."""
+        totals = [0] * len(self.plan.layout.tensors)
+        here = [(band.tensor, total) for band, total in zip(self._bands, sums, strict=True)]
+        for index, total in itertools.chain.from_iterable(self._ranks.exchange(here)):
+            totals[index] += total
+        whole = own_means(self.plan.layout, totals)
+        return [whole[band.tensor] for band in self._bands]
 
     def spread(self) -> None:
         for band in self.plan.bands:

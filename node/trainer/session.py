@@ -277,7 +277,16 @@ class TrainingSession:
         heard = [update for index, update in enumerate(own) if index not in left_out]
         loud = [count for index, count in enumerate(often) if index not in left_out]
         part = self.part
-        apply_step(part.parameters, part.layout, heard, learning_rate, spec.weight_decay, loud)
+        apply_step(
+            part.parameters,
+            part.layout,
+            heard,
+            learning_rate,
+            spec.weight_decay,
+            loud,
+            step=spec.step,
+            means=part.means,
+        )
         # All are asked of each: whoever asks others for the answer must not be alone with the question.
         sent = [part.everywhere(self.optimizer.sent(round_number, own[i])) for i in left_out]
         own_heard = not any(sent)

@@ -45,6 +45,7 @@ TaskName = Annotated[str, Length(1, 64)]
 Url = Annotated[str, Length(9, 256)]
 Column = Annotated[str, Length(1, 256)]
 Say = Literal["equal", "share"]
+Step = Literal["sign", "scaled"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,15 +232,16 @@ class OptimizerSpec:
     """Coefficients kept of each block of chunk × chunk; smaller blocks keep at most an eighth."""
     momentum: Annotated[float, Range(0.0, 0.9999)] = 0.95
     """How much of its momentum a member keeps from round to round."""
-    preconditioner: Literal["none", "rms", "orthogonal"] = "orthogonal"
+    preconditioner: Literal["none", "rms", "orthogonal", "muon"] = "orthogonal"
     """`rms`: each member divides its gradient by the root of its own second moment first.
-    `orthogonal`: and then makes every block of a matrix nearly orthogonal."""
+    `orthogonal`: and then makes every block of a matrix nearly orthogonal. `muon`: it does not divide,
+    keeps no second moment, and comes nearer to orthogonal; it wants `smoothing`."""
     second_moment: Annotated[float, Range(0.0, 0.9999)] = 0.95
     """How much of its second moment it keeps."""
     smoothing: Annotated[float, Range(0.0, 0.9999)] = field(default=0.0, metadata=ADDITION)
     """How much of its last smoothed gradient a member adds to the next, before anything else is done to
-    it. It pays with `orthogonal`, since a mean of gradients has less noise to be made orthogonal; each
-    member keeps another number a parameter for it."""
+    it. It pays with `orthogonal` and `muon`, since a mean of gradients has less noise to be made
+    orthogonal; each member keeps another number a parameter for it."""
     damping: Fraction = 0.0
     """How much of its momentum a member drops at every coefficient that a counted update holds. It
     pays with `rms`, and is not needed with `orthogonal`."""
@@ -250,6 +252,15 @@ class OptimizerSpec:
     say: Say = field(default="equal", metadata=ADDITION)
     """How often an update counts in the step. `equal`: each once. `share`: twice if as many of the
     round's sequences are behind it as in the mean, or more; where all have as many, once."""
+    step: Step = field(default="sign", metadata=ADDITION)
+    """What a step makes of all updates' sum, transformed back. `sign`: every parameter moves by the
+    learning rate. `scaled`: each moves by as much as is said of it, and in the root mean square over a
+    tensor by the learning rate."""
+
+    @property
+    def divides(self) -> bool:
+        """Whether members divide their gradients by the root of a second moment, which they keep."""
+        return self.preconditioner in ("rms", "orthogonal")
 
 
 @dataclass(frozen=True, kw_only=True)

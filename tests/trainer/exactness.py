@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from distro_node.protocol.codec.basis import integer_basis
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
-from distro_node.protocol.wire.manifest import ParameterSpec
+from distro_node.protocol.wire.manifest import ParameterSpec, Step
 
 Bits = list[npt.NDArray[np.uint32]]
 
@@ -83,6 +83,7 @@ def reference_step(
     updates: Sequence[DecodedUpdate],
     rate: float,
     decay: float,
+    step: Step = "sign",
 ) -> Bits:
     """What `apply_step` must leave in the parameters, computed block by block in int64."""
     factor = np.float32(1 - np.longdouble(rate) * np.longdouble(decay))
@@ -94,14 +95,25 @@ def reference_step(
         for update in updates:
             # No position comes twice in a block of one update.
             sign_sums[block, update.positions[index]] += update.signs[index]
-        left, right = integer_basis(a).astype(np.int64), integer_basis(b).astype(np.int64)
-        signs = np.sign(left.T @ sign_sums.reshape(-1, a, b) @ right).astype(np.float32)
-        grid = signs.reshape(tensor.rows // a, tensor.columns // b, a, b)
+        sums = _whole(a).T @ sign_sums.reshape(-1, a, b) @ _whole(b)
+        if step == "sign":
+            moved = np.float32(rate) * np.sign(sums).astype(np.float32)
+        else:
+            # A side of 1 is not transformed, and makes nothing larger.
+            larger = np.longdouble(127**2 / 2) ** ((a > 1) + (b > 1))
+            mean_square = np.longdouble((sign_sums**2).sum()) / tensor.blocks * larger
+            unit = rate / np.sqrt(mean_square) if mean_square else 0
+            moved = sums.astype(np.float32) * np.float32(unit)
+        grid = moved.reshape(tensor.rows // a, tensor.columns // b, a, b)
         whole = grid.transpose(0, 2, 1, 3).reshape(parameter.shape)
         old = parameter.numpy()
         scaled = old * factor if factor != 1 else old
-        results.append(np.atleast_1d(scaled - np.float32(rate) * whole).view(np.uint32))
+        results.append(np.atleast_1d(scaled - whole).view(np.uint32))
     return results
+
+
+def _whole(side: int) -> npt.NDArray[np.int64]:
+    return integer_basis(side).astype(np.int64) if side > 1 else np.ones((1, 1), np.int64)
 
 
 def bits_of(parameters: Sequence[torch.Tensor]) -> Bits:

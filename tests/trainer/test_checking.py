@@ -38,9 +38,9 @@ def all_coefficients(
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.5])
-@pytest.mark.parametrize("preconditioner", ["none", "rms", "orthogonal"])
+@pytest.mark.parametrize("preconditioner", ["none", "rms", "orthogonal", "muon"])
 def test_coefficients_are_those_that_the_gradient_would_add_to_a_momentum(
-    preconditioner: Literal["none", "rms", "orthogonal"], smoothing: float
+    preconditioner: Literal["none", "rms", "orthogonal", "muon"], smoothing: float
 ) -> None:
     spec = OptimizerSpec(preconditioner=preconditioner, smoothing=smoothing)
     checker, member = (

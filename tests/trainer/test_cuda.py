@@ -13,6 +13,7 @@ from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.exact import apply_step, check_exactness
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.protocol.wire.manifest import Step
 from trainer.exactness import (
     SHAPES,
     assert_equal_bits,
@@ -39,10 +40,15 @@ def test_a_gpu_multiplies_exactly(cuda: torch.device) -> None:
     check_exactness(cuda)
 
 
+@pytest.mark.parametrize("step", ["sign", "scaled"])
 @pytest.mark.parametrize("in_float32", [True, False])
 @pytest.mark.parametrize("members", [1, 4, 130])
 def test_the_step_and_its_fingerprint_are_the_same_on_both(
-    cuda: torch.device, members: int, in_float32: bool, monkeypatch: pytest.MonkeyPatch
+    cuda: torch.device,
+    members: int,
+    in_float32: bool,
+    step: Step,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # 130 members are the most that float32 holds; float64 must give the same.
     monkeypatch.setattr(exact, "exact_in_float32", lambda *_: in_float32)
@@ -52,37 +58,41 @@ def test_the_step_and_its_fingerprint_are_the_same_on_both(
     for seed in range(5):
         updates = random_updates(layout, members, seed)
         for parameters in (on_cpu, on_gpu):
-            apply_step(parameters, layout, updates, 0.001953125, 0.1)
+            apply_step(parameters, layout, updates, 0.001953125, 0.1, step=step)
         assert fingerprint(on_cpu) == fingerprint(on_gpu)
     for here, there in zip(on_cpu, on_gpu, strict=True):
         assert torch.equal(here.view(torch.int32), there.cpu().view(torch.int32))
 
 
+@pytest.mark.parametrize("step", ["sign", "scaled"])
 @pytest.mark.parametrize("members", [131, 1024])
-def test_beyond_the_bound_of_float32_it_is_the_same_too(cuda: torch.device, members: int) -> None:
+def test_beyond_the_bound_of_float32_it_is_the_same_too(
+    cuda: torch.device, members: int, step: Step
+) -> None:
     layout = layout_of(SHAPES)
     few = random_updates(layout, 3)
     updates = [few[0]] * (members - 2) + few[1:]
     results = []
     for device in (CPU, cuda):
         parameters = [parameter.to(device) for parameter in random_parameters(SHAPES)]
-        apply_step(parameters, layout, updates, 0.001953125, 0.1)
+        apply_step(parameters, layout, updates, 0.001953125, 0.1, step=step)
         results.append(fingerprint(parameters))
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("step", ["sign", "scaled"])
 @pytest.mark.parametrize("limit", [1, 4096, 1 << 24])
 def test_strides_orders_and_stripes_do_not_matter_there_either(
-    cuda: torch.device, limit: int, monkeypatch: pytest.MonkeyPatch
+    cuda: torch.device, limit: int, step: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "GPU_STRIPE", limit)
     shapes = [(64, 128), (43, 67), (30, 100)]
     layout = layout_of(shapes)
     updates = random_updates(layout, 8)
     parameters = random_parameters(shapes)
-    expected = reference_step(parameters, layout, updates, 0.001953125, 0.1)
+    expected = reference_step(parameters, layout, updates, 0.001953125, 0.1, step)
     columns = [p.T.contiguous().to(cuda).T for p in parameters]
-    apply_step(columns, layout, updates[::-1], 0.001953125, 0.1)
+    apply_step(columns, layout, updates[::-1], 0.001953125, 0.1, step=step)
     assert not any(p.is_contiguous() for p in columns)
     assert_equal_bits(bits_of([p.contiguous() for p in columns]), expected)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import torch
 from distro_node.node.trainer import blocks, exact
 from distro_node.node.trainer.blocks import float_basis, whole_basis
 from distro_node.node.trainer.errors import TrainerFailed
-from distro_node.node.trainer.exact import apply_step, check_exactness, inverse_signs
+from distro_node.node.trainer.exact import apply_step, check_exactness, inverse_sums
 from distro_node.protocol.codec.basis import exact_in_float32, integer_basis
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout
+from distro_node.protocol.wire.manifest import Step
 from trainer.exactness import (
     RATE,
     SHAPES,
@@ -42,39 +44,48 @@ def force_float_type(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     return lambda in_float32: monkeypatch.setattr(exact, "exact_in_float32", lambda *_: in_float32)
 
 
+@pytest.fixture(params=["sign", "scaled"])
+def step(request: pytest.FixtureRequest) -> Step:
+    return request.param
+
+
 def stepped(
-    updates: list[DecodedUpdate], layout: UpdateLayout = LAYOUT, decay: float = 0.1
+    updates: list[DecodedUpdate],
+    layout: UpdateLayout = LAYOUT,
+    decay: float = 0.1,
+    step: Step = "sign",
 ) -> Bits:
     parameters = random_parameters(SHAPES)
-    apply_step(parameters, layout, updates, RATE, decay)
+    apply_step(parameters, layout, updates, RATE, decay, step=step)
     return bits_of(parameters)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("members", [1, 2, 5, 32])
-def test_agrees_with_whole_number_arithmetic(members: int, decay: float) -> None:
+def test_agrees_with_whole_number_arithmetic(members: int, decay: float, step: Step) -> None:
     updates = random_updates(LAYOUT, members)
-    expected = reference_step(random_parameters(SHAPES), LAYOUT, updates, RATE, decay)
-    assert_equal_bits(stepped(updates, decay=decay), expected)
+    expected = reference_step(random_parameters(SHAPES), LAYOUT, updates, RATE, decay, step)
+    assert_equal_bits(stepped(updates, decay=decay, step=step), expected)
 
 
 @pytest.mark.parametrize(("chunk", "top_k"), [(64, 1), (64, 4095), (16, 8), (7, 49), (1, 1)])
-def test_agrees_for_other_blocks_and_counts(chunk: int, top_k: int) -> None:
+def test_agrees_for_other_blocks_and_counts(chunk: int, top_k: int, step: Step) -> None:
     layout = layout_of(SHAPES, top_k, chunk)
     updates = random_updates(layout, 3)
-    expected = reference_step(random_parameters(SHAPES), layout, updates, RATE, 0.1)
-    assert_equal_bits(stepped(updates, layout), expected)
+    expected = reference_step(random_parameters(SHAPES), layout, updates, RATE, 0.1, step)
+    assert_equal_bits(stepped(updates, layout, step=step), expected)
 
 
-def test_same_bits_for_any_order_of_updates() -> None:
+def test_same_bits_for_any_order_of_updates(step: Step) -> None:
     updates = random_updates(LAYOUT, 9)
-    expected = stepped(updates)
+    expected = stepped(updates, step=step)
     generator = np.random.default_rng(0)
     for _ in range(10):
-        assert_equal_bits(stepped([updates[i] for i in generator.permutation(9)]), expected)
+        again = [updates[i] for i in generator.permutation(9)]
+        assert_equal_bits(stepped(again, step=step), expected)
 
 
-def test_same_bits_for_one_thread_and_two() -> None:
+def test_same_bits_for_one_thread_and_two(step: Step) -> None:
     """On a matrix so large that torch does share the work out; it keeps small ones on one thread."""
     shapes = [(1024, 512), (300_007,)]
     layout = layout_of(shapes)
@@ -84,32 +95,34 @@ def test_same_bits_for_one_thread_and_two() -> None:
         torch.set_num_threads(threads)
         assert torch.get_num_threads() == threads
         parameters = random_parameters(shapes)
-        apply_step(parameters, layout, updates, RATE, 0.1)
+        apply_step(parameters, layout, updates, RATE, 0.1, step=step)
         results.append(bits_of(parameters))
     assert_equal_bits(*results)
 
 
 @pytest.mark.parametrize("members", [1, 4, 130])
 def test_same_bits_in_float32_and_float64(
-    members: int, force_float_type: Callable[[bool], None]
+    members: int, step: Step, force_float_type: Callable[[bool], None]
 ) -> None:
     """Up to 130 members × 8 coefficients in full blocks: the most that float32 is used for."""
     updates = random_updates(LAYOUT, members)
     assert all(
         exact_in_float32(members, t.top_k, t.block_rows, t.block_columns) for t in LAYOUT.tensors
     )
-    expected = stepped(updates)
+    expected = stepped(updates, step=step)
     for in_float32 in (True, False):
         force_float_type(in_float32)
-        assert_equal_bits(stepped(updates), expected)
+        assert_equal_bits(stepped(updates, step=step), expected)
 
 
 @pytest.mark.parametrize("limit", [1, 2000, 1 << 24])
-def test_same_bits_for_any_size_of_stripes(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_bits_for_any_size_of_stripes(
+    limit: int, step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
     updates = random_updates(LAYOUT, 4)
-    expected = stepped(updates)
+    expected = stepped(updates, step=step)
     monkeypatch.setattr(blocks, "CPU_STRIPE", limit)
-    assert_equal_bits(stepped(updates), expected)
+    assert_equal_bits(stepped(updates, step=step), expected)
 
 
 def strided(values: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -131,17 +144,17 @@ def strided(values: torch.Tensor, kind: str) -> tuple[torch.Tensor, torch.Tensor
 
 
 @pytest.mark.parametrize("kind", ["transposed", "every second", "inner columns", "inner rows"])
-def test_same_bits_however_parameters_lie_in_memory(kind: str) -> None:
+def test_same_bits_however_parameters_lie_in_memory(kind: str, step: Step) -> None:
     shapes = [shape for shape in SHAPES if shape]
     layout = layout_of(shapes)
     updates = random_updates(layout, 4)
     parameters = random_parameters(shapes)
     made = [strided(parameter, kind) for parameter in parameters]
     views = [view for _, view in made]
-    apply_step(views, layout, updates, RATE, 0.1)
+    apply_step(views, layout, updates, RATE, 0.1, step=step)
     assert_equal_bits(
         bits_of([view.contiguous() for view in views]),
-        reference_step(parameters, layout, updates, RATE, 0.1),
+        reference_step(parameters, layout, updates, RATE, 0.1, step),
     )
     assert any(not view.is_contiguous() for view in views) == (kind != "inner rows")
     for memory, view in made:
@@ -180,41 +193,41 @@ def test_beyond_the_bound_of_float32_it_takes_float64(members: int, count: int) 
     np.testing.assert_array_equal(parameter.numpy(), -np.sign(basis.T @ sign_sums @ basis))
 
 
-def test_what_counts_twice_is_as_if_it_were_sent_twice() -> None:
+def test_what_counts_twice_is_as_if_it_were_sent_twice(step: Step) -> None:
     updates = random_updates(LAYOUT, 5)
     parameters = random_parameters(SHAPES)
-    apply_step(parameters, LAYOUT, updates, RATE, 0.1, [1, 2, 1, 2, 3])
+    apply_step(parameters, LAYOUT, updates, RATE, 0.1, [1, 2, 1, 2, 3], step=step)
     sent = [updates[index] for index in (0, 1, 1, 2, 3, 3, 4, 4, 4)]
-    assert_equal_bits(bits_of(parameters), stepped(sent))
-    assert not all(map(np.array_equal, bits_of(parameters), stepped(updates)))
+    assert_equal_bits(bits_of(parameters), stepped(sent, step=step))
+    assert not all(map(np.array_equal, bits_of(parameters), stepped(updates, step=step)))
     # Each once is what it is without counts.
     again = random_parameters(SHAPES)
-    apply_step(again, LAYOUT, updates, RATE, 0.1, [1] * 5)
-    assert_equal_bits(bits_of(again), stepped(updates))
+    apply_step(again, LAYOUT, updates, RATE, 0.1, [1] * 5, step=step)
+    assert_equal_bits(bits_of(again), stepped(updates, step=step))
 
 
 @pytest.mark.parametrize("members", [1024, 4096])
-def test_the_largest_swarms_are_exact_where_all_count_twice(members: int) -> None:
+def test_the_largest_swarms_are_exact_where_all_count_twice(members: int, step: Step) -> None:
     """All but one say the same: the sums are as large as they can be."""
     layout = layout_of([(64, 64)])
     update, other = random_updates(layout, 2)
     parameters = random_parameters([(64, 64)])
     sent = [update] * (members - 1) + [other]
-    expected = reference_step(parameters, layout, [*sent, *sent[:-1]], RATE, 0.1)
-    apply_step(parameters, layout, sent, RATE, 0.1, [2] * (members - 1) + [1])
+    expected = reference_step(parameters, layout, [*sent, *sent[:-1]], RATE, 0.1, step)
+    apply_step(parameters, layout, sent, RATE, 0.1, [2] * (members - 1) + [1], step=step)
     assert_equal_bits(bits_of(parameters), expected)
 
 
 @pytest.mark.parametrize("members", [131, 1024])
-def test_the_largest_swarms_agree_with_whole_number_arithmetic(members: int) -> None:
+def test_the_largest_swarms_agree_with_whole_number_arithmetic(members: int, step: Step) -> None:
     """All members send nearly the same: the sums grow beyond what float32 holds."""
     shapes = [(128, 64), (64,)]
     layout = layout_of(shapes)
     few = random_updates(layout, 3)
     updates = [few[0]] * (members - 2) + few[1:]
     parameters = random_parameters(shapes)
-    expected = reference_step(parameters, layout, updates, RATE, 0.1)
-    apply_step(parameters, layout, updates, RATE, 0.1)
+    expected = reference_step(parameters, layout, updates, RATE, 0.1, step)
+    apply_step(parameters, layout, updates, RATE, 0.1, step=step)
     assert_equal_bits(bits_of(parameters), expected)
 
 
@@ -229,9 +242,8 @@ def test_float32_does_lose_whole_numbers_beyond_the_bound() -> None:
     in_float32 = inverse_transform(sign_sums_t[None], basis, basis)[0].numpy().astype(np.int64)
     assert (in_float32 != exact_sums).any()
     (tensor,) = layout_of([(64, 64)]).tensors
-    np.testing.assert_array_equal(
-        inverse_signs(sign_sums_t, tensor, in_float32=False).numpy(), np.sign(exact_sums)
-    )
+    found = inverse_sums(sign_sums_t, tensor, in_float32=False).numpy()
+    np.testing.assert_array_equal(found, exact_sums.astype(np.float32))
 
 
 class TestTheUnroundedTransform:
@@ -296,16 +308,87 @@ class TestTheUnroundedTransform:
         assert differing > 100
 
 
-def test_no_update_changes_nothing() -> None:
-    assert_equal_bits(stepped([]), bits_of(random_parameters(SHAPES)))
+def test_a_scaled_step_is_as_long_as_one_of_signs() -> None:
+    """In the root mean square over a tensor, but for the rounding of the basis."""
+    shapes = [(256, 192), (43, 67), (100, 30), (960,), (61, 1), (2, 3, 40)]
+    layout = layout_of(shapes)
+    updates = random_updates(layout, 5)
+    parameters = [torch.zeros(shape) for shape in shapes]
+    apply_step(parameters, layout, updates, RATE, 0.0, step="scaled")
+    for parameter in parameters:
+        assert float(parameter.square().mean().sqrt()) == pytest.approx(RATE, rel=0.01)
 
 
-def test_opposite_signs_cancel_but_weight_decay_stays() -> None:
+def test_a_scaled_step_goes_where_the_sum_does() -> None:
+    """What three say moves three times as much as what one says, and what nobody says of not at all."""
+    layout = layout_of([(128, 64)])
+    (tensor,) = layout.tensors
+
+    def update(first: int) -> DecodedUpdate:
+        places = np.stack([np.arange(first, first + 8), np.arange(8)]).astype(np.int32)
+        return DecodedUpdate([places], [np.ones((2, 8), np.int8)])
+
+    parameter = torch.zeros(128, 64)
+    apply_step(
+        [parameter], layout, [update(0), update(0), update(0), update(8)], RATE, 0.0, step="scaled"
+    )
+    basis = float_basis(64, CPU)
+    found = (basis @ -parameter[:64] @ basis.T).view(-1)[: tensor.top_k * 3]
+    found = found / found[8]
+    torch.testing.assert_close(found[:8], torch.full((8,), 3.0), rtol=0.01, atol=0)
+    assert found[16:].abs().max() < 0.01
+
+
+def test_parts_of_a_tensor_are_scaled_as_the_whole() -> None:
+    """Who has some of the rows asks for the means over all of them."""
+    layout, upper, lower = (layout_of([(rows, 128)]) for rows in (192, 128, 64))
+    updates = random_updates(layout, 12)
+    whole = random_parameters([(192, 128)])
+    parts = [whole[0][:128].clone(), whole[0][128:].clone()]
+    squares: list[int] = []
+
+    def remember(sums: Sequence[int]) -> list[Fraction]:
+        squares.extend(sums)
+        return [Fraction(1)]
+
+    cuts = ((parts[0], upper, slice(0, 4)), (parts[1], lower, slice(4, 6)))
+    said = [
+        [DecodedUpdate([u.positions[0][own]], [u.signs[0][own]]) for u in updates]
+        for _, _, own in cuts
+    ]
+    for (part, part_layout, _), own in zip(cuts, said, strict=True):
+        apply_step([part.clone()], part_layout, own, RATE, 0.1, step="scaled", means=remember)
+    for (part, part_layout, _), own in zip(cuts, said, strict=True):
+        mean = Fraction(sum(squares), 6)
+        apply_step([part], part_layout, own, RATE, 0.1, step="scaled", means=lambda _, m=mean: [m])
+    apply_step(whole, layout, updates, RATE, 0.1, step="scaled")
+    assert_equal_bits(bits_of([torch.cat(parts)]), bits_of(whole))
+    assert squares[0] / 4 != squares[1] / 2
+
+
+def test_who_has_no_part_is_asked_for_the_means_all_the_same() -> None:
+    """Or a rank that has no tensor would leave the others waiting."""
+    asked = []
+    nothing = layout_of([])
+
+    def means(sums: Sequence[int]) -> list[Fraction]:
+        asked.append(list(sums))
+        return []
+
+    apply_step([], nothing, [DecodedUpdate([], [])], RATE, 0.1, step="scaled", means=means)
+    assert asked == [[]]
+
+
+def test_no_update_changes_nothing(step: Step) -> None:
+    assert_equal_bits(stepped([], step=step), bits_of(random_parameters(SHAPES)))
+
+
+def test_opposite_signs_cancel_but_weight_decay_stays(step: Step) -> None:
     layout = layout_of([(64, 64)])
     (update,) = random_updates(layout, 1)
     opposite = DecodedUpdate(update.positions, [-sign for sign in update.signs])
     parameter = torch.ones(64, 64)
-    apply_step([parameter], layout, [update, opposite], 0.5, 0.25)
+    apply_step([parameter], layout, [update, opposite], 0.5, 0.25, step=step)
     assert (parameter == 0.875).all()
 
 

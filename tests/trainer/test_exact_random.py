@@ -16,6 +16,7 @@ from distro_node.node.trainer import blocks, exact
 from distro_node.node.trainer.exact import apply_step
 from distro_node.protocol.codec.basis import MAX_SIDE, exact_in_float32
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout
+from distro_node.protocol.wire.manifest import Step
 from trainer.exactness import (
     Bits,
     assert_equal_bits,
@@ -86,13 +87,15 @@ def run_cases(
     updates = draw_updates(layout, min(members, most), generator)
     rate = float(np.float32(generator.choice([1e-3, 2.0**-9, 0.1]) * generator.uniform(0.5, 1)))
     decay = float(generator.choice([0.0, 0.1, 0.5]))
+    step: Step = "scaled" if generator.random() < 0.5 else "sign"
 
     def stepped(updates: list[DecodedUpdate]) -> Bits:
         parameters = random_parameters([shape], seed, rate)
-        apply_step(parameters, layout, updates, rate, decay)
+        apply_step(parameters, layout, updates, rate, decay, step=step)
         return bits_of(parameters)
 
-    expected = reference_step(random_parameters([shape], seed, rate), layout, updates, rate, decay)
+    before = random_parameters([shape], seed, rate)
+    expected = reference_step(before, layout, updates, rate, decay, step)
     # Two threads wait for each other by spinning, which on a crowded machine takes ten times as long.
     torch.set_num_threads(2 if seed % 32 == 0 else 1)
     fits = exact_in_float32(len(updates), tensor.top_k, tensor.block_rows, tensor.block_columns)

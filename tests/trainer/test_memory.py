@@ -101,6 +101,10 @@ def test_what_costs_least_of_what_fits_is_chosen() -> None:
         (OptimizerSpec(preconditioner="none"), "momentum in float32"),
         (OptimizerSpec(), "momentum and second moment in float32"),
         (
+            OptimizerSpec(preconditioner="muon", smoothing=0.5),
+            "momentum and smoothed gradient in float32",
+        ),
+        (
             OptimizerSpec(smoothing=0.5),
             "momentum, second moment and smoothed gradient in float32",
         ),

@@ -21,7 +21,7 @@ from distro_node.node.trainer.rank_momentum import load_part, remove_others, sav
 from distro_node.node.trainer.session import TrainingSession
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.wire import blobs
-from distro_node.protocol.wire.manifest import OptimizerSpec
+from distro_node.protocol.wire.manifest import OptimizerSpec, Step
 from trainer.ranks import Together
 from trainer.support import CPU, TINY_LLAMA, make_manifest
 
@@ -58,11 +58,14 @@ def assert_close_momentum(ours: Sequence[Any], theirs: Any) -> None:
     assert float(torch.cat(near).float().mean()) > 0.999
 
 
-@pytest.mark.parametrize(("size", "preconditioner"), [(2, "none"), (3, "orthogonal")])
-def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any) -> None:
+@pytest.mark.parametrize(
+    ("size", "preconditioner", "step"),
+    [(2, "none", "sign"), (3, "orthogonal", "sign"), (3, "muon", "scaled")],
+)
+def test_ranks_are_one_member(tmp_path: Path, size: int, preconditioner: Any, step: Step) -> None:
     """Rounds with some samples for each, with fewer than there are ranks, and with none; a round that
     was missed; a stranger's update in every step."""
-    optimizer = dataclasses.replace(BLOCKS, preconditioner=preconditioner)
+    optimizer = dataclasses.replace(BLOCKS, preconditioner=preconditioner, step=step)
     manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=optimizer)
     alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
     stranger = TrainingSession(manifest, BlobStore(tmp_path), CPU)

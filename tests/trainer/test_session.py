@@ -28,7 +28,7 @@ from distro_node.protocol.sampling.assignment import samples_of as dealt_samples
 from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.sampling.sampler import order_of
 from distro_node.protocol.sampling.weights import Weight
-from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, OptimizerSpec
+from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, OptimizerSpec, Step
 from distro_node.protocol.wire.membership import Membership
 from trainer.exactness import assert_equal_bits, bits_of, reference_step
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
@@ -36,9 +36,16 @@ from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 RATE = 2.0**-8
 
 
-@pytest.mark.parametrize("preconditioner", ["none", "rms", "orthogonal"])
-def test_members_stay_bit_identical_and_learn(tmp_path: Path, preconditioner: Any) -> None:
-    optimizer = OptimizerSpec(preconditioner=preconditioner, weight_decay=0.1)
+@pytest.mark.parametrize(
+    ("preconditioner", "step"),
+    [("none", "sign"), ("rms", "sign"), ("orthogonal", "scaled"), ("muon", "scaled")],
+)
+def test_members_stay_bit_identical_and_learn(
+    tmp_path: Path, preconditioner: Any, step: Step
+) -> None:
+    optimizer = OptimizerSpec(
+        preconditioner=preconditioner, smoothing=0.5, weight_decay=0.1, step=step
+    )
     manifest, chunks = make_manifest(tmp_path, optimizer=optimizer)
     store = BlobStore(tmp_path)
     members = [TrainingSession(manifest, store, CPU, micro_batch=size) for size in (1, 2, 3, 8)]

@@ -44,7 +44,7 @@ def test_a_manifest_is_known_by_its_hash() -> None:
     assert caught.value.reason == "mismatch"
 
 
-@pytest.mark.parametrize("preconditioner", ["rms", "none"])
+@pytest.mark.parametrize("preconditioner", ["rms", "none", "muon"])
 def test_work_is_checked_behind_the_preconditioner_alone_that_shows_it(preconditioner: str) -> None:
     with pytest.raises(ValueError, match="orthogonal"):
         dataclasses.replace(
@@ -185,6 +185,16 @@ def test_who_is_heard_is_not_said_where_all_are_heard_alike() -> None:
     by_share = dataclasses.replace(MANIFEST, optimizer=optimizer)
     assert by_share.swarm != MANIFEST.swarm
     assert decode_manifest(by_share.encode(), by_share.swarm) == by_share
+
+
+def test_the_step_is_not_said_where_it_is_one_of_signs() -> None:
+    assert "step" not in PLAIN["optimizer"]
+    assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"step": "sign"}})[0] == "malformed"
+    assert refused(PLAIN | {"optimizer": PLAIN["optimizer"] | {"step": "long"}})[0] == "invalid"
+    optimizer = dataclasses.replace(MANIFEST.optimizer, preconditioner="muon", step="scaled")
+    scaled = dataclasses.replace(MANIFEST, optimizer=optimizer)
+    assert scaled.swarm != MANIFEST.swarm
+    assert decode_manifest(scaled.encode(), scaled.swarm) == scaled
 
 
 def test_adapters_are_not_there_unless_they_are_used() -> None:
