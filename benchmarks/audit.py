@@ -182,7 +182,7 @@ def trained_rounds(rounds: int) -> Iterator[tuple[UpdateLayout, list[DecodedUpda
         for worker in workers:
             worker.yield_to(updates)
         rate = learning_rate(schedule, number)
-        apply_step(parameters, layout, updates, rate, spec.weight_decay)
+        apply_step(parameters, layout, updates, rate, spec.weight_decay, step=spec.step)
         yield layout, updates
 
 

@@ -375,7 +375,7 @@ class Swarm:
                 seconds = time.monotonic() - began
                 progress(f"round {number} of {case.rounds}, {len(rows)} checks, {seconds:.0f} s")
             rate = learning_rate(self._schedule, number)
-            apply_step(self.parameters, self.layout, now.updates, rate, 0.0)
+            apply_step(self.parameters, self.layout, now.updates, rate, 0.0, step=self.spec.step)
         losses.append([case.rounds, self.trial.evaluate()])
         seconds = {
             "gradient": self.seconds["gradient"] / max(1, self.seconds["gradients"]),

@@ -156,7 +156,8 @@ class Federation:
     def step(self, updates: Sequence[DecodedUpdate], number: int) -> None:
         """What all do with a round's updates."""
         rate = learning_rate(self._schedule, number)
-        apply_step(self.parameters, self.layout, updates, rate, self.spec.weight_decay)
+        spec = self.spec
+        apply_step(self.parameters, self.layout, updates, rate, spec.weight_decay, step=spec.step)
 
     def run(self) -> None:
         """All rounds."""

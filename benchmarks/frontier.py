@@ -27,7 +27,8 @@ from text_runs import MUON, TextBench, Tried, chosen_ways, document, parsed, rep
 from training import Muon
 
 OURS = Recipe()
-"""The program, in floating point."""
+"""The program with `preconditioner = "orthogonal"` and `step = "sign"`, in floating point."""
+NOW = "and smoothed by 0.7: the default now"
 _BLOCKS = Recipe(when="momentum", others="adam", own=False, top_k=None, send="value", step="scaled")
 _ALL = replace(_BLOCKS, others="same")
 _GRADIENT = replace(_ALL, when="gradient")
@@ -35,6 +36,9 @@ _OWN = replace(_GRADIENT, own=True)
 _SIGN_STEP = replace(_OWN, step="sign")
 _TOP_K = replace(_SIGN_STEP, top_k=8)
 _APART = replace(OURS, when="momentum", unsent=0.95)
+_SCALED = replace(OURS, smoothing=0.5, step="both")
+OURS_NOW = replace(OURS, smoothing=0.7, divided=False, rounds=5, momentum=0.97, step="both")
+"""The program with `preconditioner = "muon"` and `step = "scaled"`."""
 _HEARD = replace(OURS, smooth=0.95, step="blocks")
 """The momentum that is made orthogonal is that of what was heard, and everybody has the same."""
 
@@ -57,6 +61,19 @@ CLOSER: dict[str, Recipe] = {
     "gradient smoothed, 0.5, not divided": replace(OURS, smoothing=0.5, divided=False),
     "gradient smoothed, 0.5, five rounds": replace(OURS, smoothing=0.5, rounds=5),
     "one round of the quintic": replace(OURS, rounds=1),
+    "gradient smoothed, 0.5, the sum scaled": _SCALED,
+    "and momentum 0.97": replace(_SCALED, momentum=0.97),
+    "and not divided": replace(_SCALED, momentum=0.97, divided=False),
+    "and five rounds": replace(_SCALED, momentum=0.97, divided=False, rounds=5),
+    NOW: OURS_NOW,
+    "now, signs of the sum": replace(OURS_NOW, step="sign"),
+    "now, vectors scaled as well": replace(OURS_NOW, step="scaled"),
+    "now, values": replace(OURS_NOW, send="value"),
+    "now, 2 coefficients": replace(OURS_NOW, top_k=2),
+    "now, 6 coefficients": replace(OURS_NOW, top_k=6),
+    "now, 32 coefficients": replace(OURS_NOW, top_k=32),
+    "now, the sum made orthogonal": replace(OURS_NOW, step="matrix"),
+    "now, a momentum of the sums": replace(OURS_NOW, smooth=0.5),
     "whole matrices, gradient": replace(OURS, even="matrix"),
     "a quarter stays in the momentum": replace(OURS, keep=0.25),
     "half stays in the momentum": replace(OURS, keep=0.5),
@@ -72,7 +89,7 @@ CLOSER: dict[str, Recipe] = {
     ),
     "nothing else is orthogonal, members with a momentum": replace(_HEARD, when="never"),
     "the sum made orthogonal": replace(OURS, step="matrix"),
-    "the sum scaled": replace(OURS, step="scaled"),
+    "the sum scaled": replace(OURS, step="both"),
     "values, and the sum scaled": replace(OURS, send="value", step="scaled"),
     "momentum 0.9": replace(OURS, momentum=0.9),
     "momentum 0.98": replace(OURS, momentum=0.98),
@@ -86,8 +103,8 @@ CLOSER: dict[str, Recipe] = {
 }
 """Changes to the program."""
 WAYS: dict[str, Recipe | None] = {**DOWN, **CLOSER}
-# Where the search for a rate begins: a step of signs is as long in every round.
-USUAL = {"scaled": 4e-3, "matrix": 4e-3, "blocks": 4e-3, "sign": 8e-3}
+# Where the search for a rate begins.
+USUAL = {"scaled": 4e-3, "both": 4e-3, "matrix": 4e-3, "blocks": 4e-3, "sign": 8e-3}
 
 
 class Frontier(TextBench):

@@ -280,7 +280,10 @@ class Poisoning:
             # Before the step: looks are on the parameters that updates are made from.
             self.members.step()
         often = [counts[peer] for peer in heard]
-        apply_step(self._parameters, self._layout, step, rate, self._spec.weight_decay, often)
+        spec = self._spec
+        apply_step(
+            self._parameters, self._layout, step, rate, spec.weight_decay, often, step=spec.step
+        )
 
     def look(self, looker: PeerId, peer: PeerId, round_: int, sequence: int) -> int:
         """What a member sees of one sequence, in thousandths, as a node computes it."""

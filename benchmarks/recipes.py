@@ -54,9 +54,10 @@ class Recipe:
     unsent: float | None = None
     """Memory of what has not been sent, apart from the momentum, which sending then leaves as it is;
     None: coefficients are taken out of the momentum itself."""
-    step: Literal["scaled", "sign", "matrix", "blocks"] = "sign"
+    step: Literal["scaled", "sign", "both", "matrix", "blocks"] = "sign"
     """What becomes of the sum: it is divided by its root mean square, or only its signs are taken, or
-    every hidden matrix is made orthogonal, or the blocks of all."""
+    the one in matrices and the other in vectors (`both`, the program's `scaled`), or every hidden matrix
+    is made orthogonal, or the blocks of all."""
     smooth: float = 0.0
     """Memory of a momentum of the sums, which all members have alike."""
 
@@ -199,7 +200,8 @@ class Together:
             self._adam.step()
 
     def _direction(self, index: int, total: torch.Tensor) -> torch.Tensor:
-        if self._recipe.step == "sign":
+        vector = self._tensors[index].sides < 2
+        if self._recipe.step == "sign" or (self._recipe.step == "both" and vector):
             return total.sign()
         if self._recipe.step == "matrix" and self._hidden[index]:
             total = orthogonalised(total[None], 5)[0]

@@ -388,7 +388,7 @@ def _distro_step(spec: OptimizerSpec, state: StateOptions, trouble: Trouble, tri
         heard, record = record if trouble.overlap else updates, updates
         for worker in workers:
             worker.yield_to(heard)
-        apply_step(parameters, layout, updates, rate, spec.weight_decay)
+        apply_step(parameters, layout, updates, rate, spec.weight_decay, step=spec.step)
         tally = Tally(
             lies=sum(lies),
             lies_left_out=sum(lies[index] for index in left_out),

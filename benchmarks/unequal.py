@@ -72,7 +72,7 @@ def train(way: str, trial: Trial, shares: Sequence[int], spec: OptimizerSpec, ra
         for worker in workers:
             worker.yield_to(updates)
         rate_now = learning_rate(schedule, number)
-        apply_step(parameters, layout, updates, rate_now, spec.weight_decay, loud)
+        apply_step(parameters, layout, updates, rate_now, spec.weight_decay, loud, step=spec.step)
     return trial.evaluate()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from distro_node.node.create.manifest_file import OptimizerTable
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer, orthogonalised
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
@@ -43,17 +44,21 @@ def test_orthogonal_matrices_have_elements_of_size_one(shape: tuple[int, int]) -
     assert float(values.max()) < 1.3
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.5])
-def test_the_defaults_are_the_program(frontier: Any, smoothing: float) -> None:
+@pytest.mark.parametrize("kind", ["plain", "smoothed", "now"])
+def test_recipes_are_the_program(frontier: Any, kind: str) -> None:
     recipes, training = importlib.import_module("recipes"), importlib.import_module("training")
     setting = training.Setting(
         workers=1, sequences=1, steps=1, hidden=64, layers=1, seed=3, device="cpu"
     )
     trial = training.Trial(setting, *counting(), 8)
-    spec = OptimizerSpec(smoothing=smoothing)
+    recipe, spec = {
+        "plain": (frontier.OURS, OptimizerSpec()),
+        "smoothed": (replace(frontier.OURS, smoothing=0.5), OptimizerSpec(smoothing=0.5)),
+        "now": (frontier.OURS_NOW, OptimizerTable().spec()),
+    }[kind]
     layout = update_layout(trial.table, spec.chunk, spec.top_k)
     program = LocalOptimizer(layout, trial.parameters, spec)
-    member = recipes.Member(replace(frontier.OURS, smoothing=smoothing), trial)
+    member = recipes.Member(recipe, trial)
     for number in range(1, 4):
         gradients = [gradient.clone() for gradient in trial.gradients(trial.next_batch())]
         sent = member.speak([gradient.clone() for gradient in gradients])
@@ -61,13 +66,14 @@ def test_the_defaults_are_the_program(frontier: Any, smoothing: float) -> None:
         taken = program.take(number)
         program.forget(number)
         before = [parameter.detach().clone() for parameter in trial.parameters]
-        recipes.Together(frontier.OURS, trial).step(sent, 2.0**-8)
+        recipes.Together(recipe, trial).step(sent, 2.0**-8)
         moved = [(p - old).detach() for p, old in zip(trial.parameters, before, strict=True)]
         with torch.no_grad():
             for parameter, old in zip(trial.parameters, before, strict=True):
                 parameter.copy_(old)
         update = DecodedUpdate(taken.positions, taken.signs)
-        apply_step([p.data for p in trial.parameters], layout, [update], 2.0**-8, 0.0)
+        now = [parameter.data for parameter in trial.parameters]
+        apply_step(now, layout, [update], 2.0**-8, 0.0, step=spec.step)
         for index, tensor in enumerate(layout.tensors):
             said = sent[index].reshape(tensor.blocks, -1)
             # Where there is no momentum at all the program sends something, this nothing.
@@ -79,6 +85,8 @@ def test_the_defaults_are_the_program(frontier: Any, smoothing: float) -> None:
             mine = moved[index].view(-1)
             # The program's basis is of whole numbers, this one is not.
             assert float((step.sign() == mine.sign())[mine != 0].float().mean()) > 0.99
+            if alive.all():
+                assert float((step - mine).norm()) < 0.2 * float(mine.norm())
 
 
 def test_each_way_learns(frontier: Any) -> None:

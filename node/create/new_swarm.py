@@ -87,7 +87,7 @@ class Made:
         """Whether strangers may join whose work could be checked and is not."""
         manifest = self.manifest
         possible = manifest.data.private is None
-        possible = possible and manifest.optimizer.preconditioner == "orthogonal"
+        possible = possible and manifest.optimizer.preconditioner in ("orthogonal", "muon")
         return possible and manifest.checks is None and manifest.admission.policy == "open"
 
     def facts(self) -> dict[str, Any]:

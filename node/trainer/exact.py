@@ -8,10 +8,10 @@
 3. Of the result a sign step uses the sign. `p ← p · (1 - lr·wd)` and `p ← p - lr · sign` each round
    once: the factor is one float32 that all members compute in rational arithmetic, and lr · sign is
    exact, so fusing the second line would not change it either.
-4. A scaled step uses the result itself, as the nearest float32 (which it is, below 2^24), times one
-   float32 for each tensor, computed in rational arithmetic from the sum of the squares of all votes
-   (`scaling`), a whole number. The product and the difference each round once, in two calls, which
-   nothing fuses.
+4. In matrices a scaled step uses the result itself, as the nearest float32 (which it is, below 2^24),
+   times one float32 for each of them, computed in rational arithmetic from the sum of the squares of
+   all votes (`scaling`), a whole number. The product and the difference each round once, in two calls,
+   which nothing fuses.
 
 Only multiplications and a subtraction of float32 numbers are left to IEEE 754. Subnormal
 numbers, which some devices flush to zero, do not arise: initial parameters have none (`initial`), no
@@ -69,13 +69,13 @@ def apply_step(
     decay = nearest_float32(1 - Fraction(learning_rate) * Fraction(weight_decay))
     device = parameters[0].device if parameters else torch.device("cpu")
     votes = _Votes(updates, counts, layout, device)
-    factors = None
+    factors: list[float | None] = [None] * len(parameters)
     if step == "scaled":
         # Asked for even where no tensor is: whoever asks others for the rest must not be left alone.
         squares = votes.squares()
         each = own_means(layout, squares) if means is None else means(squares)
         factors = [
-            step_factor(learning_rate, mean, tensor.sides)
+            step_factor(learning_rate, mean) if scalable(tensor) else None
             for mean, tensor in zip(each, layout.tensors, strict=True)
         ]
     for index, (parameter, tensor) in enumerate(zip(parameters, layout.tensors, strict=True)):
@@ -89,10 +89,10 @@ def apply_step(
             direction = inverse_sums(sign_sums, tensor, in_float32=in_float32, basis=basis)
             if decay != 1.0:
                 rows.mul_(decay)
-            if factors is None:
+            if (factor := factors[index]) is None:
                 rows.sub_(direction.sign_(), alpha=learning_rate)
             else:
-                rows.sub_(direction.mul_(factors[index]))
+                rows.sub_(direction.mul_(factor))
         if not target.is_contiguous():
             target.copy_(dense)
 
@@ -167,11 +167,11 @@ class _Votes:
             yield stripe, sign_sums
 
     def squares(self) -> list[int]:
-        """The sum of the squares of these sums, of each tensor."""
+        """The sum of the squares of these sums, of each matrix; 0 of vectors."""
         found = []
-        for index in range(len(self._layout.tensors)):
+        for index, tensor in enumerate(self._layout.tensors):
             total = 0
-            for _, sign_sums, places, weights in self._added(index):
+            for _, sign_sums, places, weights in self._added(index) if scalable(tensor) else ():
                 # Each vote times the sum that it is part of: so only coefficients that somebody speaks
                 # of are looked at. Whole numbers in 64 bits, exact in any order.
                 met = sign_sums.view(-1).index_select(0, places).to(torch.int64)
@@ -196,6 +196,12 @@ class _Votes:
             # Whole numbers of at most the sum of the counts: float32 adds them exactly in any order.
             sign_sums.view(-1).index_add_(0, places, here)
             yield stripe, sign_sums, places, here
+
+
+def scalable(tensor: TensorLayout) -> bool:
+    """Whether a scaled step is one by what is said, and not by signs: vectors, which have one coefficient
+    or a few, learned less when they were moved by their cosines."""
+    return tensor.sides == 2
 
 
 def own_means(layout: UpdateLayout, sums: Sequence[int]) -> list[Fraction]:

@@ -292,8 +292,8 @@ def transformed(
 def transformed_stripe(
     gradient: torch.Tensor, tensor: TensorLayout, spec: OptimizerSpec, stripe: Stripe
 ) -> torch.Tensor:
-    """The coefficients of some blocks of a contiguous gradient, (blocks, elements), made nearly orthogonal
-    where the manifest says so. What it is to be divided by it is divided by already."""
+    """The coefficients of some blocks of a contiguous gradient: (blocks, elements), made nearly
+    orthogonal where the manifest says so. What it is to be divided by, it is divided by already."""
     matrix_a = float_basis(tensor.block_rows, gradient.device)
     matrix_b = float_basis(tensor.block_columns, gradient.device)
     blocks = block_view(gradient, tensor, stripe)

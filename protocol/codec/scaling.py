@@ -1,7 +1,7 @@
 """How far a scaled step moves the parameters, the same to the last bit on every machine.
 
 A scaled step goes in the direction of the inverse transform S itself, where a sign step takes S's signs.
-It is as long: over a whole tensor the root mean square of its elements is the learning rate. For that S
+It is as long: over a whole matrix the root mean square of its elements is the learning rate. For that S
 is divided by its own root mean square, which the votes tell: the transform is orthogonal but for a
 factor, so S's sum of squares is that of the votes times the factor's square.
 """
@@ -17,19 +17,20 @@ from .schedule import nearest_float32
 SMALLEST_FACTOR = 2.0**-100
 """A factor below this counts as 0, so that no step has elements that a device may flush to zero."""
 
+_LARGER = Fraction(BASIS_SCALE**2, 2)
+
 # Bits of a root behind the point, at least: far more than float32 holds.
 _BITS = 64
 
 
-def step_factor(learning_rate: float, squares: Fraction, sides: int) -> float:
-    """What a scaled step multiplies S with, in one tensor: a float that float32 represents exactly.
+def step_factor(learning_rate: float, squares: Fraction) -> float:
+    """What a scaled step multiplies S with, in one matrix: a float that float32 represents exactly.
 
     `squares`: the sum over a block's coefficients of the square of what all updates together say there,
-    in the mean over the tensor's blocks; `sides`: how many sides of a block are transformed
-    (`TensorLayout.sides`). A side of n points makes a sum of squares 127²·n/2 times as large, and a block
-    has as many elements as coefficients, so
+    in the mean over the matrix's blocks. Each side of a block, of n points, makes a sum of squares
+    127²·n/2 times as large, and a block has as many elements as coefficients, so
 
-        the root mean square of S = sqrt((127²/2)^sides · squares)
+        the root mean square of S = 127²/2 · sqrt(squares)
 
     but for the rounding of the basis. 0 where everything cancels.
 
@@ -37,7 +38,7 @@ def step_factor(learning_rate: float, squares: Fraction, sides: int) -> float:
     """
     if not squares:
         return 0.0
-    mean = squares * Fraction(BASIS_SCALE**2, 2) ** sides
+    mean = squares * _LARGER**2
     factor = nearest_float32(_root(Fraction(learning_rate) ** 2 / mean))
     return factor if factor >= SMALLEST_FACTOR else 0.0
 

@@ -44,6 +44,7 @@ Name = Annotated[str, Length(1, 64)]
 TaskName = Annotated[str, Length(1, 64)]
 Url = Annotated[str, Length(9, 256)]
 Column = Annotated[str, Length(1, 256)]
+Preconditioner = Literal["none", "rms", "orthogonal", "muon"]
 Say = Literal["equal", "share"]
 Step = Literal["sign", "scaled"]
 
@@ -232,7 +233,7 @@ class OptimizerSpec:
     """Coefficients kept of each block of chunk × chunk; smaller blocks keep at most an eighth."""
     momentum: Annotated[float, Range(0.0, 0.9999)] = 0.95
     """How much of its momentum a member keeps from round to round."""
-    preconditioner: Literal["none", "rms", "orthogonal", "muon"] = "orthogonal"
+    preconditioner: Preconditioner = "orthogonal"
     """`rms`: each member divides its gradient by the root of its own second moment first.
     `orthogonal`: and then makes every block of a matrix nearly orthogonal. `muon`: it does not divide,
     keeps no second moment, and comes nearer to orthogonal; it wants `smoothing`."""
@@ -254,8 +255,8 @@ class OptimizerSpec:
     round's sequences are behind it as in the mean, or more; where all have as many, once."""
     step: Step = field(default="sign", metadata=ADDITION)
     """What a step makes of all updates' sum, transformed back. `sign`: every parameter moves by the
-    learning rate. `scaled`: each moves by as much as is said of it, and in the root mean square over a
-    tensor by the learning rate."""
+    learning rate. `scaled`: those of a matrix move by as much as is said of each, and in the root mean
+    square by the learning rate."""
 
     @property
     def divides(self) -> bool:

@@ -79,6 +79,31 @@ def test_new_swarms_hear_by_share_where_there_are_shares(
     assert (spec.say, spec.top_k) == (say, optimizer.top_k)
 
 
+NOW, OLDER = ("muon", 0.97, 0.7, "scaled"), ("orthogonal", 0.95, 0.0, "sign")
+
+
+@pytest.mark.parametrize(
+    ("more", "chosen"),
+    [
+        ("", NOW),
+        ("[optimizer]\npreconditioner = 'muon'", NOW),
+        ("[optimizer]\npreconditioner = 'muon'\nmomentum = 0.9", ("muon", 0.9, 0.7, "scaled")),
+        ("[optimizer]\nstep = 'sign'", ("muon", 0.97, 0.7, "sign")),
+        ("[optimizer]\npreconditioner = 'orthogonal'", OLDER),
+        ("[optimizer]\npreconditioner = 'rms'\nstep = 'scaled'", ("rms", 0.95, 0.0, "scaled")),
+        ("[checks]", OLDER),
+        ("policy = 'private'", OLDER),
+        # Then the manifest refuses it.
+        ("[optimizer]\npreconditioner = 'muon'\n[checks]", NOW),
+    ],
+)
+def test_defaults_of_the_optimizer_go_together(
+    more: str, chosen: tuple[str, float, float, str], tmp_path: Path
+) -> None:
+    spec = read(tmp_path, SMALL + more).optimizer.spec()
+    assert (spec.preconditioner, spec.momentum, spec.smoothing, spec.step) == chosen
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -95,12 +95,12 @@ def reference_step(
         for update in updates:
             # No position comes twice in a block of one update.
             sign_sums[block, update.positions[index]] += update.signs[index]
-        sums = _whole(a).T @ sign_sums.reshape(-1, a, b) @ _whole(b)
-        if step == "sign":
+        left, right = integer_basis(a).astype(np.int64), integer_basis(b).astype(np.int64)
+        sums = left.T @ sign_sums.reshape(-1, a, b) @ right
+        if step == "sign" or min(a, b) == 1:
             moved = np.float32(rate) * np.sign(sums).astype(np.float32)
         else:
-            # A side of 1 is not transformed, and makes nothing larger.
-            larger = np.longdouble(127**2 / 2) ** ((a > 1) + (b > 1))
+            larger = np.longdouble(127**2 / 2) ** 2
             mean_square = np.longdouble((sign_sums**2).sum()) / tensor.blocks * larger
             unit = rate / np.sqrt(mean_square) if mean_square else 0
             moved = sums.astype(np.float32) * np.float32(unit)
@@ -110,10 +110,6 @@ def reference_step(
         scaled = old * factor if factor != 1 else old
         results.append(np.atleast_1d(scaled - whole).view(np.uint32))
     return results
-
-
-def _whole(side: int) -> npt.NDArray[np.int64]:
-    return integer_basis(side).astype(np.int64) if side > 1 else np.ones((1, 1), np.int64)
 
 
 def bits_of(parameters: Sequence[torch.Tensor]) -> Bits:

@@ -309,14 +309,24 @@ class TestTheUnroundedTransform:
 
 
 def test_a_scaled_step_is_as_long_as_one_of_signs() -> None:
-    """In the root mean square over a tensor, but for the rounding of the basis."""
-    shapes = [(256, 192), (43, 67), (100, 30), (960,), (61, 1), (2, 3, 40)]
+    """In the root mean square over a matrix, but for the rounding of the basis."""
+    shapes = [(256, 192), (43, 67), (100, 30), (2, 3, 40)]
     layout = layout_of(shapes)
     updates = random_updates(layout, 5)
     parameters = [torch.zeros(shape) for shape in shapes]
     apply_step(parameters, layout, updates, RATE, 0.0, step="scaled")
     for parameter in parameters:
         assert float(parameter.square().mean().sqrt()) == pytest.approx(RATE, rel=0.01)
+
+
+def test_a_scaled_step_moves_vectors_by_signs() -> None:
+    shapes = [(960,), (61, 1)]
+    layout = layout_of(shapes)
+    updates = random_updates(layout, 5)
+    found = [[torch.zeros(shape) for shape in shapes] for _ in range(2)]
+    for step, parameters in zip(("sign", "scaled"), found, strict=True):
+        apply_step(parameters, layout, updates, RATE, 0.0, step=step)
+    assert_equal_bits(*map(bits_of, found))
 
 
 def test_a_scaled_step_goes_where_the_sum_does() -> None:
