@@ -84,7 +84,7 @@ def test_recipes_are_the_program(frontier: Any, kind: str) -> None:
             step = (trial.parameters[index] - before[index]).detach().view(-1)
             mine = moved[index].view(-1)
             # The program's basis is of whole numbers, this one is not.
-            assert float((step.sign() == mine.sign())[mine != 0].float().mean()) > 0.99
+            assert float((step.sign() == mine.sign())[mine != 0].float().mean()) > 0.98
             if alive.all():
                 assert float((step - mine).norm()) < 0.2 * float(mine.norm())
 

@@ -141,8 +141,6 @@ include = ["*.py"]
 
 [optimizer]
 top_k = 8
-momentum = 0.95
-preconditioner = "orthogonal"
 
 [schedule]
 peak = 4e-3

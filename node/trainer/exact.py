@@ -199,7 +199,7 @@ class _Votes:
 
 
 def scalable(tensor: TensorLayout) -> bool:
-    """Whether a scaled step is one by what is said, and not by signs: vectors, which have one coefficient
+    """Whether a scaled step is one by what is said, and not by signs: vectors, which have a coefficient
     or a few, learned less when they were moved by their cosines."""
     return tensor.sides == 2
 
