@@ -1,8 +1,8 @@
 """Poison: what a quarter of all compute, hostile and clever, does to learning where work is checked.
 
     python benchmarks/poison.py [--rounds 300] [--members 12] [--share 2] [--rate 8e-3] [--hidden 64]
-        [--layers 2] [--every 5] [--seeds 0 1] [--ways …] [--guards …] [--work DIR] [--json FILE]
-        [--plot FILE.png]
+        [--layers 2] [--every 5] [--optimizer signs] [--seeds 0 1] [--ways …] [--guards …] [--work DIR]
+        [--json FILE] [--plot FILE.png]
 
 Every fourth member is hostile and does its dealt work, so that it knows what honest updates are like;
 what it sends is something else. It hears all honest updates before, and knows which of its coefficients
@@ -14,6 +14,9 @@ would have brought.
 With `checks` the program's own rules decide who looks at whom, what a low look comes to, who votes and
 who counts; and a look is computed as a node computes it, on the dealt sequence and the parameters of its
 round. All members are there from the beginning, and the founder alone has a vote then.
+
+--optimizer default trains as swarms without checks do unless their founder says otherwise, with scaled
+steps, and so belongs to the guard `audit`; `signs` as those with checks do.
 
 How members are simulated stands in training.py. The model has 0.14M parameters and learns the standard
 library's sources. --work keeps each run as soon as it is finished: the same command goes on there.
@@ -36,6 +39,7 @@ import torch
 from audit import signs_said
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.node.create.manifest_file import OptimizerTable
 from distro_node.node.trainer.checking import changes, look
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer
@@ -122,6 +126,18 @@ def the_head(now: Field, own: Update) -> Update:
     return now.turn(own, lambda index, others: np.full(others.shape, "lm_head" in names[index]))
 
 
+def all_for_one(now: Field, own: Update) -> Update:
+    """The lowest frequencies of each block, all positive: together they push one corner of it, and every
+    hostile member says the same in every round."""
+    positions, signs = [], []
+    for tensor in now.layout.tensors:
+        row, column = np.divmod(np.arange(tensor.elements), tensor.block_columns)
+        lowest = np.sort(np.argsort(row + column, kind="stable")[: tensor.top_k])
+        positions.append(np.tile(lowest.astype(np.int32), (tensor.blocks, 1)))
+        signs.append(np.ones((tensor.blocks, tensor.top_k), dtype=np.int8))
+    return Update(positions, signs)
+
+
 @dataclass(frozen=True)
 class Way:
     """One way to poison."""
@@ -146,7 +162,10 @@ WAYS: dict[str, Way] = {
     "the same, and false looks": Way(alone, lies=True),
     "a tenth of the signs": Way(a_tenth),
     "the head": Way(the_head),
+    "all for one parameter": Way(all_for_one),
 }
+OPTIMIZERS = {"signs": OptimizerSpec(top_k=8), "default": OptimizerTable(top_k=8).spec()}
+"""What swarms with checks have, and what those without have unless they say otherwise."""
 
 
 @dataclass
@@ -208,7 +227,7 @@ class Poisoning:
     def __init__(self, way: Way, guard: Guard, trial: Trial, options: argparse.Namespace) -> None:
         self.setting = trial.setting
         self._way, self._guard, self._trial = way, guard, trial
-        self._spec = OptimizerSpec(top_k=8)
+        self._spec = OPTIMIZERS[options.optimizer]
         self._layout = update_layout(trial.table, self._spec.chunk, self._spec.top_k)
         self._parameters = [parameter.data for parameter in trial.parameters]
         self._past: dict[int, Past] = {}
@@ -363,6 +382,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=64, help="a multiple of 64")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--every", type=int, default=5, help="rounds between a member's looks")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="signs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--guards", nargs="+", choices=get_args(Guard), default=get_args(Guard))
@@ -385,7 +405,9 @@ def main() -> None:
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     """What a run is of, besides its way, guard and seed."""
     named = ("rounds", "members", "share", "rate", "hidden", "layers", "every")
-    return {name: getattr(options, name) for name in named}
+    settings = {name: getattr(options, name) for name in named}
+    # Runs from before there was a choice are found again.
+    return settings if options.optimizer == "signs" else settings | {"optimizer": options.optimizer}
 
 
 def all_runs(options: argparse.Namespace) -> list[Run]:

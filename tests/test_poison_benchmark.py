@@ -46,12 +46,23 @@ def test_the_liars_say_what_their_names_say(benchmark: Any) -> None:
     assert against.positions[0].tolist()[0][:2] == [1, 2] or 8 in against.positions[0]
     assert {2, 8, 9} <= set(against.positions[0].tolist()[0])
     assert set(against.signs[0].ravel().tolist()) == {-1}
+    corner = benchmark.all_for_one(now, own)
+    assert corner.positions[0].tolist() == [[0, 1, 2, 64]]
+    assert corner.signs[0].tolist() == [[1] * 4]
 
 
 def test_who_lies_where_others_are_silent_is_found_with_looks(benchmark: Any) -> None:
     """Nearly every round somebody is looked at, so that a few rounds are enough."""
     options = Namespace(
-        rounds=40, members=8, share=1, rate=8e-3, hidden=64, layers=1, every=1, seeds=[0]
+        rounds=40,
+        members=8,
+        share=1,
+        rate=8e-3,
+        hidden=64,
+        layers=1,
+        every=1,
+        optimizer="signs",
+        seeds=[0],
     )
     setting = benchmark.Setting(
         workers=8, sequences=1, steps=40, hidden=64, layers=1, seed=0, device="cpu"
