@@ -926,6 +926,69 @@ def smoothing() -> Iterator[Figure | WholeTable]:
     )
 
 
+def scaled() -> Iterator[Figure | WholeTable]:
+    """What a scaled step brings, and Muon's way at home."""
+    document, older = "docs/research.md", "their signs only: the program"
+    words = {older: "`orthogonal`, a step of signs"}
+    yield WholeTable(
+        document,
+        "| way | rate | of so many | nats a byte | above dense Muon | beside the program before "
+        "| times fewer bytes |",
+        tuple(
+            _line(
+                (
+                    *_tried(words.get(name, name), way, "above_muon"),
+                    f"{way['beside']['percent']:+.1f} %"
+                    if name not in (older, "dense Muon")
+                    else "",
+                    f"{way['reduction']:,.0f}",
+                )
+            )
+            for name, way in results("scaled")["ways"].items()
+        ),
+    )
+    now = "and smoothed by 0.7: the default now"
+    ways = results("scaled-seeds")["ways"]
+    yield Figure(
+        document,
+        "With three other seeds the default now has {:.3f} ± {:.3f}, {:+.1f} ± {:.1f} % above dense Muon, "
+        "where the one before had {:+.1f} ± {:.1f} %",
+        (
+            ways[now]["loss"],
+            ways[now]["error"],
+            *(
+                ways[name]["above_muon"][key]
+                for name in (now, older)
+                for key in ("percent", "error")
+            ),
+        ),
+    )
+    larger = results("scaled-0.9M")
+    six, muon = larger["ways"]["now, 6 coefficients"], larger["ways"]["dense Muon"]
+    yield Figure(
+        document,
+        "With {:,d} parameters and 6 coefficients it has {:.3f} ± {:.3f} nats a byte and dense Muon "
+        "{:.3f} ± {:.3f} (three seeds): {:+.1f} ± {:.1f} % at {:,.0f} times fewer bytes",
+        (
+            larger["parameters"],
+            six["loss"],
+            six["error"],
+            muon["loss"],
+            muon["error"],
+            six["above_muon"]["percent"],
+            six["above_muon"]["error"],
+            six["reduction"],
+        ),
+    )
+    yield Figure(
+        "README.md",
+        "held-out loss was {:.2f} nats a byte at {:,.0f} times fewer bytes than full gradients, and "
+        "{:.2f} with full gradients and Muon, the strongest dense optimizer that was tried: ours is "
+        "**{:.1f} %** above that (three seeds)",
+        (six["loss"], six["reduction"], muon["loss"], six["above_muon"]["percent"]),
+    )
+
+
 def _tried(name: str, way: dict[str, Any], beside: str) -> tuple[str, ...]:
     """What was tried of a variant, as the first cells of a line."""
     return (
@@ -1543,6 +1606,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     diffusion,
     frontier,
     smoothing,
+    scaled,
     local_steps,
     growth,
     ladder,

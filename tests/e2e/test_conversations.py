@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-LAST = 80
+LAST = 120
 ANSWER = "I hear you."
 # What the user says is drawn letter by letter, so nobody can learn it: log 26 nats each. Were it learned
 # from, a token of such a conversation would have well over one nat for ever.
