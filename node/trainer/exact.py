@@ -168,16 +168,16 @@ class _Votes:
 
     def squares(self) -> list[int]:
         """The sum of the squares of these sums, of each matrix; 0 of vectors."""
-        found = []
-        for index, tensor in enumerate(self._layout.tensors):
-            total = 0
+        tensors, device = self._layout.tensors, self._signs_UC.device
+        totals = torch.zeros(len(tensors), dtype=torch.int64, device=device)
+        for index, tensor in enumerate(tensors):
             for _, sign_sums, places, weights in self._added(index) if scalable(tensor) else ():
                 # Each vote times the sum that it is part of: so only coefficients that somebody speaks
                 # of are looked at. Whole numbers in 64 bits, exact in any order.
                 met = sign_sums.view(-1).index_select(0, places).to(torch.int64)
-                total += int((met * weights.to(torch.int64)).sum())
-            found.append(total)
-        return found
+                totals[index] += (met * weights.to(torch.int64)).sum()
+        # Read once: a GPU need not be waited for in between.
+        return totals.tolist()
 
     def _added(
         self, index: int
