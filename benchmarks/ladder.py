@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from distro_node.node.create.manifest_file import OptimizerTable
+from defaults import OPTIMIZERS
 from distro_node.node.create.rates import usual_rate
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import Doublings, trend
@@ -51,7 +51,7 @@ WAYS = {
     "dense AdamW": AdamW(),
     **_OURS,
     "k = 8, smoothed": OptimizerSpec(smoothing=0.5),
-    **{f"k = {k}, the default now": replace(OptimizerTable().spec(), top_k=k) for k in (8, 32)},
+    **{f"k = {k}, the default now": replace(OPTIMIZERS["default"], top_k=k) for k in (8, 32)},
 }
 _LARGE = {"parameters": 1_204_615_168.0, "k": 8.0}
 """The model and the setting that the project is for."""

@@ -2,7 +2,7 @@
 
     python benchmarks/optimizer.py [--parameters 10M|134M|1.2B] [--updates 32] [--k 8]
                                    [--device auto|cpu|cuda] [--threads 1] [--repeats 5] [--shared]
-                                   [--json FILE]
+                                   [--optimizer signs|default] [--json FILE]
 
 Ours: precondition the gradient, fold it into the momentum, take the strongest coefficients, encode
 them, decode all updates, audit them, apply them, yield to them, take the fingerprint. DeMo's way (arXiv
@@ -10,6 +10,8 @@ them, decode all updates, audit them, apply them, yield to them, take the finger
 all-gather leaves them, `scatter_reduce` to their mean, a float transform, a sign. The floor is the time
 in which the memory could move what any such optimizer reads and writes: the gradient once in; momentum,
 second moment and parameters in and out.
+
+--optimizer default takes what new swarms have: `muon`, and a scaled step.
 
 With --shared only what follows a record is timed, and no more than parameters and updates is in memory.
 
@@ -30,6 +32,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from defaults import OPTIMIZERS
 from distro_node.node.trainer.blocks import float_basis
 from distro_node.node.trainer.device import choose_device
 from distro_node.node.trainer.exact import apply_step
@@ -45,7 +48,7 @@ from distro_node.protocol.codec.update import (
     encode_update,
     update_layout,
 )
-from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
+from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, Step
 from llamas import SIZES, llama
 
 RATE = 2.0**-10
@@ -211,16 +214,17 @@ def stepped(
     layout: UpdateLayout,
     updates: Sequence[DecodedUpdate],
     device: torch.device,
+    step: Step,
     steps: int = 3,
 ) -> int:
     """The fingerprint after some steps from the same parameters."""
     parameters = [parameter.to(device) for parameter in drawn_parameters(table)]
     for _ in range(steps):
-        apply_step(parameters, layout, updates, RATE, DECAY)
+        apply_step(parameters, layout, updates, RATE, DECAY, step=step)
     return fingerprint(parameters)
 
 
-def equality_table(device: torch.device, k: int) -> list[dict[str, object]]:
+def equality_table(device: torch.device, k: int, step: Step) -> list[dict[str, object]]:
     """Fingerprints after some steps on odd shapes, in every way that there is to compute them."""
     cpu = torch.device("cpu")
     table = [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(ODD_SHAPES)]
@@ -232,18 +236,18 @@ def equality_table(device: torch.device, k: int) -> list[dict[str, object]]:
         drawn = [drawn_update(layout, np.random.default_rng(n)) for n in range(min(members, 40))]
         updates = [drawn[member % len(drawn)] for member in range(members)]
         torch.set_num_threads(1)
-        expected = stepped(table, layout, updates, cpu)
+        expected = stepped(table, layout, updates, cpu, step)
         row: dict[str, object] = {
             "updates": members,
             "float": 32 if exact_in_float32(members, k, 64, 64) else 64,
             "cpu": f"{expected:016x}",
-            "reversed": stepped(table, layout, updates[::-1], cpu) == expected,
+            "reversed": stepped(table, layout, updates[::-1], cpu, step) == expected,
         }
         torch.set_num_threads(2)
-        row["two threads"] = stepped(table, layout, updates, cpu) == expected
+        row["two threads"] = stepped(table, layout, updates, cpu, step) == expected
         torch.set_num_threads(threads)
         if device.type != "cpu":
-            row[device.type] = stepped(table, layout, updates, device) == expected
+            row[device.type] = stepped(table, layout, updates, device, step) == expected
         rows.append(row)
     return rows
 
@@ -280,6 +284,7 @@ def time_shared(
     layout: UpdateLayout,
     parameters: Sequence[torch.Tensor],
     updates: Sequence[DecodedUpdate],
+    step: Step,
     repeats: int,
 ) -> None:
     """What every member does alike."""
@@ -287,7 +292,7 @@ def time_shared(
     for _ in range(repeats):
         watch.run("decode", lambda: [decode_update(layout, body) for body in bodies])
         watch.run("audit", lambda: contradicted(layout, updates, 0))
-        watch.run("apply", lambda: apply_step(parameters, layout, updates, RATE, DECAY))
+        watch.run("apply", lambda: apply_step(parameters, layout, updates, RATE, DECAY, step=step))
         watch.run("fingerprint", lambda: fingerprint(parameters))
 
 
@@ -328,10 +333,11 @@ def same_as_on_the_cpu(
     layout: UpdateLayout,
     updates: Sequence[DecodedUpdate],
     device: torch.device,
+    step: Step,
 ) -> bool:
     """Whether the device and the CPU, which gets the updates reversed, come to the same bits."""
-    there = stepped(table, layout, updates, device, steps=1)
-    return there == stepped(table, layout, updates[::-1], torch.device("cpu"), steps=1)
+    there = stepped(table, layout, updates, device, step, steps=1)
+    return there == stepped(table, layout, updates[::-1], torch.device("cpu"), step, steps=1)
 
 
 def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
@@ -339,7 +345,8 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
     table = llama(options.parameters)
     layout = update_layout(table, 64, options.k)
     updates = [drawn_update(layout, np.random.default_rng(s)) for s in range(options.updates)]
-    identical = same_as_on_the_cpu(table, layout, updates, device)
+    spec = replace(OPTIMIZERS[options.optimizer], top_k=options.k)
+    identical = same_as_on_the_cpu(table, layout, updates, device, spec.step)
 
     parameters = [parameter.to(device) for parameter in drawn_parameters(table)]
     generator = torch.Generator().manual_seed(1)
@@ -350,9 +357,8 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
     ]
     watch = Stopwatch(device, options.threads)
     ms = watch.milliseconds
-    time_shared(watch, layout, parameters, updates, options.repeats)
+    time_shared(watch, layout, parameters, updates, spec.step, options.repeats)
     if not options.shared:
-        spec = OptimizerSpec(top_k=options.k)
         time_local(watch, layout, parameters, gradients, updates, spec, options.repeats)
     time_demo(watch, layout, parameters, gradients, updates, options.repeats)
     if not options.shared:
@@ -365,6 +371,7 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
         "coefficients": layout.coefficients,
         "updates": options.updates,
         "k": options.k,
+        "optimizer": options.optimizer,
         "device": device.type,
         "device_name": (
             torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
@@ -379,7 +386,7 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
         "floor_bytes": floor_bytes,
         "floor": 1000 * floor_bytes * elements / speed,
         "identical": identical,
-        "equality": equality_table(device, options.k),
+        "equality": equality_table(device, options.k, spec.step),
     }
 
 
@@ -436,6 +443,7 @@ def main() -> None:
     parser.add_argument("--parameters", choices=list(SIZES), default="10M")
     parser.add_argument("--updates", type=int, default=32)
     parser.add_argument("--k", type=int, default=8, help="coefficients of a block of 64 × 64")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="signs")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--threads", type=int, default=1, help="threads on the CPU")
     parser.add_argument("--repeats", type=int, default=5)

@@ -37,9 +37,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 from audit import signs_said
+from defaults import OPTIMIZERS
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.node.create.manifest_file import OptimizerTable
 from distro_node.node.trainer.checking import changes, look
 from distro_node.node.trainer.exact import apply_step
 from distro_node.node.trainer.optimizer import LocalOptimizer
@@ -49,7 +49,6 @@ from distro_node.protocol.codec.layout import UpdateLayout
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, update_layout
 from distro_node.protocol.sampling.say import of_checked, once
-from distro_node.protocol.wire.manifest import OptimizerSpec
 from runs import append_run, finite, read_runs
 from training import Setting, Trial, read_corpus, usual_schedule
 from votes import Agent, Swarm
@@ -164,8 +163,6 @@ WAYS: dict[str, Way] = {
     "the head": Way(the_head),
     "all for one parameter": Way(all_for_one),
 }
-OPTIMIZERS = {"signs": OptimizerSpec(top_k=8), "default": OptimizerTable(top_k=8).spec()}
-"""What swarms with checks have, and what those without have unless they say otherwise."""
 
 
 @dataclass
