@@ -11,7 +11,7 @@ import math
 
 from ...protocol.wire.manifest import ScheduleSpec
 
-# Parameters, and the best peak rate among those tried with a sign step. With a scaled one, as far as that
+# Parameters, and the best peak rate among those tried with a sign step. With a scaled one, as far as it
 # has been tried, it is the same or a third less (docs/research.md).
 _FOUND = ((139_584, 8e-3), (918_656, 6e-3), (1_204_615_168, 4e-4))
 # Neighbouring rates that were tried are a factor of 2 apart, and cost a few percent; further off, runs
