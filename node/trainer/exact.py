@@ -199,8 +199,9 @@ class _Votes:
 
 
 def scalable(tensor: TensorLayout) -> bool:
-    """Whether a scaled step is one by what is said, and not by signs: vectors, which have a coefficient
-    or a few, learned less when they were moved by their cosines."""
+    """Whether a scaled step is one by what is said, and not by signs. A vector is often a norm, each
+    element of which scales a whole channel: none moves further than the learning rate, and scaled
+    vectors learned no better (docs/research.md)."""
     return tensor.sides == 2
 
 
