@@ -922,23 +922,16 @@ def smoothing() -> Iterator[Figure | WholeTable]:
 def scaled() -> Iterator[Figure | WholeTable]:
     """What a scaled step brings, and Muon's way at home."""
     document, older = "docs/research.md", "their signs only: the program"
-    words = {older: "`orthogonal`, a step of signs"}
+    rows = []
+    for name, way in results("scaled")["ways"].items():
+        title = "`orthogonal`, a step of signs" if name == older else name
+        apart = "" if name in (older, "dense Muon") else f"{way['beside']['percent']:+.1f} %"
+        rows.append(_line((*_tried(title, way, "above_muon"), apart, f"{way['reduction']:,.0f}")))
     yield WholeTable(
         document,
         "| way | rate | of so many | nats a byte | above dense Muon | beside the program before "
         "| times fewer bytes |",
-        tuple(
-            _line(
-                (
-                    *_tried(words.get(name, name), way, "above_muon"),
-                    f"{way['beside']['percent']:+.1f} %"
-                    if name not in (older, "dense Muon")
-                    else "",
-                    f"{way['reduction']:,.0f}",
-                )
-            )
-            for name, way in results("scaled")["ways"].items()
-        ),
+        tuple(rows),
     )
     now = "and smoothed by 0.7: the default now"
     ways = results("scaled-seeds")["ways"]
