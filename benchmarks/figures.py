@@ -933,6 +933,11 @@ def scaled() -> Iterator[Figure | WholeTable]:
         "| times fewer bytes |",
         tuple(rows),
     )
+    yield Figure(
+        document,
+        "With 32 coefficients the default now is {:.1f} % above dense Muon",
+        (results("scaled")["ways"]["now, 32 coefficients"]["above_muon"]["percent"],),
+    )
     now = "and smoothed by 0.7: the default now"
     ways = results("scaled-seeds")["ways"]
     yield Figure(
