@@ -1511,6 +1511,22 @@ def poison() -> Iterator[Figure | WholeTable]:
         "step | found out after round | honest ones left out |",
         tuple(rows),
     )
+    scaled_steps = results("poison-scaled")["guards"]["audit"]
+    signs = results("poison-one")["guards"]["audit"]
+    yield Figure(
+        "docs/checks.md",
+        "the opposite costs {:+.1f} %, lies where others are silent {:+.1f} %, and *all for one "
+        "parameter* {:+.1f} % (with steps of signs {:+.1f} %)",
+        tuple(
+            100 * ways[way]["above_absent"]
+            for ways, way in (
+                (scaled_steps, "opposite"),
+                (scaled_steps, "lies where others are silent"),
+                (scaled_steps, "all for one parameter"),
+                (signs, "all for one parameter"),
+            )
+        ),
+    )
     worst = max(found["above_absent"] for found in checked.values())
     without = max(found["above_absent"] for found in audit.values())
     yield Figure(

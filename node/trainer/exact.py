@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from ...protocol.codec.basis import exact_in_float32, integer_basis
-from ...protocol.codec.scaling import step_factor
+from ...protocol.codec.scaling import FURTHEST, step_factor
 from ...protocol.codec.schedule import nearest_float32
 from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout, update_layout
 from ...protocol.wire.manifest import ParameterSpec, Step
@@ -92,7 +92,8 @@ def apply_step(
             if (factor := factors[index]) is None:
                 rows.sub_(direction.sign_(), alpha=learning_rate)
             else:
-                rows.sub_(direction.mul_(factor))
+                furthest = FURTHEST * learning_rate
+                rows.sub_(direction.mul_(factor).clamp_(-furthest, furthest))
         if not target.is_contiguous():
             target.copy_(dense)
 

@@ -17,6 +17,11 @@ from .schedule import nearest_float32
 SMALLEST_FACTOR = 2.0**-100
 """A factor below this counts as 0, so that no step has elements that a device may flush to zero."""
 
+FURTHEST = 2.0
+"""No element moves further in a scaled step than so many learning rates: of a sum of many members' signs
+that costs next to nothing, and whoever lets all signs of a block meet in one element, round after round,
+does not carry it away. A power of two, so that the bound is exact."""
+
 _LARGER = Fraction(BASIS_SCALE**2, 2)
 
 # Bits of a root behind the point, at least: far more than float32 holds.

@@ -103,7 +103,8 @@ def reference_step(
             larger = np.longdouble(127**2 / 2) ** 2
             mean_square = np.longdouble((sign_sums**2).sum()) / tensor.blocks * larger
             unit = rate / np.sqrt(mean_square) if mean_square else 0
-            moved = sums.astype(np.float32) * np.float32(unit)
+            furthest = np.float32(2 * rate)
+            moved = np.clip(sums.astype(np.float32) * np.float32(unit), -furthest, furthest)
         grid = moved.reshape(tensor.rows // a, tensor.columns // b, a, b)
         whole = grid.transpose(0, 2, 1, 3).reshape(parameter.shape)
         old = parameter.numpy()
