@@ -192,8 +192,9 @@ class OptimizerTable(OptimizerSpec):
     parameter for it. Without it 0.7 with `muon`, else 0."""
     step: Step = "scaled"
     """What a step makes of all updates' sum, transformed back. `sign`: every parameter moves by the
-    learning rate. `scaled`: those of a matrix move by as much as is said of each, and in the root mean
-    square by the learning rate. Without it `scaled` with `muon`, else `sign`."""
+    learning rate. `scaled`: those of a matrix move by as much as is said of each, in the root
+    mean square by about the learning rate, and none by more than twice that. Without it `scaled` with
+    `muon`, else `sign`."""
     say: Say = "share"
     """How often an update counts in the step. `equal`: each once. `share`: twice if as many of the
     round's sequences are behind it as in the mean, or more; where all have as many, once. Without it,

@@ -11,7 +11,7 @@
 4. In matrices a scaled step uses the result itself, as the nearest float32 (which it is, below 2^24),
    times one float32 for each of them, computed in rational arithmetic from the sum of the squares of
    all votes (`scaling`), a whole number. The product and the difference each round once, in two calls,
-   which nothing fuses.
+   which nothing fuses; what is cut off between them is cut at twice the learning rate, which is exact.
 
 Only multiplications and a subtraction of float32 numbers are left to IEEE 754. Subnormal
 numbers, which some devices flush to zero, do not arise: initial parameters have none (`initial`), no

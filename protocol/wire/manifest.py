@@ -255,8 +255,8 @@ class OptimizerSpec:
     round's sequences are behind it as in the mean, or more; where all have as many, once."""
     step: Step = field(default="sign", metadata=ADDITION)
     """What a step makes of all updates' sum, transformed back. `sign`: every parameter moves by the
-    learning rate. `scaled`: those of a matrix move by as much as is said of each, and in the root mean
-    square by the learning rate."""
+    learning rate. `scaled`: those of a matrix move by as much as is said of each, in the root
+    mean square by about the learning rate, and none by more than twice that."""
 
     @property
     def divides(self) -> bool:
