@@ -925,8 +925,8 @@ def scaled() -> Iterator[Figure | WholeTable]:
     rows = []
     for name, way in results("scaled")["ways"].items():
         title = "`orthogonal`, a step of signs" if name == older else name
-        apart = "" if name in (older, "dense Muon") else f"{way['beside']['percent']:+.1f} %"
-        rows.append(_line((*_tried(title, way, "above_muon"), apart, f"{way['reduction']:,.0f}")))
+        gained = "" if name in (older, "dense Muon") else f"{way['beside']['percent']:+.1f} %"
+        rows.append(_line((*_tried(title, way, "above_muon"), gained, f"{way['reduction']:,.0f}")))
     yield WholeTable(
         document,
         "| way | rate | of so many | nats a byte | above dense Muon | beside the program before "
@@ -940,6 +940,9 @@ def scaled() -> Iterator[Figure | WholeTable]:
     )
     now = "and smoothed by 0.7: the default now"
     ways = results("scaled-seeds")["ways"]
+    apart = tuple(
+        ways[name]["above_muon"][key] for name in (now, older) for key in ("percent", "error")
+    )
     yield Figure(
         document,
         "With three other seeds the default now has {:.3f} ± {:.3f}, {:+.1f} ± {:.1f} % above dense "
@@ -947,11 +950,7 @@ def scaled() -> Iterator[Figure | WholeTable]:
         (
             ways[now]["loss"],
             ways[now]["error"],
-            *(
-                ways[name]["above_muon"][key]
-                for name in (now, older)
-                for key in ("percent", "error")
-            ),
+            *apart,
         ),
     )
     larger = results("scaled-0.9M")
@@ -976,11 +975,7 @@ def scaled() -> Iterator[Figure | WholeTable]:
         "are {:+.1f} ± {:.1f} % above Muon at k = 8 instead of {:+.1f} ± {:.1f} %, and 0.92 million "
         "{:+.1f} ± {:.1f} % at k = 6 and {:,.0f} times fewer bytes (three seeds each",
         (
-            *(
-                ways[name]["above_muon"][key]
-                for name in (now, older)
-                for key in ("percent", "error")
-            ),
+            *apart,
             six["above_muon"]["percent"],
             six["above_muon"]["error"],
             six["reduction"],

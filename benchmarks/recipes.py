@@ -56,8 +56,8 @@ class Recipe:
     None: coefficients are taken out of the momentum itself."""
     step: Literal["scaled", "sign", "both", "matrix", "blocks"] = "sign"
     """What becomes of the sum: it is divided by its root mean square, or only its signs are taken, or
-    the one in matrices and the other in vectors (`both`, the program's `scaled`), or every hidden matrix
-    is made orthogonal, or the blocks of all."""
+    the one in matrices and the other in vectors (`both`, the program's `scaled` but for its bound of two
+    learning rates), or every hidden matrix is made orthogonal, or the blocks of all."""
     smooth: float = 0.0
     """Memory of a momentum of the sums, which all members have alike."""
 
