@@ -24,8 +24,10 @@ from recipes import Recipe
 from recipes import train as train_recipe
 from runs import Swept, mean_curve
 from text_runs import MUON, TextBench, Tried, chosen_ways, document, parsed, report
-from training import Muon
+from training import Muon, Trial
 
+BLOCK = 64 * 64
+"""The coefficients of a block."""
 OURS = Recipe()
 """The program with `preconditioner = "orthogonal"` and `step = "sign"`, in floating point."""
 NOW = "and smoothed by 0.7: the default now"
@@ -41,6 +43,12 @@ OURS_NOW = replace(OURS, smoothing=0.7, divided=False, rounds=5, momentum=0.97, 
 """The program with `preconditioner = "muon"` and `step = "scaled"`."""
 _HEARD = replace(OURS, smooth=0.95, step="blocks")
 """The momentum that is made orthogonal is that of what was heard, and everybody has the same."""
+
+
+def _sums(top_k: int, counted: int) -> Recipe:
+    """A few members add up for all what is sent of each block, and pass the strongest on."""
+    return replace(OURS_NOW, send="value", top_k=top_k, counted=counted)
+
 
 DOWN: dict[str, Recipe | None] = {
     MUON: None,
@@ -74,6 +82,12 @@ CLOSER: dict[str, Recipe] = {
     "now, 32 coefficients": replace(OURS_NOW, top_k=32),
     "now, the sum made orthogonal": replace(OURS_NOW, step="matrix"),
     "now, a momentum of the sums": replace(OURS_NOW, smooth=0.5),
+    "now, a random basis": replace(OURS_NOW, basis="random"),
+    "now, one speaks for all, 64 coefficients": replace(OURS_NOW, own=False, top_k=64),
+    "the same, values": replace(OURS_NOW, own=False, top_k=64, send="value"),
+    "now, the strongest 32 of sums of 32 values": _sums(32, 32),
+    "now, the strongest 64 of sums of 64 values": _sums(64, 64),
+    "now, the strongest 64 of sums of all values": _sums(BLOCK, 64),
     "whole matrices, gradient": replace(OURS, even="matrix"),
     "a quarter stays in the momentum": replace(OURS, keep=0.25),
     "half stays in the momentum": replace(OURS, keep=0.5),
@@ -121,14 +135,32 @@ class Frontier(TextBench):
         recipe = WAYS[way]
         if recipe is None:
             return self.trained(way, rate, trial, Muon())
-        sent = 2.0 * trial.elements
-        if recipe.top_k is not None:
-            layout = update_layout(trial.table, 64, recipe.top_k)
-            # Values would take 16 bits more than signs, each.
-            extra = 2 * layout.coefficients if recipe.send == "value" else 0
-            sent = float(layout.body_bytes + extra)
         curve = train_recipe(recipe, rate, trial)
-        return self.tried(way, rate, trial, curve, sent, recipe.top_k)
+        return self.tried(way, rate, trial, curve, bytes_each(recipe, trial), recipe.top_k)
+
+
+def bytes_each(recipe: Recipe, trial: Trial) -> float:
+    """The bytes that a member receives in a round for each of the others.
+
+    Where a few members make the sums for all, every member makes those of its share of the blocks: it
+    receives this share of each update, and of each other share the sum.
+    """
+    sent = update_bytes(recipe, recipe.top_k, trial)
+    members = trial.setting.workers
+    if not recipe.own and recipe.top_k is not None:
+        return sent / members
+    if recipe.counted is None:
+        return sent
+    return (sent + update_bytes(recipe, recipe.counted, trial)) / members
+
+
+def update_bytes(recipe: Recipe, top_k: int | None, trial: Trial) -> float:
+    """An update of so many coefficients a block; None or all of them: 16 bits for each."""
+    if top_k is None or top_k == BLOCK:
+        return 2.0 * trial.elements
+    layout = update_layout(trial.table, 64, top_k)
+    # Values would take 16 bits more than signs, each.
+    return float(layout.body_bytes + (2 * layout.coefficients if recipe.send == "value" else 0))
 
 
 def beside(ways: Sequence[str]) -> dict[str, dict[str, str]]:

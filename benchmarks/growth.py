@@ -9,6 +9,8 @@ Here a round always has --workers times --sequences sequences, dealt to 8, 16, 3
 difference how many share the work. `received` in the JSON is what a member downloads in a round, by
 updates of the others.
 
+Swarms train with `orthogonal` and steps of signs, or with what a new swarm has now (defaults.py).
+
 `trend` is a plane through how far each swarm's loss is above dense Muon's, in percent (doublings.py),
 and `k_each` what k may be multiplied by for each doubling of the members at the same loss: at 0.5 a
 member's download does not grow with the swarm.
@@ -21,9 +23,11 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from defaults import OPTIMIZERS
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import trend
 from text_runs import (
@@ -38,9 +42,32 @@ from text_runs import (
 )
 from training import AdamW, Muon
 
+_KINDS = {"signs": "", "default": ", the default now"}
+
+
+@dataclass(frozen=True)
+class Swarm:
+    """So many members, who train with one of `OPTIMIZERS`."""
+
+    members: int
+    top_k: int
+    kind: str
+
+    @property
+    def line(self) -> str:
+        """Its line in the plot, where it stands with what sends other numbers of coefficients."""
+        return f"{self.members} members{_KINDS[self.kind]}"
+
+    @property
+    def optimizer(self) -> OptimizerSpec:
+        """All of its settings."""
+        return replace(OPTIMIZERS[self.kind], top_k=self.top_k)
+
+
 _DENSE = {MUON: Muon(), "dense AdamW": AdamW()}
 SWARMS = {
-    f"{members} members, k = {top_k}": (members, top_k)
+    f"{members} members, k = {top_k}{suffix}": Swarm(members, top_k, kind)
+    for kind, suffix in _KINDS.items()
     for members in (8, 16, 32, 64)
     for top_k in (8, 4, 2, 1)
 }
@@ -59,24 +86,25 @@ class Growth(TextBench):
         """One run."""
         if way in _DENSE:
             return self.trained(way, rate, self.trial(seed), _DENSE[way])
-        members, top_k = SWARMS[way]
-        sequences = self.options.workers * self.options.sequences // members
-        trial = self.trial(seed, workers=members, sequences=sequences)
-        return self.trained(way, rate, trial, OptimizerSpec(top_k=top_k))
+        swarm = SWARMS[way]
+        sequences = self.options.workers * self.options.sequences // swarm.members
+        trial = self.trial(seed, workers=swarm.members, sequences=sequences)
+        return self.trained(way, rate, trial, swarm.optimizer)
 
 
 def received(way: str, sent: float) -> float | None:
     """What a member downloads in a round; None for dense training, which can be done in many ways."""
-    return sent * (SWARMS[way][0] - 1) if way in SWARMS else None
+    return sent * (SWARMS[way].members - 1) if way in SWARMS else None
 
 
-def trend_of(ways: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The plane through what swarms' losses are above Muon's; nothing where too little is measured."""
+def trend_of(ways: dict[str, dict[str, Any]], kind: str) -> dict[str, Any]:
+    """The plane through what the losses of swarms that train so are above Muon's; nothing where too
+    little is measured."""
     distances = []
     for way, found in ways.items():
-        if way in SWARMS and "above_muon" in found:
-            members, top_k = SWARMS[way]
-            place = {"members": float(members), "k": float(top_k)}
+        swarm = SWARMS.get(way)
+        if swarm is not None and swarm.kind == kind and "above_muon" in found:
+            place = {"members": float(swarm.members), "k": float(swarm.top_k)}
             distances.append((place, found["above_muon"]["percent"]))
     return trend(distances, "members")
 
@@ -88,7 +116,7 @@ def plot(file: Path, written: dict[str, Any]) -> None:
         if found["received"] is None:
             levels[way] = found["loss"]
         else:
-            lines[way.partition(",")[0]].append((found["received"], found["loss"]))
+            lines[SWARMS[way].line].append((found["received"], found["loss"]))
     plot_over_bytes(file, lines, "bytes that a member downloads a round", levels)
 
 
@@ -97,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed("How bytes grow with the swarm.", WAYS, arguments, sequences=8)
     bench = Growth(options)
     ways = chosen_ways(bench, WAYS)
-    for members in sorted({SWARMS[way][0] for way in ways if way in SWARMS}):
+    for members in sorted({SWARMS[way].members for way in ways if way in SWARMS}):
         if options.workers * options.sequences % members:
             sys.exit(
                 f"--workers times --sequences has to be a multiple of {members}, the members of a swarm"
@@ -108,7 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     for way, found in written["ways"].items():
         found["received"] = received(way, found["bytes_a_round"])
-    written |= trend_of(written["ways"])
+    written |= trend_of(written["ways"], "signs")
+    written["now"] = trend_of(written["ways"], "default")
     report(options, written)
     if options.plot:
         plot(options.plot, written)

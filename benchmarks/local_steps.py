@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import local_recipes
+from defaults import OPTIMIZERS
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from local_recipes import DILOCO, SPARSELOCO, LocalRecipe
 from text_runs import (
@@ -45,6 +46,7 @@ class Program:
     larger: int = 1
 
 
+_NOW = replace(OPTIMIZERS["default"], top_k=8)
 _OURS = LocalRecipe(
     steps=4, inner=Muon(), outer_rate=1.0, outer_momentum=0.0, chosen=32, send="sign"
 )
@@ -56,6 +58,11 @@ WAYS: dict[str, AdamW | Muon | Program | LocalRecipe] = {
     "the program, 32 coefficients": Program(OptimizerSpec(top_k=32)),
     "rounds 4 times larger, 8 coefficients": Program(OptimizerSpec(), larger=4),
     "rounds 4 times larger, 32 coefficients": Program(OptimizerSpec(top_k=32), larger=4),
+    "the default now, 8 coefficients": Program(_NOW),
+    "the default now, 32 coefficients": Program(replace(_NOW, top_k=32)),
+    "the default now, rounds 4 times larger, 32 coefficients": Program(
+        replace(_NOW, top_k=32), larger=4
+    ),
     "DiLoCo, 10 steps": replace(DILOCO, steps=10),
     "DiLoCo, 20 steps": DILOCO,
     "DiLoCo, 40 steps": replace(DILOCO, steps=40),

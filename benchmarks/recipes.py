@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -51,6 +52,11 @@ class Recipe:
     send: Literal["value", "sign"] = "sign"
     keep: float = 0.0
     """What part of a coefficient stays where it was taken from when it is sent."""
+    counted: int | None = None
+    """So many coefficients of a block's sum, the strongest, count, as if a few members made the sums
+    for all; what does not count goes back to whoever sent it. None: all count."""
+    basis: Literal["cosine", "random"] = "cosine"
+    """Whose coefficients a block's are: those of the cosine transform, or of a random orthogonal one."""
     unsent: float | None = None
     """Memory of what has not been sent, apart from the momentum, which sending then leaves as it is;
     None: coefficients are taken out of the momentum itself."""
@@ -79,6 +85,11 @@ def train(recipe: Recipe, rate: float, trial: Trial) -> list[tuple[int, float]]:
             sent = member.speak([gradient.clone() for gradient in trial.gradients(share)])
             sums = sent if sums is None else [a + b for a, b in zip(sums, sent, strict=True)]
         assert sums is not None
+        if recipe.counted is not None:
+            counted = [strongest(total, recipe.counted) for total in sums]
+            sums = [total * mask for total, mask in zip(sums, counted, strict=True)]
+            for member in members:
+                member.take_back(counted)
         together.step(sums, learning_rate(schedule, number))
         if number % max(1, setting.steps // 10) == 0:
             curve.append((number, trial.evaluate()))
@@ -102,6 +113,7 @@ class Member:
         self._smoothed, self._squares = (
             [torch.zeros(tensor.rows, tensor.columns) for tensor in self._tensors] for _ in range(2)
         )
+        self._taken: list[torch.Tensor] = list(self._momentum)
         self._steps = 0
 
     @torch.no_grad()
@@ -119,12 +131,13 @@ class Member:
             gradient = self._divided(index, self._smooth(index, gradient))
             gradient = self._even(index, gradient, recipe.rounds)
         momentum = self._momentum[index]
-        coefficients = transformed(gradient, tensor)
+        coefficients = transformed(gradient, tensor, recipe.basis)
         momentum.mul_(recipe.momentum).add_(coefficients)
         said = momentum
         if recipe.when == "momentum":
             ahead = coefficients + recipe.momentum * momentum
-            said = transformed(self._even(index, restored(ahead, tensor), 5), tensor)
+            even = self._even(index, restored(ahead, tensor, recipe.basis), 5)
+            said = transformed(even, tensor, recipe.basis)
         if recipe.top_k is None:
             return said.sign() if recipe.send == "sign" else said.clone()
         source = momentum
@@ -134,10 +147,19 @@ class Member:
         positions = flat.abs().topk(tensor.top_k, dim=1).indices
         values = flat.gather(1, positions)
         own = source.view(tensor.blocks, -1)
-        own.scatter_(1, positions, recipe.keep * own.gather(1, positions))
+        taken = (1 - recipe.keep) * own.gather(1, positions)
+        own.scatter_add_(1, positions, -taken)
+        self._taken[index] = torch.zeros_like(flat).scatter_(1, positions, taken).view_as(momentum)
         if recipe.send == "sign":
             values = values.sign()
         return torch.zeros_like(flat).scatter_(1, positions, values).view_as(momentum)
+
+    @torch.no_grad()
+    def take_back(self, counted: Sequence[torch.Tensor]) -> None:
+        """Of what was sent last, put back what does not count: `counted` is one where it does."""
+        sources = self._unsent or self._momentum
+        for source, taken, mask in zip(sources, self._taken, counted, strict=True):
+            source.add_(taken * (1 - mask))
 
     def _smooth(self, index: int, gradient: torch.Tensor) -> torch.Tensor:
         smoothed = self._smoothed[index].mul_(self._recipe.smoothing).add_(gradient)
@@ -191,7 +213,8 @@ class Together:
                 before = self._smooth[index]
                 total = total if before is None else self._recipe.smooth * before + total
                 self._smooth[index] = total
-            direction = self._direction(index, restored(total, self._tensors[index]))
+            total = restored(total, self._tensors[index], self._recipe.basis)
+            direction = self._direction(index, total)
             parameter.sub_(direction.view(parameter.shape), alpha=rate)
         if self._adam is not None:
             for parameter, gradient in zip(self._rest, adams, strict=True):
@@ -238,14 +261,34 @@ def even_blocks(matrix: torch.Tensor, tensor: TensorLayout, rounds: int) -> torc
     return joined(orthogonalised(cut(matrix, tensor), rounds), tensor)
 
 
-def transformed(matrix: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
-    """The blocks' cosine transforms."""
-    a, b = (float_basis(side, matrix.device) for side in (tensor.block_rows, tensor.block_columns))
+def transformed(matrix: torch.Tensor, tensor: TensorLayout, basis: str = "cosine") -> torch.Tensor:
+    """The blocks' coefficients."""
+    a, b = _sides(tensor, basis)
     return a @ cut(matrix, tensor) @ b.T
 
 
-def restored(coefficients: torch.Tensor, tensor: TensorLayout) -> torch.Tensor:
-    """The matrix whose blocks have these transforms."""
-    sides = (tensor.block_rows, tensor.block_columns)
-    a, b = (float_basis(side, coefficients.device) for side in sides)
+def restored(
+    coefficients: torch.Tensor, tensor: TensorLayout, basis: str = "cosine"
+) -> torch.Tensor:
+    """The matrix whose blocks have these coefficients."""
+    a, b = _sides(tensor, basis)
     return joined(a.T @ coefficients @ b, tensor)
+
+
+def _sides(tensor: TensorLayout, basis: str) -> tuple[torch.Tensor, torch.Tensor]:
+    of = random_basis if basis == "random" else partial(float_basis, device=torch.device("cpu"))
+    return of(tensor.block_rows), of(tensor.block_columns)
+
+
+@cache
+def random_basis(side: int) -> torch.Tensor:
+    """An orthogonal matrix (side, side) drawn at random, the same one whenever it is asked for."""
+    drawn = torch.randn(side, side, generator=torch.Generator().manual_seed(side))
+    return torch.linalg.qr(drawn)[0]
+
+
+def strongest(total: torch.Tensor, count: int) -> torch.Tensor:
+    """One for the strongest coefficients of each block (blocks, a, b) of a sum, zero for all others."""
+    flat = total.flatten(1)
+    positions = flat.abs().topk(min(count, flat.shape[1]), dim=1).indices
+    return torch.zeros_like(flat).scatter_(1, positions, 1.0).view_as(total)

@@ -56,10 +56,11 @@ def test_how_k_may_fall_as_members_grow(growth: Any) -> None:
         for members, twice in ((8, 0), (16, 1), (32, 2))
         for k, more in ((2, 1), (4, 2))
     }
-    found = growth.trend_of({"dense Muon": {}, **ways})
+    now = {f"{way}, the default now": {"above_muon": {"percent": 1.0}} for way in ways}
+    found = growth.trend_of({"dense Muon": {}, **ways, **now}, "signs")
     assert found["k_each"] == pytest.approx(2**-0.5)
     assert found["trend"]["residual"] == pytest.approx(0.0, abs=1e-9)
-    assert growth.trend_of({"8 members, k = 8": ways["8 members, k = 2"]}) == {}
+    assert growth.trend_of({"8 members, k = 8": ways["8 members, k = 2"]}, "signs") == {}
 
 
 def test_sequences_that_do_not_divide_are_refused(growth: Any) -> None:
