@@ -7,9 +7,10 @@
 A small U-Net with classes learns scikit-learn's digits, 1,797 images of 8 × 8 pixels that come with it
 (pip install -e '.[diffusion,benchmark]'); every tenth is held out. Dense AdamW is the peer. Our updates
 have as many coefficients of each block as fit, so that an update is so many times smaller than the
-gradient of the whole model in float32. All see the same images in the same order, with the same noise:
-the program's own task draws it. `loss` is the squared error of the noise in a value of a pixel, over all
-held-out images with four draws each.
+gradient of the whole model in float32; `ours` are those of `orthogonal` and steps of signs, `now` those
+of what a new swarm has. All see the same images in the same order, with the same noise: the program's
+own task draws it. `loss` is the squared error of the noise in a value of a pixel, over all held-out
+images with four draws each.
 
 Rates are found alike for every variant, with a seed of its own (0): from a usual one by factors of two,
 up and down, until the loss rises on both sides. The best one is taken for the seeds that are reported.
@@ -29,12 +30,13 @@ import hashlib
 import json
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from defaults import OPTIMIZERS
 from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.node.create.model_config import complete_denoiser
@@ -77,8 +79,13 @@ DIGITS = ImageSettings(size=8, channels=1, classes=tuple("0123456789"))
 _BRIGHTEST = 16
 
 
-# Variants, and how many times smaller than dense gradients their updates are.
-WAYS = {"dense": None, **{f"ours-{each}": each for each in REDUCTIONS}}
+# Variants: how members train (defaults.py), and how many times smaller than dense gradients their
+# updates are.
+WAYS = {
+    "dense": None,
+    **{f"ours-{each}": ("signs", each) for each in REDUCTIONS},
+    **{f"now-{each}": ("default", each) for each in REDUCTIONS},
+}
 
 
 @dataclass(kw_only=True)
@@ -209,14 +216,16 @@ class Drawing(Bench[Trained]):
     def train(self, way: str, rate: float, seed: int) -> Trained:
         """Make one run; exits where no update is as small as it is to be."""
         trial = ImageTrial(Setting.of(self.options, seed), self.images)
-        whole, target, top_k = 4 * trial.elements, WAYS[way], None
-        if target is not None:
+        whole, chosen, ours = 4 * trial.elements, WAYS[way], None
+        if chosen is not None:
+            kind, target = chosen
             top_k = fitting_top_k(trial.table, whole, target)
             if top_k is None:
                 sys.exit(
                     f"this model has no update that is {target} times smaller: give a larger --hidden"
                 )
-        done = outcome(way, rate, trial, whole=whole, dense=float(whole), top_k=top_k)
+            ours = replace(OPTIMIZERS[kind], top_k=top_k)
+        done = outcome(way, rate, trial, whole=whole, dense=float(whole), ours=ours)
         drawn = b"".join(trial.drawn()).hex()
         return Trained(seed=seed, parameters=trial.elements, drawn=drawn, **done)
 

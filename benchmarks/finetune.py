@@ -8,13 +8,14 @@ A byte-level Llama is trained on the source code of Python's standard library, a
 language reference, the prose that `help()` shows (`pydoc_data.topics`): both come with Python. Dense
 AdamW on all weights is the peer. Beside it all weights, and low-rank adapters, are tuned with our
 updates. Of each block they have as many coefficients as fit, so that an update is so many times smaller
-than the gradient of the whole model in float32, or one, where none fits. Adapters with dense AdamW tell
+than the gradient of the whole model in float32, or one, where none fits. Names that end in `-now` stand
+for what a new swarm has, the others for `orthogonal` and steps of signs. Adapters with dense AdamW tell
 apart what adapters cost and what our updates do. All see the same sequences in the same order.
 
 Rates are found alike for every variant, with a seed of its own (0): from a usual one by factors of two,
 up and down, until the loss rises on both sides. The best one is taken for the seeds that are reported;
-and of all weights and adapters `loss` has whichever was better with seed 0. How members are simulated
-stands in training.py.
+and of all weights and adapters with steps of signs `loss` has whichever was better with seed 0. How
+members are simulated stands in training.py.
 
 --work keeps the trained base and each run as soon as it is finished: the same command goes on where it
 was broken off, and with more seeds adds their runs to those that are there. --known trains nothing: it
@@ -30,12 +31,13 @@ import json
 import os
 import statistics
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from defaults import OPTIMIZERS
 from distro_node.node.trainer.adapters import (
     adapter_parameters,
     adapter_table,
@@ -79,13 +81,16 @@ class Way:
     """`full` or `lora`"""
     target: int | None = None
     """How many times fewer bytes; None: dense AdamW."""
+    kind: str = "signs"
+    """How members train, if not densely (defaults.py)."""
 
 
 WAYS = {
     "dense": Way(trains="full"),
     "lora-dense": Way(trains="lora"),
     **{
-        f"{trains}-{target}": Way(trains=trains, target=target)
+        f"{trains}-{target}{suffix}": Way(trains=trains, target=target, kind=kind)
+        for kind, suffix in (("signs", ""), ("default", "-now"))
         for target in REDUCTIONS
         for trains in ("full", "lora")
     },
@@ -204,12 +209,13 @@ class Tuning(Bench[Tuned]):
         how = WAYS[way]
         trial = self.trial(how, seed)
         whole = 4 * sum(tensor.numel() for tensor in self.base.values())
-        top_k = None
+        ours = None
         if how.target is not None:
             # Where nothing is as small as that, the least there is.
             top_k = fitting_top_k(trial.table, whole, how.target) or 1
+            ours = replace(OPTIMIZERS[how.kind], top_k=top_k)
         dense = 4.0 * trial.elements if how.trains == "lora" else float(whole)
-        done = outcome(way, rate, trial, whole=whole, dense=dense, top_k=top_k)
+        done = outcome(way, rate, trial, whole=whole, dense=dense, ours=ours)
         return Tuned(seed=seed, trained=trial.elements, **done)
 
 
@@ -293,8 +299,11 @@ def plot(path: Path, swept: Swept[Tuned]) -> None:
     figure, (ends, ways) = pyplot.subplots(1, 2, figsize=(14, 5.5))
     steps = next(iter(swept.values()))[1][0].settings["steps"]
     for label, names in (
-        ("all weights, our updates", [f"full-{target}" for target in REDUCTIONS]),
-        ("adapters, our updates", [f"lora-{target}" for target in REDUCTIONS]),
+        *(
+            (f"{trained}, our updates{words}", [f"{trains}-{each}{suffix}" for each in REDUCTIONS])
+            for suffix, words in (("", ""), ("-now", ", the default now"))
+            for trains, trained in (("full", "all weights"), ("lora", "adapters"))
+        ),
         ("all weights, dense AdamW", ["dense"]),
         ("adapters, dense AdamW", ["lora-dense"]),
     ):

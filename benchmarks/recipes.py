@@ -9,7 +9,7 @@ default) learns as `training.py` does with the program's own code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal
@@ -22,6 +22,10 @@ from distro_node.protocol.codec.update import TensorLayout, update_layout
 from training import Trial, usual_schedule
 
 EPSILON = 1e-12
+
+
+def _nobody(number: int, members: Sequence[Member]) -> None:
+    """Nobody watches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +72,14 @@ class Recipe:
     """Memory of a momentum of the sums, which all members have alike."""
 
 
-def train(recipe: Recipe, rate: float, trial: Trial) -> list[tuple[int, float]]:
-    """Train to the end; rounds and held-out loss, ten times in the run."""
+def train(
+    recipe: Recipe,
+    rate: float,
+    trial: Trial,
+    watch: Callable[[int, Sequence[Member]], None] = _nobody,
+) -> list[tuple[int, float]]:
+    """Train to the end; rounds and held-out loss, ten times in the run. `watch` sees each round's
+    members when they have spoken."""
     setting = trial.setting
     schedule = usual_schedule(rate, setting.steps)
     members = [Member(recipe, trial) for _ in range(setting.workers if recipe.own else 1)]
@@ -85,6 +95,7 @@ def train(recipe: Recipe, rate: float, trial: Trial) -> list[tuple[int, float]]:
             sent = member.speak([gradient.clone() for gradient in trial.gradients(share)])
             sums = sent if sums is None else [a + b for a, b in zip(sums, sent, strict=True)]
         assert sums is not None
+        watch(number, members)
         if recipe.counted is not None:
             counted = [strongest(total, recipe.counted) for total in sums]
             sums = [total * mask for total, mask in zip(sums, counted, strict=True)]
@@ -97,23 +108,22 @@ def train(recipe: Recipe, rate: float, trial: Trial) -> list[tuple[int, float]]:
 
 
 class Member:
-    """One member's state: momentum (coefficients) and second moment of each tensor."""
+    """One member's state, of each tensor: momentum, what was taken out of it when the member spoke last
+    (both coefficients: blocks, a, b), second moment."""
 
     def __init__(self, recipe: Recipe, trial: Trial) -> None:
         self._recipe = recipe
-        self._tensors = update_layout(trial.table, 64, recipe.top_k or 8).tensors
+        self.tensors = update_layout(trial.table, 64, recipe.top_k or 8).tensors
         self._hidden = hidden_matrices(trial)
-        self._momentum = [
+        self.momentum = [
             torch.zeros(tensor.blocks, tensor.block_rows, tensor.block_columns)
-            for tensor in self._tensors
+            for tensor in self.tensors
         ]
-        self._unsent = (
-            [] if recipe.unsent is None else [torch.zeros_like(m) for m in self._momentum]
-        )
+        self._unsent = [] if recipe.unsent is None else [torch.zeros_like(m) for m in self.momentum]
         self._smoothed, self._squares = (
-            [torch.zeros(tensor.rows, tensor.columns) for tensor in self._tensors] for _ in range(2)
+            [torch.zeros(tensor.rows, tensor.columns) for tensor in self.tensors] for _ in range(2)
         )
-        self._taken: list[torch.Tensor] = list(self._momentum)
+        self.taken = [torch.zeros_like(m) for m in self.momentum]
         self._steps = 0
 
     @torch.no_grad()
@@ -123,14 +133,14 @@ class Member:
         return [self._of(index, gradient) for index, gradient in enumerate(gradients)]
 
     def _of(self, index: int, gradient: torch.Tensor) -> torch.Tensor:
-        recipe, tensor = self._recipe, self._tensors[index]
+        recipe, tensor = self._recipe, self.tensors[index]
         gradient = gradient.reshape(tensor.rows, tensor.columns)
         if recipe.others == "adam" and not self._hidden[index]:
             return gradient
         if recipe.when == "gradient":
             gradient = self._divided(index, self._smooth(index, gradient))
             gradient = self._even(index, gradient, recipe.rounds)
-        momentum = self._momentum[index]
+        momentum = self.momentum[index]
         coefficients = transformed(gradient, tensor, recipe.basis)
         momentum.mul_(recipe.momentum).add_(coefficients)
         said = momentum
@@ -149,7 +159,7 @@ class Member:
         own = source.view(tensor.blocks, -1)
         taken = (1 - recipe.keep) * own.gather(1, positions)
         own.scatter_add_(1, positions, -taken)
-        self._taken[index] = torch.zeros_like(flat).scatter_(1, positions, taken).view_as(momentum)
+        self.taken[index] = torch.zeros_like(flat).scatter_(1, positions, taken).view_as(momentum)
         if recipe.send == "sign":
             values = values.sign()
         return torch.zeros_like(flat).scatter_(1, positions, values).view_as(momentum)
@@ -157,8 +167,8 @@ class Member:
     @torch.no_grad()
     def take_back(self, counted: Sequence[torch.Tensor]) -> None:
         """Of what was sent last, put back what does not count: `counted` is one where it does."""
-        sources = self._unsent or self._momentum
-        for source, taken, mask in zip(sources, self._taken, counted, strict=True):
+        sources = self._unsent or self.momentum
+        for source, taken, mask in zip(sources, self.taken, counted, strict=True):
             source.add_(taken * (1 - mask))
 
     def _smooth(self, index: int, gradient: torch.Tensor) -> torch.Tensor:
@@ -176,7 +186,7 @@ class Member:
         """Its blocks, or the matrix as a whole, nearly orthogonal; vectors as they are."""
         if self._recipe.even == "matrix" and self._hidden[index]:
             return orthogonalised(matrix[None], rounds)[0]
-        return even_blocks(matrix, self._tensors[index], rounds)
+        return even_blocks(matrix, self.tensors[index], rounds)
 
 
 class Together:

@@ -155,17 +155,15 @@ def check_seeds(options: argparse.Namespace) -> None:
 
 
 def outcome(
-    name: str, rate: float, trial: Trial, *, whole: int, dense: float, top_k: int | None
+    name: str, rate: float, trial: Trial, *, whole: int, dense: float, ours: OptimizerSpec | None
 ) -> dict[str, Any]:
-    """Train a trial with updates of `top_k` coefficients a block, or with dense AdamW; what came of it,
-    as fields of a `Run`. `whole`: bytes of the whole model's gradient; `dense`: of what is sent without
-    `top_k`."""
-    if top_k is None:
-        sent, optimizer = dense, AdamW()
-    else:
-        optimizer = OptimizerSpec(top_k=top_k)
-        sent = float(update_layout(trial.table, optimizer.chunk, top_k).body_bytes)
-    variant = Variant(name=name, rate=rate, optimizer=optimizer)
+    """Train a trial with our updates, or with dense AdamW; what came of it, as fields of a `Run`.
+    `whole`: bytes of the whole model's gradient; `dense`: of what is sent without our updates."""
+    sent, top_k = dense, None
+    if ours is not None:
+        top_k = ours.top_k
+        sent = float(update_layout(trial.table, ours.chunk, top_k).body_bytes)
+    variant = Variant(name=name, rate=rate, optimizer=ours or AdamW())
     done = train_trial(variant, Trouble(), trial, lambda number, loss: None)
     return {
         "way": name,

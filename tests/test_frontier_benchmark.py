@@ -31,8 +31,11 @@ def test_what_is_cut_and_transformed_comes_back(frontier: Any, shape: tuple[int,
     tensor = update_layout([ParameterSpec(name="t", shape=shape)], 64, 1).tensors[0]
     matrix = torch.randn(tensor.rows, tensor.columns)
     assert torch.equal(recipes.joined(recipes.cut(matrix, tensor), tensor), matrix)
-    back = recipes.restored(recipes.transformed(matrix, tensor), tensor)
-    assert torch.allclose(back, matrix, atol=1e-5)
+    for basis in ("cosine", "random"):
+        there = recipes.transformed(matrix, tensor, basis)
+        assert torch.isclose(there.norm(), matrix.norm(), rtol=1e-4)
+        back = recipes.restored(there, tensor, basis)
+        assert torch.allclose(back, matrix, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (64, 192), (192, 64)])
@@ -87,6 +90,45 @@ def test_recipes_are_the_program(frontier: Any, kind: str) -> None:
             assert float((step.sign() == mine.sign())[mine != 0].float().mean()) > 0.98
             if alive.all():
                 assert float((step - mine).norm()) < 0.2 * float(mine.norm())
+
+
+@pytest.fixture
+def trial(frontier: Any) -> Any:
+    training = importlib.import_module("training")
+    setting = training.Setting(
+        workers=4, sequences=1, steps=1, hidden=64, layers=1, seed=3, device="cpu"
+    )
+    return training.Trial(setting, *counting(), 8)
+
+
+def test_what_does_not_count_goes_back(frontier: Any, trial: Any) -> None:
+    recipes = importlib.import_module("recipes")
+    member = recipes.Member(frontier.WAYS["now, the strongest 64 of sums of 64 values"], trial)
+    gradients = [gradient.clone() for gradient in trial.gradients(trial.next_batch())]
+    sent = member.speak(gradients)
+    left = [momentum.clone() for momentum in member.momentum]
+    counted = [recipes.strongest(total, 16) for total in sent]
+    member.take_back(counted)
+    for total, mask, before, after in zip(sent, counted, left, member.momentum, strict=True):
+        assert mask.flatten(1).sum(1).max() <= 16
+        # The strongest are what counts: none that does not is stronger.
+        strength = total.abs().flatten(1)
+        weakest = strength.masked_fill(mask.flatten(1) == 0, torch.inf).amin(1)
+        assert torch.all((strength * (1 - mask.flatten(1))).amax(1) <= weakest)
+        assert torch.allclose(after, before + total * (1 - mask))
+
+
+def test_who_makes_sums_for_all_receives_a_share_of_each_update(frontier: Any, trial: Any) -> None:
+    def received(way: str) -> float:
+        return frontier.bytes_each(frontier.WAYS[way], trial)
+
+    values = frontier.update_bytes(frontier.WAYS["now, values"], 64, trial)
+    assert received("now, the strongest 64 of sums of 64 values") == 2 * values / 4
+    everything = 2.0 * trial.elements
+    assert received("now, the strongest 64 of sums of all values") == (everything + values) / 4
+    alone = frontier.update_bytes(frontier.OURS, 64, trial)
+    assert received("now, one speaks for all, 64 coefficients") == alone / 4
+    assert received(frontier.NOW) == frontier.update_bytes(frontier.OURS, 8, trial)
 
 
 def test_each_way_learns(frontier: Any) -> None:
