@@ -1,13 +1,14 @@
 """The rate that fits: where losses were lowest, and what a rule says of a swarm that was not tried.
 
-    python benchmarks/rates.py RUNS.jsonl [RUNS.jsonl …] [--over parameters members k] [--json FILE]
+    python benchmarks/rates.py RUNS.jsonl [RUNS.jsonl …] [--optimizer signs | default]
+        [--over parameters members k] [--json FILE]
 
-Reads the runs that growth.py and ladder.py keep. Of every swarm of the program that was trained at three
-rates or more, with the best one not at the edge, the rate is taken at which a parabola through the best
-and its two neighbours is lowest (losses over the logarithm of the rate). The rule is a plane through the
-logarithms of these rates (doublings.py). It is tested on each swarm in turn, left out of the plane:
-`costs` says by how many percent the loss would be higher at the rate that the others foretell, by that
-swarm's own parabola.
+Reads the runs that growth.py and ladder.py keep. Of every swarm that trained with this one of the
+optimizers in defaults.py, but for k, at three rates or more with the best one not at the edge, the rate
+is taken at which a parabola through the best and its two neighbours is lowest (losses over the logarithm
+of the rate). The rule is a plane through the logarithms of these rates (doublings.py). It is tested on
+each swarm in turn, left out of the plane: `costs` says by how many percent the loss would be higher at
+the rate that the others foretell, by that swarm's own parabola.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from defaults import OPTIMIZERS
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import Doublings, fit
 from runs import best_of, read_runs
@@ -72,12 +74,12 @@ def place_of(run: Tried) -> dict[str, float]:
     return dict(zip(PLACES, map(float, known), strict=True))
 
 
-def swarms(runs: Sequence[Tried]) -> list[list[Tried]]:
-    """The runs of the program as it is but for k, by swarm; of each rate that of the lowest seed."""
+def swarms(runs: Sequence[Tried], optimizer: OptimizerSpec) -> list[list[Tried]]:
+    """The runs with this optimizer but for k, by swarm; of each rate that of the lowest seed."""
     groups: dict[str, dict[float, Tried]] = defaultdict(dict)
     for run in sorted(runs, key=lambda run: -run.seed):
-        usual = asdict(OptimizerSpec(top_k=run.top_k)) if run.top_k is not None else {}
-        if run.optimizer == usual:
+        usual = replace(optimizer, top_k=run.top_k) if run.top_k is not None else None
+        if usual is not None and run.optimizer == asdict(usual):
             key = json.dumps([run.settings, run.parameters, run.members, run.way])
             groups[key][run.rate] = run
     return [list(by_rate.values()) for by_rate in groups.values()]
@@ -98,11 +100,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description="The rate that fits a swarm.")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUNS.jsonl")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="signs")
     parser.add_argument("--over", nargs="+", choices=PLACES, default=["parameters", "members", "k"])
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     runs = [run for file in options.runs for run in read_runs(file, Tried)]
-    found = [each for group in swarms(runs) if (each := lowest(group, options.over))]
+    groups = swarms(runs, OPTIMIZERS[options.optimizer])
+    found = [each for group in groups if (each := lowest(group, options.over))]
     try:
         rule, others = foretold(found)
     except ValueError as error:

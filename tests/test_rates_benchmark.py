@@ -57,10 +57,12 @@ def test_a_rate_at_the_edge_is_no_best_one(rates: Any) -> None:
     assert rates.lowest(runs_of(rates, 8, 8, 3e-3)[:2], ["k"]) is None
 
 
-def test_another_optimizer_is_no_swarm_of_the_program(rates: Any) -> None:
-    other = runs_of(rates, 8, 8, 3e-3, OptimizerSpec(smoothing=0.5))
-    assert rates.swarms(other) == []
-    assert [len(group) for group in rates.swarms(runs_of(rates, 8, 8, 3e-3))] == [len(RATES)]
+def test_swarms_are_those_with_one_optimizer(rates: Any) -> None:
+    smoothed, ours = OptimizerSpec(smoothing=0.5), OptimizerSpec()
+    both = [*runs_of(rates, 8, 8, 3e-3, smoothed), *runs_of(rates, 8, 2, 3e-3)]
+    for optimizer, k in ((smoothed, 8), (ours, 2)):
+        (group,) = rates.swarms(both, optimizer)
+        assert [run.top_k for run in group] == [k] * len(RATES)
 
 
 def test_a_rule_is_found_and_tested_on_the_swarm_left_out(
