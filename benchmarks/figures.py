@@ -919,6 +919,9 @@ def smoothing() -> Iterator[Figure | WholeTable]:
     )
 
 
+NOW = "and smoothed by 0.7: the default now"
+
+
 def scaled() -> Iterator[Figure | WholeTable]:
     """What a scaled step brings, and Muon's way at home."""
     document, older = "docs/research.md", "their signs only: the program"
@@ -938,7 +941,7 @@ def scaled() -> Iterator[Figure | WholeTable]:
         "With 32 coefficients the default now is {:.1f} % above dense Muon",
         (results("scaled")["ways"]["now, 32 coefficients"]["above_muon"]["percent"],),
     )
-    now = "and smoothed by 0.7: the default now"
+    now = NOW
     ways = results("scaled-seeds")["ways"]
     apart = tuple(
         ways[name]["above_muon"][key] for name in (now, older) for key in ("percent", "error")
@@ -970,6 +973,20 @@ def scaled() -> Iterator[Figure | WholeTable]:
             six["reduction"],
         ),
     )
+    measured = results("program-0.9M")["ways"]
+    itself = measured["now, by the program's own code, 6 coefficients"]
+    distance = itself["above_muon"]["percent"], itself["above_muon"]["error"]
+    yield Figure(
+        document,
+        "that bound and the audit, 918,656 parameters have {:.3f} ± {:.3f} with 6 coefficients, "
+        "{:+.1f} ± {:.1f} % above dense Muon",
+        (itself["loss"], itself["error"], *distance),
+    )
+    yield Figure(
+        "docs/optimizer.md",
+        "{:+.1f} ± {:.1f} % by the program's own code with its bound and its audit",
+        distance,
+    )
     yield Figure(
         "docs/optimizer.md",
         "are {:+.1f} ± {:.1f} % above Muon at k = 8 instead of {:+.1f} ± {:.1f} %, and 0.92 million "
@@ -986,8 +1003,62 @@ def scaled() -> Iterator[Figure | WholeTable]:
         "held-out loss was {:.2f} nats a byte at {:,.0f} times fewer bytes than full gradients, and "
         "{:.2f} with full gradients and Muon, the strongest dense optimizer that was tried: ours is "
         "**{:.1f} %** above that (three seeds)",
-        (six["loss"], six["reduction"], muon["loss"], six["above_muon"]["percent"]),
+        (itself["loss"], itself["reduction"], measured["dense Muon"]["loss"], distance[0]),
     )
+
+
+def limits() -> Iterator[Figure | WholeTable]:
+    """What another basis, values, one who speaks for all, and sums that a few make come to; and what
+    there is of a larger model."""
+    few, many = (
+        tuple(results(name)["ways"][way]["above_muon"]["percent"] for name, way in pair)
+        for pair in (
+            (("limits", NOW), ("scaled", "now, 32 coefficients")),
+            (("chain-0.9M", "now, 6 coefficients"), ("chain-0.9M", "now, 32 coefficients")),
+        )
+    )
+    yield Figure(
+        "docs/research.md",
+        "from 8 to 32 the distance to dense Muon falls from {:.1f} to {:.1f} % in this setting, and "
+        "from 6 to 32 from {:.1f} to {:.1f} %",
+        (*few, *many),
+    )
+    for name, heading in (
+        ("limits", "| way | rate"),
+        ("chain-0.9M", "| way, with 918,656 parameters | rate"),
+    ):
+        yield WholeTable(
+            "docs/research.md",
+            f"{heading} | nats a byte | above dense Muon | times fewer bytes received |",
+            tuple(
+                _line(
+                    (
+                        way,
+                        f"{found['rate']:g}",
+                        f"{found['loss']:.3f}",
+                        f"{found['above_muon']['percent']:+.1f} %" if "above_muon" in found else "",
+                        f"{found['reduction']:,.0f}",
+                    )
+                )
+                for way, found in results(name)["ways"].items()
+            ),
+        )
+
+
+def in_common() -> Iterator[Figure | WholeTable]:
+    """How much members' momentum has in common, and what a bit says of it."""
+    document, measured = "docs/research.md", results("in-common")
+    yield WholeTable(
+        document,
+        "| sequences a member | momentum in common | sent by another, too | by chance "
+        "| sent of a momentum | a bit says |",
+        tuple(
+            f"| {run['sequences']} | {100 * run['common']:.0f} % | {100 * run['again']:.1f} % | "
+            f"{100 * run['chance']:.1f} % | {100 * run['sent']:.1f} % | {run['a_bit']:.2f} |"
+            for run in measured["runs"]
+        ),
+    )
+    yield Figure(document, "at most {:.2f}, 2 ln 2", (measured["most"],))
 
 
 def _tried(name: str, way: dict[str, Any], beside: str) -> tuple[str, ...]:
@@ -1029,6 +1100,13 @@ def growth() -> Iterator[Figure | WholeTable]:
             measured["k_each"],
         ),
     )
+    now = measured["now"]["trend"]
+    yield Figure(
+        "docs/research.md",
+        "it is {:.1f} % for the members and {:.1f} % for the coefficients (four swarms, {:.1f} % from "
+        "the plane), so a doubling of the members takes {:.1f} times",
+        (now["each"]["members"], -now["each"]["k"], now["residual"], measured["now"]["k_each"]),
+    )
     for name, way in measured["ways"].items():
         received = "" if way["received"] is None else f"{way['received'] / 1e3:,.1f} kB"
         rows.append(_line((*_tried(name, way, "above_muon"), received)))
@@ -1044,17 +1122,34 @@ def ladder() -> Iterator[Figure | WholeTable]:
     sizes = results("ladder")["sizes"]
     small = sizes["0.14M"]
     rounds, ways = small["settings"]["steps"], small["ways"]
-    ours, adam, muon = (ways[name]["loss"] for name in ("k = 8", "dense AdamW", "dense Muon"))
+
+    def above(way: str, dense: str) -> float:
+        return 100 * (ways[way]["loss"] / ways[dense]["loss"] - 1)
+
+    muon, adam = "dense Muon", "dense AdamW"
+    now, larger = "k = 8, the default now", "k = 32, the default now"
     yield Figure(
         "README.md",
-        "after {:,d} rounds of a model of 0.14 million parameters the default before had {:.2f}, AdamW "
-        "{:.2f} and Muon {:.2f}",
-        (rounds, ours, adam, muon),
+        "After {:,d} rounds of a model of 0.14 million parameters it was {:.1f} % above Muon and "
+        "{:.1f} % above AdamW at {:,.0f} times fewer bytes",
+        (rounds, above(now, muon), above(now, adam), ways[now]["reduction"]),
     )
     yield Figure(
         "docs/optimizer.md",
         "In a run of {:,d} rounds ours is {:.1f} % above Muon and {:.1f} % above AdamW",
-        (rounds, 100 * (ours / muon - 1), 100 * (ours / adam - 1)),
+        (rounds, above("k = 8", muon), above("k = 8", adam)),
+    )
+    yield Figure(
+        "docs/optimizer.md",
+        "After {:,d} rounds of 0.14 million parameters they are {:.1f} % above Muon and {:.1f} % above "
+        "AdamW at k = 8, {:.1f} % above Muon and {:.1f} % below AdamW at k = 32",
+        (
+            rounds,
+            above(now, muon),
+            above(now, adam),
+            above(larger, muon),
+            -above(larger, adam),
+        ),
     )
     yield Figure(
         "docs/research.md",
@@ -1627,6 +1722,8 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     frontier,
     smoothing,
     scaled,
+    limits,
+    in_common,
     local_steps,
     growth,
     ladder,

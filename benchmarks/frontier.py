@@ -19,7 +19,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from defaults import OPTIMIZERS
 from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec
 from recipes import Recipe
 from recipes import train as train_recipe
 from runs import Swept, mean_curve
@@ -116,7 +118,12 @@ CLOSER: dict[str, Recipe] = {
     "32 coefficients, the sum made orthogonal": replace(OURS, top_k=32, step="matrix"),
 }
 """Changes to the program."""
-WAYS: dict[str, Recipe | None] = {**DOWN, **CLOSER}
+ITSELF: dict[str, OptimizerSpec] = {
+    "now, by the program's own code": replace(OPTIMIZERS["default"], top_k=8),
+    "now, by the program's own code, 6 coefficients": replace(OPTIMIZERS["default"], top_k=6),
+}
+"""With whole numbers, the bound of a scaled step and the audit."""
+WAYS: dict[str, Recipe | OptimizerSpec | None] = {**DOWN, **CLOSER, **ITSELF}
 # Where the search for a rate begins.
 USUAL = {"scaled": 4e-3, "both": 4e-3, "matrix": 4e-3, "blocks": 4e-3, "sign": 8e-3}
 
@@ -127,7 +134,7 @@ class Frontier(TextBench):
     def usual_rate(self, way: str) -> float:
         """Where the search begins."""
         recipe = WAYS[way]
-        return USUAL["scaled" if recipe is None else recipe.step]
+        return USUAL[recipe.step if isinstance(recipe, Recipe) else "scaled"]
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
         """One run."""
@@ -135,6 +142,8 @@ class Frontier(TextBench):
         recipe = WAYS[way]
         if recipe is None:
             return self.trained(way, rate, trial, Muon())
+        if isinstance(recipe, OptimizerSpec):
+            return self.trained(way, rate, trial, recipe)
         curve = train_recipe(recipe, rate, trial)
         return self.tried(way, rate, trial, curve, bytes_each(recipe, trial), recipe.top_k)
 

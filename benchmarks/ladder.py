@@ -9,7 +9,7 @@ the loss is above dense Muon's: where it stays the same from one size to the nex
 model is enough; where it grows, a larger model needs a larger part. `trend` in the JSON is a plane
 through all of these distances (doublings.py), and `k_each` says by how much k has to be multiplied for
 each doubling of the parameters to keep the distance; `predicted` is what that plane says of 1.2 billion
-parameters.
+parameters. All that is of `orthogonal` and steps of signs; `now` has the same of the default now.
 
 Runs are kept in --work and taken up again, and rates are found, as in frontier.py. A run's time grows
 with the square of the size: with 0.9M parameters and 20 tokens for each it takes an hour or two of a
@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,13 @@ from training import SEQUENCE, AdamW, Muon
 SIZES = {"0.14M": (64, 2), "0.3M": (64, 5), "0.9M": (128, 4), "3M": (192, 6)}
 """Width and layers."""
 _OURS = {f"k = {k}": OptimizerSpec(top_k=k) for k in (2, 8, 32)}
+_NOW = {f"k = {k}, the default now": replace(OPTIMIZERS["default"], top_k=k) for k in (8, 32)}
 WAYS = {
     MUON: Muon(),
     "dense AdamW": AdamW(),
     **_OURS,
     "k = 8, smoothed": OptimizerSpec(smoothing=0.5),
-    **{f"k = {k}, the default now": replace(OPTIMIZERS["default"], top_k=k) for k in (8, 32)},
+    **_NOW,
 }
 _LARGE = {"parameters": 1_204_615_168.0, "k": 8.0}
 """The model and the setting that the project is for."""
@@ -83,9 +84,9 @@ class Rung(TextBench):
         return self.trained(way, rate, self.trial(seed), WAYS[way])
 
 
-def trend_of(sizes: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The plane through what the program's losses are above Muon's, in percent, and what it says of a
-    large model; nothing where too little is measured for one."""
+def trend_of(sizes: dict[str, dict[str, Any]], ways: Collection[str] = _OURS) -> dict[str, Any]:
+    """The plane through what the losses of these ways are above Muon's, in percent, and what it says of
+    a large model; nothing where too little is measured for one."""
     distances = [
         (
             {"parameters": float(measured["parameters"]), "k": float(found["top_k"])},
@@ -93,7 +94,7 @@ def trend_of(sizes: dict[str, dict[str, Any]]) -> dict[str, Any]:
         )
         for measured in sizes.values()
         for way, found in measured["ways"].items()
-        if way in _OURS and "above_muon" in found
+        if way in ways and "above_muon" in found
     ]
     found = trend(distances, "parameters")
     if found:
@@ -107,8 +108,11 @@ def plot(file: Path, written: dict[str, Any]) -> None:
     lines = defaultdict(list)
     for size, measured in written["sizes"].items():
         for way, found in measured["ways"].items():
+            place = found["bytes_a_round"], found["loss"]
             if way in _OURS or way == MUON:
-                lines[f"{size} parameters"].append((found["bytes_a_round"], found["loss"]))
+                lines[f"{size} parameters"].append(place)
+            if way in _NOW or way == MUON:
+                lines[f"{size} parameters, the default now"].append(place)
     plot_over_bytes(
         file, lines, "bytes that a member sends a round; the last is the dense gradient"
     )
@@ -139,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sizes[size] = document(swept, bench.settings, {way: {"above_muon": MUON} for way in WAYS})
         print_table(sizes[size])
     written: dict[str, Any] = {"tokens": options.tokens, "sizes": sizes, **trend_of(sizes)}
+    written["now"] = trend_of(sizes, _NOW)
     if "predicted" in written:
         plane = written["trend"]
         print(

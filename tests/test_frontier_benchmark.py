@@ -137,7 +137,8 @@ def test_each_way_learns(frontier: Any) -> None:
         workers=2, sequences=1, steps=2, hidden=64, layers=1, seed=1, device="cpu"
     )
     for way, recipe in frontier.WAYS.items():
-        if recipe is not None:
+        # What has no recipe, Muon and the program, learns in other tests.
+        if isinstance(recipe, frontier.Recipe):
             curve = frontier.train_recipe(recipe, 4e-3, training.Trial(setting, *counting(), 8))
             assert curve[-1][1] < curve[0][1], way
 

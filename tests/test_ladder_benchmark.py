@@ -64,9 +64,12 @@ def test_what_is_kept_makes_up_for_what_grows(ladder: Any) -> None:
             f"k = {k}": {"top_k": k, "above_muon": {"percent": 10.0 + worse - 2.0 * doublings}}
             for k, doublings in ((2, 0), (8, 2), (32, 4))
         }
+        # The default now has a plane of its own.
+        ways["k = 8, the default now"] = {"top_k": 8, "above_muon": {"percent": 1.0}}
         sizes[size] = {"parameters": parameters, "ways": ways}
     found = ladder.trend_of(sizes)
     assert found["k_each"] == pytest.approx(2.0)
     assert found["predicted"]["k"] == 8.0
     assert found["predicted"]["percent"] == pytest.approx(6.0 + 2.0 * 13.166, abs=0.01)
     assert ladder.trend_of({"0.14M": sizes["0.14M"]}) == {}
+    assert ladder.trend_of(sizes, ["k = 8, the default now"]) == {}

@@ -1,6 +1,6 @@
 """What members have in common, and how much of it a bit can say.
 
-    python benchmarks/overlap.py [--sequences 2 8 32] [--rounds 200] [--every 5] [--workers 8]
+    python benchmarks/in_common.py [--sequences 2 8 32] [--rounds 200] [--every 5] [--workers 8]
         [--hidden 64] [--layers 2] [--rate 8e-3] [--seed 1] [--json FILE]
 
 Members train as new swarms do (frontier.py's `OURS_NOW`), with so many sequences each in a round. Of the
