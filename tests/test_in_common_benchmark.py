@@ -61,7 +61,9 @@ def test_matrices_that_are_not_hidden_do_not_count(in_common: Any) -> None:
         beside = spoken(other * torch.randn(2, 64, 64), 8)
         member.momentum += beside.momentum
         member.taken += beside.taken
-    assert in_common.measured(members, [True, False], BITS)["common"] == pytest.approx(1.0, abs=1e-4)
+    assert in_common.measured(members, [True, False], BITS)["common"] == pytest.approx(
+        1.0, abs=1e-4
+    )
 
 
 def test_it_is_written(
