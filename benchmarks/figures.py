@@ -941,18 +941,17 @@ def scaled() -> Iterator[Figure | WholeTable]:
         "With 32 coefficients the default now is {:.1f} % above dense Muon",
         (results("scaled")["ways"]["now, 32 coefficients"]["above_muon"]["percent"],),
     )
-    now = NOW
     ways = results("scaled-seeds")["ways"]
     apart = tuple(
-        ways[name]["above_muon"][key] for name in (now, older) for key in ("percent", "error")
+        ways[name]["above_muon"][key] for name in (NOW, older) for key in ("percent", "error")
     )
     yield Figure(
         document,
         "With three other seeds the default now has {:.3f} ± {:.3f}, {:+.1f} ± {:.1f} % above dense "
         "Muon, where the one before had {:+.1f} ± {:.1f} %",
         (
-            ways[now]["loss"],
-            ways[now]["error"],
+            ways[NOW]["loss"],
+            ways[NOW]["error"],
             *apart,
         ),
     )
@@ -1010,18 +1009,17 @@ def scaled() -> Iterator[Figure | WholeTable]:
 def limits() -> Iterator[Figure | WholeTable]:
     """What another basis, values, one who speaks for all, and sums that a few make come to; and what
     there is of a larger model."""
-    few, many = (
-        tuple(results(name)["ways"][way]["above_muon"]["percent"] for name, way in pair)
-        for pair in (
-            (("limits", NOW), ("scaled", "now, 32 coefficients")),
-            (("chain-0.9M", "now, 6 coefficients"), ("chain-0.9M", "now, 32 coefficients")),
-        )
-    )
+
+    def above(file: str, way: str) -> float:
+        return results(file)["ways"][way]["above_muon"]["percent"]
+
+    small = above("limits", NOW), above("scaled", "now, 32 coefficients")
+    large = (above("chain-0.9M", f"now, {k} coefficients") for k in (6, 32))
     yield Figure(
         "docs/research.md",
         "from 8 to 32 the distance to dense Muon falls from {:.1f} to {:.1f} % in this setting, and "
         "from 6 to 32 from {:.1f} to {:.1f} %",
-        (*few, *many),
+        (*small, *large),
     )
     for name, heading in (
         ("limits", "| way | rate"),

@@ -6,7 +6,8 @@
 From the top each line differs from the one above it by one choice, from dense Muon down to the program
 as it is; then come ways to do better, each of which differs from the program by what it says. A loss is
 in held-out nats a byte, at equal tokens. Members and texts are simulated as in convergence.py
-(training.py), choices are described in recipes.py.
+(training.py), choices are described in recipes.py. Last stands what a new swarm has, by the program's
+own code.
 
 Every run is kept in --work as soon as it is finished, and the same command goes on where it was
 killed. Rates: half, once and twice the usual one with a seed that is not reported, and on from the edge

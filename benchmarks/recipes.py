@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
 import torch
@@ -273,7 +273,7 @@ def even_blocks(matrix: torch.Tensor, tensor: TensorLayout, rounds: int) -> torc
 
 def transformed(matrix: torch.Tensor, tensor: TensorLayout, basis: str = "cosine") -> torch.Tensor:
     """The blocks' coefficients."""
-    a, b = _sides(tensor, basis)
+    a, b = _sides(tensor, basis, matrix.device)
     return a @ cut(matrix, tensor) @ b.T
 
 
@@ -281,20 +281,22 @@ def restored(
     coefficients: torch.Tensor, tensor: TensorLayout, basis: str = "cosine"
 ) -> torch.Tensor:
     """The matrix whose blocks have these coefficients."""
-    a, b = _sides(tensor, basis)
+    a, b = _sides(tensor, basis, coefficients.device)
     return joined(a.T @ coefficients @ b, tensor)
 
 
-def _sides(tensor: TensorLayout, basis: str) -> tuple[torch.Tensor, torch.Tensor]:
-    of = random_basis if basis == "random" else partial(float_basis, device=torch.device("cpu"))
-    return of(tensor.block_rows), of(tensor.block_columns)
+def _sides(
+    tensor: TensorLayout, basis: str, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    of = random_basis if basis == "random" else float_basis
+    return of(tensor.block_rows, device), of(tensor.block_columns, device)
 
 
 @cache
-def random_basis(side: int) -> torch.Tensor:
+def random_basis(side: int, device: torch.device) -> torch.Tensor:
     """An orthogonal matrix (side, side) drawn at random, the same one whenever it is asked for."""
     drawn = torch.randn(side, side, generator=torch.Generator().manual_seed(side))
-    return torch.linalg.qr(drawn)[0]
+    return torch.linalg.qr(drawn)[0].to(device)
 
 
 def strongest(total: torch.Tensor, count: int) -> torch.Tensor:
