@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from checks_swarm import BEGINNING, Case, Swarm, Unit
+from checks_swarm import BEGINNING, USUAL, Case, Swarm, Unit
 from distro_node.protocol.checks import verdict
 from distro_node.protocol.checks.sequential import LevelTest, Standings, Sums
 from distro_node.protocol.checks.standing import (
@@ -59,6 +59,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rms": {"preconditioner": "rms"},
     "none": {"preconditioner": "none"},
     "smoothing": {"smoothing": 0.5},
+    "now": {"preconditioner": "muon", "smoothing": 0.7, "momentum": 0.97, "step": "scaled"},
+    "muon": {"preconditioner": "muon", "smoothing": 0.0, "momentum": 0.97, "step": "scaled"},
     "overlap": {"overlap": True},
     "share 1": {"share": 1},
     "share 16": {"share": 16, "members": 4},
@@ -124,8 +126,8 @@ def measured(options: argparse.Namespace) -> list[Unit]:
     texts = None
     for case in () if options.known else cases(options):
         described = asdict(case) | {"label": case.label}
-        # Lines of before there was smoothing do not say that there is none.
-        if any({"smoothing": 0.0} | unit.case == described for unit in units):
+        # Lines of before there was a choice do not say what it was.
+        if any(USUAL | unit.case == described for unit in units):
             continue
         texts = texts or read_corpus([Path(sysconfig.get_paths()["stdlib"])], [])
         print(f"{case.size}, {case.label}, seed {case.seed}", flush=True)
@@ -144,7 +146,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
     for seed in options.seeds:
         for variant in options.variants:
             for size in options.sizes:
-                few = "all" if variant in ("usual", "smoothing") else "few"
+                few = "all" if variant in ("usual", "smoothing", "now") else "few"
                 yield replace(SIZES[size], seed=seed, opponents=few, **VARIANTS[variant])
 
 

@@ -41,6 +41,18 @@ Dense = list[torch.Tensor]
 """Coefficients of all parameters, (blocks, elements) for each tensor."""
 
 
+USUAL: dict[str, Any] = {
+    "share": 4,
+    "top_k": 8,
+    "preconditioner": "orthogonal",
+    "smoothing": 0.0,
+    "momentum": 0.95,
+    "step": "sign",
+    "overlap": False,
+}
+"""What a case has that says nothing else."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """What is trained, and how."""
@@ -61,6 +73,8 @@ class Case:
     top_k: int = 8
     preconditioner: str = "orthogonal"
     smoothing: float = 0.0
+    momentum: float = 0.95
+    step: str = "sign"
     overlap: bool = False
     peak: float = 4e-3
     opponents: Literal["all", "few"] = "all"
@@ -69,17 +83,10 @@ class Case:
     @property
     def label(self) -> str:
         """What is unlike the usual, in words."""
-        usual = {
-            "share": 4,
-            "top_k": 8,
-            "preconditioner": "orthogonal",
-            "smoothing": 0.0,
-            "overlap": False,
-        }
         unlike = [
             name if value is True else f"{name} {value}"
             for name, value in asdict(self).items()
-            if name in usual and value != usual[name]
+            if name in USUAL and value != USUAL[name]
         ]
         return ", ".join(unlike) or "usual"
 
@@ -304,6 +311,8 @@ class Swarm:
             top_k=case.top_k,
             preconditioner=case.preconditioner,  # pyright: ignore
             smoothing=case.smoothing,
+            momentum=case.momentum,
+            step=case.step,  # pyright: ignore
         )
         self.layout = update_layout(self.trial.table, self.spec.chunk, self.spec.top_k)
         self.members = [self.new_optimizer() for _ in range(case.members)]

@@ -81,6 +81,7 @@ def fit(
     async def examine() -> Fit:
         if path.suffix == ".toml":
             from ..create.manifest_file import read_manifest_file
+            from ..create.usual_optimizer import usual_optimizer
 
             file = read_manifest_file(path)
             if "checkpoint" in file.model:
@@ -90,7 +91,7 @@ def fit(
                 config=file.model,
                 parameters=there.parameters,
                 sequence_length=file.data.sequence_length,
-                optimizer=file.optimizer,
+                optimizer=usual_optimizer(file, path, there.parameters),
                 checked=file.checks is not None,
             )
             return fit_workload(file.name, work, there, limit, micro_batch, split)

@@ -7,8 +7,7 @@ the fault and, for an unknown key, the nearest known one.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -184,8 +183,8 @@ class OptimizerTable(OptimizerSpec):
     preconditioner: Preconditioner = "muon"
     """What a gradient goes through first. `rms`: each member divides it by the root of its own second
     moment. `orthogonal`: and then makes every block of a matrix nearly orthogonal. `muon`: it does not
-    divide, keeps no second moment, and comes nearer to orthogonal. Without it `orthogonal` where work is
-    checked or data is private."""
+    divide, keeps no second moment, and comes nearer to orthogonal. Without it `orthogonal` where data is
+    private, or where work is checked and an update has fewer than 1,936 coefficients."""
     smoothing: Annotated[float, Range(0.0, 0.9999)] = 0.7
     """How much of its last smoothed gradient a member adds to the next, before anything else is done to
     it: a mean of gradients has less noise to be made orthogonal. Each member keeps another number a
@@ -244,7 +243,16 @@ class ManifestFile:
     checks: ChecksSpec | None = None
 
 
-def read_manifest_file(path: Path) -> ManifestFile:
+@dataclass(frozen=True, kw_only=True)
+class FoundersFile(ManifestFile):
+    """A file that was read."""
+
+    said_of_optimizer: frozenset[str]
+    """The keys that its table `[optimizer]` has: the others go with the rest of the file and the model
+    (usual_optimizer.py)."""
+
+
+def read_manifest_file(path: Path) -> FoundersFile:
     """Read a founder's manifest file. Raises `UserError` (`MANIFEST`)."""
     try:
         with path.open("rb") as file:
@@ -273,29 +281,8 @@ def read_manifest_file(path: Path) -> ManifestFile:
         raise bad_manifest(path, "data: the key 'sequence_length' is missing")
     if file.task == DIFFUSION and file.data.policy == "private":
         raise bad_manifest(path, "data.policy: private data is text: the task 'diffusion' has none")
-    return replace(file, optimizer=_completed(file, content.get("optimizer", {})))
-
-
-def _completed(file: ManifestFile, said: Collection[str]) -> OptimizerTable:
-    """The table, with defaults that go with the rest of the file for what it does not say."""
-    usual: dict[str, Any] = {}
-    table = file.optimizer
-    if "preconditioner" in said:
-        usual["preconditioner"] = table.preconditioner
-    elif file.checks is not None or file.data.policy == "private":
-        # What looks at others' work and noise were measured with.
-        usual["preconditioner"] = "orthogonal"
-    if usual.get("preconditioner", "muon") != "muon":
-        older = OptimizerSpec()
-        usual |= {name: getattr(older, name) for name in ("momentum", "smoothing", "step")}
-    if not _shares_are_known(file):
-        usual["say"] = "equal"
-    return replace(table, **{name: value for name, value in usual.items() if name not in said})
-
-
-def _shares_are_known(file: ManifestFile) -> bool:
-    """Whether members have shares of their own, in work that others could do again."""
-    return file.data.policy == "shared" and file.rounds.max_share > 0
+    said = content.get("optimizer", {})
+    return FoundersFile(**vars(file), said_of_optimizer=frozenset(said))
 
 
 def bad_manifest(path: Path, problem: str) -> UserError:

@@ -41,6 +41,7 @@ from .images import ImageTokenizer
 from .manifest_file import (
     BYTES_TOKENIZER,
     DataTable,
+    FoundersFile,
     LoraTable,
     ManifestFile,
     bad_manifest,
@@ -51,6 +52,7 @@ from .rates import rate_warning
 from .summary import DataSummary, Forecast, forecast
 from .task import TaskPlan, plan_images, plan_task
 from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
+from .usual_optimizer import usual_optimizer
 
 # The initial parameters are drawn on the CPU wherever the founder trains: the same seed gives the
 # same swarm on a machine with a GPU and on one without.
@@ -193,7 +195,7 @@ async def _measure(
 class _Draft:
     """A founder's file and what belongs to it, before any text is read."""
 
-    file: ManifestFile
+    file: FoundersFile
     tokenizer: Tokenizer
     model: dict[str, Any]
     checkpoint: Path | None
@@ -278,10 +280,7 @@ class _Draft:
                     sources=_sources(file.data, summary),
                     private=private,
                 ),
-                # Members whose texts differ contradict each other honestly.
-                optimizer=file.optimizer.spec()
-                if private is None
-                else replace(file.optimizer.spec(), audit=False),
+                optimizer=usual_optimizer(file, settings.manifest, initial.parameters),
                 schedule=file.schedule,
                 rounds=file.rounds,
                 admission=admission,
@@ -313,7 +312,7 @@ def _read(settings: CreateSettings) -> _Draft:
     return _Draft(file, task.tokenizer, model, checkpoint, lora, found, end, special, task)
 
 
-def _read_images(file: ManifestFile, settings: CreateSettings) -> _Draft:
+def _read_images(file: FoundersFile, settings: CreateSettings) -> _Draft:
     images = plan_images(file, settings.manifest)
     try:
         for key in ("checkpoint", "lora"):
@@ -366,7 +365,7 @@ def _made(draft: _Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Ma
         manifest.parameters,
         corpus.summary,
         samples,
-        file.optimizer,
+        manifest.optimizer,
         file.schedule,
         file.rounds,
         frozen=manifest.frozen_elements,

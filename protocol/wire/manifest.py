@@ -431,9 +431,9 @@ class Manifest:
             raise ValueError("optimizer.audit does not go with private data: say audit = false")
         if self.checks is not None and self.data.private is not None:
             raise ValueError("checks do not go with private data: nobody else has it")
-        if self.checks is not None and self.optimizer.preconditioner != "orthogonal":
+        if self.checks is not None and self.optimizer.preconditioner not in ("orthogonal", "muon"):
             # With the others honest scores are too often low (docs/checks.md).
-            raise ValueError("checks need optimizer.preconditioner = 'orthogonal'")
+            raise ValueError("checks need optimizer.preconditioner = 'orthogonal' or 'muon'")
         if self.data.private is not None and self.optimizer.say == "share":
             # What a member computed on private data is nobody's to check, ever.
             raise ValueError('optimizer.say = "share" does not go with private data: "equal" does')

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distro_node.node.create.manifest_file import ManifestFile, read_manifest_file
+from distro_node.node.create.manifest_file import (
+    FoundersFile,
+    ManifestFile,
+    read_manifest_file,
+)
 from distro_node.node.create.model_config import complete_model, read_checkpoint_config
 from distro_node.node.create.rates import rate_warning
 from distro_node.node.errors import ExitCode, UserError
-from distro_node.protocol.wire.manifest import ChecksSpec, OptimizerSpec, ScheduleSpec
+from distro_node.protocol.wire.manifest import ChecksSpec, ScheduleSpec
 from distro_node.protocol.wire.structure import StructureError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +35,7 @@ sequence_length = 64
 LLAMA: dict[str, Any] = tomllib.loads(SMALL)["model"]
 
 
-def read(folder: Path, text: str | bytes) -> ManifestFile:
+def read(folder: Path, text: str | bytes) -> FoundersFile:
     file = folder / "run.toml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_manifest_file(file)
@@ -57,51 +61,10 @@ def test_work_is_checked_if_the_file_says_so(tmp_path: Path) -> None:
     assert said == ChecksSpec(every=5, deviation=200)
 
 
-@pytest.mark.parametrize(
-    ("more", "say"),
-    [
-        ("", "share"),
-        ("[optimizer]\ntop_k = 4", "share"),
-        ("[optimizer]\nsay = 'equal'", "equal"),
-        ("[rounds]\nmax_share = 0.0", "equal"),
-        ("policy = 'private'", "equal"),
-        # Then the manifest refuses it.
-        ("policy = 'private'\n[optimizer]\nsay = 'share'", "share"),
-    ],
-)
-def test_new_swarms_hear_by_share_where_there_are_shares(
-    more: str, say: str, tmp_path: Path
-) -> None:
-    optimizer = read(tmp_path, SMALL + more).optimizer
-    assert optimizer.say == say
-    spec = optimizer.spec()
-    assert type(spec) is OptimizerSpec
-    assert (spec.say, spec.top_k) == (say, optimizer.top_k)
-
-
-NOW, OLDER = ("muon", 0.97, 0.7, "scaled"), ("orthogonal", 0.95, 0.0, "sign")
-
-
-@pytest.mark.parametrize(
-    ("more", "chosen"),
-    [
-        ("", NOW),
-        ("[optimizer]\npreconditioner = 'muon'", NOW),
-        ("[optimizer]\npreconditioner = 'muon'\nmomentum = 0.9", ("muon", 0.9, 0.7, "scaled")),
-        ("[optimizer]\nstep = 'sign'", ("muon", 0.97, 0.7, "sign")),
-        ("[optimizer]\npreconditioner = 'orthogonal'", OLDER),
-        ("[optimizer]\npreconditioner = 'rms'\nstep = 'scaled'", ("rms", 0.95, 0.0, "scaled")),
-        ("[checks]", OLDER),
-        ("policy = 'private'", OLDER),
-        # Then the manifest refuses it.
-        ("[optimizer]\npreconditioner = 'muon'\n[checks]", NOW),
-    ],
-)
-def test_defaults_of_the_optimizer_go_together(
-    more: str, chosen: tuple[str, float, float, str], tmp_path: Path
-) -> None:
-    spec = read(tmp_path, SMALL + more).optimizer.spec()
-    assert (spec.preconditioner, spec.momentum, spec.smoothing, spec.step) == chosen
+def test_what_a_file_says_of_the_optimizer_is_known(tmp_path: Path) -> None:
+    assert read(tmp_path, SMALL).said_of_optimizer == frozenset()
+    said = read(tmp_path, SMALL + "[optimizer]\ntop_k = 4\nsmoothing = 0.7").said_of_optimizer
+    assert said == {"top_k", "smoothing"}
 
 
 @pytest.mark.parametrize(
@@ -204,7 +167,8 @@ def test_the_other_large_example_differs_in_what_it_says(checkout: Path) -> None
     one, other = (shipped(f"llama-1.2b{name}.toml", checkout) for name in ("", "-psyche"))
     assert (other.optimizer.top_k, other.optimizer.momentum) == (4, 0.995)
     assert other.optimizer.preconditioner == "none"
-    assert replace(other, name=one.name, optimizer=one.optimizer) == one
+    same = {name: getattr(one, name) for name in ("name", "optimizer", "said_of_optimizer")}
+    assert replace(other, **same) == one
     rates = {rate_warning(file.schedule, round(1.2046e9)) for file in (one, other)}
     assert rates == {None}
 

@@ -44,8 +44,8 @@ def test_a_manifest_is_known_by_its_hash() -> None:
     assert caught.value.reason == "mismatch"
 
 
-@pytest.mark.parametrize("preconditioner", ["rms", "none", "muon"])
-def test_work_is_checked_behind_the_preconditioner_alone_that_shows_it(preconditioner: str) -> None:
+@pytest.mark.parametrize("preconditioner", ["rms", "none"])
+def test_work_is_checked_behind_the_preconditioners_alone_that_show_it(preconditioner: str) -> None:
     with pytest.raises(ValueError, match="orthogonal"):
         dataclasses.replace(
             CHECKED, optimizer=dataclasses.replace(CHECKED.optimizer, preconditioner=preconditioner)

@@ -1,0 +1,62 @@
+"""What a swarm trains with as far as its founder's file does not say it.
+
+The settings of `[optimizer]` belong together, and which ones learn best depends on the rest of the file;
+where work is checked, on the model too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...protocol.codec.update import update_layout
+from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec
+from .manifest_file import FoundersFile, ManifestFile, OptimizerTable, bad_manifest
+
+TOLD_WITH_MUON = 1_936
+"""Coefficients of an update from which on looks tell honest work with `muon` or behind a smoothed
+gradient: those of the smallest model in which they did, by `benchmarks/checks.py`. Scores grow with the
+root of their number. With 312 and both, two looks of three at honest work failed."""
+
+
+def usual_optimizer(
+    file: FoundersFile, path: Path, parameters: Sequence[ParameterSpec]
+) -> OptimizerSpec:
+    """What stands in the manifest of this file, which lies at `path`; `parameters` are trained.
+
+    Raises `UserError` (`MANIFEST`) where work is checked and could not be told so.
+    """
+    table, said = file.optimizer, file.said_of_optimizer
+    coefficients = update_layout(parameters, table.chunk, table.top_k).coefficients
+    untold = file.checks is not None and coefficients < TOLD_WITH_MUON
+    if "preconditioner" not in said and (untold or file.data.policy == "private"):
+        # What noise and looks in small models were measured with.
+        table = replace(table, preconditioner="orthogonal")
+    usual = _beside(table)
+    if not _shares_are_known(file):
+        usual["say"] = "equal"
+    table = replace(table, **{name: value for name, value in usual.items() if name not in said})
+    if untold and (table.preconditioner == "muon" or table.smoothing):
+        raise bad_manifest(
+            path,
+            f"optimizer: an update of this model has {coefficients:,} coefficients; with fewer than "
+            f"{TOLD_WITH_MUON:,} checks take honest work for none unless preconditioner is 'orthogonal' "
+            "and smoothing is 0: leave both out, or the table [checks]",
+        )
+    if file.data.policy == "private":
+        # Members whose texts differ contradict each other honestly.
+        table = replace(table, audit=False)
+    return table.spec()
+
+
+def _beside(table: OptimizerTable) -> dict[str, Any]:
+    """What goes with its preconditioner."""
+    usual = OptimizerTable() if table.preconditioner == "muon" else OptimizerSpec()
+    return {name: getattr(usual, name) for name in ("momentum", "smoothing", "step")}
+
+
+def _shares_are_known(file: ManifestFile) -> bool:
+    """Whether members have shares of their own, in work that others could do again."""
+    return file.data.policy == "shared" and file.rounds.max_share > 0

@@ -1,0 +1,108 @@
+"""What a founder does not say of the optimizer goes with the rest of the file, and with the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from distro_node.node.create.manifest_file import read_manifest_file
+from distro_node.node.create.usual_optimizer import TOLD_WITH_MUON, usual_optimizer
+from distro_node.node.errors import ExitCode, UserError
+from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
+
+FILE = """
+name = "small"
+[model]
+model_type = "llama"
+[data]
+sequence_length = 64
+"""
+NOW, OLDER = ("muon", 0.97, 0.7, "scaled"), ("orthogonal", 0.95, 0.0, "sign")
+# With k = 8 an update speaks of 8 coefficients of each block.
+ENOUGH = TOLD_WITH_MUON // 8
+CHECKED = "[checks]\n"
+
+
+def model(blocks: int) -> list[ParameterSpec]:
+    return [ParameterSpec(name="weight", shape=(64 * blocks, 64))]
+
+
+def usual(folder: Path, more: str, blocks: int = 4) -> OptimizerSpec:
+    path = folder / "run.toml"
+    path.write_text(FILE + more)
+    return usual_optimizer(read_manifest_file(path), path, model(blocks))
+
+
+def together(spec: OptimizerSpec) -> tuple[str, float, float, str]:
+    return spec.preconditioner, spec.momentum, spec.smoothing, spec.step
+
+
+@pytest.mark.parametrize(
+    ("more", "say"),
+    [
+        ("", "share"),
+        ("[optimizer]\ntop_k = 4", "share"),
+        ("[optimizer]\nsay = 'equal'", "equal"),
+        ("[rounds]\nmax_share = 0.0", "equal"),
+        ("policy = 'private'", "equal"),
+        # Then the manifest refuses it.
+        ("policy = 'private'\n[optimizer]\nsay = 'share'", "share"),
+    ],
+)
+def test_new_swarms_hear_by_share_where_there_are_shares(
+    more: str, say: str, tmp_path: Path
+) -> None:
+    spec = usual(tmp_path, more)
+    assert type(spec) is OptimizerSpec
+    assert (spec.say, spec.top_k) == (say, 4 if "top_k" in more else 8)
+
+
+def test_members_with_private_data_are_not_audited(tmp_path: Path) -> None:
+    assert usual(tmp_path, "").audit
+    assert not usual(tmp_path, "policy = 'private'").audit
+
+
+@pytest.mark.parametrize(
+    ("more", "chosen"),
+    [
+        ("", NOW),
+        ("[optimizer]\npreconditioner = 'muon'", NOW),
+        ("[optimizer]\npreconditioner = 'muon'\nmomentum = 0.9", ("muon", 0.9, 0.7, "scaled")),
+        ("[optimizer]\nstep = 'sign'", ("muon", 0.97, 0.7, "sign")),
+        ("[optimizer]\npreconditioner = 'orthogonal'", OLDER),
+        ("[optimizer]\npreconditioner = 'rms'\nstep = 'scaled'", ("rms", 0.95, 0.0, "scaled")),
+        ("policy = 'private'", OLDER),
+    ],
+)
+def test_the_settings_go_together(
+    more: str, chosen: tuple[str, float, float, str], tmp_path: Path
+) -> None:
+    assert together(usual(tmp_path, more)) == chosen
+
+
+def test_checked_swarms_smooth_where_looks_can_tell(tmp_path: Path) -> None:
+    assert update_layout(model(ENOUGH), 64, 8).coefficients == TOLD_WITH_MUON
+    assert together(usual(tmp_path, CHECKED, ENOUGH)) == NOW
+    assert together(usual(tmp_path, CHECKED, ENOUGH - 1)) == OLDER
+    # Fewer coefficients of the same model.
+    assert together(usual(tmp_path, CHECKED + "[optimizer]\ntop_k = 7", ENOUGH)) == OLDER
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "preconditioner = 'muon'",
+        "preconditioner = 'muon'\nsmoothing = 0.0",
+        "preconditioner = 'orthogonal'\nsmoothing = 0.5",
+        "smoothing = 0.5",
+    ],
+)
+def test_nobody_makes_a_swarm_whose_looks_accuse_the_honest(said: str, tmp_path: Path) -> None:
+    more = f"{CHECKED}[optimizer]\n{said}"
+    usual(tmp_path, more, ENOUGH)
+    with pytest.raises(UserError) as caught:
+        usual(tmp_path, more, ENOUGH - 1)
+    assert caught.value.code == ExitCode.MANIFEST
+    for word in ("run.toml", "1,928", "1,936", "'orthogonal'", "[checks]"):
+        assert word in str(caught.value)
