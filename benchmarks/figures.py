@@ -814,19 +814,23 @@ def _with_fewer_bytes(document: str, measured: Any, loss: str, names: dict[str, 
 
 TUNED_WAYS = {
     "dense": "all weights, dense AdamW",
-    "full-1000": "all weights, ours",
-    "full-3000": "all weights, ours",
-    "full-10000": "all weights, ours",
+    **{
+        f"full-{target}{suffix}": f"all weights, {kind}"
+        for suffix, kind in (("", "signs"), ("-now", "the default now"))
+        for target in (1000, 3000, 10_000)
+    },
     "lora-dense": "adapters, dense AdamW",
-    "lora-1000": "adapters, ours",
-    "lora-3000": "adapters, ours",
-    "lora-10000": "adapters, ours",
+    **{
+        f"lora-{target}{suffix}": f"adapters, {kind}"
+        for suffix, kind in (("", "signs"), ("-now", "the default now"))
+        for target in (1000, 3000, 10_000)
+    },
 }
 
 
 def finetuning() -> Iterator[Figure | WholeTable]:
     """What fewer bytes cost in fine-tuning, in few rounds and in many."""
-    document, measured, longer = "docs/finetuning.md", results("finetune"), results("finetune-long")
+    document, measured = "docs/finetuning.md", _with_the_default_now("finetune")
     yield _with_fewer_bytes(document, measured, "held-out nats a byte", TUNED_WAYS)
     yield Figure(
         document,
@@ -840,9 +844,33 @@ def finetuning() -> Iterator[Figure | WholeTable]:
             measured["base"],
         ),
     )
+    yield Figure(
+        document,
+        "With the default now, tuning all weights costs {:+.1f} % at 1,000 times fewer bytes than dense "
+        "AdamW sends, {:+.1f} % at 3,000 times and {:+.1f} % at 10,000 times fewer",
+        tuple(measured["ways"][f"full-{target}-now"]["percent"] for target in (1000, 3000, 10_000)),
+    )
+    longer = _with_the_default_now("finetune-long")
     names = {name: words for name, words in TUNED_WAYS.items() if name in longer["ways"]}
     loss = f"the same after {longer['settings']['steps']:,} rounds"
     yield _with_fewer_bytes(document, longer, loss, names)
+
+
+def _with_the_default_now(name: str) -> Any:
+    """Results, and what members with the default now came to in the same setting, in a file of their
+    own; how far that is from dense training is computed here."""
+    measured, now = results(name), results(f"{name}-now")
+    dense = measured["ways"]["dense"]["losses"]
+    same = ("settings", "seeds")
+    if any(measured[key] != now[key] for key in same):
+        sys.exit(f"{name} and {name}-now are of different settings")
+    for way in now["ways"].values():
+        apart = [100 * (loss / other - 1) for loss, other in zip(way["losses"], dense, strict=True)]
+        way["percent"] = statistics.fmean(apart)
+        if len(apart) > 1:
+            way["percent_error"] = statistics.stdev(apart) / len(apart) ** 0.5
+    measured["ways"] |= {way: found for way, found in now["ways"].items() if way != "dense"}
+    return measured
 
 
 def frontier() -> Iterator[Figure | WholeTable]:
@@ -1180,8 +1208,17 @@ def diffusion() -> Iterator[Figure | WholeTable]:
             settings["sequences"],
         ),
     )
-    names = {name: "dense AdamW" if name == "dense" else "ours" for name in measured["ways"]}
+    names = {name: "dense AdamW" if name == "dense" else "ours, signs" for name in measured["ways"]}
     yield _with_fewer_bytes(document, measured, "held-out squared error", names)
+    # Of the seed with which rates were found: the default now was tried with no other.
+    ways = measured["ways"] | results("diffusion-now")["ways"]
+    lowest = {name: min(way["tried"].values()) for name, way in ways.items()}
+    yield Figure(
+        document,
+        "With the seed that rates were found with, the default now has {:.4f}, dense AdamW {:.4f} and "
+        "steps of signs {:.4f}",
+        (lowest["now-500"], lowest["dense"], lowest["ours-500"]),
+    )
 
 
 JOB_WAYS = {
@@ -1320,6 +1357,12 @@ def tariffs() -> Iterator[Figure]:
 CHECKED = ("0.14M", "0.9M", "3M")
 
 
+CHECKED_NOW = {
+    "preconditioner muon, smoothing 0.7, momentum 0.97, step scaled": "the default now",
+    "preconditioner muon, momentum 0.97, step scaled": "the same without smoothing",
+}
+
+
 def checks() -> Iterator[Figure | WholeTable]:
     """How well honest work is told from other work."""
     measured = results("checks")
@@ -1455,13 +1498,14 @@ def checks() -> Iterator[Figure | WholeTable]:
             for name in largest[kind]
         ),
     )
+    now = results("checks-now")["cases"]
     rows = []
-    for case in measured["cases"]:
+    for case in (*measured["cases"], *now):
         honest, cost = case["honest"], case["cost"]
         once = max(fit["fails_first"] for fit in honest["fitted"].values())
         both = max(fit["fails"] for fit in honest["fitted"].values())
         cells = (
-            f"{case['size']}, {case['label']}",
+            f"{case['size']}, {CHECKED_NOW.get(case['label'], case['label'])}",
             f"{case['coefficients']:,}",
             f"{honest['checks']:,}",
             f"{honest['mean']:.1f} ± {honest['deviation']:.1f}",
@@ -1479,6 +1523,30 @@ def checks() -> Iterator[Figure | WholeTable]:
         "| case | N | honest checks | honest score | lowest | passes from | one look fails: counted / "
         "fitted | both fail: counted / fitted | false accusations a check | a look, in sequences | one "
         "check in so many rounds |",
+        tuple(rows),
+    )
+    rows = []
+    for who in ("other data", "half of its share", *near, "a cheaper model, half of the layers"):
+        cells = [who]
+        for case in now:
+            if case["size"] in CHECKED[1:]:
+                found = case["opponents"][who]
+                share = f"{100 * found['found_share']:.0f} %"
+                cells += [
+                    f"{found['mean']:.1f} ± {found['deviation']:.1f}",
+                    f"{found['checks_until_found']:.0f}",
+                    share,
+                ]
+        rows.append(_line(cells))
+    columns = ("score", "found after", "within 20")
+    yield WholeTable(
+        "docs/checks.md",
+        _line(
+            (
+                "the default now",
+                *(f"{size}: {column}" for size in CHECKED[1:] for column in columns),
+            )
+        ),
         tuple(rows),
     )
 
@@ -1616,7 +1684,35 @@ def poison() -> Iterator[Figure | WholeTable]:
             for way in ("opposite", "lies where others are silent", one)
         ),
     )
-    worst = max(found["above_absent"] for found in (*checked.values(), signs["checks"]))
+    larger = {
+        kind: results(f"poison-checked-{kind}")["guards"]["checks"] for kind in ("signs", "now")
+    }
+    rows = []
+    for way, found in larger["now"].items():
+        cells = [way]
+        for kind in larger:
+            here = larger[kind].get(way)
+            above = "–" if here is None or way == "absent" else f"{100 * here['above_absent']:+.1f} %"
+            cells += ["–" if here is None else f"{here['loss']:.3f}", above]
+        rows.append(_line((*cells, f"{found['honest_out']}")))
+    yield WholeTable(
+        "docs/checks.md",
+        "| a quarter sends, with 918,656 parameters | signs: loss | beside absent | the default now: loss "
+        "| beside absent | honest ones accused |",
+        tuple(rows),
+    )
+    when = [
+        round_
+        for ways in larger.values()
+        for found in ways.values()
+        for run in found["found"]
+        for round_ in run
+    ]
+    yield Figure("docs/checks.md", "found, between rounds {:d} and {:d},", (min(when), max(when)))
+    worst = max(
+        found["above_absent"]
+        for found in (*checked.values(), signs["checks"], *larger["signs"].values())
+    )
     without = max(
         found["above_absent"] for found in (*audit.values(), signs["audit"], *scaled_steps.values())
     )

@@ -16,7 +16,8 @@ who counts; and a look is computed as a node computes it, on the dealt sequence 
 round. All members are there from the beginning, and the founder alone has a vote then.
 
 --optimizer default trains as swarms without checks do unless their founder says otherwise, with scaled
-steps, and so belongs to the guard `audit`; `signs` as those with checks do.
+steps; `signs` as those with checks do. Looks tell little of the default in a model as small as the
+usual one here: with the guard `checks` it wants --hidden 128 --layers 4.
 
 How members are simulated stands in training.py. The model has 0.14M parameters and learns the standard
 library's sources. --work keeps each run as soon as it is finished: the same command goes on there.
@@ -69,6 +70,8 @@ class Field:
     layout: UpdateLayout
     honest: list[Update]
     chance: np.random.Generator
+    turn_of: int = 0
+    """Who speaks: the hostile have numbers, from 0."""
 
     def heard(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """The sum of the honest signs of each coefficient of a tensor, and how many send it."""
@@ -128,10 +131,22 @@ def the_head(now: Field, own: Update) -> Update:
 def all_for_one(now: Field, own: Update) -> Update:
     """The lowest frequencies of each block, all positive: together they push one corner of it, and every
     hostile member says the same in every round."""
+    return _low_frequencies(now, 0)
+
+
+def each_its_own(now: Field, own: Update) -> Update:
+    """The same, but each hostile member takes the next lowest, so that none says what another does."""
+    return _low_frequencies(now, now.turn_of)
+
+
+def _low_frequencies(now: Field, lot: int) -> Update:
     positions, signs = [], []
     for tensor in now.layout.tensors:
         row, column = np.divmod(np.arange(tensor.elements), tensor.block_columns)
-        lowest = np.sort(np.argsort(row + column, kind="stable")[: tensor.top_k])
+        order = np.argsort(row + column, kind="stable")
+        # A small block has not as many, and its lots overlap.
+        first = lot * tensor.top_k % (tensor.elements - tensor.top_k + 1)
+        lowest = np.sort(order[first : first + tensor.top_k])
         positions.append(np.tile(lowest.astype(np.int32), (tensor.blocks, 1)))
         signs.append(np.ones((tensor.blocks, tensor.top_k), dtype=np.int8))
     return Update(positions, signs)
@@ -162,6 +177,7 @@ WAYS: dict[str, Way] = {
     "a tenth of the signs": Way(a_tenth),
     "the head": Way(the_head),
     "all for one parameter": Way(all_for_one),
+    "the same, each with its own": Way(each_its_own),
 }
 
 
@@ -273,7 +289,8 @@ class Poisoning:
         honest = [update for peer, update in updates.items() if peer not in self.hostile]
         now = Field(self._layout, honest, self._chance)
         lied = set()
-        for peer in self.hostile & updates.keys():
+        for turn, peer in enumerate(sorted(self.hostile & updates.keys())):
+            now.turn_of = turn
             if self._lies(peer):
                 assert self._way.says is not None  # else it does not lie
                 updates[peer] = self._way.says(now, updates[peer])

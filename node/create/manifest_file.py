@@ -183,8 +183,9 @@ class OptimizerTable(OptimizerSpec):
     preconditioner: Preconditioner = "muon"
     """What a gradient goes through first. `rms`: each member divides it by the root of its own second
     moment. `orthogonal`: and then makes every block of a matrix nearly orthogonal. `muon`: it does not
-    divide, keeps no second moment, and comes nearer to orthogonal. Without it `orthogonal` where data is
-    private, or where work is checked and an update has fewer than 1,936 coefficients."""
+    divide, keeps no second moment, and comes nearer to orthogonal. Without it `orthogonal` where work is
+    checked or data is private. Where work is checked `muon` and `smoothing` want updates of 1,936
+    coefficients or more: a million parameters at k = 8."""
     smoothing: Annotated[float, Range(0.0, 0.9999)] = 0.7
     """How much of its last smoothed gradient a member adds to the next, before anything else is done to
     it: a mean of gradients has less noise to be made orthogonal. Each member keeps another number a

@@ -1,7 +1,7 @@
 """What a swarm trains with as far as its founder's file does not say it.
 
-The settings of `[optimizer]` belong together, and which ones learn best depends on the rest of the file;
-where work is checked, on the model too.
+The settings of `[optimizer]` belong together, and which ones are best depends on the rest of the file.
+Where work is checked, some tell nothing of it in a small model.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def usual_optimizer(
     Raises `UserError` (`MANIFEST`) where work is checked and could not be told so.
     """
     table, said = file.optimizer, file.said_of_optimizer
-    coefficients = update_layout(parameters, table.chunk, table.top_k).coefficients
-    untold = file.checks is not None and coefficients < TOLD_WITH_MUON
-    if "preconditioner" not in said and (untold or file.data.policy == "private"):
-        # What noise and looks in small models were measured with.
+    if "preconditioner" not in said and (file.checks is not None or file.data.policy == "private"):
+        # What noise was measured with, and what lies do less harm to.
         table = replace(table, preconditioner="orthogonal")
     usual = _beside(table)
     if not _shares_are_known(file):
         usual["say"] = "equal"
     table = replace(table, **{name: value for name, value in usual.items() if name not in said})
+    coefficients = update_layout(parameters, table.chunk, table.top_k).coefficients
+    untold = file.checks is not None and coefficients < TOLD_WITH_MUON
     if untold and (table.preconditioner == "muon" or table.smoothing):
         raise bad_manifest(
             path,

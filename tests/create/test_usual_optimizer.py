@@ -73,20 +73,13 @@ def test_members_with_private_data_are_not_audited(tmp_path: Path) -> None:
         ("[optimizer]\npreconditioner = 'orthogonal'", OLDER),
         ("[optimizer]\npreconditioner = 'rms'\nstep = 'scaled'", ("rms", 0.95, 0.0, "scaled")),
         ("policy = 'private'", OLDER),
+        (CHECKED, OLDER),
     ],
 )
 def test_the_settings_go_together(
     more: str, chosen: tuple[str, float, float, str], tmp_path: Path
 ) -> None:
     assert together(usual(tmp_path, more)) == chosen
-
-
-def test_checked_swarms_smooth_where_looks_can_tell(tmp_path: Path) -> None:
-    assert update_layout(model(ENOUGH), 64, 8).coefficients == TOLD_WITH_MUON
-    assert together(usual(tmp_path, CHECKED, ENOUGH)) == NOW
-    assert together(usual(tmp_path, CHECKED, ENOUGH - 1)) == OLDER
-    # Fewer coefficients of the same model.
-    assert together(usual(tmp_path, CHECKED + "[optimizer]\ntop_k = 7", ENOUGH)) == OLDER
 
 
 @pytest.mark.parametrize(
@@ -100,6 +93,7 @@ def test_checked_swarms_smooth_where_looks_can_tell(tmp_path: Path) -> None:
 )
 def test_nobody_makes_a_swarm_whose_looks_accuse_the_honest(said: str, tmp_path: Path) -> None:
     more = f"{CHECKED}[optimizer]\n{said}"
+    assert update_layout(model(ENOUGH), 64, 8).coefficients == TOLD_WITH_MUON
     usual(tmp_path, more, ENOUGH)
     with pytest.raises(UserError) as caught:
         usual(tmp_path, more, ENOUGH - 1)

@@ -34,6 +34,10 @@ from trainer.exactness import assert_equal_bits, bits_of, reference_step
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 
 RATE = 2.0**-8
+# Of a model as small as these an update needs many coefficients to be told (usual_optimizer.py).
+WITH_MUON = OptimizerSpec(
+    preconditioner="muon", smoothing=0.7, momentum=0.97, step="scaled", top_k=128
+)
 
 
 @pytest.mark.parametrize(
@@ -377,9 +381,12 @@ def test_what_fails_aside_is_said_when_it_is_asked_for(
         aside.finish()
 
 
-def test_a_look_changes_nothing_and_tells_honest_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", [OptimizerSpec(), WITH_MUON])
+def test_a_look_changes_nothing_and_tells_honest_work(
+    tmp_path: Path, optimizer: OptimizerSpec
+) -> None:
     config = {**TINY_LLAMA, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-    manifest, chunks = make_manifest(tmp_path, config=config)
+    manifest, chunks = make_manifest(tmp_path, config=config, optimizer=optimizer)
     store = BlobStore(tmp_path)
     checker, other, twin, honest, idle = (TrainingSession(manifest, store, CPU) for _ in range(5))
     everybody = (checker, other, twin, honest, idle)
