@@ -25,7 +25,7 @@ from distro_node.node.trainer.optimizer import LocalOptimizer
 from distro_node.protocol.checks.agreement import agreement, whole_weights
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import DecodedUpdate, UpdateLayout, update_layout
-from distro_node.protocol.wire.manifest import OptimizerSpec
+from distro_node.protocol.wire.manifest import OptimizerSpec, Preconditioner, Step
 from training import SEQUENCE, Setting, Trial, usual_schedule, windows
 
 LATER = (1, 5, 20)
@@ -71,10 +71,10 @@ class Case:
     share: int = 4
     """Sequences that are dealt to a member in a round."""
     top_k: int = 8
-    preconditioner: str = "orthogonal"
+    preconditioner: Preconditioner = "orthogonal"
     smoothing: float = 0.0
     momentum: float = 0.95
-    step: str = "sign"
+    step: Step = "sign"
     overlap: bool = False
     peak: float = 4e-3
     opponents: Literal["all", "few"] = "all"
@@ -309,10 +309,10 @@ class Swarm:
         self.trial = Trial(setting, text, heldout)
         self.spec = OptimizerSpec(
             top_k=case.top_k,
-            preconditioner=case.preconditioner,  # pyright: ignore
+            preconditioner=case.preconditioner,
             smoothing=case.smoothing,
             momentum=case.momentum,
-            step=case.step,  # pyright: ignore
+            step=case.step,
         )
         self.layout = update_layout(self.trial.table, self.spec.chunk, self.spec.top_k)
         self.members = [self.new_optimizer() for _ in range(case.members)]

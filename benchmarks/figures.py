@@ -830,7 +830,10 @@ TUNED_WAYS = {
 
 def finetuning() -> Iterator[Figure | WholeTable]:
     """What fewer bytes cost in fine-tuning, in few rounds and in many."""
-    document, measured = "docs/finetuning.md", _with_the_default_now("finetune")
+    document, measured, now = "docs/finetuning.md", results("finetune"), results("finetune-now")
+    if measured["ways"]["dense"]["losses"] != now["ways"]["dense"]["losses"]:
+        sys.exit("what was tuned with the default now is not comparable with the rest")
+    measured["ways"] |= now["ways"]
     yield _with_fewer_bytes(document, measured, "held-out nats a byte", TUNED_WAYS)
     yield Figure(
         document,
@@ -850,27 +853,10 @@ def finetuning() -> Iterator[Figure | WholeTable]:
         "AdamW sends, {:+.1f} % at 3,000 times and {:+.1f} % at 10,000 times fewer",
         tuple(measured["ways"][f"full-{target}-now"]["percent"] for target in (1000, 3000, 10_000)),
     )
-    longer = _with_the_default_now("finetune-long")
+    longer = results("finetune-long")
     names = {name: words for name, words in TUNED_WAYS.items() if name in longer["ways"]}
     loss = f"the same after {longer['settings']['steps']:,} rounds"
     yield _with_fewer_bytes(document, longer, loss, names)
-
-
-def _with_the_default_now(name: str) -> Any:
-    """Results, and what members with the default now came to in the same setting, in a file of their
-    own; how far that is from dense training is computed here."""
-    measured, now = results(name), results(f"{name}-now")
-    dense = measured["ways"]["dense"]["losses"]
-    same = ("settings", "seeds")
-    if any(measured[key] != now[key] for key in same):
-        sys.exit(f"{name} and {name}-now are of different settings")
-    for way in now["ways"].values():
-        apart = [100 * (loss / other - 1) for loss, other in zip(way["losses"], dense, strict=True)]
-        way["percent"] = statistics.fmean(apart)
-        if len(apart) > 1:
-            way["percent_error"] = statistics.stdev(apart) / len(apart) ** 0.5
-    measured["ways"] |= {way: found for way, found in now["ways"].items() if way != "dense"}
-    return measured
 
 
 def frontier() -> Iterator[Figure | WholeTable]:
@@ -1052,6 +1038,7 @@ def limits() -> Iterator[Figure | WholeTable]:
     for name, heading in (
         ("limits", "| way | rate"),
         ("chain-0.9M", "| way, with 918,656 parameters | rate"),
+        ("chain-3M", "| way, with 2,976,192 parameters | rate"),
     ):
         yield WholeTable(
             "docs/research.md",
@@ -1692,13 +1679,15 @@ def poison() -> Iterator[Figure | WholeTable]:
         cells = [way]
         for kind in larger:
             here = larger[kind].get(way)
-            above = "–" if here is None or way == "absent" else f"{100 * here['above_absent']:+.1f} %"
+            above = (
+                "–" if here is None or way == "absent" else f"{100 * here['above_absent']:+.1f} %"
+            )
             cells += ["–" if here is None else f"{here['loss']:.3f}", above]
         rows.append(_line((*cells, f"{found['honest_out']}")))
     yield WholeTable(
         "docs/checks.md",
-        "| a quarter sends, with 918,656 parameters | signs: loss | beside absent | the default now: loss "
-        "| beside absent | honest ones accused |",
+        "| a quarter sends, with 918,656 parameters | signs: loss | beside absent | the default now: "
+        "loss | beside absent | honest ones accused |",
         tuple(rows),
     )
     when = [
@@ -1718,9 +1707,16 @@ def poison() -> Iterator[Figure | WholeTable]:
     )
     yield Figure(
         "docs/threats.md",
-        "a hostile quarter costs {:.1f} % of the loss at most with them, and {:.1f} % with the audit "
-        "alone",
-        (100 * worst, 100 * without),
+        "a hostile quarter costs {:.1f} % of the loss at most with them, {:.1f} % where the founder has "
+        "asked for `muon` as well, and {:.1f} % with the audit alone",
+        tuple(
+            100 * each
+            for each in (
+                worst,
+                max(found["above_absent"] for found in larger["now"].values()),
+                without,
+            )
+        ),
     )
 
 

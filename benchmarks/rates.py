@@ -29,7 +29,8 @@ from doublings import Doublings, fit
 from runs import best_of, read_runs
 from text_runs import Tried
 
-PLACES = ("parameters", "members", "k", "steps")
+PLACES = ("parameters", "members", "k", "steps", "sequences")
+"""What a swarm's rate may depend on; sequences are a member's in a round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Lowest:
         return 100 * self.bend * math.log2(rate / self.rate) ** 2 / self.loss
 
 
-def lowest(runs: Sequence[Tried], names: Sequence[str]) -> Lowest | None:
+def lowest(runs: Sequence[Tried]) -> Lowest | None:
     """Of the runs of one swarm; None where its best rate is at the edge of those tried."""
     ordered = sorted(runs, key=lambda run: run.rate)
     best = ordered.index(best_of(ordered))
@@ -58,9 +59,9 @@ def lowest(runs: Sequence[Tried], names: Sequence[str]) -> Lowest | None:
     bend, slope, _ = np.polyfit(
         [math.log2(run.rate / near[1].rate) for run in near], [run.loss for run in near], 2
     )
-    away, place = -slope / (2 * bend), place_of(near[1])
+    away = -slope / (2 * bend)
     return Lowest(
-        place={name: place[name] for name in names},
+        place=place_of(near[1]),
         rate=near[1].rate * 2**away,
         loss=near[1].loss - float(bend) * away**2,
         bend=float(bend),
@@ -68,9 +69,11 @@ def lowest(runs: Sequence[Tried], names: Sequence[str]) -> Lowest | None:
 
 
 def place_of(run: Tried) -> dict[str, float]:
-    """What a swarm's rate may depend on."""
-    members = run.members if run.members is not None else run.settings["workers"]
-    known = (run.parameters, members, run.top_k or 0, run.settings["steps"])
+    """A swarm's `PLACES`."""
+    settings = run.settings
+    members = run.members if run.members is not None else settings["workers"]
+    each = settings["workers"] * settings["sequences"] / members
+    known = (run.parameters, members, run.top_k or 0, settings["steps"], each)
     return dict(zip(PLACES, map(float, known), strict=True))
 
 
@@ -85,13 +88,13 @@ def swarms(runs: Sequence[Tried], optimizer: OptimizerSpec) -> list[list[Tried]]
     return [list(by_rate.values()) for by_rate in groups.values()]
 
 
-def foretold(found: Sequence[Lowest]) -> tuple[Doublings, list[float]]:
-    """The rule from all swarms, and for each of them the rate that the others foretell. Raises
-    `ValueError` where there are too few."""
-    measured = [(each.place, math.log2(each.rate)) for each in found]
+def foretold(found: Sequence[Lowest], over: Sequence[str]) -> tuple[Doublings, list[float]]:
+    """The rule from all swarms, over these of `PLACES`, and for each swarm the rate that the others
+    foretell. Raises `ValueError` where there are too few."""
+    measured = [({name: each.place[name] for name in over}, math.log2(each.rate)) for each in found]
     others = [
-        2 ** fit([*measured[:index], *measured[index + 1 :]]).at(each.place)
-        for index, each in enumerate(found)
+        2 ** fit([*measured[:index], *measured[index + 1 :]]).at(place)
+        for index, (place, _) in enumerate(measured)
     ]
     return fit(measured), others
 
@@ -106,9 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     runs = [run for file in options.runs for run in read_runs(file, Tried)]
     groups = swarms(runs, OPTIMIZERS[options.optimizer])
-    found = [each for group in groups if (each := lowest(group, options.over))]
+    found = [each for group in groups if (each := lowest(group))]
     try:
-        rule, others = foretold(found)
+        rule, others = foretold(found, options.over)
     except ValueError as error:
         parser.exit(1, f"{error}: train more swarms, each with its best rate not at the edge\n")
     written: dict[str, Any] = {"rule": asdict(rule), "swarms": []}

@@ -34,7 +34,7 @@ def runs_of(rates: Any, members: int, k: int, best: float, optimizer: Any = None
             bytes_a_round=1.0,
             reduction=1.0,
             top_k=k,
-            settings={"workers": 8, "steps": 400},
+            settings={"workers": 8, "steps": 400, "sequences": 8},
             parameters=1000,
             members=members,
             optimizer=asdict(spec),
@@ -44,8 +44,15 @@ def runs_of(rates: Any, members: int, k: int, best: float, optimizer: Any = None
 
 
 def test_the_lowest_lies_between_the_tried(rates: Any) -> None:
-    found = rates.lowest(runs_of(rates, 8, 8, 3e-3), ["members", "k"])
-    assert found.place == {"members": 8.0, "k": 8.0}
+    found = rates.lowest(runs_of(rates, 16, 4, 3e-3))
+    assert found.place == {
+        "parameters": 1000.0,
+        "members": 16.0,
+        "k": 4.0,
+        "steps": 400.0,
+        # The round's sequences are dealt to twice as many.
+        "sequences": 4.0,
+    }
     assert found.rate == pytest.approx(3e-3)
     assert found.loss == pytest.approx(2.0)
     # A doubling away costs 0.1 of 2 nats.
@@ -53,8 +60,8 @@ def test_the_lowest_lies_between_the_tried(rates: Any) -> None:
 
 
 def test_a_rate_at_the_edge_is_no_best_one(rates: Any) -> None:
-    assert rates.lowest(runs_of(rates, 8, 8, 1e-4), ["k"]) is None
-    assert rates.lowest(runs_of(rates, 8, 8, 3e-3)[:2], ["k"]) is None
+    assert rates.lowest(runs_of(rates, 8, 8, 1e-4)) is None
+    assert rates.lowest(runs_of(rates, 8, 8, 3e-3)[:2]) is None
 
 
 def test_swarms_are_those_with_one_optimizer(rates: Any) -> None:
@@ -81,7 +88,9 @@ def test_a_rule_is_found_and_tested_on_the_swarm_left_out(
     command = [str(file), "--over", "members", "k", "--json", str(written)]
     rates.main(command)
     swarms = json.loads(written.read_text(encoding="utf-8"))["swarms"]
-    off = next(each for each in swarms if each["place"] == {"members": 16.0, "k": 4.0})
+    off = next(
+        each for each in swarms if each["place"]["members"] == 16 and each["place"]["k"] == 4
+    )
     assert off["foretold"] == pytest.approx(4e-3)
     assert off["costs"] == pytest.approx(5.0)
     assert "each doubling of members" in capsys.readouterr().out

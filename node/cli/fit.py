@@ -81,7 +81,7 @@ def fit(
     async def examine() -> Fit:
         if path.suffix == ".toml":
             from ..create.manifest_file import read_manifest_file
-            from ..create.usual_optimizer import usual_optimizer
+            from ..create.usual import usual_optimizer
 
             file = read_manifest_file(path)
             if "checkpoint" in file.model:

@@ -248,9 +248,9 @@ class ManifestFile:
 class FoundersFile(ManifestFile):
     """A file that was read."""
 
-    said_of_optimizer: frozenset[str]
-    """The keys that its table `[optimizer]` has: the others go with the rest of the file and the model
-    (usual_optimizer.py)."""
+    said: frozenset[str]
+    """The keys that its tables `[optimizer]` and `[schedule]` have, as `schedule.peak`: the others go
+    with the rest of the file and the model (usual.py)."""
 
 
 def read_manifest_file(path: Path) -> FoundersFile:
@@ -282,8 +282,9 @@ def read_manifest_file(path: Path) -> FoundersFile:
         raise bad_manifest(path, "data: the key 'sequence_length' is missing")
     if file.task == DIFFUSION and file.data.policy == "private":
         raise bad_manifest(path, "data.policy: private data is text: the task 'diffusion' has none")
-    said = content.get("optimizer", {})
-    return FoundersFile(**vars(file), said_of_optimizer=frozenset(said))
+    tables = ("optimizer", "schedule")
+    said = {f"{table}.{key}" for table in tables for key in content.get(table, ())}
+    return FoundersFile(**vars(file), said=frozenset(said))
 
 
 def bad_manifest(path: Path, problem: str) -> UserError:

@@ -52,7 +52,7 @@ from .rates import rate_warning
 from .summary import DataSummary, Forecast, forecast
 from .task import TaskPlan, plan_images, plan_task
 from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
-from .usual_optimizer import usual_optimizer
+from .usual import usual_optimizer
 
 # The initial parameters are drawn on the CPU wherever the founder trains: the same seed gives the
 # same swarm on a machine with a GPU and on one without.
@@ -370,9 +370,10 @@ def _made(draft: _Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Ma
         file.rounds,
         frozen=manifest.frozen_elements,
     )
-    # What was found is of whole models, and of language.
+    # What was found is of whole models, and of language; where nothing is said of new ones alone.
     whole = manifest.adapter is None and not draft.images
-    warning = rate_warning(file.schedule, manifest.elements) if whole else None
+    said = "schedule.peak" in file.said or draft.checkpoint is not None
+    warning = rate_warning(file.schedule, manifest.elements, said=said) if whole else None
     return Made(
         manifest=manifest,
         data=corpus.summary,

@@ -17,6 +17,8 @@ _FOUND = ((139_584, 8e-3), (918_656, 6e-3), (1_204_615_168, 4e-4))
 # Neighbouring rates that were tried are a factor of 2 apart, and cost a few percent; further off, runs
 # diverge or hardly learn.
 _FAR = 5.0
+# What nobody has chosen may as well be near.
+_UNSAID_FAR = 1.5
 
 
 def usual_rate(parameters: int) -> float:
@@ -29,13 +31,21 @@ def usual_rate(parameters: int) -> float:
     return _FOUND[-1][1]
 
 
-def rate_warning(schedule: ScheduleSpec, parameters: int) -> str | None:
-    """What to say about a schedule's peak rate; None if it is near what was found."""
+def rate_warning(schedule: ScheduleSpec, parameters: int, *, said: bool) -> str | None:
+    """What to say about a schedule's peak rate; None if it is near what was found. `said`: by the
+    founder, and not just taken because nothing was."""
     usual = usual_rate(parameters)
-    if usual / _FAR <= schedule.peak <= usual * _FAR:
+    far = _FAR if said else _UNSAID_FAR
+    if usual / far <= schedule.peak <= usual * far:
         return None
+    found = f"{usual:.2g} for {parameters:,} parameters (`peak` in [schedule])"
+    if not said:
+        return (
+            f"the file does not say how high the learning rate goes, so it is {schedule.peak:g}; what "
+            f"learned best in benchmarks is about {found}"
+        )
     which = "above" if schedule.peak > usual else "below"
     return (
         f"the learning rate of {schedule.peak:g} is {which} what learned best in benchmarks: about "
-        f"{usual:.1g} for {parameters:,} parameters (`peak` in [schedule])"
+        f"{found}"
     )

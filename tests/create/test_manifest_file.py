@@ -16,7 +16,7 @@ from distro_node.node.create.manifest_file import (
     read_manifest_file,
 )
 from distro_node.node.create.model_config import complete_model, read_checkpoint_config
-from distro_node.node.create.rates import rate_warning
+from distro_node.node.create.rates import rate_warning, usual_rate
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.protocol.wire.manifest import ChecksSpec, ScheduleSpec
 from distro_node.protocol.wire.structure import StructureError
@@ -61,10 +61,11 @@ def test_work_is_checked_if_the_file_says_so(tmp_path: Path) -> None:
     assert said == ChecksSpec(every=5, deviation=200)
 
 
-def test_what_a_file_says_of_the_optimizer_is_known(tmp_path: Path) -> None:
-    assert read(tmp_path, SMALL).said_of_optimizer == frozenset()
-    said = read(tmp_path, SMALL + "[optimizer]\ntop_k = 4\nsmoothing = 0.7").said_of_optimizer
-    assert said == {"top_k", "smoothing"}
+def test_what_a_file_says_is_known(tmp_path: Path) -> None:
+    assert read(tmp_path, SMALL).said == frozenset()
+    more = "[optimizer]\ntop_k = 4\nsmoothing = 0.7\n[schedule]\npeak = 0.002"
+    said = read(tmp_path, SMALL + more).said
+    assert said == {"optimizer.top_k", "optimizer.smoothing", "schedule.peak"}
 
 
 @pytest.mark.parametrize(
@@ -167,9 +168,9 @@ def test_the_other_large_example_differs_in_what_it_says(checkout: Path) -> None
     one, other = (shipped(f"llama-1.2b{name}.toml", checkout) for name in ("", "-psyche"))
     assert (other.optimizer.top_k, other.optimizer.momentum) == (4, 0.995)
     assert other.optimizer.preconditioner == "none"
-    same = {name: getattr(one, name) for name in ("name", "optimizer", "said_of_optimizer")}
+    same = {name: getattr(one, name) for name in ("name", "optimizer", "said")}
     assert replace(other, **same) == one
-    rates = {rate_warning(file.schedule, round(1.2046e9)) for file in (one, other)}
+    rates = {rate_warning(file.schedule, round(1.2046e9), said=True) for file in (one, other)}
     assert rates == {None}
 
 
@@ -188,9 +189,21 @@ def test_the_other_large_example_differs_in_what_it_says(checkout: Path) -> None
 def test_rates_far_from_what_was_found_are_told(
     parameters: int, rate: float, words: str | None
 ) -> None:
-    warning = rate_warning(ScheduleSpec(peak=rate), parameters)
+    warning = rate_warning(ScheduleSpec(peak=rate), parameters, said=True)
     assert (warning is None) == (words is None)
     assert words is None or words in (warning or "")
+
+
+def test_a_rate_that_nobody_chose_comes_with_a_better_one() -> None:
+    schedule = ScheduleSpec()
+    warning = rate_warning(schedule, 918_656, said=False) or ""
+    assert f"{schedule.peak:g}" in warning
+    assert f"{usual_rate(918_656):.2g}" in warning
+    assert "peak" in warning
+    # It happens to be near; and what was chosen need not be that near.
+    near = next(size for size in range(1, 10**9, 10**6) if usual_rate(size) < 1.4 * schedule.peak)
+    assert rate_warning(schedule, near, said=False) is None
+    assert rate_warning(schedule, 918_656, said=True) is None
 
 
 # --- the model's configuration -------------------------------------------------------------------

@@ -34,7 +34,7 @@ from trainer.exactness import assert_equal_bits, bits_of, reference_step
 from trainer.support import CPU, TINY_LLAMA, make_manifest, make_session
 
 RATE = 2.0**-8
-# Of a model as small as these an update needs many coefficients to be told (usual_optimizer.py).
+# Of a model as small as these an update needs many coefficients to be told (usual.py).
 WITH_MUON = OptimizerSpec(
     preconditioner="muon", smoothing=0.7, momentum=0.97, step="scaled", top_k=128
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from distro_node.node.create.manifest_file import read_manifest_file
-from distro_node.node.create.usual_optimizer import TOLD_WITH_MUON, usual_optimizer
+from distro_node.node.create.usual import TOLD_WITH_MUON, usual_optimizer
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec

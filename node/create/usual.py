@@ -28,14 +28,17 @@ def usual_optimizer(
 
     Raises `UserError` (`MANIFEST`) where work is checked and could not be told so.
     """
-    table, said = file.optimizer, file.said_of_optimizer
-    if "preconditioner" not in said and (file.checks is not None or file.data.policy == "private"):
+    table, said = file.optimizer, file.said
+    if "optimizer.preconditioner" not in said and (
+        file.checks is not None or file.data.policy == "private"
+    ):
         # What noise was measured with, and what lies do less harm to.
         table = replace(table, preconditioner="orthogonal")
     usual = _beside(table)
     if not _shares_are_known(file):
         usual["say"] = "equal"
-    table = replace(table, **{name: value for name, value in usual.items() if name not in said})
+    unsaid = {name: each for name, each in usual.items() if f"optimizer.{name}" not in said}
+    table = replace(table, **unsaid)
     coefficients = update_layout(parameters, table.chunk, table.top_k).coefficients
     untold = file.checks is not None and coefficients < TOLD_WITH_MUON
     if untold and (table.preconditioner == "muon" or table.smoothing):
