@@ -1058,6 +1058,27 @@ def limits() -> Iterator[Figure | WholeTable]:
         )
 
 
+def peak_rates() -> Iterator[WholeTable]:
+    """What the default now comes to at rates that were tried, by the program's own code."""
+    own = "now, by the program's own code"
+    small, large = results("program-0.14M")["ways"][own], results("program-0.9M")["ways"]
+    wide = results("growth")["ways"]["8 members, k = 8, the default now"]
+    tried = {
+        "139,584 parameters, 2 sequences a member, k = 8": small["tried"],
+        "the same with 8 sequences a member": wide["tried"],
+        "918,656 parameters, 2 sequences a member, k = 6": large[f"{own}, 6 coefficients"]["tried"],
+        "139,584 parameters in a longer run, k = 8": results("ladder")["sizes"]["0.14M"]["ways"][
+            "k = 8, the default now"
+        ]["tried"],
+    }
+    rates = ("0.002", "0.004", "0.008", "0.016")
+    rows = []
+    for words, losses in tried.items():
+        cells = (f"{losses[rate]:.3f}" if rate in losses else "" for rate in rates)
+        rows.append(_line((words, *cells)))
+    yield WholeTable("docs/research.md", _line(("peak rate", *rates)), tuple(rows))
+
+
 def in_common() -> Iterator[Figure | WholeTable]:
     """How much members' momentum has in common, and what a bit says of it."""
     document, measured = "docs/research.md", results("in-common")
@@ -1814,6 +1835,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     scaled,
     limits,
     in_common,
+    peak_rates,
     local_steps,
     growth,
     ladder,
