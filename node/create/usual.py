@@ -32,7 +32,7 @@ def usual_optimizer(
     if "optimizer.preconditioner" not in said and (
         file.checks is not None or file.data.policy == "private"
     ):
-        # What noise was measured with, and what lies do less harm to.
+        # Noise was measured with this one, and lies do less harm to it.
         table = replace(table, preconditioner="orthogonal")
     usual = _beside(table)
     if not _shares_are_known(file):
