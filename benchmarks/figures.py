@@ -812,20 +812,15 @@ def _with_fewer_bytes(document: str, measured: Any, loss: str, names: dict[str, 
     return WholeTable(document, heading, tuple(rows))
 
 
-TUNED_WAYS = {
-    "dense": "all weights, dense AdamW",
-    **{
-        f"full-{target}{suffix}": f"all weights, {kind}"
-        for suffix, kind in (("", "signs"), ("-now", "the default now"))
-        for target in (1000, 3000, 10_000)
-    },
-    "lora-dense": "adapters, dense AdamW",
-    **{
-        f"lora-{target}{suffix}": f"adapters, {kind}"
-        for suffix, kind in (("", "signs"), ("-now", "the default now"))
-        for target in (1000, 3000, 10_000)
-    },
-}
+TUNED_WAYS = {}
+for _trains, _dense, _words in (
+    ("full", "dense", "all weights"),
+    ("lora", "lora-dense", "adapters"),
+):
+    TUNED_WAYS[_dense] = f"{_words}, dense AdamW"
+    for _suffix, _kind in (("", "signs"), ("-now", "the default now")):
+        for _target in (1000, 3000, 10_000):
+            TUNED_WAYS[f"{_trains}-{_target}{_suffix}"] = f"{_words}, {_kind}"
 
 
 def finetuning() -> Iterator[Figure | WholeTable]:
