@@ -26,6 +26,7 @@ from distro_node.protocol.wire.manifest import OptimizerSpec
 from recipes import Recipe
 from recipes import train as train_recipe
 from runs import Swept, mean_curve
+from speakers import Speakers
 from text_runs import MUON, TextBench, Tried, chosen_ways, document, parsed, report
 from training import Muon, Trial
 
@@ -51,6 +52,11 @@ _HEARD = replace(OURS, smooth=0.95, step="blocks")
 def _sums(top_k: int, counted: int) -> Recipe:
     """A few members add up for all what is sent of each block, and pass the strongest on."""
     return replace(OURS_NOW, send="value", top_k=top_k, counted=counted)
+
+
+def speaking(speakers: Speakers) -> Recipe:
+    """The program's gradients, of which members send signs to those who speak for a block."""
+    return replace(OURS_NOW, momentum=0.0, top_k=None, speakers=speakers)
 
 
 DOWN: dict[str, Recipe | None] = {
@@ -91,6 +97,12 @@ CLOSER: dict[str, Recipe] = {
     "now, the strongest 32 of sums of 32 values": _sums(32, 32),
     "now, the strongest 64 of sums of 64 values": _sums(64, 64),
     "now, the strongest 64 of sums of all values": _sums(BLOCK, 64),
+    "now, one speaks for all of a block, by 1 bit of 2": speaking(Speakers(one_of=2)),
+    "now, one speaks for all of a block, by 1 bit of 4": speaking(Speakers(one_of=4)),
+    "now, one speaks for all of a block, by 1 bit of 8": speaking(Speakers(one_of=8)),
+    "now, two speak for all of a block, by 1 bit of 8": speaking(
+        Speakers(one_of=8, top_k=32, each=2)
+    ),
     "whole matrices, gradient": replace(OURS, even="matrix"),
     "a quarter stays in the momentum": replace(OURS, keep=0.25),
     "half stays in the momentum": replace(OURS, keep=0.5),
@@ -155,6 +167,8 @@ def bytes_each(recipe: Recipe, trial: Trial) -> float:
     Where a few members make the sums for all, every member makes those of its share of the blocks: it
     receives this share of each update, and of each other share the sum.
     """
+    if recipe.speakers is not None:
+        return recipe.speakers.received(trial)
     sent = update_bytes(recipe, recipe.top_k, trial)
     members = trial.setting.workers
     if not recipe.own and recipe.top_k is not None:

@@ -9,7 +9,8 @@ Here a round always has --workers times --sequences sequences, dealt to 8, 16, 3
 difference how many share the work. `received` in the JSON is what a member downloads in a round, by
 updates of the others.
 
-Swarms train with `orthogonal` and steps of signs, or with what a new swarm has now (defaults.py).
+Swarms train with `orthogonal` and steps of signs, or with what a new swarm has now (defaults.py), or one
+member speaks for all of a block, by bits that the others send it (speakers.py).
 
 `trend` is a plane through how far each swarm's loss is above dense Muon's, in percent (doublings.py),
 and `k_each` what k may be multiplied by for each doubling of the members at the same loss: at 0.5 a
@@ -30,6 +31,10 @@ from typing import Any
 from defaults import OPTIMIZERS
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import trend
+from frontier import bytes_each, speaking
+from recipes import Recipe
+from recipes import train as train_recipe
+from speakers import Speakers
 from text_runs import (
     MUON,
     TextBench,
@@ -64,6 +69,24 @@ class Swarm:
         return replace(OPTIMIZERS[self.kind], top_k=self.top_k)
 
 
+@dataclass(frozen=True)
+class Speaking:
+    """So many members, of whom one speaks for all of a block."""
+
+    members: int
+    one_of: int
+
+    @property
+    def line(self) -> str:
+        """Its line in the plot."""
+        return f"{self.members} members, one speaks for all"
+
+    @property
+    def recipe(self) -> Recipe:
+        """All of its choices."""
+        return speaking(Speakers(one_of=self.one_of))
+
+
 _DENSE = {MUON: Muon(), "dense AdamW": AdamW()}
 SWARMS = {
     f"{members} members, k = {top_k}{suffix}": Swarm(members, top_k, kind)
@@ -71,7 +94,13 @@ SWARMS = {
     for members in (8, 16, 32, 64)
     for top_k in (8, 4, 2, 1)
 }
-WAYS = [*_DENSE, *SWARMS]
+SPEAKING = {
+    f"{members} members, one speaks for all by 1 bit of {one_of}": Speaking(members, one_of)
+    for members in (8, 16, 32, 64)
+    for one_of in (2, 4, 8, 16)
+}
+_SHARED: dict[str, Swarm | Speaking] = {**SWARMS, **SPEAKING}
+WAYS = [*_DENSE, *_SHARED]
 _FIRST = next(iter(SWARMS))
 
 
@@ -80,21 +109,26 @@ class Growth(TextBench):
 
     def usual_rate(self, way: str) -> float:
         """Where the search begins."""
-        return 8e-3 if way in SWARMS else 4e-3
+        return 4e-3 if way in _DENSE else 8e-3
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
         """One run."""
         if way in _DENSE:
             return self.trained(way, rate, self.trial(seed), _DENSE[way])
-        swarm = SWARMS[way]
+        swarm = _SHARED[way]
         sequences = self.options.workers * self.options.sequences // swarm.members
         trial = self.trial(seed, workers=swarm.members, sequences=sequences)
-        return self.trained(way, rate, trial, swarm.optimizer)
+        if isinstance(swarm, Swarm):
+            return self.trained(way, rate, trial, swarm.optimizer)
+        curve = train_recipe(swarm.recipe, rate, trial)
+        done = self.tried(way, rate, trial, curve, bytes_each(swarm.recipe, trial), None)
+        done.members = swarm.members
+        return done
 
 
 def received(way: str, sent: float) -> float | None:
     """What a member downloads in a round; None for dense training, which can be done in many ways."""
-    return sent * (SWARMS[way].members - 1) if way in SWARMS else None
+    return sent * (_SHARED[way].members - 1) if way in _SHARED else None
 
 
 def trend_of(ways: dict[str, dict[str, Any]], kind: str) -> dict[str, Any]:
@@ -116,7 +150,7 @@ def plot(file: Path, written: dict[str, Any]) -> None:
         if found["received"] is None:
             levels[way] = found["loss"]
         else:
-            lines[SWARMS[way].line].append((found["received"], found["loss"]))
+            lines[_SHARED[way].line].append((found["received"], found["loss"]))
     plot_over_bytes(file, lines, "bytes that a member downloads a round", levels)
 
 
@@ -125,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parsed("How bytes grow with the swarm.", WAYS, arguments, sequences=8)
     bench = Growth(options)
     ways = chosen_ways(bench, WAYS)
-    for members in sorted({SWARMS[way].members for way in ways if way in SWARMS}):
+    for members in sorted({_SHARED[way].members for way in ways if way in _SHARED}):
         if options.workers * options.sequences % members:
             sys.exit(
                 f"--workers times --sequences has to be a multiple of {members}, the members of a swarm"

@@ -19,6 +19,7 @@ from distro_node.node.trainer.blocks import float_basis
 from distro_node.node.trainer.optimizer import orthogonalised
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import TensorLayout, update_layout
+from speakers import Heard, Speakers
 from training import Trial, usual_schedule
 
 EPSILON = 1e-12
@@ -59,6 +60,8 @@ class Recipe:
     counted: int | None = None
     """So many coefficients of a block's sum, the strongest, count, as if a few members made the sums
     for all; what does not count goes back to whoever sent it. None: all count."""
+    speakers: Speakers | None = None
+    """Those who speak for all of a block; None: everybody speaks of everything."""
     basis: Literal["cosine", "random"] = "cosine"
     """Whose coefficients a block's are: those of the cosine transform, or of a random orthogonal one."""
     unsent: float | None = None
@@ -84,6 +87,7 @@ def train(
     schedule = usual_schedule(rate, setting.steps)
     members = [Member(recipe, trial) for _ in range(setting.workers if recipe.own else 1)]
     together = Together(recipe, trial)
+    heard = None if recipe.speakers is None else Heard(recipe.speakers, trial)
     curve = [(0, trial.evaluate())]
     for number in range(1, setting.steps + 1):
         batch = trial.next_batch()
@@ -101,6 +105,8 @@ def train(
             sums = [total * mask for total, mask in zip(sums, counted, strict=True)]
             for member in members:
                 member.take_back(counted)
+        if heard is not None:
+            sums = heard.speak(sums, number)
         together.step(sums, learning_rate(schedule, number))
         if number % max(1, setting.steps // 10) == 0:
             curve.append((number, trial.evaluate()))

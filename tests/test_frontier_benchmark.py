@@ -131,6 +131,69 @@ def test_who_makes_sums_for_all_receives_a_share_of_each_update(frontier: Any, t
     assert received(frontier.NOW) == frontier.update_bytes(frontier.OURS, 8, trial)
 
 
+def _voted(trial: Any, sign: float) -> list[torch.Tensor]:
+    """What all four members would send if they agreed in everything."""
+    return [
+        torch.full((tensor.blocks, tensor.block_rows, tensor.block_columns), 4 * sign)
+        for tensor in update_layout(trial.table, 64, 64).tensors
+    ]
+
+
+@pytest.mark.parametrize("each", [1, 2])
+def test_speakers_say_what_they_hear_and_only_once(frontier: Any, trial: Any, each: int) -> None:
+    speakers = importlib.import_module("speakers")
+    spoken = speakers.Heard(speakers.Speakers(one_of=64, top_k=32, each=each), trial)
+    first = spoken.speak(_voted(trial, -1.0), 1)
+    index = next(i for i, total in enumerate(first) if total.shape[1:] == (64, 64))
+    # A speaker has heard 64 of 4,096 coefficients; two speakers have heard different ones.
+    assert torch.equal(
+        first[index].flatten(1).sum(1), torch.full((len(first[index]),), -32.0 * each)
+    )
+    assert first[index].min() == -1.0
+    # Nobody says anything now: the other 32 follow, and none of the first again.
+    silent = [torch.zeros_like(total) for total in first]
+    second = spoken.speak(silent, 2)
+    assert torch.equal(second[index].flatten(1).sum(1), first[index].flatten(1).sum(1))
+    assert torch.all(first[index] * second[index] == 0)
+    assert all(torch.all(total == 0) for total in spoken.speak(silent, 3))
+
+
+def test_a_liar_among_those_who_send_bits_is_outvoted(frontier: Any, trial: Any) -> None:
+    speakers = importlib.import_module("speakers")
+    spoken = speakers.Heard(speakers.Speakers(one_of=1), trial)
+    three_to_one = [total / 2 for total in _voted(trial, 1.0)]
+    for total in spoken.speak(three_to_one, 1):
+        assert torch.all(total >= 0)
+        assert torch.any(total > 0)
+
+
+@pytest.mark.parametrize(("coefficients", "one_of"), [(4096, 4), (4096, 3), (10, 4), (3, 8)])
+def test_every_coefficient_has_its_turn_once(frontier: Any, coefficients: int, one_of: int) -> None:
+    speakers = importlib.import_module("speakers")
+    tensor = update_layout(
+        [ParameterSpec(name="t", shape=(coefficients,))], coefficients, 1
+    ).tensors[0]
+    turns = speakers.turns_of(tensor, one_of)
+    assert sorted(torch.cat(turns).tolist()) == list(range(coefficients))
+    assert max(map(len, turns)) == speakers.heard(tensor, one_of)
+    assert len(turns) <= one_of
+
+
+def test_what_is_downloaded_does_not_grow_where_one_speaks_for_all(frontier: Any) -> None:
+    training, speakers = importlib.import_module("training"), importlib.import_module("speakers")
+    setting = training.Setting(
+        workers=4, sequences=1, steps=1, hidden=64, layers=1, seed=3, device="cpu"
+    )
+    few = training.Trial(setting, *counting(), 8)
+    many = training.Trial(replace(setting, workers=40), *counting(), 8)
+    for each in (1, 2):
+        chosen = speakers.Speakers(one_of=4, each=each)
+        assert 40 * chosen.received(many) == pytest.approx(4 * chosen.received(few))
+        # A quarter of a bit for each element, the speakers' own updates beside it.
+        bits = 4 * chosen.received(few) / each - frontier.update_bytes(frontier.OURS_NOW, 64, few)
+        assert bits == pytest.approx(few.elements / 32, rel=0.01)
+
+
 def test_each_way_learns(frontier: Any) -> None:
     training = importlib.import_module("training")
     setting = training.Setting(

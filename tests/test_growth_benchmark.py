@@ -49,6 +49,21 @@ def test_swarms_of_every_size_see_the_same_tokens(
     assert "16 members" in capsys.readouterr().out
 
 
+def test_one_who_speaks_for_all_trains_on_the_same_tokens(growth: Any, tmp_path: Path) -> None:
+    written = tmp_path / "growth.json"
+    way = "32 members, one speaks for all by 1 bit of 4"
+    command = ["--work", str(tmp_path / "work"), "--json", str(written), "--seeds", "1"]
+    command += ["--steps", "2", "--sequences", "4", "--layers", "1"]
+    growth.main([*command, "--variants", "32 members, k = 8, the default now", way])
+    ways = json.loads(written.read_text(encoding="utf-8"))["ways"]
+    found = ways[way]
+    assert found["received"] == 31 * found["bytes_a_round"]
+    # k = 8 of everybody takes twice as much as k = 64 and a quarter of a bit an element once.
+    everybody = ways["32 members, k = 8, the default now"]["received"]
+    assert found["received"] == pytest.approx(everybody / 2, rel=0.1)
+    assert found["losses"][0] < 5.5
+
+
 def test_how_k_may_fall_as_members_grow(growth: Any) -> None:
     """Twice the members bring 1 %, twice the coefficients 2 %."""
     ways = {
