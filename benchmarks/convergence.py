@@ -41,6 +41,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from defaults import OPTIMIZERS
 from distro_node.node.trainer.memory_options import StateOptions
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from runs import append_run, read_runs
@@ -77,6 +78,7 @@ VARIANTS = {
     ),
     "damped": Variant(name="ours, damped", rate=4e-3, optimizer=OptimizerSpec(damping=0.5)),
     "ours": Variant(name="ours: k 8, β 0.95, orthogonal", rate=4e-3),
+    "now": Variant(name="the default now", rate=4e-3, optimizer=OPTIMIZERS["default"]),
     "bfloat16": Variant(
         name="ours: k 8, β 0.95, orthogonal [state in bfloat16]",
         rate=4e-3,

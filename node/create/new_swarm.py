@@ -21,7 +21,9 @@ from ...protocol.wire.manifest import (
     AdmissionSpec,
     DataSpec,
     Manifest,
+    OptimizerSpec,
     PrivateSpec,
+    ScheduleSpec,
     ShardSpec,
     SourceSpec,
     decode_manifest,
@@ -52,7 +54,7 @@ from .rates import rate_warning
 from .summary import DataSummary, Forecast, forecast
 from .task import TaskPlan, plan_images, plan_task
 from .tokens import ByteTokenizer, FileTokenizer, Tokenizer
-from .usual import usual_optimizer
+from .usual import usual_optimizer, usual_schedule
 
 # The initial parameters are drawn on the CPU wherever the founder trains: the same seed gives the
 # same swarm on a machine with a GPU and on one without.
@@ -257,6 +259,7 @@ class _Draft:
         """The manifest of these parts. Raises `UserError` (`MANIFEST`)."""
         file, private = self.file, self.private()
         marked = self.task.chat is not None
+        optimizer = usual_optimizer(file, settings.manifest, initial.parameters)
         try:
             return Manifest(
                 name=file.name,
@@ -280,8 +283,8 @@ class _Draft:
                     sources=_sources(file.data, summary),
                     private=private,
                 ),
-                optimizer=usual_optimizer(file, settings.manifest, initial.parameters),
-                schedule=file.schedule,
+                optimizer=optimizer,
+                schedule=self._schedule(optimizer, initial),
                 rounds=file.rounds,
                 admission=admission,
                 fault_model=file.fault_model,
@@ -292,6 +295,13 @@ class _Draft:
             )
         except ValueError as error:
             raise bad_manifest(settings.manifest, str(error)) from None
+
+    def _schedule(self, optimizer: OptimizerSpec, initial: InitialModel) -> ScheduleSpec:
+        # Rates were found for new and whole models of language; others begin where the file says.
+        if self.images or self.checkpoint is not None or initial.adapter is not None:
+            return self.file.schedule
+        elements = sum(spec.elements for spec in initial.parameters)
+        return usual_schedule(self.file, optimizer, elements)
 
 
 def _read(settings: CreateSettings) -> _Draft:
@@ -366,14 +376,14 @@ def _made(draft: _Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Ma
         corpus.summary,
         samples,
         manifest.optimizer,
-        file.schedule,
+        manifest.schedule,
         file.rounds,
         frozen=manifest.frozen_elements,
     )
-    # What was found is of whole models, and of language; where nothing is said of new ones alone.
-    whole = manifest.adapter is None and not draft.images
-    said = "schedule.peak" in file.said or draft.checkpoint is not None
-    warning = rate_warning(file.schedule, manifest.elements, said=said) if whole else None
+    warning = None
+    # What was found is of whole models, and of language.
+    if manifest.adapter is None and not draft.images:
+        warning = rate_warning(manifest.schedule, manifest.elements, manifest.optimizer.step)
     return Made(
         manifest=manifest,
         data=corpus.summary,

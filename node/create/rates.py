@@ -1,7 +1,7 @@
-"""Learning rates that benchmarks found best, and a word for one that is far from them.
+"""Learning rates that benchmarks found best, for whoever chose none or one that is far from them.
 
-The best rate falls with the size of a model. The measurements are in benchmarks/results (convergence);
-the last point is the DisTrO report's, and nothing that large has been tried here.
+The best rate falls with the size of a model. The measurements are in benchmarks/results; the last point
+of either step is the DisTrO report's, and nothing that large has been tried here.
 """
 
 from __future__ import annotations
@@ -9,43 +9,38 @@ from __future__ import annotations
 import itertools
 import math
 
-from ...protocol.wire.manifest import ScheduleSpec
+from ...protocol.wire.manifest import ScheduleSpec, Step
 
-# Parameters, and the best peak rate among those tried with a sign step. With a scaled one, as far as it
-# has been tried, it is the same or a third less (docs/research.md).
-_FOUND = ((139_584, 8e-3), (918_656, 6e-3), (1_204_615_168, 4e-4))
+# By what a step makes of the sum: parameters, and the best peak rate among those tried. With steps of
+# signs convergence.py found them, with scaled ones frontier.py, growth.py and ladder.py: it lies between
+# 4e-3 and 8e-3 for both sizes, and nearer to 4e-3 in longer runs (docs/research.md).
+_FOUND: dict[Step, tuple[tuple[int, float], ...]] = {
+    "sign": ((139_584, 8e-3), (918_656, 6e-3), (1_204_615_168, 4e-4)),
+    "scaled": ((139_584, 5e-3), (918_656, 5e-3), (1_204_615_168, 4e-4)),
+}
 # Neighbouring rates that were tried are a factor of 2 apart, and cost a few percent; further off, runs
 # diverge or hardly learn.
 _FAR = 5.0
-# What nobody has chosen may as well be near.
-_UNSAID_FAR = 1.5
 
 
-def usual_rate(parameters: int) -> float:
+def usual_rate(parameters: int, step: Step) -> float:
     """The rate to begin with for a model of this size: a line through what was found."""
-    size = min(max(parameters, _FOUND[0][0]), _FOUND[-1][0])
-    for (small, high), (large, low) in itertools.pairwise(_FOUND):
+    found = _FOUND[step]
+    size = min(max(parameters, found[0][0]), found[-1][0])
+    for (small, high), (large, low) in itertools.pairwise(found):
         if size <= large:
             way = math.log(size / small) / math.log(large / small)
             return high * (low / high) ** way
-    return _FOUND[-1][1]
+    return found[-1][1]
 
 
-def rate_warning(schedule: ScheduleSpec, parameters: int, *, said: bool) -> str | None:
-    """What to say about a schedule's peak rate; None if it is near what was found. `said`: by the
-    founder, and not just taken because nothing was."""
-    usual = usual_rate(parameters)
-    far = _FAR if said else _UNSAID_FAR
-    if usual / far <= schedule.peak <= usual * far:
+def rate_warning(schedule: ScheduleSpec, parameters: int, step: Step) -> str | None:
+    """What to say about a schedule's peak rate; None if it is not far from what was found."""
+    usual = usual_rate(parameters, step)
+    if usual / _FAR <= schedule.peak <= usual * _FAR:
         return None
-    found = f"{usual:.2g} for {parameters:,} parameters (`peak` in [schedule])"
-    if not said:
-        return (
-            f"the file does not say how high the learning rate goes, so it is {schedule.peak:g}; what "
-            f"learned best in benchmarks is about {found}"
-        )
     which = "above" if schedule.peak > usual else "below"
     return (
         f"the learning rate of {schedule.peak:g} is {which} what learned best in benchmarks: about "
-        f"{found}"
+        f"{usual:.2g} for {parameters:,} parameters (`peak` in [schedule])"
     )

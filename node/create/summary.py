@@ -165,6 +165,8 @@ class Forecast:
     """Of the run, by the rounds of its schedule."""
     tokens_a_parameter: float
     """In the run."""
+    peak_rate: float
+    """The learning rate at its highest."""
     update_bytes: int
     model_bytes: int
     """What a newcomer fetches before it trains."""
@@ -196,6 +198,7 @@ class Forecast:
             f"an epoch: {self.rounds_an_epoch:,.1f} rounds; the run: {self.epochs:.2f} epochs, "
             f"{self.tokens_a_parameter:.3g} {unit} a parameter"
         )
+        yield f"the learning rate goes up to {self.peak_rate:g} (`peak` in [schedule])"
         base = ""
         if self.frozen:
             parts = _bytes(4 * self.frozen), _bytes(4 * self.parameters)
@@ -246,6 +249,7 @@ def forecast(
         rounds_an_epoch=samples / rounds.sequences,
         epochs=trained / samples,
         tokens_a_parameter=trained * data.sequence_length / elements,
+        peak_rate=schedule.peak,
         update_bytes=update_layout(table, optimizer.chunk, optimizer.top_k).body_bytes,
         model_bytes=4 * (elements + frozen),
         images=data.images,

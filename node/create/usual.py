@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ...protocol.codec.update import update_layout
-from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec
+from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
 from .manifest_file import FoundersFile, ManifestFile, OptimizerTable, bad_manifest
+from .rates import usual_rate
 
 TOLD_WITH_MUON = 1_936
 """Coefficients of an update from which on looks tell honest work with `muon` or behind a smoothed
@@ -52,6 +53,16 @@ def usual_optimizer(
         # Members whose texts differ contradict each other honestly.
         table = replace(table, audit=False)
     return table.spec()
+
+
+def usual_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: int) -> ScheduleSpec:
+    """The schedule of a swarm that trains a new model of language with so many parameters: the peak rate
+    that learned best with such a one, unless the file says it."""
+    if "schedule.peak" in file.said:
+        return file.schedule
+    # Two digits: what people are told is then what the manifest has.
+    peak = float(f"{usual_rate(parameters, optimizer.step):.2g}")
+    return replace(file.schedule, peak=peak)
 
 
 def _beside(table: OptimizerTable) -> dict[str, Any]:

@@ -308,13 +308,23 @@ def test_a_founder_is_told_what_was_read_and_what_it_will_cost(
     assert forecast["update_bytes_received"]["4"] == 3 * forecast["update_bytes"] > 0
 
 
+def test_a_rate_that_nobody_chose_is_taken_and_told(
+    command, initialised, run: Path, home: Path
+) -> None:
+    run.write_text(RUN)
+    out = command("create", run, "--data-dir", home / "data").out
+    assert "the learning rate goes up to 0.005" in out
+    assert "learned best" not in out
+
+
 def test_a_rate_far_from_what_benchmarks_found_is_told(
     command, initialised, run: Path, home: Path
 ) -> None:
     for rate, words in ((0.5, "is above"), (1e-5, "is below"), (4e-3, None)):
         run.write_text(RUN + f"[schedule]\npeak = {rate}\n")
         out = command("create", run, "--data-dir", home / "data").out
-        assert ("learning rate" in out) == (words is not None)
+        assert f"the learning rate goes up to {rate:g}" in out
+        assert ("learned best" in out) == (words is not None)
         assert words is None or words in out
 
 

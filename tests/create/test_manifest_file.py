@@ -170,7 +170,7 @@ def test_the_other_large_example_differs_in_what_it_says(checkout: Path) -> None
     assert other.optimizer.preconditioner == "none"
     same = {name: getattr(one, name) for name in ("name", "optimizer", "said")}
     assert replace(other, **same) == one
-    rates = {rate_warning(file.schedule, round(1.2046e9), said=True) for file in (one, other)}
+    rates = {rate_warning(file.schedule, round(1.2046e9), "sign") for file in (one, other)}
     assert rates == {None}
 
 
@@ -189,21 +189,19 @@ def test_the_other_large_example_differs_in_what_it_says(checkout: Path) -> None
 def test_rates_far_from_what_was_found_are_told(
     parameters: int, rate: float, words: str | None
 ) -> None:
-    warning = rate_warning(ScheduleSpec(peak=rate), parameters, said=True)
-    assert (warning is None) == (words is None)
-    assert words is None or words in (warning or "")
+    for step in ("sign", "scaled"):
+        warning = rate_warning(ScheduleSpec(peak=rate), parameters, step)
+        assert (warning is None) == (words is None)
+        assert words is None or words in (warning or "")
 
 
-def test_a_rate_that_nobody_chose_comes_with_a_better_one() -> None:
-    schedule = ScheduleSpec()
-    warning = rate_warning(schedule, 918_656, said=False) or ""
-    assert f"{schedule.peak:g}" in warning
-    assert f"{usual_rate(918_656):.2g}" in warning
-    assert "peak" in warning
-    # It happens to be near; and what was chosen need not be that near.
-    near = next(size for size in range(1, 10**9, 10**6) if usual_rate(size) < 1.4 * schedule.peak)
-    assert rate_warning(schedule, near, said=False) is None
-    assert rate_warning(schedule, 918_656, said=True) is None
+def test_rates_fall_with_the_size_and_are_no_higher_where_steps_are_scaled() -> None:
+    sizes = [1, 10**5, 10**6, 10**7, 10**8, 10**9, 10**12]
+    for step in ("sign", "scaled"):
+        rates = [usual_rate(size, step) for size in sizes]
+        assert rates == sorted(rates, reverse=True)
+        assert rates[-1] == 4e-4
+    assert all(usual_rate(size, "scaled") <= usual_rate(size, "sign") for size in sizes)
 
 
 # --- the model's configuration -------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from distro_node.node.create.manifest_file import read_manifest_file
-from distro_node.node.create.usual import TOLD_WITH_MUON, usual_optimizer
+from distro_node.node.create.usual import TOLD_WITH_MUON, usual_optimizer, usual_schedule
 from distro_node.node.errors import ExitCode, UserError
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec
@@ -100,3 +101,26 @@ def test_nobody_makes_a_swarm_whose_looks_accuse_the_honest(said: str, tmp_path:
     assert caught.value.code == ExitCode.MANIFEST
     for word in ("run.toml", "1,928", "1,936", "'orthogonal'", "[checks]"):
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "parameters", "peak"),
+    [
+        ("", 139_584, 5e-3),
+        ("", 100, 5e-3),
+        ("[schedule]\ntotal_rounds = 500", 918_656, 5e-3),
+        ("[checks]", 139_584, 8e-3),
+        ("[optimizer]\nstep = 'sign'", 918_656, 6e-3),
+        ("", 2 * 10**9, 4e-4),
+        ("[schedule]\npeak = 0.002", 139_584, 2e-3),
+    ],
+)
+def test_a_peak_rate_that_is_not_said_is_what_learned_best(
+    more: str, parameters: int, peak: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(FILE + more)
+    file = read_manifest_file(path)
+    schedule = usual_schedule(file, usual_optimizer(file, path, model(4)), parameters)
+    assert schedule == replace(file.schedule, peak=peak)
+    assert schedule.total_rounds == (500 if "500" in more else file.schedule.total_rounds)
