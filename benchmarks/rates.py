@@ -1,14 +1,15 @@
 """The rate that fits: where losses were lowest, and what a rule says of a swarm that was not tried.
 
     python benchmarks/rates.py RUNS.jsonl [RUNS.jsonl …] [--optimizer signs | default]
-        [--over parameters members k] [--json FILE]
+        [--over [parameters members k …]] [--json FILE]
 
-Reads the runs that growth.py and ladder.py keep. Of every swarm that trained with this one of the
+Reads the runs that growth.py, ladder.py and frontier.py keep. Of every swarm that trained with this one of the
 optimizers in defaults.py, but for k, at three rates or more with the best one not at the edge, the rate
 is taken at which a parabola through the best and its two neighbours is lowest (losses over the logarithm
 of the rate). The rule is a plane through the logarithms of these rates (doublings.py). It is tested on
 each swarm in turn, left out of the plane: `costs` says by how many percent the loss would be higher at
-the rate that the others foretell, by that swarm's own parabola.
+the rate that the others foretell, by that swarm's own parabola. Over nothing at all the rule is the mean of
+the others. Beside it stands the same of the rate that `create` takes for a model of this size.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from defaults import OPTIMIZERS
+from distro_node.node.create.rates import usual_rate
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import Doublings, fit
 from runs import best_of, read_runs
@@ -104,22 +106,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="The rate that fits a swarm.")
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUNS.jsonl")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="signs")
-    parser.add_argument("--over", nargs="+", choices=PLACES, default=["parameters", "members", "k"])
+    parser.add_argument("--over", nargs="*", choices=PLACES, default=["parameters", "members", "k"])
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     runs = [run for file in options.runs for run in read_runs(file, Tried)]
-    groups = swarms(runs, OPTIMIZERS[options.optimizer])
+    optimizer = OPTIMIZERS[options.optimizer]
+    groups = swarms(runs, optimizer)
     found = [each for group in groups if (each := lowest(group))]
     try:
         rule, others = foretold(found, options.over)
     except ValueError as error:
         parser.exit(1, f"{error}: train more swarms, each with its best rate not at the edge\n")
     written: dict[str, Any] = {"rule": asdict(rule), "swarms": []}
-    print(f"{'':{14 * len(options.over)}}{'best rate':>12}{'foretold':>12}{'costs':>9}")
+    titles = f"{'best rate':>12}{'foretold':>12}{'costs':>11}{'create':>12}{'costs':>11}"
+    print(f"{'':{14 * len(options.over)}}{titles}")
     for each, rate in zip(found, others, strict=True):
         place = "".join(f"{name} {each.place[name]:<8g}"[:14].ljust(14) for name in options.over)
-        print(f"{place}{each.rate:12.2g}{rate:12.2g}{each.above(rate):+8.2f} %")
-        written["swarms"].append({**asdict(each), "foretold": rate, "costs": each.above(rate)})
+        taken = usual_rate(round(each.place["parameters"]), optimizer.step)
+        costs = each.above(rate), each.above(taken)
+        print(
+            f"{place}{each.rate:12.2g}{rate:12.2g}{costs[0]:+9.2f} %{taken:12.2g}{costs[1]:+9.2f} %"
+        )
+        told = {"foretold": rate, "costs": costs[0], "create": taken, "create_costs": costs[1]}
+        written["swarms"].append(asdict(each) | told)
     for name, slope in rule.each.items():
         print(f"each doubling of {name}: times {2**slope:.2f}")
     if options.json:

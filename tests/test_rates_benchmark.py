@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distro_node.node.create.rates import usual_rate
 from distro_node.protocol.wire.manifest import OptimizerSpec
 
 RATES = (1e-3, 2e-3, 4e-3, 8e-3, 16e-3)
@@ -93,7 +94,16 @@ def test_a_rule_is_found_and_tested_on_the_swarm_left_out(
     )
     assert off["foretold"] == pytest.approx(4e-3)
     assert off["costs"] == pytest.approx(5.0)
+    assert off["create"] == usual_rate(1000, "sign")
+    doublings = math.log2(off["create"] / 8e-3)
+    assert off["create_costs"] == pytest.approx(5.0 * doublings**2)
     assert "each doubling of members" in capsys.readouterr().out
+    rates.main([*command, "--over"])
+    without = json.loads(written.read_text(encoding="utf-8"))["swarms"]
+    others = [each["rate"] for each in without if each["place"] != off["place"]]
+    found = next(each for each in without if each["place"] == off["place"])
+    assert found["foretold"] == pytest.approx(math.prod(others) ** (1 / len(others)))
+    capsys.readouterr()
     with pytest.raises(SystemExit) as ended:
         rates.main([*command, "--over", "parameters"])
     assert ended.value.code == 1
