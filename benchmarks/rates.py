@@ -3,13 +3,14 @@
     python benchmarks/rates.py RUNS.jsonl [RUNS.jsonl …] [--optimizer signs | default]
         [--over [parameters members k …]] [--json FILE]
 
-Reads the runs that growth.py, ladder.py and frontier.py keep. Of every swarm that trained with this one of the
-optimizers in defaults.py, but for k, at three rates or more with the best one not at the edge, the rate
-is taken at which a parabola through the best and its two neighbours is lowest (losses over the logarithm
-of the rate). The rule is a plane through the logarithms of these rates (doublings.py). It is tested on
-each swarm in turn, left out of the plane: `costs` says by how many percent the loss would be higher at
-the rate that the others foretell, by that swarm's own parabola. Over nothing at all the rule is the mean of
-the others. Beside it stands the same of the rate that `create` takes for a model of this size.
+Reads the runs that growth.py, ladder.py and frontier.py keep. Of every swarm that trained with this one
+of the optimizers in defaults.py, but for k, at three rates or more with the best one not at the edge,
+the rate is taken at which a parabola through the best and its two neighbours is lowest (losses over the
+logarithm of the rate). The rule is a plane through the logarithms of these rates (doublings.py). It is
+tested on each swarm in turn, left out of the plane: `costs` says by how many percent the loss would be
+higher at the rate that the others foretell, by that swarm's own parabola. Over nothing at all the rule
+is the mean of the others. Beside it stands the same of the rate that `create` takes for a model of this
+size.
 """
 
 from __future__ import annotations
