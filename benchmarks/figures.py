@@ -1074,6 +1074,26 @@ def peak_rates() -> Iterator[WholeTable]:
     yield WholeTable("docs/research.md", _line(("peak rate", *rates)), tuple(rows))
 
 
+def rule_of_rates() -> Iterator[WholeTable]:
+    """What the rate that `create` takes costs, and the mean of other swarms' best."""
+    rows = []
+    for swarm in results("rates-default")["swarms"]:
+        place = swarm["place"]
+        words = (
+            f"{place['parameters']:,.0f} parameters, {place['members']:.0f} members with "
+            f"{place['sequences']:g} sequences, k = {place['k']:.0f}, {place['steps']:,.0f} rounds"
+        )
+        cells = []
+        for rate, costs in (("foretold", "costs"), ("create", "create_costs")):
+            cells += [f"{swarm[rate]:.4f}", f"{swarm[costs]:.1f} %"]
+        rows.append(_line((words, f"{swarm['rate']:.4f}", *cells)))
+    yield WholeTable(
+        "docs/research.md",
+        "| swarm | best rate | mean of the others | that costs | `create` takes | that costs |",
+        tuple(rows),
+    )
+
+
 def in_common() -> Iterator[Figure | WholeTable]:
     """How much members' momentum has in common, and what a bit says of it."""
     document, measured = "docs/research.md", results("in-common")
@@ -1831,6 +1851,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     limits,
     in_common,
     peak_rates,
+    rule_of_rates,
     local_steps,
     growth,
     ladder,

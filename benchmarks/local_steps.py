@@ -4,9 +4,10 @@
         [--variants …] [--known] [--json FILE] [--plot FILE]
 
 DiLoCo, MuLoCo and SparseLoCo as local_recipes.py describes them, with 5 to 40 steps a round; the
-program, and with fewer and larger rounds; what the program's shared step makes of several local steps;
-dense AdamW and Muon. All see the same sequences in the same order, and a loss is in held-out nats a
-byte. Bytes are those that a member sends for each of --steps, on average.
+program, and with fewer and larger rounds; one member that speaks for all of a block (speakers.py); what
+the program's shared step makes of several local steps; dense AdamW and Muon. All see the same sequences
+in the same order, and a loss is in held-out nats a byte. Bytes are those that a member sends for each
+of --steps, on average.
 
 Runs are kept in --work and taken up again, and rates are found, as in frontier.py.
 """
@@ -22,7 +23,11 @@ from typing import Any
 import local_recipes
 from defaults import OPTIMIZERS
 from distro_node.protocol.wire.manifest import OptimizerSpec
+from frontier import bytes_each, speaking
 from local_recipes import DILOCO, SPARSELOCO, LocalRecipe
+from recipes import Recipe
+from recipes import train as train_recipe
+from speakers import Speakers
 from text_runs import (
     MUON,
     TextBench,
@@ -50,7 +55,7 @@ _NOW = replace(OPTIMIZERS["default"], top_k=8)
 _OURS = LocalRecipe(
     steps=4, inner=Muon(), outer_rate=1.0, outer_momentum=0.0, chosen=32, send="sign"
 )
-WAYS: dict[str, AdamW | Muon | Program | LocalRecipe] = {
+WAYS: dict[str, AdamW | Muon | Program | Recipe | LocalRecipe] = {
     MUON: Muon(),
     "dense AdamW": AdamW(),
     PROGRAM: Program(OptimizerSpec()),
@@ -63,6 +68,7 @@ WAYS: dict[str, AdamW | Muon | Program | LocalRecipe] = {
     "the default now, rounds 4 times larger, 32 coefficients": Program(
         replace(_NOW, top_k=32), larger=4
     ),
+    "one speaks for all of a block, by 1 bit of 4": speaking(Speakers(one_of=4)),
     "DiLoCo, 10 steps": replace(DILOCO, steps=10),
     "DiLoCo, 20 steps": DILOCO,
     "DiLoCo, 40 steps": replace(DILOCO, steps=40),
@@ -95,6 +101,10 @@ class LocalSteps(TextBench):
             return self.tried(
                 way, rate, trial, curve, local_recipes.bytes_a_step(kind, trial), kind.chosen
             )
+        if isinstance(kind, Recipe):
+            trial = self.trial(seed)
+            curve = train_recipe(kind, rate, trial)
+            return self.tried(way, rate, trial, curve, bytes_each(kind, trial), kind.top_k)
         larger, optimizer = (
             (kind.larger, kind.optimizer) if isinstance(kind, Program) else (1, kind)
         )

@@ -101,13 +101,16 @@ def test_runs_are_kept_and_told(
     make_runs_small(monkeypatch)
     written, drawn = tmp_path / "local.json", tmp_path / "local.png"
     larger = "rounds 4 times larger, 8 coefficients"
+    one_speaks = "one speaks for all of a block, by 1 bit of 4"
     command = ["--work", str(tmp_path / "work"), "--json", str(written), "--plot", str(drawn)]
     command += ["--steps", "4", "--workers", "2", "--sequences", "1", "--layers", "1"]
-    command += ["--seeds", "1", "--variants", local_steps.PROGRAM, larger, "SparseLoCo, 5 steps"]
+    chosen = [local_steps.PROGRAM, larger, one_speaks, "SparseLoCo, 5 steps"]
+    command += ["--seeds", "1", "--variants", *chosen]
     local_steps.main(command)
     first = json.loads(written.read_text(encoding="utf-8"))
     ways = first["ways"]
-    assert list(ways) == [local_steps.PROGRAM, larger, "SparseLoCo, 5 steps"]
+    assert list(ways) == chosen
+    assert ways[one_speaks]["choices"]["speakers"]["one_of"] == 4
     assert ways[larger]["bytes_a_round"] == ways[local_steps.PROGRAM]["bytes_a_round"] / 4
     assert ways[larger]["beside"]["of"] == local_steps.PROGRAM
     assert ways["SparseLoCo, 5 steps"]["choices"]["chosen"] == 64
