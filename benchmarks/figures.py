@@ -1085,7 +1085,9 @@ def peak_rates() -> Iterator[WholeTable]:
 def overlap_now() -> Iterator[Figure]:
     """What gradients on parameters one round old cost with the default now."""
     losses = {
-        (run["settings"]["rate"], run["settings"]["seed"], "overlap" in run["name"]): run["heldout_loss"]
+        (run["settings"]["rate"], run["settings"]["seed"], "overlap" in run["name"]): run[
+            "heldout_loss"
+        ]
         for run in results("overlap-now")["runs"]
     }
 
@@ -1207,6 +1209,20 @@ def growth() -> Iterator[Figure | WholeTable]:
         "it is {:.1f} % for the members and {:.1f} % for the coefficients (six swarms, {:.1f} % from "
         "the plane), so a doubling of the members takes {:.1f} times",
         (now["each"]["members"], -now["each"]["k"], now["residual"], measured["now"]["k_each"]),
+    )
+    everybody, quarter, eighth = (
+        measured["ways"][f"32 members, {way}"]["received"] / 1e3
+        for way in (
+            "k = 8, the default now",
+            "one speaks for all by 1 bit of 4",
+            "one speaks for all by 1 bit of 8",
+        )
+    )
+    # A quarter is twice as many bits as an eighth, and all else is the same.
+    yield Figure(
+        "docs/research.md",
+        "32 members would download {:.1f} kB each, where k = 8 of everybody takes {:.1f} kB",
+        (eighth + 2 * (quarter - eighth), everybody),
     )
     for name, way in measured["ways"].items():
         received = "" if way["received"] is None else f"{way['received'] / 1e3:,.1f} kB"

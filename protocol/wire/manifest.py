@@ -354,7 +354,8 @@ class RoundSpec:
     the swarm changes over to it: the time for all others to install it."""
     overlap: bool = field(default=False, metadata=ADDITION)
     """Updates are computed a round ahead, while those of the round before are exchanged and agreed on,
-    and so on parameters one round old. It pays where the lines take a good part of a round."""
+    and so on parameters one round old, which learn less. It pays where the trainer would wait for the
+    lines for a third of the time or more."""
 
     def __post_init__(self) -> None:
         for what in ("collect", "slot"):
