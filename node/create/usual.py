@@ -56,9 +56,12 @@ def usual_optimizer(
 
 
 def usual_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: int) -> ScheduleSpec:
-    """The schedule of a swarm that trains a new model of language with so many parameters: the peak rate
-    that learned best with such a one, unless the file says it."""
-    if "schedule.peak" in file.said:
+    """The schedule of a swarm that trains a new model of language with so many parameters.
+
+    Its peak rate is the one that learned best, unless the file says it, or has an optimizer for which
+    nobody looked for it.
+    """
+    if "schedule.peak" in file.said or optimizer.preconditioner not in ("orthogonal", "muon"):
         return file.schedule
     # Two digits: what people are told is then what the manifest has.
     peak = float(f"{usual_rate(parameters, optimizer.step):.2g}")

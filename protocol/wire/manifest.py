@@ -270,8 +270,8 @@ class ScheduleSpec:
 
     peak: Annotated[float, Range(0.0, 1.0)] = 2e-3
     """The learning rate at its highest. A new and whole model of language whose founder does not say it
-    has what learned best in benchmarks with one of its size: 5e-3 up to a million parameters, 4e-4 at
-    1.2 billion; with `step = "sign"` more in small ones, up to 8e-3."""
+    has what learned best with `orthogonal` or `muon` in benchmarks with one of its size: 5e-3 up to a
+    million parameters, 4e-4 at 1.2 billion; with `step = "sign"` more in small ones, up to 8e-3."""
     warmup_rounds: Annotated[int, Range(0, 2**31)] = 10
     """Rounds from nothing up to the peak."""
     total_rounds: Annotated[int, Range(1, 2**31)] = 1000

@@ -112,6 +112,9 @@ def test_nobody_makes_a_swarm_whose_looks_accuse_the_honest(said: str, tmp_path:
         ("[checks]", 139_584, 8e-3),
         ("[optimizer]\nstep = 'sign'", 918_656, 6e-3),
         ("", 2 * 10**9, 4e-4),
+        # Nobody has looked for theirs.
+        ("[optimizer]\npreconditioner = 'rms'", 139_584, 2e-3),
+        ("[optimizer]\npreconditioner = 'none'", 139_584, 2e-3),
         ("[schedule]\npeak = 0.002", 139_584, 2e-3),
     ],
 )
