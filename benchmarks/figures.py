@@ -415,12 +415,17 @@ LARGE, SMALL = (918_656, 8), (139_584, 8)
 
 
 def losses(
-    name: str, setting: tuple[int, int], *, rate: float | None = None, corpus: str = "stdlib"
+    name: str,
+    setting: tuple[int, int],
+    *,
+    rate: float | None = None,
+    corpus: str = "stdlib",
+    file: str = "convergence",
 ) -> dict[int, float]:
     """The held-out losses of a variant in `convergence.py`, by seed."""
     return {
         run["settings"]["seed"]: run["heldout_loss"]
-        for run in results("convergence")["runs"]
+        for run in results(file)["runs"]
         if run["name"] == name
         and (run["settings"]["parameters"], run["settings"]["workers"]) == setting
         and run["settings"]["corpus"].startswith(corpus)
@@ -464,10 +469,17 @@ def with_error(values: Iterable[float]) -> tuple[float, float]:
     return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5
 
 
-def cost(name: str, trouble: str, *, beside: str | None = None, rate: float) -> list[float]:
+def cost(
+    name: str,
+    trouble: str,
+    *,
+    beside: str | None = None,
+    rate: float,
+    file: str = "convergence",
+) -> list[float]:
     """What a trouble adds to the loss in the small setting, in per cent, seed by seed."""
-    clean = losses(beside or name, SMALL, rate=rate)
-    troubled = losses(f"{name} [{trouble}]", SMALL, rate=rate)
+    clean = losses(beside or name, SMALL, rate=rate, file=file)
+    troubled = losses(f"{name} [{trouble}]", SMALL, rate=rate, file=file)
     return [100 * (loss / clean[seed] - 1) for seed, loss in sorted(troubled.items())]
 
 
@@ -1084,21 +1096,9 @@ def peak_rates() -> Iterator[WholeTable]:
 
 def overlap_now() -> Iterator[Figure]:
     """What gradients on parameters one round old cost with the default now."""
-    losses = {
-        (run["settings"]["rate"], run["settings"]["seed"], "overlap" in run["name"]): run[
-            "heldout_loss"
-        ]
-        for run in results("overlap-now")["runs"]
-    }
-
-    def costs(rate: float) -> list[float]:
-        return [
-            100 * (losses[rate, seed, True] / loss - 1)
-            for (there, seed, late), loss in losses.items()
-            if there == rate and not late and (rate, seed, True) in losses
-        ]
-
-    usual, high = with_error(costs(4e-3)), costs(8e-3)[0]
+    name, file = "the default now", "overlap-now"
+    usual = with_error(cost(name, "overlap", rate=4e-3, file=file))
+    (high,) = cost(name, "overlap", rate=8e-3, file=file)
     yield Figure(
         "docs/optimizer.md",
         "With the default now it costs {:.1f} ± {:.1f} % at a peak rate of 4e-3 (three seeds), and "
@@ -1116,11 +1116,12 @@ def overlap_now() -> Iterator[Figure]:
     yield Figure(
         "docs/optimizer.md",
         "it leaves {:.3f} nats a byte there where steps of signs leave {:.3f} without overlap",
-        (losses[4e-3, 0, True], signs),
+        (losses(f"{name} [overlap]", SMALL, rate=4e-3, file=file)[0], signs),
     )
     longer = results("ladder")["sizes"]["0.14M"]
     rounds = longer["settings"]["steps"] / 400
-    fallen = losses[4e-3, 0, False] / longer["ways"]["k = 8, the default now"]["tried"]["0.004"]
+    shorter = losses(name, SMALL, rate=4e-3, file=file)[0]
+    fallen = shorter / longer["ways"]["k = 8, the default now"]["tried"]["0.004"]
     yield Figure(
         "docs/optimizer.md",
         "a doubling of the rounds lowers the default's loss by {:.1f} %",

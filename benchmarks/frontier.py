@@ -157,8 +157,13 @@ class Frontier(TextBench):
             return self.trained(way, rate, trial, Muon())
         if isinstance(recipe, OptimizerSpec):
             return self.trained(way, rate, trial, recipe)
-        curve = train_recipe(recipe, rate, trial)
-        return self.tried(way, rate, trial, curve, bytes_each(recipe, trial), recipe.top_k)
+        return follow(self, way, rate, trial, recipe)
+
+
+def follow(bench: TextBench, way: str, rate: float, trial: Trial, recipe: Recipe) -> Tried:
+    """Train by a recipe."""
+    curve = train_recipe(recipe, rate, trial)
+    return bench.tried(way, rate, trial, curve, bytes_each(recipe, trial), recipe.top_k)
 
 
 def bytes_each(recipe: Recipe, trial: Trial) -> float:

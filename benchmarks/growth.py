@@ -31,9 +31,8 @@ from typing import Any
 from defaults import OPTIMIZERS
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import trend
-from frontier import bytes_each, speaking
+from frontier import follow, speaking
 from recipes import Recipe
-from recipes import train as train_recipe
 from speakers import Speakers
 from text_runs import (
     MUON,
@@ -120,10 +119,7 @@ class Growth(TextBench):
         trial = self.trial(seed, workers=swarm.members, sequences=sequences)
         if isinstance(swarm, Swarm):
             return self.trained(way, rate, trial, swarm.optimizer)
-        curve = train_recipe(swarm.recipe, rate, trial)
-        done = self.tried(way, rate, trial, curve, bytes_each(swarm.recipe, trial), None)
-        done.members = swarm.members
-        return done
+        return follow(self, way, rate, trial, swarm.recipe)
 
 
 def received(way: str, sent: float) -> float | None:

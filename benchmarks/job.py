@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from defaults import OPTIMIZERS
 from distro_node.node.create.rates import usual_rate
 from distro_node.node.demo.processes import interrupted_by_signals
 from distro_node.node.results.state import Known, made_again, read_swarm
@@ -218,7 +219,8 @@ class Job:
             self._swarm.file.write_text(manifest_text(options, LEAST_ROUNDS, 1e-3))
 
     def _describe(self, parameters: int, rounds: int) -> None:
-        peak = self._options.rate or float(f"{usual_rate(parameters):.2g}")
+        usual = usual_rate(parameters, OPTIMIZERS["default"].step)
+        peak = self._options.rate or float(f"{usual:.2g}")
         self._swarm.file.write_text(manifest_text(self._options, rounds, peak))
 
     def _swarm_id(self) -> SwarmId:

@@ -77,7 +77,8 @@ class Rung(TextBench):
     def usual_rate(self, way: str) -> float:
         """Where the search begins."""
         ours = isinstance(WAYS[way], OptimizerSpec)
-        return usual_rate(self.parameters) if ours else 2e-3
+        # Of either step: with the same rates tried, the two can be set beside each other.
+        return usual_rate(self.parameters, "sign") if ours else 2e-3
 
     def train(self, way: str, rate: float, seed: int) -> Tried:
         """One run."""

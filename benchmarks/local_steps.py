@@ -23,10 +23,9 @@ from typing import Any
 import local_recipes
 from defaults import OPTIMIZERS
 from distro_node.protocol.wire.manifest import OptimizerSpec
-from frontier import bytes_each, speaking
+from frontier import follow, speaking
 from local_recipes import DILOCO, SPARSELOCO, LocalRecipe
 from recipes import Recipe
-from recipes import train as train_recipe
 from speakers import Speakers
 from text_runs import (
     MUON,
@@ -102,9 +101,7 @@ class LocalSteps(TextBench):
                 way, rate, trial, curve, local_recipes.bytes_a_step(kind, trial), kind.chosen
             )
         if isinstance(kind, Recipe):
-            trial = self.trial(seed)
-            curve = train_recipe(kind, rate, trial)
-            return self.tried(way, rate, trial, curve, bytes_each(kind, trial), kind.top_k)
+            return follow(self, way, rate, self.trial(seed), kind)
         larger, optimizer = (
             (kind.larger, kind.optimizer) if isinstance(kind, Program) else (1, kind)
         )

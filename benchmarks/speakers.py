@@ -66,8 +66,8 @@ class Heard:
         tensor, momenta = self._tensors[index], self._momenta[index]
         signs = total.flatten(1)
         sent = torch.zeros_like(signs)
+        turns = turns_of(tensor, self._speakers.one_of)
         for place, momentum in enumerate(momenta):
-            turns = turns_of(tensor, self._speakers.one_of)
             # Speakers of the same block are as far apart as they can be in the order of turns.
             turn = (number + place * len(turns) // len(momenta)) % len(turns)
             momentum.mul_(self._speakers.momentum)

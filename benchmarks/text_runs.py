@@ -77,7 +77,6 @@ class TextBench(Bench[Tried]):
             sent = float(update_layout(trial.table, optimizer.chunk, top_k).body_bytes)
         steps = [(number * larger, loss) for number, loss in curve]
         done = self.tried(way, rate, trial, steps, sent / larger, top_k)
-        done.members = trial.setting.workers
         done.optimizer = asdict(optimizer) if isinstance(optimizer, OptimizerSpec) else None
         return done
 
@@ -101,6 +100,7 @@ class TextBench(Bench[Tried]):
             reduction=2.0 * trial.elements / sent,
             top_k=top_k,
             parameters=trial.elements,
+            members=trial.setting.workers,
         )
 
 
