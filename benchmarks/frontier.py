@@ -23,6 +23,7 @@ from pathlib import Path
 from defaults import OPTIMIZERS
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.wire.manifest import OptimizerSpec
+from panels import Panels
 from recipes import Recipe
 from recipes import train as train_recipe
 from runs import Swept, mean_curve
@@ -54,7 +55,7 @@ def _sums(top_k: int, counted: int) -> Recipe:
     return replace(OURS_NOW, send="value", top_k=top_k, counted=counted)
 
 
-def speaking(speakers: Speakers) -> Recipe:
+def speaking(speakers: Speakers | Panels) -> Recipe:
     """The program's gradients, of which members send signs to those who speak for a block."""
     return replace(OURS_NOW, momentum=0.0, top_k=None, speakers=speakers)
 
@@ -100,6 +101,8 @@ CLOSER: dict[str, Recipe] = {
     "now, one speaks for all of a block, by 1 bit of 2": speaking(Speakers(one_of=2)),
     "now, one speaks for all of a block, by 1 bit of 4": speaking(Speakers(one_of=4)),
     "now, one speaks for all of a block, by 1 bit of 8": speaking(Speakers(one_of=8)),
+    "now, panels of three, by 1 bit of 4": speaking(Panels(one_of=4)),
+    "now, panels of three, by 1 bit of 8": speaking(Panels(one_of=8)),
     "now, two speak for all of a block, by 1 bit of 8": speaking(
         Speakers(one_of=8, top_k=32, each=2)
     ),

@@ -10,7 +10,8 @@ difference how many share the work. `received` in the JSON is what a member down
 updates of the others.
 
 Swarms train with `orthogonal` and steps of signs, or with what a new swarm has now (defaults.py), or one
-member speaks for all of a block, by bits that the others send it (speakers.py).
+member speaks for all of a block, by bits that the others send it (speakers.py). Or panels of three do,
+by the program's own code, while all are honest or some of them lie (panels.py).
 
 `trend` is a plane through how far each swarm's loss is above dense Muon's, in percent (doublings.py),
 and `k_each` what k may be multiplied by for each doubling of the members at the same loss: at 0.5 a
@@ -32,6 +33,7 @@ from defaults import OPTIMIZERS
 from distro_node.protocol.wire.manifest import OptimizerSpec
 from doublings import trend
 from frontier import follow, speaking
+from panels import Panels
 from recipes import Recipe
 from speakers import Speakers
 from text_runs import (
@@ -86,6 +88,25 @@ class Speaking:
         return speaking(Speakers(one_of=self.one_of))
 
 
+@dataclass(frozen=True)
+class Panelled:
+    """So many members, of whom panels speak for all of their sections, while some of them lie."""
+
+    members: int
+    one_of: int
+    liars: int = 0
+
+    @property
+    def line(self) -> str:
+        """Its line in the plot."""
+        return f"{self.members} members, panels" + (", liars" if self.liars else "")
+
+    @property
+    def recipe(self) -> Recipe:
+        """All of its choices."""
+        return speaking(Panels(one_of=self.one_of, liars=self.liars))
+
+
 _DENSE = {MUON: Muon(), "dense AdamW": AdamW()}
 SWARMS = {
     f"{members} members, k = {top_k}{suffix}": Swarm(members, top_k, kind)
@@ -98,7 +119,15 @@ SPEAKING = {
     for members in (8, 16, 32, 64)
     for one_of in (2, 4, 8, 16)
 }
-_SHARED: dict[str, Swarm | Speaking] = {**SWARMS, **SPEAKING}
+PANELLED = {
+    f"{members} members, panels by 1 bit of {one_of}{words}": Panelled(
+        members, one_of, members // part if part else 0
+    )
+    for members in (8, 16, 32, 64)
+    for one_of in (2, 4, 8, 16)
+    for part, words in ((0, ""), (8, ", an eighth lie"), (4, ", a quarter lie"))
+}
+_SHARED: dict[str, Swarm | Speaking | Panelled] = {**SWARMS, **SPEAKING, **PANELLED}
 WAYS = [*_DENSE, *_SHARED]
 _FIRST = next(iter(SWARMS))
 

@@ -19,7 +19,8 @@ from distro_node.node.trainer.blocks import float_basis
 from distro_node.node.trainer.optimizer import orthogonalised
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.codec.update import TensorLayout, update_layout
-from speakers import Heard, Speakers
+from panels import Panels
+from speakers import Speakers
 from training import Trial, usual_schedule
 
 EPSILON = 1e-12
@@ -60,7 +61,7 @@ class Recipe:
     counted: int | None = None
     """So many coefficients of a block's sum, the strongest, count, as if a few members made the sums
     for all; what does not count goes back to whoever sent it. None: all count."""
-    speakers: Speakers | None = None
+    speakers: Speakers | Panels | None = None
     """Those who speak for all of a block; None: everybody speaks of everything."""
     basis: Literal["cosine", "random"] = "cosine"
     """Whose coefficients a block's are: those of the cosine transform, or of a random orthogonal one."""
@@ -87,7 +88,7 @@ def train(
     schedule = usual_schedule(rate, setting.steps)
     members = [Member(recipe, trial) for _ in range(setting.workers if recipe.own else 1)]
     together = Together(recipe, trial)
-    heard = None if recipe.speakers is None else Heard(recipe.speakers, trial)
+    heard = None if recipe.speakers is None else recipe.speakers.listener(trial)
     curve = [(0, trial.evaluate())]
     for number in range(1, setting.steps + 1):
         batch = trial.next_batch()
@@ -95,8 +96,10 @@ def train(
             [batch] if len(members) == 1 else list(batch.reshape(len(members), -1, batch.shape[1]))
         )
         sums: list[torch.Tensor] | None = None
-        for member, share in zip(members, shares, strict=True):
+        for index, (member, share) in enumerate(zip(members, shares, strict=True)):
             sent = member.speak([gradient.clone() for gradient in trial.gradients(share)])
+            if heard is not None:
+                sent = heard.told(index, sent, number)
             sums = sent if sums is None else [a + b for a, b in zip(sums, sent, strict=True)]
         assert sums is not None
         watch(number, members)

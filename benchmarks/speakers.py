@@ -43,6 +43,10 @@ class Speakers:
         bits = sum(tensor.blocks * heard(tensor, self.one_of) for tensor in layout.tensors)
         return (bits / BITS + layout.body_bytes) * self.each / trial.setting.workers
 
+    def listener(self, trial: Trial) -> Heard:
+        """Those who speak in a run."""
+        return Heard(self, trial)
+
 
 class Heard:
     """What the speakers hold: of each tensor the momentum of its blocks' signs (blocks, coefficients of
@@ -55,6 +59,11 @@ class Heard:
             [torch.zeros(tensor.blocks, size(tensor)) for _ in range(speakers.each)]
             for tensor in self._tensors
         ]
+
+    def told(self, member: int, signs: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
+        """What a member tells in round `number`: the signs that it found, and nothing where there is
+        none."""
+        return [*signs]
 
     @torch.no_grad()
     def speak(self, sums: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from distro_node.protocol.codec.layout import update_layout
+from distro_node.protocol.wire.manifest import ParameterSpec
 from small_text import make_runs_small
 
 WAYS = ["dense Muon", "8 members, k = 8", "16 members, k = 4"]
@@ -81,3 +85,63 @@ def test_how_k_may_fall_as_members_grow(growth: Any) -> None:
 def test_sequences_that_do_not_divide_are_refused(growth: Any) -> None:
     with pytest.raises(SystemExit, match="multiple of 8"):
         growth.main(["--workers", "3", "--sequences", "2"])
+
+
+def test_panels_are_told_so_much_and_liars_cost_something(growth: Any, tmp_path: Path) -> None:
+    written = tmp_path / "growth.json"
+    honest = "32 members, panels by 1 bit of 4"
+    command = ["--work", str(tmp_path / "work"), "--json", str(written), "--seeds", "1"]
+    command += ["--steps", "12", "--sequences", "4", "--layers", "1"]
+    growth.main([*command, "--variants", honest, f"{honest}, a quarter lie"])
+    ways = json.loads(written.read_text(encoding="utf-8"))["ways"]
+    alone, lied = ways[honest], ways[f"{honest}, a quarter lie"]
+    assert alone["received"] == pytest.approx(31 * alone["bytes_a_round"])
+    assert alone["bytes_a_round"] == lied["bytes_a_round"]
+    assert alone["loss"] < lied["loss"]
+
+
+def swarm_of(growth: Any, members: int, **choices: Any) -> tuple[Any, list[Any]]:
+    """What speaks in a swarm of so many, and the tensors of its model."""
+    panels = importlib.import_module("panels")
+    table = [ParameterSpec(name="a", shape=(128, 64)), ParameterSpec(name="b", shape=(64,))]
+    trial = SimpleNamespace(table=table, setting=SimpleNamespace(workers=members))
+    spoken = panels.Panels(one_of=4, **choices).listener(trial)
+    return spoken, list(update_layout(table, 64, 64).tensors)
+
+
+def told_by_all(spoken: Any, tensors: list[Any], members: int, number: int) -> list[torch.Tensor]:
+    ones = [torch.ones(each.blocks, each.block_rows, each.block_columns) for each in tensors]
+    told = [spoken.told(member, ones, number) for member in range(members)]
+    return [torch.stack(each).sum(0) for each in zip(*told, strict=True)]
+
+
+def test_a_panel_sends_the_signs_that_it_was_told(growth: Any) -> None:
+    spoken, tensors = swarm_of(growth, 6)
+
+    sent = spoken.speak(told_by_all(spoken, tensors, 6, 1), 1)
+
+    for found, tensor in zip(sent, tensors, strict=True):
+        assert set(found.unique().tolist()) <= {0.0, 1.0}
+        assert (found.flatten(1).sum(1) == tensor.top_k).all()
+
+
+def test_a_lone_liar_makes_its_panel_say_nothing_and_is_struck(growth: Any) -> None:
+    spoken, tensors = swarm_of(growth, 9, liars=1, term=1)
+
+    silent = []
+    for number in (1, 2, 3, 4):
+        sent = spoken.speak(told_by_all(spoken, tensors, 9, number), number)
+        silent.append(sum(not block.any() for found in sent for block in found.flatten(1)))
+
+    # One of three sections, each of which is a block; then two terms without it, and it is back.
+    assert silent == [1, 0, 0, 1]
+
+
+def test_nothing_is_told_with_one_sign_and_then_with_the_other(growth: Any) -> None:
+    spoken, _ = swarm_of(growth, 3)
+    found = [torch.tensor([[[0.0, 1.0], [-1.0, 0.0]]])]
+
+    told = [spoken.told(0, found, number)[0].flatten().tolist() for number in (1, 4, 5, 9)]
+
+    first, second = [1.0, 1.0, -1.0, 1.0], [-1.0, 1.0, -1.0, -1.0]
+    assert told == [first, first, second, first]

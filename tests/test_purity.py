@@ -42,7 +42,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "protocol/wire": ("crypto",),
     "protocol/codec": ("crypto", "protocol/wire"),
     "protocol/checks": ("crypto", "protocol/wire", "protocol/codec"),
-    "protocol/sampling": ("crypto", "protocol/wire"),
+    "protocol/sampling": ("crypto", "protocol/wire", "protocol/codec"),
     "protocol/chain": ("crypto", "protocol/wire", "protocol/checks", "protocol/sampling"),
     "protocol/member": (
         *("crypto", "protocol/wire", "protocol/checks", "protocol/sampling", "protocol/chain"),

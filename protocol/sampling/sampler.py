@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ...crypto.hashing import content_id
+from ..codec.permutation import Numbers, mix, permutation_keys, permute
 from ..wire.blobs import CHUNK_BYTES
 from ..wire.manifest import Manifest
 
@@ -27,11 +27,6 @@ SPAN_CHUNKS = 8
 """Chunks in a span, if the corpus is large enough. A span that begins anywhere touches one chunk more
 than its length, so a member fetches an eighth more than it trains on."""
 
-_Numbers = npt.NDArray[np.uint64]
-
-# Four pairs of rounds. Luby and Rackoff ask for four rounds of a random function; ours is a mixer,
-# so twice as many. Nothing here is a secret: shuffling well is all that is wanted.
-_FEISTEL_PAIRS = 4
 _DOMAIN = b"distro-node sample order 2"
 
 
@@ -71,23 +66,23 @@ class Order:
             found[here] = self._in_epoch(epoch, inside[here].astype(np.uint64))
         return found.tolist()
 
-    def _in_epoch(self, epoch: int, ranks: _Numbers) -> _Numbers:
+    def _in_epoch(self, epoch: int, ranks: Numbers) -> Numbers:
         keys = _keys(self.seed, epoch)[:, np.newaxis]
         whole = self.samples // self.span
         spans, inside = np.divmod(ranks, np.uint64(self.span))
         # What makes no whole span comes last; the others are permuted.
         full = spans < whole
-        spans[full] = _permute(spans[full], whole, keys)
+        spans[full] = permute(spans[full], whole, keys)
         sizes = np.where(full, self.span, self.samples - whole * self.span).astype(np.uint64)
         first = inside - inside % np.uint64(self.mixed)
         start = spans * np.uint64(self.span) + first
         width = np.minimum(sizes - first, np.uint64(self.mixed))
         inside -= first
         # Each stretch has an order of its own, and no stretch begins where another does.
-        keys = keys + _mix(start)
+        keys = keys + mix(start)
         for size in np.unique(width).tolist():
             (here,) = np.nonzero(width == size)
-            inside[here] = _permute(inside[here], size, keys[:, here])
+            inside[here] = permute(inside[here], size, keys[:, here])
         return start + inside
 
 
@@ -100,43 +95,6 @@ def order_of(manifest: Manifest) -> Order:
     return Order(manifest.seed, data.samples, lanes, span, min(span, chunk))
 
 
-def _keys(seed: int, epoch: int) -> _Numbers:
+def _keys(seed: int, epoch: int) -> Numbers:
     material = _DOMAIN + seed.to_bytes(8, "little") + epoch.to_bytes(16, "little")
-    # 32 bytes a hash make four 64-bit keys.
-    digests = [content_id(material + bytes([part])) for part in range(_FEISTEL_PAIRS // 2)]
-    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
-
-
-def _permute(ranks: _Numbers, count: int, keys: _Numbers) -> _Numbers:
-    """A bijection of [0, count) for each set of keys: a Feistel network on the next power of two.
-
-    A value that lands outside is put through again until it lands inside (cycle walking); since
-    over half of the power of two is inside, that takes fewer than two passes on average. `keys` has a
-    column for each value, or one for all.
-    """
-    bits = (count - 1).bit_length()
-    values = ranks.copy()
-    outside = np.ones(len(values), dtype=bool)
-    while outside.any():
-        own = keys if keys.shape[1] == 1 else keys[:, outside]
-        values[outside] = _feistel(values[outside], bits, own)
-        outside = values >= np.uint64(count)
-    return values
-
-
-def _feistel(values: _Numbers, bits: int, keys: _Numbers) -> _Numbers:
-    low_bits = np.uint64(bits - bits // 2)
-    low_mask = np.uint64((1 << int(low_bits)) - 1)
-    high_mask = np.uint64((1 << (bits // 2)) - 1)
-    low, high = values & low_mask, values >> low_bits
-    for pair in range(_FEISTEL_PAIRS):
-        high = high ^ (_mix(low + keys[2 * pair]) & high_mask)
-        low = low ^ (_mix(high + keys[2 * pair + 1]) & low_mask)
-    return (high << low_bits) | low
-
-
-def _mix(values: _Numbers) -> _Numbers:
-    """Stafford's 13th variant of the 64-bit finaliser: every input bit moves every output bit."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    return permutation_keys(material)

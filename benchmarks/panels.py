@@ -1,0 +1,144 @@
+"""Panels speak for the sections of a model, by the program's own code in whole numbers, for recipes.py.
+
+As in speakers.py, members tell the signs of a few coefficients of their gradients to those who speak for
+a block. Here three members or more speak for each, hear the same sheets and come to the same tally; they
+are drawn anew every few steps, and what they held until then is forgotten. Sections, turns, sums,
+tallies and panels are those of `protocol/`. Some of the members may be liars: they tell the opposite of
+what they found, and where they speak they agree with each other on the opposite of the tally.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.panels import (
+    Panel,
+    Standing,
+    against_most,
+    agreed_tally,
+    draw_panels,
+    may_speak,
+)
+from distro_node.protocol.codec.layout import UpdateLayout, update_layout
+from distro_node.protocol.codec.sections import Section, most_sections, sections
+from distro_node.protocol.codec.sheet import encode_list, heard_in, part_bytes
+from distro_node.protocol.codec.tally import Momentum, Tally, encode_tally
+from distro_node.protocol.codec.update import DecodedUpdate
+from training import Trial
+
+_TRUE, _FALSE = content_id(b"what was told"), content_id(b"the opposite")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panels:
+    """How sections are spoken for."""
+
+    one_of: int
+    """Of so many coefficients a member tells the sign of one in a step."""
+    top_k: int = 64
+    """The coefficients of a block that a tally has."""
+    size: int = 3
+    """The members of a panel, at least."""
+    term: int = 10
+    """The steps for which panels are drawn."""
+    liars: int = 0
+    """How many of the members lie."""
+
+    def received(self, trial: Trial) -> float:
+        """The bytes that a member receives in a step for each of the others: the list of each sheet, its
+        part for the member's own section, and one tally of each section."""
+        members, layout = trial.setting.workers, _layout(self, trial)
+        count = max(1, min(members // self.size, most_sections(layout)))
+        cut = sections(layout, count)
+        part = sum(part_bytes(section, self.one_of, 0) for section in cut) / count
+        sheets = (members - 1) * (part + len(encode_list([_TRUE] * count)))
+        tallies = sum(len(_silent(section, members, count)) for section in cut)
+        return (sheets + tallies) / (members - 1)
+
+    def listener(self, trial: Trial) -> Spoken:
+        """Those who speak in a run."""
+        return Spoken(self, trial)
+
+
+class Spoken:
+    """The panels of a run, what they hold, and how each member stands."""
+
+    def __init__(self, spec: Panels, trial: Trial) -> None:
+        self._spec = spec
+        self._layout = _layout(spec, trial)
+        self._members = [PeerId(content_id(bytes([n]))) for n in range(trial.setting.workers)]
+        self._liars = frozenset(self._members[: spec.liars])
+        self._standings: dict[PeerId, Standing] = {}
+        self._struck: set[PeerId] = set()
+        self._panels: tuple[Panel, ...] = ()
+        self._sections: tuple[Section, ...] = ()
+        self._momenta: list[Momentum] = []
+
+    def told(self, member: int, signs: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
+        """What a member tells, of each tensor (blocks, a, b), in round `number`, given the signs that it
+        found. Where it found nothing, it tells one sign and in the next cycle the other."""
+        at_zero = 1.0 if (number - 1) // self._spec.one_of % 2 == 0 else -1.0
+        told = [torch.where(each == 0, at_zero, each) for each in signs]
+        return [-each for each in told] if self._members[member] in self._liars else told
+
+    def speak(self, sums: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
+        """What counts of each tensor (blocks, a, b), from the sums of all that was told in round
+        `number`, of which only those are heard whose turn it is."""
+        turn = number - 1
+        if turn % self._spec.term == 0:
+            self._begin(turn // self._spec.term)
+        sent = [torch.zeros_like(total).flatten(1) for total in sums]
+        for panel, section, momentum in zip(
+            self._panels, self._sections, self._momenta, strict=True
+        ):
+            momentum.hear(self._heard(section, sums, turn), self._spec.one_of, turn)
+            tally = momentum.speak(turn)
+            said = {peer: _FALSE if peer in self._liars else _TRUE for peer in panel}
+            self._struck |= against_most(panel, said)
+            counted = agreed_tally(panel, said, self._members)
+            if counted is not None:
+                _add(sent, section, tally, 1 if counted == _TRUE else -1)
+        return [each.view_as(total) for each, total in zip(sent, sums, strict=True)]
+
+    def _begin(self, term: int) -> None:
+        for peer in {peer for panel in self._panels for peer in panel}:
+            known = self._standings.get(peer, Standing())
+            struck = peer in self._struck
+            self._standings[peer] = known.struck(term - 1) if struck else known.served()
+        able = may_speak(self._members, self._standings, term)
+        size, most = self._spec.size, most_sections(self._layout)
+        seed = content_id(term.to_bytes(8, "big"))
+        self._panels = draw_panels(able, size=size, most=most, seed=seed)
+        self._sections = sections(self._layout, len(self._panels))
+        self._momenta = [Momentum(section) for section in self._sections]
+        self._struck = set()
+
+    def _heard(self, section: Section, sums: Sequence[torch.Tensor], turn: int) -> list[np.ndarray]:
+        found = []
+        for run in section.runs:
+            whole = sums[run.tensor].flatten(1)[run.first : run.first + run.blocks]
+            heard = heard_in(whole.shape[1], self._spec.one_of, turn)
+            found.append(whole.numpy()[:, heard].astype(np.int32))
+        return found
+
+
+def _layout(spec: Panels, trial: Trial) -> UpdateLayout:
+    return update_layout(trial.table, 64, spec.top_k)
+
+
+def _add(sent: list[torch.Tensor], section: Section, tally: DecodedUpdate, sign: int) -> None:
+    for run, positions, signs in zip(section.runs, tally.positions, tally.signs, strict=True):
+        own = sent[run.tensor][run.first : run.first + run.blocks]
+        places = torch.from_numpy(positions.astype(np.int64))
+        own.scatter_(1, places, sign * torch.from_numpy(signs).to(own.dtype))
+
+
+def _silent(section: Section, members: int, count: int) -> bytes:
+    """A tally of nothing: they are all equally long."""
+    said = Momentum(section).speak(0)
+    return encode_tally(section, Tally(0, count, (True,) * members, said))

@@ -1,0 +1,56 @@
+"""Bijections of the first so many whole numbers, evaluated number by number, without a table."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ...crypto.hashing import content_id
+
+Numbers = npt.NDArray[np.uint64]
+
+# Four pairs of rounds. Luby and Rackoff ask for four rounds of a random function; ours is a mixer,
+# so twice as many. Nothing here is a secret: shuffling well is all that is wanted.
+_FEISTEL_PAIRS = 4
+
+
+def permutation_keys(material: bytes) -> Numbers:
+    """The keys, uint64 (8,), that some bytes stand for."""
+    # 32 bytes a hash make four 64-bit keys.
+    digests = [content_id(material + bytes([part])) for part in range(_FEISTEL_PAIRS // 2)]
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def permute(ranks: Numbers, count: int, keys: Numbers) -> Numbers:
+    """A bijection of [0, count) for each set of keys: a Feistel network on the next power of two.
+
+    A value that lands outside is put through again until it lands inside (cycle walking); since
+    over half of the power of two is inside, that takes fewer than two passes on average. `keys` has a
+    column for each value, or one for all.
+    """
+    bits = (count - 1).bit_length()
+    values = ranks.copy()
+    outside = np.ones(len(values), dtype=bool)
+    while outside.any():
+        own = keys if keys.shape[1] == 1 else keys[:, outside]
+        values[outside] = _feistel(values[outside], bits, own)
+        outside = values >= np.uint64(count)
+    return values
+
+
+def _feistel(values: Numbers, bits: int, keys: Numbers) -> Numbers:
+    low_bits = np.uint64(bits - bits // 2)
+    low_mask = np.uint64((1 << int(low_bits)) - 1)
+    high_mask = np.uint64((1 << (bits // 2)) - 1)
+    low, high = values & low_mask, values >> low_bits
+    for pair in range(_FEISTEL_PAIRS):
+        high = high ^ (mix(low + keys[2 * pair]) & high_mask)
+        low = low ^ (mix(high + keys[2 * pair + 1]) & low_mask)
+    return (high << low_bits) | low
+
+
+def mix(values: Numbers) -> Numbers:
+    """Stafford's 13th variant of the 64-bit finaliser: every input bit moves every output bit."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -1,0 +1,110 @@
+"""The sheet: the signs that a member tells the speakers, and their bytes.
+
+Of each block a member tells the signs of a few coefficients of its gradient, of which the round decides
+and not the member: all coefficients of a block have their turn, one part of them after the other
+(`heard_in`), and all members tell of the same. So a sheet has no positions, and what speakers add up is
+spread over all coefficients and all members.
+
+A sheet is cut into parts, one for each section of the layout, of which those who speak for the section
+alone have any use. A part is a blob of its own:
+
+    byte 0          1, the format
+    bits            run after run of the section, block after block: one bit a coefficient, 1 for minus,
+                    positions ascending
+                    zero bits up to a whole byte
+
+What is announced is the sheet's list: one byte, 2, and the content ids of its parts in the order of the
+sections. Both have one spelling, and as many bytes as follow from layout, sections and turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from ...crypto.hashing import CONTENT_ID_BYTES, ContentId
+from ..wire.errors import ProtocolError
+from .layout import TensorLayout
+from .permutation import permutation_keys, permute
+from .sections import Section
+
+PART_FORMAT = 1
+LIST_FORMAT = 2
+
+Signs = npt.NDArray[np.int8]
+"""(blocks, heard): +1 or -1, of the coefficients whose turn it is, positions ascending."""
+
+_DOMAIN = b"distro-node turns of coefficients"
+
+
+def heard_in(elements: int, one_of: int, turn: int) -> npt.NDArray[np.int32]:
+    """The positions of a block of so many elements, ascending, whose turn it is: in any `one_of` turns
+    in a row each has its turn once. Read-only."""
+    return _heard_in(elements, one_of, turn % one_of)
+
+
+def heard_of(tensor: TensorLayout, one_of: int, turn: int) -> int:
+    """How many coefficients of each block of a tensor have their turn."""
+    return len(heard_in(tensor.elements, one_of, turn))
+
+
+def part_bytes(section: Section, one_of: int, turn: int) -> int:
+    """The length of a section's part."""
+    tensors = section.layout.tensors
+    return 1 + -(-sum(each.blocks * heard_of(each, one_of, turn) for each in tensors) // 8)
+
+
+def encode_part(section: Section, signs: Sequence[Signs]) -> bytes:
+    """A section's part of a sheet, from what is told of each of its runs."""
+    bits = [(each.ravel() < 0).view(np.uint8) for each in signs]
+    return bytes([PART_FORMAT]) + np.packbits(np.concatenate(bits)).tobytes()
+
+
+def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[Signs]:
+    """What a part tells of each run of its section. Memory and time are bounded by the section.
+
+    Raises `ProtocolError`: `malformed` if these bytes are no part of this section in this turn.
+    """
+    size = part_bytes(section, one_of, turn)
+    if len(part) != size:
+        raise ProtocolError("malformed", f"{len(part)} bytes instead of {size}")
+    if part[0] != PART_FORMAT:
+        raise ProtocolError("malformed", f"sheet format {part[0]}, known is {PART_FORMAT}")
+    bits = np.unpackbits(np.frombuffer(part, np.uint8, offset=1))
+    signs = []
+    for tensor in section.layout.tensors:
+        heard = heard_of(tensor, one_of, turn)
+        own, bits = np.split(bits, [tensor.blocks * heard])
+        signs.append((1 - 2 * own.astype(np.int8)).reshape(tensor.blocks, heard))
+    if bits.any():
+        raise ProtocolError("malformed", "padding is not zero")
+    return signs
+
+
+def encode_list(parts: Sequence[ContentId]) -> bytes:
+    """The list of a sheet with these parts."""
+    return bytes([LIST_FORMAT]) + b"".join(parts)
+
+
+def decode_list(data: bytes, sections: int) -> tuple[ContentId, ...]:
+    """The content ids of a sheet's parts, one for each of so many sections.
+
+    Raises `ProtocolError`: `malformed` if this is no such list.
+    """
+    if len(data) != 1 + sections * CONTENT_ID_BYTES or data[0] != LIST_FORMAT:
+        raise ProtocolError("malformed", f"no list of the parts of {sections} sections")
+    starts = range(1, len(data), CONTENT_ID_BYTES)
+    return tuple(ContentId(data[start : start + CONTENT_ID_BYTES]) for start in starts)
+
+
+@cache
+def _heard_in(elements: int, one_of: int, turn: int) -> npt.NDArray[np.int32]:
+    ranks = np.arange(turn * elements // one_of, (turn + 1) * elements // one_of, dtype=np.uint64)
+    # Neighbours have much in common, so those that have their turn together are not neighbours.
+    keys = permutation_keys(_DOMAIN + elements.to_bytes(4, "little"))[:, np.newaxis]
+    positions = np.sort(permute(ranks, elements, keys)).astype(np.int32)
+    positions.flags.writeable = False
+    return positions

@@ -1,0 +1,111 @@
+"""Sheets: all coefficients have their turn, what goes in comes out, all else is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from distro_node.crypto.hashing import content_id
+from distro_node.protocol.codec.sections import Section, sections
+from distro_node.protocol.codec.sheet import (
+    decode_list,
+    decode_part,
+    encode_list,
+    encode_part,
+    heard_in,
+    heard_of,
+    part_bytes,
+)
+from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.wire.errors import ProtocolError
+from distro_node.protocol.wire.manifest import ParameterSpec
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def section_of(*shapes: tuple[int, ...], count: int = 1, number: int = 0) -> Section:
+    parameters = [ParameterSpec(name=f"p{i}", shape=shape) for i, shape in enumerate(shapes)]
+    return sections(update_layout(parameters, 64, 64), count)[number]
+
+
+def random_signs(section: Section, one_of: int, turn: int, seed: int = 0) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    return [
+        (1 - 2 * generator.integers(0, 2, (each.blocks, heard_of(each, one_of, turn)))).astype(
+            np.int8
+        )
+        for each in section.layout.tensors
+    ]
+
+
+@given(st.integers(1, 4096), st.integers(1, 64), st.integers(0, 1000))
+def test_every_coefficient_has_its_turn_once_in_a_cycle(elements, one_of, first):
+    heard = [heard_in(elements, one_of, first + turn) for turn in range(one_of)]
+
+    assert np.array_equal(np.sort(np.concatenate(heard)), np.arange(elements))
+    assert all((np.diff(each) > 0).all() for each in heard)
+    assert max(map(len, heard)) - min(map(len, heard)) <= 1
+
+
+def test_turns_do_not_change():
+    # Members of two versions must tell of the same coefficients.
+    assert heard_in(4096, 4, 6)[:8].tolist() == heard_in(4096, 4, 2)[:8].tolist()
+    assert heard_in(16, 4, 0).tolist() == [0, 3, 12, 15]
+    assert int(heard_in(4096, 8, 3).sum()) == 1009009
+
+
+@given(st.integers(1, 9), st.integers(0, 20), st.integers(0, 2))
+def test_a_part_comes_back(one_of, turn, number):
+    section = section_of((128, 192), (70,), (3, 5), count=3, number=number)
+    signs = random_signs(section, one_of, turn, seed=turn)
+
+    part = encode_part(section, signs)
+
+    assert len(part) == part_bytes(section, one_of, turn)
+    for told, found in zip(signs, decode_part(section, one_of, turn, part), strict=True):
+        assert np.array_equal(told, found)
+
+
+@given(st.binary(max_size=80))
+def test_whatever_the_bytes_a_part_has_one_spelling(data):
+    section = section_of((5, 7), (9,))
+
+    try:
+        signs = decode_part(section, 3, 1, data)
+    except ProtocolError:
+        return
+    assert encode_part(section, signs) == data
+
+
+def test_a_part_with_another_format_or_padding_is_refused():
+    section = section_of((5, 7))
+    part = encode_part(section, random_signs(section, 3, 1))
+
+    for wrong in (b"\2" + part[1:], part[:-1] + bytes([part[-1] | 1]), part + b"\0", part[:-1]):
+        with pytest.raises(ProtocolError):
+            decode_part(section, 3, 1, wrong)
+
+
+def test_a_list_comes_back_and_is_of_so_many_sections():
+    parts = tuple(content_id(bytes([number])) for number in range(3))
+    data = encode_list(parts)
+
+    assert decode_list(data, 3) == parts
+    for sections_, wrong in ((2, data), (4, data), (3, b"\1" + data[1:]), (3, data + b"\0")):
+        with pytest.raises(ProtocolError):
+            decode_list(wrong, sections_)
+
+
+def test_parts_of_all_sections_tell_what_one_part_of_the_whole_tells():
+    shapes = ((128, 192), (70,))
+    whole, three = section_of(*shapes), [section_of(*shapes, count=3, number=n) for n in range(3)]
+    (matrix, vector) = random_signs(whole, 4, 1)
+    cut = [[], [], []]
+    for number, section in enumerate(three):
+        for run in section.runs:
+            told = (matrix, vector)[run.tensor]
+            cut[number].append(told[run.first : run.first + run.blocks])
+
+    lengths = [len(encode_part(section, told)) for section, told in zip(three, cut, strict=True)]
+
+    # But for a byte of format and one of padding each.
+    assert sum(lengths) - part_bytes(whole, 4, 1) <= 2 * (len(three) - 1) + 1
