@@ -94,6 +94,7 @@ class Panelled:
 
     members: int
     one_of: int
+    term: int
     liars: int = 0
 
     @property
@@ -104,7 +105,7 @@ class Panelled:
     @property
     def recipe(self) -> Recipe:
         """All of its choices."""
-        return speaking(Panels(one_of=self.one_of, liars=self.liars))
+        return speaking(Panels(one_of=self.one_of, term=self.term, liars=self.liars))
 
 
 _DENSE = {MUON: Muon(), "dense AdamW": AdamW()}
@@ -120,12 +121,13 @@ SPEAKING = {
     for one_of in (2, 4, 8, 16)
 }
 PANELLED = {
-    f"{members} members, panels by 1 bit of {one_of}{words}": Panelled(
-        members, one_of, members // part if part else 0
+    f"{members} members, panels by 1 bit of {one_of}{words}{longer}": Panelled(
+        members, one_of, term, members // part if part else 0
     )
     for members in (8, 16, 32, 64)
     for one_of in (2, 4, 8, 16)
     for part, words in ((0, ""), (8, ", an eighth lie"), (4, ", a quarter lie"))
+    for term, longer in ((10, ""), (40, ", terms of 40"))
 }
 _SHARED: dict[str, Swarm | Speaking | Panelled] = {**SWARMS, **SPEAKING, **PANELLED}
 WAYS = [*_DENSE, *_SHARED]

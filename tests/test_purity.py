@@ -43,7 +43,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "protocol/codec": ("crypto", "protocol/wire"),
     "protocol/checks": ("crypto", "protocol/wire", "protocol/codec"),
     "protocol/sampling": ("crypto", "protocol/wire", "protocol/codec"),
-    "protocol/chain": ("crypto", "protocol/wire", "protocol/checks", "protocol/sampling"),
+    "protocol/chain": (
+        *("crypto", "protocol/wire", "protocol/codec", "protocol/checks", "protocol/sampling"),
+    ),
     "protocol/member": (
         *("crypto", "protocol/wire", "protocol/checks", "protocol/sampling", "protocol/chain"),
     ),

@@ -11,9 +11,12 @@ from ..sampling.deal import Deal
 from ..sampling.sampler import Order
 from ..sampling.say import by_share, once
 from ..wire.manifest import Manifest
+from ..wire.membership import Membership
 from ..wire.messages import Record
 from .memberships import Memberships
 from .shares import Lost, Shares, SharesByRound
+from .speaking import Speaking
+from .turns import Turns
 
 
 class Dealing:
@@ -25,15 +28,20 @@ class Dealing:
         order: Order,
         memberships: Memberships,
         records: Callable[[int], Record],
+        speaking: Speaking | None,
     ) -> None:
-        """`memberships` are the ledger's, which grow before this does, and so are `records`."""
+        """`memberships` are the ledger's, which grow before this does, and so are `records`. `speaking`
+        says whose tallies are due where nothing is dealt, and grows behind this."""
+        self._speaking = speaking
         rounds = manifest.rounds
-        self.terms = Terms(order, rounds.max_share, manifest.schedule.trains)
+        self.terms = Terms(order, rounds.max_share, Turns(manifest).trains)
         self._order = order
         self._overlap = rounds.overlap
         self._say = manifest.optimizer.say
+        self._turns = Turns(manifest)
         self._memberships = memberships
         self._records = records
+        self._length = 0
         self._shares = SharesByRound(self.terms, memberships[0], rounds.overlap)
         # What each round from 1 on deals: four bytes a lane for a round that lost samples, shared by
         # those after it that did not.
@@ -43,18 +51,22 @@ class Dealing:
 
     def __len__(self) -> int:
         """The round after the last record."""
-        return len(self._shares) - 1
+        return self._length
 
     def deal(self, round: int) -> Deal:
-        """What a round from 1 on deals out: at most the next round, with `overlap` the one after it."""
-        return self._deals[round - 1]
+        """What a round from 1 on deals out, at most the next round, with `overlap` the one after it.
+        Where the round deals nothing, what was dealt last."""
+        return self._deals[self._turns.turn(round) - 1]
 
     def shares(self, round: int) -> Shares:
-        """The members' weights before a round, at most the next one, and who computes what in it."""
-        return self._shares.at(round, self._records, self._memberships)
+        """The members' weights before a round, at most the next one, and who computes what in it; as for
+        the round before, where the round itself deals nothing."""
+        return self._shares.at(self._turns.turn(round), self._record_of, self._members_of)
 
     def assignment(self, round: int) -> Assignment:
         """Who has the lanes of a round; rounds as for `deal`."""
+        if not self._turns.deals(round):
+            return Assignment(round)
         # Round 0 trains nothing, so before its record nobody knows who has those of the first.
         if round > len(self) > 0:
             return self.shares(len(self)).dealt[1]
@@ -62,15 +74,20 @@ class Dealing:
 
     def due(self, round: int) -> frozenset[PeerId]:
         """The members whose update is due in a round, at most the next one: nobody else's counts."""
-        return self.shares(round).due
+        if self._turns.deals(round):
+            return self.shares(round).due
+        return frozenset() if self._speaking is None else self._speaking.due(round)
 
     def share(self, round: int, peer: PeerId) -> tuple[int, ...] | None:
         """The samples of which an update of `peer` is due in a round, as for `deal`; None if none is."""
+        if not self._turns.deals(round):
+            return None
         lanes = self.assignment(round).runs.get(peer)
+        turn = self._turns.turn(round)
         if lanes is not None:
-            return self._samples(round, lanes)
+            return self._samples(turn, lanes)
         for work in self.shares(min(round, len(self))).works:
-            if (work.peer, work.due) == (peer, round):
+            if (work.peer, work.due) == (peer, turn):
                 return self._samples(work.dealt, work.lanes)
         return None
 
@@ -81,11 +98,18 @@ class Dealing:
         found = [(a.round, a.round, a.runs[peer]) for a in shares.dealt if peer in a.runs]
         found += [(w.due, w.dealt, w.lanes) for w in shares.works if w.peer == peer]
         found.sort(key=lambda each: each[0])
-        return [(due, dealt, partial(self._samples, dealt, lanes)) for due, dealt, lanes in found]
+        round_of = self._turns.round_of
+        return [
+            (round_of(due), round_of(dealt), partial(self._samples, dealt, lanes))
+            for due, dealt, lanes in found
+            if round_of(due) >= len(self)
+        ]
 
     def counts(self, record: Record) -> dict[PeerId, int]:
-        """How often each update of a record counts in the step (`say`). The record must have been
-        checked, and is the next one at most."""
+        """How often each update of a record counts in the step (`say`), or in the sums of the panels
+        that speak in the next round. The record must have been checked, and is the next one at most."""
+        if self._speaking is not None and not self._turns.deals(record.round):
+            return self._speaking.counts(record)
         peers = [entry.peer for entry in record.updates]
         if self._say == "equal":
             return once(peers)
@@ -94,28 +118,49 @@ class Dealing:
 
     def follow(self, record: Record) -> None:
         """Add what comes after the last `record`, which must have been checked."""
-        lost = self._shares.follow(record, self._memberships[record.round + 1])
-        if record.round > 0:
-            self._deals.append(self._deal_after(record, lost))
+        round_ = record.round
+        self._length = round_ + 1
+        if not self._turns.ends(round_):
+            return
+        turn = self._turns.turn(round_)
+        # What was trained stands in the record of the turn's first round.
+        trained = record if self._turns.deals(round_) else self._record_of(turn)
+        lost = self._shares.follow(trained, self._memberships[round_ + 1])
+        if turn > 0:
+            self._deals.append(self._deal_after(turn, lost))
 
     def before(
-        self, length: int, memberships: Memberships, records: Callable[[int], Record]
+        self,
+        length: int,
+        memberships: Memberships,
+        records: Callable[[int], Record],
+        speaking: Speaking | None,
     ) -> Dealing:
         """That of the first `length` records, in a ledger with these memberships and records."""
         copy = Dealing.__new__(Dealing)
         vars(copy).update(vars(self))
-        copy._memberships, copy._records = memberships, records
-        copy._shares = self._shares.before(length + 1, self._records, self._memberships)
-        copy._deals = self._deals[: max(length, 1) + self._overlap]
+        copy._memberships, copy._records, copy._speaking = memberships, records, speaking
+        copy._length = length
+        turn = self._turns.turn(length)
+        copy._shares = self._shares.before(turn + 1, self._record_of, self._members_of)
+        copy._deals = self._deals[: max(turn, 1) + self._overlap]
         return copy
 
-    def _deal_after(self, record: Record, lost: Lost) -> Deal:
+    def _record_of(self, turn: int) -> Record:
+        """The record that says what was trained in a turn."""
+        return self._records(self._turns.round_of(turn))
+
+    def _members_of(self, turn: int) -> Membership:
+        """The members that a turn begins with."""
+        return self._memberships[self._turns.round_of(turn)]
+
+    def _deal_after(self, turn: int, lost: Lost) -> Deal:
         lanes = self._order.lanes
         owed = [(work.lane, self._row(work)) for work in lost.works]
-        return self._deals[-1].then(self.deal(record.round), lost.runs, lanes, owed)
+        return self._deals[-1].then(self._deals[turn - 1], lost.runs, lanes, owed)
 
     def _row(self, work: Work) -> int:
-        return int(self.deal(work.dealt).rows(self._order.lanes)[work.lane])
+        return int(self._deals[work.dealt - 1].rows(self._order.lanes)[work.lane])
 
     def _samples(self, dealt: int, lanes: Lanes) -> tuple[int, ...]:
-        return samples_of(self._order, [self.deal(dealt)], [lanes])
+        return samples_of(self._order, [self._deals[dealt - 1]], [lanes])

@@ -37,6 +37,8 @@ from .entries import Entries, Spill
 from .evidence import EVIDENCE_WINDOW, check_evidence
 from .finality import Finality
 from .memberships import Memberships
+from .snapshot_rounds import snapshot_round
+from .speaking import speaking_of
 from .versions import VersionsByRound
 
 
@@ -70,7 +72,9 @@ class Ledger:
         self._ids: list[RecordId] = []
         self._memberships = Memberships(founding(manifest.founder))
         self._finality = Finality(manifest.fault_model, self._memberships[0])
-        self.dealing = Dealing(manifest, self.order, self._memberships, self._record)
+        self.speaking = speaking_of(manifest, self._memberships, self.parent)
+        """Who speaks for the others; None where everybody speaks of everything."""
+        self.dealing = Dealing(manifest, self.order, self._memberships, self._record, self.speaking)
         """Who computes what."""
         self.work = checked_work(manifest, self.dealing, self._memberships, self._record)
         """What is known of everybody's work; None where it is not checked."""
@@ -110,8 +114,9 @@ class Ledger:
         return Votes.of(self.work.earned(round), members)
 
     def counts(self, record: Record) -> tuple[int, ...]:
-        """How often each update of a record counts in the step, in their order: 0 is not at all. The
-        record must have been checked, and is the next one at most."""
+        """How often each update of a record counts in the step, in their order: 0 is not at all. Where
+        panels speak in the next round, how often each counts in their sums. The record must have been
+        checked, and is the next one at most."""
         found = self.dealing.counts(record)
         if self.work is not None:
             found = self.work.counts(record, found)
@@ -272,6 +277,8 @@ class Ledger:
         self._ids.append(record.id)
         if self.work is not None:
             self.work.follow(record)
+        if self.speaking is not None:
+            self.speaking.follow(record)
         self._finality.take(record, self._memberships, self.votes)
         for admission in record.admitted:
             self._everybody.setdefault(admission.peer, round_)
@@ -281,8 +288,10 @@ class Ledger:
             self._snapshots.append((round_, record.snapshot))
 
     def _estimate(self, record: Record) -> int:
-        """What the updates of a record come to, about."""
+        """What the updates of a record come to, about, for who takes its step."""
         sizes = sorted(entry.size for entry in record.updates)
+        if self.speaking is not None:
+            sizes = self.speaking.needed(record)
         # More than a snapshot is more than any way that is shorter.
         most = 8 * self.manifest.elements
         return len(sizes) * min(sizes[(len(sizes) - 1) // 2], most) if sizes else 0
@@ -295,7 +304,10 @@ class Ledger:
         copy._entries = self._entries.before(length)
         copy._ids = self._ids[:length]
         copy._memberships = self._memberships.before(length + 1)
-        copy.dealing = self.dealing.before(length, copy._memberships, copy._record)
+        if self.speaking is not None:
+            parts = copy._memberships, copy.parent, copy._record
+            copy.speaking = self.speaking.before(length, *parts)
+        copy.dealing = self.dealing.before(length, copy._memberships, copy._record, copy.speaking)
         copy._bytes = self._bytes[: length + 1]
         if self.work is not None:
             copy.work = self.work.before(length, copy.dealing, copy._memberships, copy._record)
@@ -365,7 +377,9 @@ def check_record(record: Record, ledger: Ledger) -> None:
     _check_sorted([entry.peer for entry in record.departed])
     _check_sorted([evidence.peer for evidence in record.evidence])
     _check_sorted([witness.peer for witness in record.witnesses])
-    if len({entry.update for entry in record.updates}) < len(record.updates):
+    # Those who speak for one section tell the same of it.
+    alone = not manifest.speaks(record.round)
+    if alone and len({entry.update for entry in record.updates}) < len(record.updates):
         raise ProtocolError("record", "an update that counts twice")
     silent = {entry.peer for entry in record.departed if entry.reason == "silent"}
     if record.updates and not manifest.schedule.trains(record.round):
@@ -465,18 +479,6 @@ def leave_is_current(said: int, peer: PeerId, round: int, membership: Membership
     """Whether a leave that `peer` said for round `said` may be put into the record of `round`."""
     since = membership.since.get(peer)
     return since is not None and since < said and round - LEAVE_WINDOW <= said <= round + 1
-
-
-def snapshot_round(record_round: int, interval: int, closing: int | None = None) -> int | None:
-    """The round whose state the record of `record_round` must certify, if any.
-
-    The state after every round divisible by `interval`, and the last one before the `closing` round, is
-    certified by the record that follows it; after that nothing changes.
-    """
-    previous = record_round - 1
-    over = closing is not None and record_round > closing
-    due = not over and (previous % interval == 0 or record_round == closing)
-    return previous if previous > 0 and due else None
 
 
 def _check_snapshot(record: Record, manifest: Manifest) -> None:

@@ -27,6 +27,8 @@ from ...crypto.identity import PeerId
 Panel = tuple[PeerId, ...]
 """The members that speak for one section."""
 
+# Who is new is not drawn for so many whole terms.
+_NEW_TERMS = 4
 # Nobody is left out for longer than so many terms, two to the power of this.
 _MOST_STRIKES = 8
 
@@ -43,6 +45,11 @@ class Standing:
         """After a term in which it said something else than most of its panel."""
         strikes = min(self.strikes + 1, _MOST_STRIKES)
         return Standing(strikes, term + 1 + (1 << strikes))
+
+    def newly_admitted(self, term: int) -> Standing:
+        """After it was admitted in a term, again or for the first time: identities cost nothing, so who
+        was struck must not be back the sooner with another one."""
+        return Standing(self.strikes, max(self.back, term + 1 + _NEW_TERMS))
 
     def served(self) -> Standing:
         """After a term in which it spoke, and was not struck."""
@@ -62,9 +69,9 @@ def draw_panels(
 def may_speak(
     members: Collection[PeerId], standings: Mapping[PeerId, Standing], term: int
 ) -> list[PeerId]:
-    """Those who may be drawn for a term: everybody, where all are out."""
+    """Those who may be drawn for a term: everybody, where fewer than half are not out."""
     able = [peer for peer in members if standings.get(peer, Standing()).back <= term]
-    return able or list(members)
+    return able if 2 * len(able) >= len(members) else list(members)
 
 
 def agreed_tally(

@@ -30,7 +30,8 @@ from ..wire.messages import Decided, Signature
 from ..wire.structure import U63, Length
 from .certificates import Verify, check_signatures
 from .entries import MAX_DECIDED_BYTES
-from .ledger import Ledger, snapshot_round
+from .ledger import Ledger
+from .snapshot_rounds import snapshot_round
 
 MAX_RECEIPT_BYTES = MAX_MANIFEST_BYTES + MAX_DECIDED_BYTES + (8 << 10)
 """No receipt is longer: a manifest, an entry of the ledger, and a proof of at most 63 steps."""

@@ -75,8 +75,9 @@ def first_shares(members: Membership) -> Shares:
 def next_shares(
     terms: Terms, shares: Shares, record: Record, members: Membership, overlap: bool
 ) -> tuple[Shares, Lost]:
-    """How it stands after a `record`, with the `members` of the next round; and what it has lost."""
-    round_ = record.round
+    """How it stands after the `record` of the round that `shares` are of, with the `members` of the next
+    one; and what it has lost."""
+    round_ = shares.round
     counted = {entry.peer for entry in record.updates}
     # In the rounds that end a run there is nothing to be late with.
     due = shares.due if terms.trains(round_) else frozenset()
@@ -154,7 +155,7 @@ class SharesByRound:
         return lost
 
     def at(
-        self, round: int, records: Callable[[int], Record], members: Sequence[Membership]
+        self, round: int, records: Callable[[int], Record], members: Callable[[int], Membership]
     ) -> Shares:
         """How it stood before a round, at most the next one; with all records and memberships."""
         first = round
@@ -162,14 +163,14 @@ class SharesByRound:
             first -= 1
         shares = self._kept[first]
         for number in range(first, round):
-            shares, _ = self._after(shares, records(number), members[number + 1])
+            shares, _ = self._after(shares, records(number), members(number + 1))
         return shares
 
     def before(
-        self, length: int, records: Callable[[int], Record], members: Sequence[Membership]
+        self, length: int, records: Callable[[int], Record], members: Callable[[int], Membership]
     ) -> SharesByRound:
         """Those of the first `length` rounds."""
-        copy = SharesByRound(self._terms, members[0], self._overlap)
+        copy = SharesByRound(self._terms, members(0), self._overlap)
         copy._length = length
         # At once: another thread may add to it.
         kept = list(self._kept.items())

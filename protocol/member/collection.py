@@ -20,9 +20,11 @@ from .effects import Effect, FetchUpdate
 class Collection:
     """Announcements of one round by member, with the time each update was held."""
 
-    def __init__(self, others: Votes) -> None:
-        """`others`: the votes of the other members."""
+    def __init__(self, others: Votes, *, shared: bool = False) -> None:
+        """`others`: the votes of the other members. `shared`: several may announce the same, and each
+        counts."""
         self._others = others
+        self._shared = shared
         self._announced: dict[PeerId, tuple[Announcement, bytes]] = {}
         # The members that each update is from: with a thousand, one is held every few milliseconds.
         self._makers: dict[ContentId, list[PeerId]] = {}
@@ -102,7 +104,8 @@ class Collection:
     def entries(self, fingerprint: int) -> list[UpdateEntry]:
         """Record entries, sorted by peer, of all held updates trained from these parameters.
 
-        An update counts once: for whom it was announced by first, since a copy comes later.
+        An update counts once, for whom it was announced by first, since a copy comes later; but not
+        where those who speak for one section announce what they agree on.
         """
         first: dict[ContentId, PeerId] = {}
         for peer, (announcement, _) in self._announced.items():
@@ -121,7 +124,9 @@ class Collection:
                 commitment=announcement.commitment,
             )
             for peer, (announcement, signature) in sorted(self._announced.items())
-            if peer in self._arrivals and first.get(announcement.update) == peer
+            if peer in self._arrivals
+            and announcement.fingerprint == fingerprint
+            and (self._shared or first[announcement.update] == peer)
         ]
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ..chain.ledger import Ledger, snapshot_round
+from ..chain.ledger import Ledger
 from ..chain.replaying import first_replayable
+from ..chain.snapshot_rounds import snapshot_round
 from ..wire.messages import SnapshotEntry
 from .collection import Collection, Holdings
 from .effects import Apply, Effect, Note, Resync

@@ -90,7 +90,8 @@ class Round:
         self._trains = manifest.schedule.trains(self.number)
         self._due = ledger.dealing.due(self.number) if self._trains else frozenset()
         self._contributors = {peer for peer in self.membership.peers if peer in self._due}
-        self.collection = Collection(self.votes.held_by({*self.membership.peers} - {me}))
+        others = self.votes.held_by({*self.membership.peers} - {me})
+        self.collection = Collection(others, shared=manifest.speaks(self.number))
         self.agreement = Agreement(
             swarm=manifest.swarm,
             round=self.number,

@@ -18,6 +18,7 @@ from ...crypto.identity import PeerId
 from .encoding import decode, decode_plain, encode
 from .errors import ProtocolError
 from .structure import ADDITION, Length, Range
+from .work_specs import ChecksSpec, SpeakersSpec
 
 PROTOCOL_VERSION = 3
 
@@ -383,16 +384,6 @@ class AdmissionSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChecksSpec:
-    """Members look at each other's work, and votes have to be earned by it (docs/checks.md)."""
-
-    every: Annotated[int, Range(1, 10_000)] = 20
-    """A member with votes looks at somebody once in so many rounds, on average."""
-    deviation: Annotated[int, Range(1, 10_000)] = 250
-    """The standard deviation of honest scores, in thousandths of the usual one."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Everything the members of a swarm agree on before they meet."""
 
@@ -420,6 +411,8 @@ class Manifest:
     """What the task alone understands."""
     checks: ChecksSpec | None = field(default=None, metadata=ADDITION)
     """With it work is checked and gives votes; without it every member has one vote."""
+    speakers: SpeakersSpec | None = field(default=None, metadata=ADDITION)
+    """With it few members speak for all of a section; without it everybody speaks of everything."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_.-]*", self.task):
@@ -440,6 +433,14 @@ class Manifest:
         if self.data.private is not None and self.optimizer.say == "share":
             # What a member computed on private data is nobody's to check, ever.
             raise ValueError('optimizer.say = "share" does not go with private data: "equal" does')
+        if self.speakers is not None:
+            checked, private = self.checks is not None, self.data.private is not None
+            overlap, audit = self.rounds.overlap, self.optimizer.audit
+            self.speakers.check(checked, private, overlap, audit, self.schedule.total_rounds)
+
+    def speaks(self, round: int) -> bool:
+        """Whether panels speak in a round, of what was told in the one before."""
+        return self.speakers is not None and self.schedule.trains(round) and round % 2 == 0
 
     @property
     def elements(self) -> int:
@@ -490,4 +491,7 @@ def decode_manifest(data: bytes, swarm: SwarmId) -> Manifest:
     version = plain.get("version") if isinstance(plain, dict) else None
     if type(version) is int and version != PROTOCOL_VERSION:
         raise OtherVersion(version)
-    return decode(Manifest, data, max_bytes=MAX_MANIFEST_BYTES, named=True)
+    manifest = decode(Manifest, data, max_bytes=MAX_MANIFEST_BYTES, named=True)
+    if manifest.speakers is not None:  # no node follows the rules of `chain.speaking` yet
+        raise ProtocolError("version", "members of this swarm speak for sections of the model")
+    return manifest

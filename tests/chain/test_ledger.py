@@ -15,8 +15,8 @@ from distro_node.protocol.chain.evidence import EVIDENCE_WINDOW
 from distro_node.protocol.chain.ledger import (
     Ledger,
     leave_is_current,
-    snapshot_round,
 )
+from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.wire.encoding import decode, encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import AdmissionSpec

@@ -100,12 +100,19 @@ def test_serving_makes_good():
     assert standing.served().back == standing.back
 
 
-def test_where_all_are_out_everybody_speaks():
+def test_where_most_are_out_everybody_speaks():
     out = dict.fromkeys((A, B), Standing().struck(5))
 
-    assert may_speak([A, B, C], out, 6) == [C]
-    assert may_speak([A, B], out, 6) == [A, B]
+    assert may_speak([A, B, C], out, 6) == [A, B, C]
+    assert may_speak([A, B, C, D], out, 6) == [C, D]
     assert may_speak([A, B], out, 8) == [A, B]
+
+
+def test_who_is_new_waits_and_who_is_back_waits_no_less_than_before():
+    assert Standing().newly_admitted(3) == Standing(0, 8)
+    struck = Standing().struck(0).struck(0).struck(0)
+    assert struck.newly_admitted(1) == struck
+    assert struck.newly_admitted(9).back == 14
 
 
 @pytest.mark.parametrize("share", [4, 3])

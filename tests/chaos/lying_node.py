@@ -28,7 +28,8 @@ from distro_node.node import cli, stay
 from distro_node.node.network.addresses import peer_of
 from distro_node.node.runner import Runner
 from distro_node.protocol.chain.leaders import Leaders
-from distro_node.protocol.chain.ledger import Ledger, snapshot_round
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import (
     MAX_SYNC_REQUEST_BYTES,
     SYNC_PROTOCOL,

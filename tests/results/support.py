@@ -14,7 +14,8 @@ from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.swarm_store import LocalSnapshot, SwarmStore
 from distro_node.node.trainer.fingerprint import fingerprint
 from distro_node.node.trainer.session import TrainingSession
-from distro_node.protocol.chain.ledger import Ledger, snapshot_round
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.codec.schedule import learning_rate
 from distro_node.protocol.wire.manifest import CLOSING_ROUNDS, Manifest, RoundSpec, ScheduleSpec
 from distro_node.protocol.wire.messages import SnapshotEntry

@@ -12,7 +12,8 @@ from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import Identity, PeerId
 from distro_node.protocol.chain.comparing import Comparison, Rests
 from distro_node.protocol.chain.leaders import Leaders
-from distro_node.protocol.chain.ledger import Ledger, snapshot_round
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import Answer, Question, answer_to
 from distro_node.protocol.checks.draw import SECRET_BYTES, commitment
 from distro_node.protocol.member.inputs import Loaded

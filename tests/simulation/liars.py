@@ -12,7 +12,8 @@ from typing import Any
 from distro_node.crypto.envelope import Envelope
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.protocol.chain.agreement import SLOT_WINDOW
-from distro_node.protocol.chain.ledger import Ledger, snapshot_round
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import Answer
 from distro_node.protocol.member.effects import Effect, Publish, Train
 from distro_node.protocol.member.inputs import Goodbye

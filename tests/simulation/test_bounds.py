@@ -17,6 +17,12 @@ FOLDERS = ("chain", "checks", "member", "wire")
 # Those that no rule simply puts another number in the place of: which rule looks at the line that uses
 # it, or which test at what it brings about.
 SHOWN_BY = {
+    "chain/panels._MOST_STRIKES": (
+        "chain/test_panels.py::test_each_strike_keeps_away_for_twice_as_long_up_to_a_bound"
+    ),
+    "chain/panels._NEW_TERMS": (
+        "chain/test_panels.py::test_who_is_new_waits_and_who_is_back_waits_no_less_than_before"
+    ),
     "chain/keeping._LOOKED_BACK": (
         "chain/test_keeping.py"
         "::test_where_work_is_checked_every_state_of_some_rounds_back_can_be_made"

@@ -348,7 +348,7 @@ def _shares_take_little_memory() -> bool:
     for record in records:
         known.follow(record, members[0])
     kept = len(vars(known)["_kept"])
-    old = known.at(300, records.__getitem__, members)
+    old = known.at(300, records.__getitem__, members.__getitem__)
     return kept < 150 and old.round == 300 and old.weights[PEERS[0]].value == 105
 
 

@@ -17,7 +17,8 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
 from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
 from distro_node.node.network.requests import Handler
-from distro_node.protocol.chain.ledger import Ledger, snapshot_round
+from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import (
     MAX_ENTRIES,
     SYNC_PROTOCOL,

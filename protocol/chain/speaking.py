@@ -1,0 +1,195 @@
+"""The panels of a chain: who speaks in each of its rounds, and which tallies of a record count.
+
+A step takes two rounds (`SpeakersSpec`): members tell what they found in an odd one, and panels speak in
+the even one behind it. Panels are drawn for a term of steps, when its first round begins, by the record
+before that. How members stand follows from the records of the terms before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...crypto.hashing import ContentId
+from ...crypto.identity import PeerId
+from ..codec.layout import update_layout
+from ..codec.sections import most_sections
+from ..wire.manifest import Manifest, SpeakersSpec
+from ..wire.membership import Membership
+from ..wire.messages import Record, RecordId
+from .panels import (
+    Panel,
+    Standing,
+    against_most,
+    agreed_tally,
+    draw_panels,
+    may_speak,
+)
+
+
+@dataclass(frozen=True)
+class Term:
+    """The panels of some steps."""
+
+    panels: tuple[Panel, ...]
+    """By section."""
+    standings: Mapping[PeerId, Standing]
+    """How members stood when they were drawn; who is not named was never struck, nor new."""
+
+    def section_of(self, peer: PeerId) -> int | None:
+        """For which section a member speaks; None if for none."""
+        found = (number for number, panel in enumerate(self.panels) if peer in panel)
+        return next(found, None)
+
+
+class Speaking:
+    """The panels of a ledger, to be grown by one record."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        spec: SpeakersSpec,
+        memberships: Sequence[Membership],
+        parent: Callable[[int], RecordId],
+    ) -> None:
+        """`memberships` and `parent`, the record before a round, are the ledger's, and grow before this
+        does."""
+        self._manifest = manifest
+        self._spec = spec
+        self._memberships = memberships
+        self._parent = parent
+        optimizer = manifest.optimizer
+        layout = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
+        self._most = most_sections(layout)
+        # The terms that have begun.
+        self._terms: list[Term] = []
+        self._begin_notes()
+
+    def term(self, round: int) -> Term:
+        """The term of a round in which members train or panels speak, at most the next one."""
+        return self._terms[self._number(round)]
+
+    def step(self, round: int) -> int:
+        """Which step a round belongs to, from 0."""
+        return (round - 1) // 2
+
+    def due(self, round: int) -> frozenset[PeerId]:
+        """The members whose tally is due in a round: none unless panels speak in it."""
+        if not self._manifest.speaks(round):
+            return frozenset()
+        return frozenset(peer for panel in self.term(round).panels for peer in panel)
+
+    def tallies(self, record: Record) -> tuple[ContentId | None, ...]:
+        """By section the tally that counts in a round in which panels speak; None where none does."""
+        said = {entry.peer: entry.update for entry in record.updates}
+        present = self._memberships[record.round].peers
+        panels = self.term(record.round).panels
+        return tuple(agreed_tally(panel, said, present) for panel in panels)
+
+    def counts(self, record: Record) -> dict[PeerId, int]:
+        """How often each update of a record counts in the step: each tally that counts once, for the
+        first of those who say it."""
+        if not self._manifest.speaks(record.round):
+            return {}
+        found = {entry.peer: 0 for entry in record.updates}
+        counted = self.tallies(record)
+        for panel, tally in zip(self.term(record.round).panels, counted, strict=True):
+            said = (e.peer for e in record.updates if e.peer in panel and e.update == tally)
+            if (first := next(said, None)) is not None:
+                found[first] = 1
+        return found
+
+    def needed(self, record: Record) -> list[int]:
+        """The sizes, ascending, of what it takes to apply a record: one of each tally that counts, since
+        sheets are for those who speak."""
+        counts = self.counts(record)
+        return sorted(entry.size for entry in record.updates if counts.get(entry.peer))
+
+    def follow(self, record: Record) -> None:
+        """Add what comes after the last `record`, which must have been checked."""
+        self._note(record)
+        following = record.round + 1
+        if not self._manifest.schedule.trains(following) or self._manifest.speaks(following):
+            return
+        if self._number(following) == len(self._terms):
+            self._terms.append(self._drawn(following))
+            self._begin_notes()
+
+    def before(
+        self,
+        length: int,
+        memberships: Sequence[Membership],
+        parent: Callable[[int], RecordId],
+        records: Callable[[int], Record],
+    ) -> Speaking:
+        """That of the first `length` records, in a ledger with these parts."""
+        copy = Speaking.__new__(Speaking)
+        vars(copy).update(vars(self))
+        copy._memberships, copy._parent = memberships, parent
+        # The term of the next round has begun if that is a first one; its own records are read again.
+        begun = 0 if length == 0 else min(self._number(length) + 1, len(self._terms))
+        copy._terms = self._terms[:begun]
+        copy._begin_notes()
+        for round_ in range(2 * self._spec.term * max(0, begun - 1) + 1, length):
+            copy._note(records(round_))
+        return copy
+
+    def _number(self, round: int) -> int:
+        return self.step(round) // self._spec.term
+
+    def _begin_notes(self) -> None:
+        # Of the latest term: who said anything, who was struck, and who was admitted.
+        self._spoke: set[PeerId] = set()
+        self._struck: set[PeerId] = set()
+        self._admitted: set[PeerId] = set()
+
+    def _note(self, record: Record) -> None:
+        # Who is there when training begins is not new.
+        if record.round > 0:
+            self._admitted |= {entry.peer for entry in record.admitted}
+        if not self._manifest.speaks(record.round):
+            return
+        said = {entry.peer: entry.update for entry in record.updates}
+        for panel in self.term(record.round).panels:
+            self._struck |= against_most(panel, said)
+        self._spoke |= said.keys()
+
+    def _drawn(self, round: int) -> Term:
+        """The term that begins with a round."""
+        number, members = len(self._terms), self._memberships[round].peers
+        standings = self._standings()
+        panels = draw_panels(
+            may_speak(members, standings, number),
+            size=self._spec.panel,
+            most=self._most,
+            seed=self._parent(round),
+        )
+        return Term(panels, standings)
+
+    def _standings(self) -> Mapping[PeerId, Standing]:
+        """How members stand when the latest term is over."""
+        if not self._terms:
+            return {}
+        last = len(self._terms) - 1
+        known = self._terms[last].standings
+        after = dict(known)
+        for peer in self._spoke | self._admitted:
+            standing = after.get(peer, Standing())
+            if peer in self._struck:
+                standing = standing.struck(last)
+            elif peer in self._spoke:
+                standing = standing.served()
+            if peer in self._admitted:
+                standing = standing.newly_admitted(last)
+            after[peer] = standing
+        nothing = Standing()
+        after = {peer: standing for peer, standing in after.items() if standing != nothing}
+        return known if after == known else after
+
+
+def speaking_of(
+    manifest: Manifest, memberships: Sequence[Membership], parent: Callable[[int], RecordId]
+) -> Speaking | None:
+    """That of a new ledger; None where everybody speaks of everything."""
+    spec = manifest.speakers
+    return None if spec is None else Speaking(manifest, spec, memberships, parent)

@@ -1,0 +1,48 @@
+"""What a manifest may say of how members' work is checked, and of who speaks for the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from .structure import Range
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChecksSpec:
+    """Members look at each other's work, and votes have to be earned by it (docs/checks.md)."""
+
+    every: Annotated[int, Range(1, 10_000)] = 20
+    """A member with votes looks at somebody once in so many rounds, on average."""
+    deviation: Annotated[int, Range(1, 10_000)] = 250
+    """The standard deviation of honest scores, in thousandths of the usual one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeakersSpec:
+    """Panels of members speak for sections of the model (`chain.panels`). A step then takes two rounds.
+    In the first, an odd one, members train and tell the speakers signs; in the second these tell
+    everybody what comes of it, and all take the step."""
+
+    one_of: Annotated[int, Range(1, 64)] = 4
+    """Of so many coefficients of a block a member tells the sign of one in a step."""
+    panel: Annotated[int, Range(2, 16)] = 3
+    """The members of a panel, at least."""
+    term: Annotated[int, Range(1, 1000)] = 10
+    """For how many steps a panel speaks, before others are drawn and begin with nothing heard."""
+
+    def check(self, checked: bool, private: bool, overlap: bool, audit: bool, rounds: int) -> None:
+        """Raise `ValueError` for a manifest that says this and what does not go with it; `rounds` is the
+        length of the run."""
+        for there, what in (
+            (checked, "checks: looks compare updates"),
+            (private, "private data: a sheet tells more of it than an update"),
+            (overlap, "rounds.overlap: what is told late is worth little"),
+            (audit, "optimizer.audit: there is nothing to compare"),
+        ):
+            if there:
+                raise ValueError(f"speakers do not go with {what}")
+        if rounds % 2:
+            raise ValueError(
+                f"schedule.total_rounds ({rounds}) is odd: with speakers a step takes two rounds"
+            )
