@@ -38,13 +38,14 @@ from soaks import summarise_soak
 SCALE = (4, 16, 64, 256, 1000)
 # How a soak divides its seeds: what has found most gets most.
 _SOAK: tuple[tuple[Family, int], ...] = (
-    ("all", 22),
-    ("liars", 20),
+    ("all", 20),
+    ("liars", 18),
     ("cut", 14),
-    ("network", 14),
+    ("network", 12),
     ("crash", 12),
     ("down", 8),
     ("looks", 8),
+    ("speakers", 6),
     ("none", 2),
 )
 _CHUNK = sum(share for _, share in _SOAK)

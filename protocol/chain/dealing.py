@@ -108,13 +108,11 @@ class Dealing:
     def counts(self, record: Record) -> dict[PeerId, int]:
         """How often each update of a record counts in the step (`say`), or in the sums of the panels
         that speak in the next round. The record must have been checked, and is the next one at most."""
-        if self._speaking is not None and not self._turns.deals(record.round):
-            return self._speaking.counts(record)
         peers = [entry.peer for entry in record.updates]
         if self._say == "equal":
             return once(peers)
-        sequences = self.shares(record.round).sequences
-        return by_share({peer: sequences[peer] for peer in peers})
+        sequences = self.shares(record.round).sequences if self._turns.deals(record.round) else {}
+        return by_share({peer: sequences.get(peer, 0) for peer in peers})
 
     def follow(self, record: Record) -> None:
         """Add what comes after the last `record`, which must have been checked."""

@@ -114,10 +114,12 @@ class Ledger:
         return Votes.of(self.work.earned(round), members)
 
     def counts(self, record: Record) -> tuple[int, ...]:
-        """How often each update of a record counts in the step, in their order: 0 is not at all. Where
-        panels speak in the next round, how often each counts in their sums. The record must have been
-        checked, and is the next one at most."""
+        """How often each update of a record counts in the step, in their order: 0 is not at all, and so
+        it is with sheets, of which nothing but the panels' tallies takes a step. The record must have
+        been checked, and is the next one at most."""
         found = self.dealing.counts(record)
+        if self.speaking is not None:
+            found = self.speaking.counts(record)
         if self.work is not None:
             found = self.work.counts(record, found)
         return tuple(found[entry.peer] for entry in record.updates)

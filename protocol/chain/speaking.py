@@ -73,6 +73,10 @@ class Speaking:
         """Which step a round belongs to, from 0."""
         return (round - 1) // 2
 
+    def begins(self, round: int) -> bool:
+        """Whether a round is one of the first step of a term."""
+        return self.step(round) % self._spec.term == 0
+
     def due(self, round: int) -> frozenset[PeerId]:
         """The members whose tally is due in a round: none unless panels speak in it."""
         if not self._manifest.speaks(round):
@@ -88,10 +92,10 @@ class Speaking:
 
     def counts(self, record: Record) -> dict[PeerId, int]:
         """How often each update of a record counts in the step: each tally that counts once, for the
-        first of those who say it."""
-        if not self._manifest.speaks(record.round):
-            return {}
+        first of those who say it; sheets do not."""
         found = {entry.peer: 0 for entry in record.updates}
+        if not self._manifest.speaks(record.round):
+            return found
         counted = self.tallies(record)
         for panel, tally in zip(self.term(record.round).panels, counted, strict=True):
             said = (e.peer for e in record.updates if e.peer in panel and e.update == tally)
@@ -103,7 +107,7 @@ class Speaking:
         """The sizes, ascending, of what it takes to apply a record: one of each tally that counts, since
         sheets are for those who speak."""
         counts = self.counts(record)
-        return sorted(entry.size for entry in record.updates if counts.get(entry.peer))
+        return sorted(entry.size for entry in record.updates if counts[entry.peer])
 
     def follow(self, record: Record) -> None:
         """Add what comes after the last `record`, which must have been checked."""

@@ -77,6 +77,21 @@ class Train:
 
 
 @dataclass(frozen=True)
+class Tally:
+    """Say what comes of the sheets that the record before `round` names, for one section of the model;
+    report it as the update of `round` (`Trained`)."""
+
+    round: int
+    section: int
+    sections: int
+    told: Record
+    counts: tuple[int, ...]
+    """How often each of its sheets counts in the sums, in their order."""
+    first: bool
+    """Whether a term begins: nothing was heard before."""
+
+
+@dataclass(frozen=True)
 class Judge:
     """Say how well this update agrees with the sample that was looked at in `round`; then report."""
 
@@ -186,6 +201,7 @@ Effect = (
     | Recall
     | FetchUpdate
     | Train
+    | Tally
     | Judge
     | LookAgain
     | Apply

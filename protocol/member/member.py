@@ -372,6 +372,8 @@ class Member(MemberParts):
         if not self.at_tip or not self.is_member or self._leaving:
             return []
         announced = self._current.collection.announced(self._me)
+        if self._ledger.manifest.speaks(self.round):
+            return [*self._training.next_tally(self._ledger, announced=announced)]
         told = self._training.next_work(self._ledger, announced=announced)
         return [self._looking.beside(each, self._ledger) for each in told]
 

@@ -20,7 +20,7 @@ from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..wire.messages import Announcement
 from .capacity import Capacity
-from .effects import Train
+from .effects import Tally, Train
 from .inputs import Trained
 
 _NOTHING = -1, -1
@@ -84,9 +84,31 @@ class Training:
         return made if made.round == tip and self.owes(made.round, made.dealt, ledger) else None
 
     def owes(self, due: int, dealt: int, ledger: Ledger) -> bool:
-        """Whether the swarm waits for what a round has dealt to this member, as due in another."""
+        """Whether the swarm waits for what a round has dealt to this member, as due in another; a tally
+        is dealt by the round in which it is due."""
+        if ledger.manifest.speaks(due):
+            return due == dealt == len(ledger) and self._me in ledger.dealing.due(due)
         works = ledger.dealing.works(self._me)
         return any((due, dealt) == (work_due, work_dealt) for work_due, work_dealt, _ in works)
+
+    def next_tally(self, ledger: Ledger, *, announced: bool) -> list[Tally]:
+        """The tally to make for the round at the tip, as a member of it, once the record of the round
+        before is in the parameters; none unless this member speaks in it."""
+        tip, speaking = len(ledger), ledger.speaking
+        if (
+            speaking is None
+            or announced
+            or self._told == (tip, tip)
+            or not self.owes(tip, tip, ledger)
+        ):
+            return []
+        term, told = speaking.term(tip), ledger[tip - 1].record
+        section = term.section_of(self._me)
+        assert section is not None  # or nothing would be due
+        self._told = tip, tip
+        found = ledger.dealing.counts(told)
+        counts = tuple(found[entry.peer] for entry in told.updates)
+        return [Tally(tip, section, len(term.panels), told, counts, speaking.begins(tip))]
 
     def next_work(self, ledger: Ledger, *, announced: bool) -> list[Train]:
         """What to compute next, at the tip of `ledger`, as a member of its round.

@@ -10,7 +10,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from distro_node.protocol.member.inputs import Goodbye
 
@@ -21,11 +21,12 @@ from .node import Disk, Fuse, Node
 if TYPE_CHECKING:
     from .swarm import Swarm
 
-Family = Literal["none", "crash", "network", "liars", "all", "cut", "down", "looks"]
-FAMILIES: tuple[Family, ...] = ("none", "crash", "network", "liars", "all", "cut", "down", "looks")
+Family = Literal["none", "crash", "network", "liars", "all", "cut", "down", "looks", "speakers"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
 """In "cut" the network is cut between honest members, while liars hear and talk to all sides; in "down"
 many members are dead, for all the time or in turn, while others lie; in "looks" work is looked at and
-gives votes, and liars lie about that."""
+gives votes, and liars lie about that; in "speakers" panels speak for the others, and liars in them say
+what was not told."""
 
 
 _DEADLY = ("crash", "wipe", "fuse", "mass")

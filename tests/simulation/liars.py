@@ -15,7 +15,7 @@ from distro_node.protocol.chain.agreement import SLOT_WINDOW
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.snapshot_rounds import snapshot_round
 from distro_node.protocol.chain.sync import Answer
-from distro_node.protocol.member.effects import Effect, Publish, Train
+from distro_node.protocol.member.effects import Effect, Publish, Tally, Train
 from distro_node.protocol.member.inputs import Goodbye
 from distro_node.protocol.member.round import Round
 from distro_node.protocol.wire.encoding import encode
@@ -83,6 +83,10 @@ HISTORY = "another history"
 
 BOTH_SIDES = "both sides"
 """While others are cut off from each other, it belongs to one side and signs with all others as well."""
+
+FALSE_TALLY = "false tally"
+"""Where it speaks for a section, it says what does not come of the sheets: what all such liars say, or
+what it alone does."""
 
 ABSTAINS = "abstains"
 """Once a cut has left fewer members than the manifest starts with, it signs nothing any more but that it
@@ -238,6 +242,12 @@ class Liar(Node):
         elif "claims now this now that" in self.tells:
             seconds *= 1e4 ** self._chance.choice((-1, 0, 1))
         super().trained(effect, update, seconds)
+
+    def tallies(self, effect: Tally) -> ContentId:
+        told = super().tallies(effect)
+        if FALSE_TALLY not in self.tells:
+            return told
+        return content_id(told + self._chance.choice((b"", self.peer)))
 
     def serves(self, update: ContentId, asker: Node) -> bool:
         if update != self._own_update():

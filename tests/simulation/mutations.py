@@ -7,12 +7,14 @@ which the rule matters, and a number of seeds within which it must have been fou
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+from distro_node.crypto.hashing import ContentId
+from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain import (
     agreement,
     catching_up,
@@ -22,15 +24,17 @@ from distro_node.protocol.chain import (
     finality,
     fork,
     ledger,
+    speaking,
 )
 from distro_node.protocol.chain.evidence import RULED_OUT
+from distro_node.protocol.chain.panels import Panel
 from distro_node.protocol.checks import accounts
 from distro_node.protocol.member import fetching, mailbox, member, proposing, replica, round
 from distro_node.protocol.wire.membership import quorum
 
 from .faults import Family
 from .idlers import FORGED_LOOKS
-from .liars import HISTORY
+from .liars import FALSE_TALLY, HISTORY
 from .oracle import judging_under
 from .scenario import Failure, Scenario, draw_scenario, run
 
@@ -362,6 +366,13 @@ def _takes_any_secret() -> list[Patch]:
     return [(checked.CheckedWork, "_bound_to", lambda self, peer, secret, round: round > 0)]
 
 
+def _believes_anybody_of_a_panel() -> list[Patch]:
+    def first(panel: Panel, said: Mapping[PeerId, ContentId], present: object) -> ContentId | None:
+        return next((said[peer] for peer in panel if peer in said), None)
+
+    return [(speaking, "agreed_tally", first)]
+
+
 def _shares_accounts() -> list[Patch]:
     return [(accounts.Accounts, "copy", lambda self: self)]
 
@@ -480,6 +491,14 @@ MUTATIONS = (
         (FORGED_LOOKS,),
     ),
     Mutation("accounts are not copied", _shares_accounts, "looks", 10, "accounts"),
+    Mutation(
+        "a panel's loudest is believed",
+        _believes_anybody_of_a_panel,
+        "speakers",
+        20,
+        "counts",
+        (FALSE_TALLY,),
+    ),
     Mutation("any slot may start afresh", _builds_on_nothing, "network", 60, "ballots"),
     Mutation(
         "a second ballot never counts",

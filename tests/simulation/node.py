@@ -52,6 +52,7 @@ from distro_node.protocol.member.effects import (
     Recall,
     Remember,
     Resync,
+    Tally,
     Train,
 )
 from distro_node.protocol.member.fetching import FETCH_PAUSE_SECONDS, Fetching
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
 
 UPDATE_BYTES = 2_800_000
 APPLY_SECONDS = 0.05
+TALLY_SECONDS = 0.2
 
 # A peer that does not answer is given up when its connection breaks.
 BROKEN_SECONDS = 4.0
@@ -425,6 +427,8 @@ class Node:
                     self._next_job()
             case Train():
                 self._train(effect)
+            case Tally():
+                self._tally(effect)
             case Apply():
                 self._apply(effect)
             case Judge():
@@ -626,6 +630,26 @@ class Node:
                 self.swarm.clock.after(0.5, done)
 
         self.swarm.clock.after(seconds + looking, done)
+
+    def _tally(self, effect: Tally) -> None:
+        """Say what comes of the sheets, as all honest members of the panel do who heard them all."""
+
+        def done() -> None:
+            if not self.alive:
+                return
+            tally = self.tallies(effect)
+            self.disk.made.add(tally)
+            self._arrivals.note(effect.round, tally)
+            self.swarm.store(self, tally)
+            size = self.swarm.update_bytes
+            self.tell(Trained(effect.round, effect.round, tally, size, 0, 0.0))
+
+        self.swarm.clock.after(TALLY_SECONDS, done)
+
+    def tallies(self, effect: Tally) -> ContentId:
+        """What it says of a section."""
+        place = effect.section.to_bytes(2, "big") + effect.sections.to_bytes(2, "big")
+        return content_id(b"tally" + place + effect.told.id + bytes(effect.counts))
 
     def trained(self, effect: Train, update: ContentId, seconds: float) -> None:
         """The update is computed, in so many seconds: store it and report it."""

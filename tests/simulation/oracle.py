@@ -14,6 +14,7 @@ from fractions import Fraction
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.ledger import Ledger
+from distro_node.protocol.chain.speaking import Speaking
 from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import Manifest
@@ -215,12 +216,26 @@ class Chains:
         ledger, _ = self._home[record.parent]
         if ledger.work is not None:
             return ledger.counts(record)
+        if ledger.speaking is not None:
+            return self._tallied(record, ledger.speaking)
         if record.id not in self._counts:
             dealt = [len(self.share(record.parent, e.peer) or ()) for e in record.updates]
             unequal = self._manifest.optimizer.say == "share" and len(set(dealt)) > 1
             mean = Fraction(sum(dealt), max(1, len(dealt)))
             self._counts[record.id] = tuple(2 if unequal and n >= mean else 1 for n in dealt)
         return self._counts[record.id]
+
+    def _tallied(self, record: Record, speaking: Speaking) -> tuple[int, ...]:
+        """One of each tally that two say and nobody of their panel denies, or all who are left of it."""
+        counts = dict.fromkeys((entry.peer for entry in record.updates), 0)
+        if record.round % 2 == 0 and counts:
+            members = self._home[record.parent][0].membership(record.round)
+            for panel in speaking.term(record.round).panels:
+                said = {e.peer: e.update for e in record.updates if e.peer in panel}
+                here = [peer for peer in panel if peer in members]
+                if len({*said.values()}) == 1 and (len(said) > 1 or len(here) == 1):
+                    counts[min(said)] = 1
+        return tuple(counts.values())
 
     def under_way(self, parent: RecordId) -> list[tuple[int, int]]:
         """Lanes and rows that were dealt and may be trained still, or are to be dealt again."""
@@ -231,11 +246,15 @@ class Chains:
             self.last_deal(parent),
         )
         found: list[tuple[int, int]] = []
+        # A step of two rounds deals in the first of them.
+        two = self._manifest.speakers is not None
         for made in shares.dealt:
-            rows = ledger.deal(made.round).rows(lanes).tolist()
+            number = 2 * made.round - 1 if two else made.round
+            rows = ledger.deal(number).rows(lanes).tolist()
             found += [(n, rows[n]) for own in made.runs.values() for run in own for n in run]
         for work in shares.works:
-            found.append((work.lane, int(ledger.deal(work.dealt).rows(lanes)[work.lane])))
+            number = 2 * work.dealt - 1 if two else work.dealt
+            found.append((work.lane, int(ledger.deal(number).rows(lanes)[work.lane])))
         return [*found, *last.owed]
 
     def last_deal(self, parent: RecordId) -> Deal:

@@ -41,6 +41,7 @@ class Samples:
     """By record: how often each sample was trained on the chain that ends there."""
 
     def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
         self._order = order_of(manifest)
         self._lanes = np.arange(self._order.lanes)
         self._told: dict[tuple[RecordId, int, PeerId], tuple[int, ...]] = {}
@@ -60,9 +61,12 @@ class Samples:
         self._parents[record.id] = record.parent
         parent = self._trained.get(record.parent)
         trained = np.zeros(self._order.samples, np.int64) if parent is None else parent.copy()
-        for entry in record.updates:
+        for entry in () if self._manifest.speaks(record.round) else record.updates:
             trained += self._count(self._share(record, entry.peer, chains))
         self._trained[record.id] = trained
+        if self._manifest.speaks(record.round + 1):
+            # What comes next is dealt when the panels have spoken.
+            return ""
         last = chains.last_deal(record.id)
         places = np.array(chains.under_way(record.id), np.int64).reshape(-1, 2)
         left = self._count(tuple(self._order.samples_at(places[:, 0], places[:, 1])))

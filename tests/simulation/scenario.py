@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distro_node.protocol.wire.errors import ProtocolError
-from distro_node.protocol.wire.manifest import ChecksSpec, OptimizerSpec, Say
+from distro_node.protocol.wire.manifest import ChecksSpec, OptimizerSpec, ParameterSpec, Say
 from distro_node.protocol.wire.membership import most_liars
+from distro_node.protocol.wire.work_specs import SpeakersSpec
 
 from .clock import Standstill
 from .faults import Family, Faults, Schedule, draw_absences, draw_schedule, with_wipes
@@ -25,6 +26,7 @@ from .letters import shared_reading
 from .liars import (
     BOTH_SIDES,
     CONSPIRACY,
+    FALSE_TALLY,
     LIES,
     Liars,
     draw_founder,
@@ -78,6 +80,8 @@ class Scenario:
     """Updates are computed a round ahead."""
     say: Say = "equal"
     """How often an update counts."""
+    term: int = 0
+    """For how many steps a panel speaks; 0: everybody speaks of everything."""
     every: int = 0
     """Who has votes looks at somebody once in so many rounds; 0: nobody's work is looked at."""
 
@@ -140,6 +144,8 @@ def draw_scenario(
         return _many_down(seed, members, rounds or 8, overlap)
     if family == "looks":
         return _looking(seed, members, rounds or LOOKS_ROUNDS, overlap)
+    if family == "speakers":
+        return _speaking(seed, members, rounds)
     cut = family == "cut"
     lying = cut or family == "liars" or (family == "all" and chance.random() < 0.4)
     # Small swarms go through more rounds and faults in the same time; a few are larger.
@@ -181,6 +187,19 @@ def draw_scenario(
         links=links,
         overlap=overlap,
     )
+
+
+def _speaking(seed: int, members: int | None, rounds: int | None) -> Scenario:
+    """What another family has for a seed, with panels, and liars in them."""
+    chance = random.Random(f"scenario {seed} speakers")
+    others: tuple[Family, ...] = ("none", "crash", "network", "liars", "liars", "all", "all")
+    drawn = draw_scenario(seed, chance.choice(others), members, rounds or 12)
+    liars = tuple(
+        (index, (*lies, FALSE_TALLY) if chance.random() < 0.7 else lies)
+        for index, lies in drawn.liars
+    )
+    term = chance.choice((1, 2, 3))
+    return dataclasses.replace(drawn, family="speakers", liars=liars, term=term)
 
 
 def _many_down(seed: int, members: int | None, rounds: int, overlap: bool) -> Scenario:
@@ -277,8 +296,9 @@ def build(scenario: Scenario, keys: Keys | None = None) -> Swarm:
         # An epoch of two to three rounds: most runs go through several.
         samples=150,
         overlap=scenario.overlap,
-        optimizer=OptimizerSpec(say=scenario.say),
+        optimizer=OptimizerSpec(say=scenario.say, audit=not scenario.term),
         **_with_looks(scenario),
+        **_with_panels(scenario),
     )
     size = 20_000 if scenario.links.up < 1e7 else 2_800_000
     swarm = Swarm(manifest, scenario.seed, links=scenario.links, keys=keys, update_bytes=size)
@@ -314,6 +334,15 @@ def _with_looks(scenario: Scenario) -> dict[str, Any]:
         "checks": ChecksSpec(every=scenario.every),
         "sequences": _SHARE * scenario.members,
     }
+
+
+def _with_panels(scenario: Scenario) -> dict[str, Any]:
+    """What a manifest says besides where panels speak."""
+    if not scenario.term:
+        return {}
+    # Eight blocks, so that there are sections for several panels.
+    table = (ParameterSpec(name="weight", shape=(512, 64)),)
+    return {"speakers": SpeakersSpec(panel=2, term=scenario.term), "parameters": table}
 
 
 def shrink(failure: Failure) -> Failure:

@@ -49,6 +49,7 @@ FOUND: tuple[tuple[Family, int, int, int], ...] = (
 )
 """Family, seed, members, rounds."""
 
+FAULTY: list[Family] = ["all", "liars", "network", "crash", "cut", "down", "looks", "speakers"]
 LOOKS = (6, 10, 17, 26, 36, 8793)
 """With crowds, false verdicts and looks, and the founder away while it alone has votes. In the last one
 a single high score, of a member with most of the votes, was held against all."""
@@ -122,7 +123,7 @@ def test_what_was_found_with_the_lies_of_then(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut", "down"])
+@pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut", "down", "speakers"])
 def test_seeds(family: Family) -> None:
     for seed in range(10):
         assert_sound(draw_scenario(seed, family))
@@ -140,7 +141,7 @@ def test_nothing_goes_wrong_where_nothing_is_wrong(seed: int) -> None:
     assert_sound(draw_scenario(seed, "none"))
 
 
-@pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut", "down", "looks"])
+@pytest.mark.parametrize("family", FAULTY)
 def test_a_seed_is_a_run(family: Family) -> None:
     """Byte for byte: the digests are over everything that happened, with its time."""
     first = run_seed(3, family, members=5)
@@ -150,11 +151,10 @@ def test_a_seed_is_a_run(family: Family) -> None:
 
 def test_nothing_but_the_seed_decides_a_run() -> None:
     """Not what the process ran before, nor how its strings and sets are hashed."""
-    families: tuple[Family, ...] = ("all", "liars", "network", "crash", "cut", "down", "looks")
-    here = [run_seed(5, family, members=5).digest for family in families]
+    here = [run_seed(5, family, members=5).digest for family in FAULTY]
     program = (
         "from simulation.scenario import run_seed\n"
-        f"for family in {tuple(reversed(families))}: print(run_seed(5, family, members=5).digest)"
+        f"for family in {tuple(reversed(FAULTY))}: print(run_seed(5, family, members=5).digest)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     # Here they are hashed with a number that nobody chose.
@@ -168,7 +168,7 @@ def test_nothing_but_the_seed_decides_a_run() -> None:
     assert printed[::-1] == here
 
 
-@pytest.mark.parametrize("family", ["all", "liars", "network", "crash", "cut", "down", "looks"])
+@pytest.mark.parametrize("family", FAULTY)
 def test_a_printed_command_repeats_the_run(family: Family) -> None:
     """It names the size and the rounds, which the seed had drawn before."""
     for seed in range(200):
