@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ...protocol.codec.sheet import heard_in
 from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ...protocol.wire.manifest import OptimizerSpec
 from .blocks import Stripe, block_view, float_basis, forward_transform, stripes
@@ -159,6 +160,26 @@ class LocalOptimizer:
             values=values,
             signs=[_signs(amounts, round_number) for amounts in values],
         )
+
+    @torch.no_grad()
+    def tell(self, one_of: int, turn: int) -> Taken:
+        """The signs of the coefficients whose turn it is (`codec.sheet`), of what the last gradient has
+        left in the momentum; nothing is taken out of it. What is 0 has one sign, and in the next cycle
+        of turns the other."""
+        at_zero = 1 if turn // one_of % 2 == 0 else -1
+        told: list[npt.NDArray[np.float32]] = []
+        places: list[npt.NDArray[np.int32]] = []
+        for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):
+            heard = heard_in(tensor.elements, one_of, turn)
+            columns = torch.from_numpy(heard.astype(np.int64)).to(state.device)
+            values = [
+                state.read(stripe.blocks).index_select(1, columns).cpu()
+                for stripe in stripes(tensor, state.device)
+            ]
+            told.append(torch.cat(values).numpy())
+            places.append(np.broadcast_to(heard, told[-1].shape))
+        signs = [np.where(each == 0, at_zero, np.sign(each)).astype(np.int8) for each in told]
+        return Taken(places, told, signs)
 
     def sent(self, round_number: int, update: DecodedUpdate) -> bool:
         """Whether this is what was taken in a round and is pending still."""

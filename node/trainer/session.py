@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from ...crypto.hashing import ContentId
 from ...protocol.codec.audit import audit_seed, contradicted
-from ...protocol.codec.update import decode_update, encode_update, update_layout
+from ...protocol.codec.update import decode_update, update_layout
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
@@ -30,6 +30,7 @@ from ..settings import Compile
 from ..storage.blob_store import BlobStore
 from .adapters import build_trained
 from .answers import Judgement
+from .bodies import make_body, read_bodies
 from .checking import Dealt, at_positions, changes, compared
 from .compiling import compile_if_faster
 from .data import Corpus
@@ -91,18 +92,20 @@ class TrainingSession:
         check_inputs(self.model, data.vocabulary, data.sequence_length)
         self.task = open_task(manifest, self.model.config)
         spec = manifest.optimizer
+        # Where panels speak they have the momentum, and a member tells of its last gradient.
+        own = spec if manifest.speakers is None else replace(spec, momentum=0.0)
         self.layout = update_layout(manifest.parameters, spec.chunk, spec.top_k)
         self.part = self._part()
         self.optimizer = LocalOptimizer(
-            self.part.layout, self.part.parameters, spec, self.options.state
+            self.part.layout, self.part.parameters, own, self.options.state
         )
         self.micro_batch = choice.micro_batch
         if self.options.checkpointing:
             compute_twice(self.model)
         self.left_out = 0
         """How many updates the audit left out of the last step."""
-        own = None if ways.blobs is None else (BlobStore(Path(ways.blobs)), ways.shards)
-        self._corpus = Corpus(data, store, own)
+        shards = None if ways.blobs is None else (BlobStore(Path(ways.blobs)), ways.shards)
+        self._corpus = Corpus(data, store, shards)
         self._looks = Looks()
         self._compiled = False
         self._loaded = False
@@ -231,10 +234,9 @@ class TrainingSession:
             self.optimizer.accumulate(gradients)
         else:
             self.optimizer.decay()
-        taken = self.part.merged(self.optimizer.take(round_number))
+        body = make_body(self.manifest, self.layout, self.part, self.optimizer, round_number)
         if self._ways.stateless:
             self.optimizer.begin_anew()
-        body = b"" if taken is None else encode_update(self.layout, taken.positions, taken.signs)
         return Trained(
             body=body,
             # A comparison with NaN is false, so NaN becomes the largest, too.
@@ -266,7 +268,7 @@ class TrainingSession:
         if counts is not None:
             updates = [body for body, count in zip(updates, counts, strict=True) if count]
         try:
-            decoded = [decode_update(self.layout, body) for body in updates]
+            decoded, often = read_bodies(self.manifest, self.layout, updates, often)
         except ProtocolError as error:
             # The node checked them before it voted for them.
             raise TrainerFailed("internal", f"an agreed update does not decode: {error}") from None

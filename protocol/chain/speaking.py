@@ -14,6 +14,7 @@ from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..codec.layout import update_layout
 from ..codec.sections import most_sections
+from ..codec.sheet import step_of
 from ..wire.manifest import Manifest, SpeakersSpec
 from ..wire.membership import Membership
 from ..wire.messages import Record, RecordId
@@ -69,13 +70,9 @@ class Speaking:
         """The term of a round in which members train or panels speak, at most the next one."""
         return self._terms[self._number(round)]
 
-    def step(self, round: int) -> int:
-        """Which step a round belongs to, from 0."""
-        return (round - 1) // 2
-
     def begins(self, round: int) -> bool:
         """Whether a round is one of the first step of a term."""
-        return self.step(round) % self._spec.term == 0
+        return step_of(round) % self._spec.term == 0
 
     def due(self, round: int) -> frozenset[PeerId]:
         """The members whose tally is due in a round: none unless panels speak in it."""
@@ -139,7 +136,7 @@ class Speaking:
         return copy
 
     def _number(self, round: int) -> int:
-        return self.step(round) // self._spec.term
+        return step_of(round) // self._spec.term
 
     def _begin_notes(self) -> None:
         # Of the latest term: who said anything, who was struck, and who was admitted.

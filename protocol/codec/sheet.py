@@ -40,6 +40,12 @@ Signs = npt.NDArray[np.int8]
 _DOMAIN = b"distro-node turns of coefficients"
 
 
+def step_of(round: int) -> int:
+    """The step, from 0, that a round belongs to, which is the turn of its sheets: a step has two rounds,
+    and the first begins with round 1."""
+    return (round - 1) // 2
+
+
 def heard_in(elements: int, one_of: int, turn: int) -> npt.NDArray[np.int32]:
     """The positions of a block of so many elements, ascending, whose turn it is: in any `one_of` turns
     in a row each has its turn once. Read-only."""
@@ -82,6 +88,23 @@ def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[S
     if bits.any():
         raise ProtocolError("malformed", "padding is not zero")
     return signs
+
+
+def cut_sheet(
+    whole: Section, cut: Sequence[Section], one_of: int, turn: int, part: bytes
+) -> list[bytes]:
+    """The parts of sections that make up a layout, out of that of the layout as one section.
+
+    Raises `ProtocolError` as `decode_part` does.
+    """
+    signs = decode_part(whole, one_of, turn, part)
+    return [
+        encode_part(
+            section,
+            [signs[run.tensor][run.first : run.first + run.blocks] for run in section.runs],
+        )
+        for section in cut
+    ]
 
 
 def encode_list(parts: Sequence[ContentId]) -> bytes:

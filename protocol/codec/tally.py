@@ -128,6 +128,28 @@ def decode_tally(layout: UpdateLayout, body: bytes) -> Tally:
     return Tally(number, count, tuple(bits[:sheets].astype(bool).tolist()), said)
 
 
+def place_of(body: bytes) -> tuple[int, int]:
+    """Of which section a tally is, and of how many; (0, 0) of what is too short for one."""
+    if len(body) < _HEADER_BYTES:
+        return 0, 0
+    return int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
+
+
+def joined(layout: UpdateLayout, tallies: Sequence[Tally]) -> DecodedUpdate:
+    """What tallies of different sections say together, as one update. Blocks of which none speaks have
+    signs of 0."""
+    tensors = layout.tensors
+    positions = [np.tile(np.arange(t.top_k, dtype=np.int32), (t.blocks, 1)) for t in tensors]
+    signs = [np.zeros((tensor.blocks, tensor.top_k), np.int8) for tensor in tensors]
+    for tally in tallies:
+        section = sections(layout, tally.sections)[tally.section]
+        for index, run in enumerate(section.runs):
+            own = slice(run.first, run.first + run.blocks)
+            positions[run.tensor][own] = tally.said.positions[index]
+            signs[run.tensor][own] = tally.said.signs[index]
+    return DecodedUpdate(positions, signs)
+
+
 def longest_tally(layout: UpdateLayout) -> int:
     """How many bytes a tally of any section has at most."""
     return _HEADER_BYTES + -(-MAX_MEMBERS // 8) + layout.body_bytes

@@ -1,0 +1,120 @@
+"""Trainers where panels speak: from everybody's sheets by way of tallies to one and the same step."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.trainer.errors import TrainerFailed
+from distro_node.node.trainer.session import TrainingSession
+from distro_node.protocol.codec.schedule import learning_rate
+from distro_node.protocol.codec.sections import Section, sections
+from distro_node.protocol.codec.sheet import cut_sheet, decode_part, heard_in, step_of
+from distro_node.protocol.codec.tally import Momentum, Tally, encode_tally, summed
+from distro_node.protocol.wire.manifest import Manifest, OptimizerSpec
+from distro_node.protocol.wire.work_specs import SpeakersSpec
+from trainer.support import CPU, make_manifest
+
+ONE_OF = 4
+SPOKEN = OptimizerSpec(
+    preconditioner="muon", smoothing=0.5, momentum=0.97, step="scaled", top_k=64, audit=False
+)
+
+
+def swarm_of(tmp_path: Path, count: int) -> tuple[Manifest, list[TrainingSession], list[Section]]:
+    """So many members, loaded, and two sections of their model."""
+    manifest, chunks = make_manifest(tmp_path, optimizer=SPOKEN)
+    manifest = dataclasses.replace(manifest, speakers=SpeakersSpec(one_of=ONE_OF))
+    members = [TrainingSession(manifest, BlobStore(tmp_path), CPU, 2) for _ in range(count)]
+    assert len({member.load(chunks) for member in members}) == 1
+    return manifest, members, list(sections(members[0].layout, 2))
+
+
+def tallies(
+    cut: list[Section], momenta: list[Momentum], sheets: list[bytes], turn: int
+) -> list[bytes]:
+    """What the panels of all sections say of these sheets."""
+    (whole,) = sections(cut[0].whole, 1)
+    parts = [cut_sheet(whole, cut, ONE_OF, turn, sheet) for sheet in sheets]
+    bodies = []
+    for number, (section, momentum) in enumerate(zip(cut, momenta, strict=True)):
+        told = [(decode_part(section, ONE_OF, turn, own[number]), 1) for own in parts]
+        momentum.hear(summed(section, told), ONE_OF, turn)
+        said = momentum.speak(turn)
+        counted = (True,) * len(sheets)
+        bodies.append(encode_tally(section, Tally(number, len(cut), counted, said)))
+    return bodies
+
+
+def test_members_stay_bit_identical_and_learn(tmp_path: Path) -> None:
+    manifest, members, cut = swarm_of(tmp_path, 3)
+    momenta = [Momentum(section) for section in cut]
+    before, seen = members[0].evaluate(30), set()
+    for round_ in range(1, 25, 2):
+        shares = [range(4 * place, 4 * place + 4) for place in range(len(members))]
+        sheets = [m.train(round_, s).body for m, s in zip(members, shares, strict=True)]
+        # Nothing changes until the panels have spoken.
+        (unchanged,) = {m.apply(round_, [], 1.0, False, []) for m in members}
+        said = tallies(cut, momenta, sheets, step_of(round_))
+        rate = learning_rate(manifest.schedule, round_ + 1)
+        counts = [1, 0, 1]
+        orders = ([said[0], said[0], said[1]], [said[1], said[1], said[0]], [*said[:1], *said])
+        found = {
+            m.apply(round_ + 1, order, rate, False, counts)
+            for m, order in zip(members, orders, strict=True)
+        }
+        assert len(found) == 1
+        assert unchanged not in found
+        seen |= found
+    assert len(seen) == 12
+    assert members[0].evaluate(30) < before - 0.2
+
+
+def test_a_silent_panels_section_stays_as_it_is(tmp_path: Path) -> None:
+    _, members, cut = swarm_of(tmp_path, 1)
+    (member,) = members
+    parameters = [parameter.detach().clone() for parameter in member.parameters]
+    momenta = [Momentum(section) for section in cut]
+    said = tallies(cut, momenta, [member.train(1, range(4)).body], 0)
+
+    member.apply(2, said[:1], 1e-3, False, [1])
+
+    spoken = {run.tensor for run in cut[0].runs}
+    shared = spoken & {run.tensor for run in cut[1].runs}
+    for index, (old, new) in enumerate(zip(parameters, member.parameters, strict=True)):
+        if index in shared:
+            continue
+        assert torch.equal(old, new.detach()) == (index not in spoken)
+
+
+def test_a_sheet_tells_the_signs_of_the_last_gradient(tmp_path: Path) -> None:
+    _, (member,), _ = swarm_of(tmp_path, 1)
+    (whole,) = sections(member.layout, 1)
+    for turn, round_ in enumerate((1, 3, 5)):
+        body = member.train(round_, range(4)).body
+        told = decode_part(whole, ONE_OF, turn, body)
+        for index, momentum in enumerate(member.optimizer.momentum):
+            heard = heard_in(momentum.shape[1], ONE_OF, turn)
+            values = momentum[:, heard].numpy()
+            signs = np.where(values == 0, told[index], np.sign(values))
+            assert np.array_equal(told[index], signs)
+
+
+def test_where_nothing_was_found_one_sign_is_told_and_then_the_other(tmp_path: Path) -> None:
+    _, (member,), _ = swarm_of(tmp_path, 1)
+    (whole,) = sections(member.layout, 1)
+    signs = {}
+    for turn in (0, 3, 4, 8):
+        told = decode_part(whole, ONE_OF, turn, member.train(2 * turn + 1, []).body)
+        (signs[turn],) = set(np.concatenate([each.ravel() for each in told]).tolist())
+    assert signs == {0: 1, 3: 1, 4: -1, 8: 1}
+
+
+def test_what_is_no_tally_is_told_apart(tmp_path: Path) -> None:
+    _, (member,), _ = swarm_of(tmp_path, 1)
+    with pytest.raises(TrainerFailed, match="does not decode"):
+        member.apply(2, [b"\3nothing"], 1e-3, False, [1])
