@@ -29,7 +29,7 @@ from ..wire.errors import ProtocolError
 from ..wire.manifest import MAX_MEMBERS
 from .layout import UpdateLayout
 from .sections import Section, most_sections, sections
-from .sheet import Signs, heard_in
+from .sheet import Signs, heard_in, heard_of
 from .update import DecodedUpdate, decode_update, encode_update
 
 FORMAT = 4
@@ -87,12 +87,14 @@ class Momentum:
         return DecodedUpdate([positions for positions, _ in found], [signs for _, signs in found])
 
 
-def summed(section: Section, sheets: Sequence[tuple[Sequence[Signs], int]]) -> list[npt.NDArray]:
-    """The sums of what these sheets tell of each run of a section, int32 (blocks, heard). Each sheet
-    comes with how often it counts; there is one at least."""
-    first, often = sheets[0]
-    sums = [signs.astype(np.int32) * np.int32(often) for signs in first]
-    for told, often in sheets[1:]:
+def summed(
+    section: Section, one_of: int, turn: int, sheets: Sequence[tuple[Sequence[Signs], int]]
+) -> list[npt.NDArray[np.int32]]:
+    """The sums of what these sheets of a turn tell of each run of a section, int32 (blocks, heard). Each
+    sheet comes with how often it counts."""
+    tensors = section.layout.tensors
+    sums = [np.zeros((each.blocks, heard_of(each, one_of, turn)), np.int32) for each in tensors]
+    for told, often in sheets:
         for total, signs in zip(sums, told, strict=True):
             total += signs if often == 1 else signs.astype(np.int32) * np.int32(often)
     return sums

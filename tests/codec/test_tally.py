@@ -47,7 +47,7 @@ def sheets_of(section: Section, members: int, turn: int, one_of: int = 4) -> lis
 
 def tally_of(section: Section, members: int, number: int = 0, count: int = 2) -> Tally:
     momentum = Momentum(section)
-    momentum.hear(summed(section, sheets_of(section, members, 0)), 4, 0)
+    momentum.hear(summed(section, 4, 0, sheets_of(section, members, 0)), 4, 0)
     return Tally(number, count, (True,) * members, momentum.speak(0))
 
 
@@ -55,7 +55,9 @@ def test_the_order_of_sheets_makes_no_difference():
     section = section_of()
     sheets = sheets_of(section, 7, 3)
 
-    for one, other in zip(summed(section, sheets), summed(section, sheets[::-1]), strict=True):
+    for one, other in zip(
+        summed(section, 4, 3, sheets), summed(section, 4, 3, sheets[::-1]), strict=True
+    ):
         assert np.array_equal(one, other)
 
 
@@ -68,7 +70,7 @@ def test_what_is_spoken_are_the_strongest_of_all_that_was_heard():
     )
 
     for turn in range(9):
-        sums = summed(section, sheets_of(section, 5, turn))
+        sums = summed(section, 4, turn, sheets_of(section, 5, turn))
         momentum.hear(sums, 4, turn)
         said = momentum.speak(turn)
         for index, (values, told) in enumerate(zip(model, sums, strict=True)):
@@ -86,7 +88,7 @@ def test_what_is_spoken_are_the_strongest_of_all_that_was_heard():
 def test_a_copy_goes_its_own_way():
     section = section_of()
     momentum = Momentum(section)
-    momentum.hear(summed(section, sheets_of(section, 3, 0)), 4, 0)
+    momentum.hear(summed(section, 4, 0, sheets_of(section, 3, 0)), 4, 0)
 
     copied = momentum.copy()
     first = momentum.speak(0)

@@ -43,7 +43,7 @@ def tallies(
     bodies = []
     for number, (section, momentum) in enumerate(zip(cut, momenta, strict=True)):
         told = [(decode_part(section, ONE_OF, turn, own[number]), 1) for own in parts]
-        momentum.hear(summed(section, told), ONE_OF, turn)
+        momentum.hear(summed(section, ONE_OF, turn, told), ONE_OF, turn)
         said = momentum.speak(turn)
         counted = (True,) * len(sheets)
         bodies.append(encode_tally(section, Tally(number, len(cut), counted, said)))
@@ -99,7 +99,7 @@ def test_a_sheet_tells_the_signs_of_the_last_gradient(tmp_path: Path) -> None:
         told = decode_part(whole, ONE_OF, turn, body)
         for index, momentum in enumerate(member.optimizer.momentum):
             heard = heard_in(momentum.shape[1], ONE_OF, turn)
-            values = momentum[:, heard].numpy()
+            values = momentum.numpy()[:, heard]
             signs = np.where(values == 0, told[index], np.sign(values))
             assert np.array_equal(told[index], signs)
 

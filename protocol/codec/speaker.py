@@ -1,0 +1,81 @@
+"""A speaker: what one member of a panel holds for its section while a term lasts.
+
+In each step it says a tally of the sheets that it has by then. What the panel agreed on stands in the
+round's record, and that decides what all of its members hold afterwards, whatever each has said: a sheet
+may have reached some of them alone. If the panel agreed on nothing, nothing was heard in that step. Who
+lacks a sheet that the others counted cannot follow, and is silent until the next term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..wire.errors import ProtocolError
+from .sections import Section
+from .sheet import Signs, decode_part
+from .tally import Momentum, Tally, decode_tally, encode_tally, summed
+
+Told = tuple[list[Signs], int]
+"""What a sheet tells of the runs of a section, and how often it counts."""
+
+
+class Speaker:
+    """One member's part in a panel."""
+
+    def __init__(self, section: Section, number: int, count: int, one_of: int) -> None:
+        """It speaks for section `number` of so many, of which nothing was heard yet."""
+        self._section = section
+        self._place = number, count
+        self._one_of = one_of
+        self._momentum = Momentum(section)
+        # Of the step that is not settled yet: its turn, what each sheet told, what was said of it.
+        self._turn = -1
+        self._told: list[Told | None] = []
+        self._said: bytes | None = None
+        self._after = self._momentum
+
+    def say(self, turn: int, parts: Sequence[tuple[bytes | None, int]]) -> bytes:
+        """The tally of a step, given this section's part of each sheet that the record names, in its
+        order, None where it is not here, and how often each counts. A part that does not decode tells
+        nothing: nobody can count it."""
+        self._turn, self._told = turn, [self._read(turn, *part) for part in parts]
+        counted = tuple(told is not None for told in self._told)
+        self._said, self._after = self._tally(counted)
+        return self._said
+
+    def settle(self, agreed: bytes | None) -> bool:
+        """Go on from what the panel has agreed on in the step of which this one has spoken; None if on
+        nothing. Returns whether it can. The tally is of this section, and decodes."""
+        if agreed is None:
+            return True
+        if agreed != self._said:
+            counted = decode_tally(self._section.whole, agreed).counted
+            known = [told is not None for told in self._told]
+            if len(counted) != len(known) or any(
+                theirs and not ours for theirs, ours in zip(counted, known, strict=True)
+            ):
+                return False
+            found, self._after = self._tally(counted)
+            if found != agreed:
+                # A panel of liars: nothing that an honest member holds leads there.
+                return False
+        self._momentum = self._after
+        return True
+
+    def _tally(self, counted: Sequence[bool]) -> tuple[bytes, Momentum]:
+        """The tally of those sheets that are counted, and what is held after it."""
+        sheets = [t for t, yes in zip(self._told, counted, strict=True) if yes and t is not None]
+        momentum = self._momentum.copy()
+        sums = summed(self._section, self._one_of, self._turn, sheets)
+        momentum.hear(sums, self._one_of, self._turn)
+        said = momentum.speak(self._turn)
+        number, count = self._place
+        return encode_tally(self._section, Tally(number, count, tuple(counted), said)), momentum
+
+    def _read(self, turn: int, part: bytes | None, often: int) -> Told | None:
+        if part is None:
+            return None
+        try:
+            return decode_part(self._section, self._one_of, turn, part), often
+        except ProtocolError:
+            return None
