@@ -28,7 +28,7 @@ class SpeakersSpec:
     """Of so many coefficients of a block a member tells the sign of one in a step."""
     panel: Annotated[int, Range(2, 16)] = 3
     """The members of a panel, at least."""
-    term: Annotated[int, Range(1, 1000)] = 10
+    term: Annotated[int, Range(1, 1000)] = 40
     """For how many steps a panel speaks, before others are drawn and begin with nothing heard."""
 
     def check(self, checked: bool, private: bool, overlap: bool, audit: bool, rounds: int) -> None:
