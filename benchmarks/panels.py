@@ -23,10 +23,11 @@ from distro_node.protocol.chain.panels import (
     agreed_tally,
     draw_panels,
     may_speak,
+    panel_count,
 )
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.sections import Section, most_sections, sections
-from distro_node.protocol.codec.sheet import encode_list, heard_in, part_bytes
+from distro_node.protocol.codec.sheet import encode_list, heard_in, part_bytes, sign_of_nothing
 from distro_node.protocol.codec.tally import Momentum, Tally, encode_tally
 from distro_node.protocol.codec.update import DecodedUpdate
 from training import Trial
@@ -53,7 +54,7 @@ class Panels:
         """The bytes that a member receives in a step for each of the others: the list of each sheet, its
         part for the member's own section, and one tally of each section."""
         members, layout = trial.setting.workers, _layout(self, trial)
-        count = max(1, min(members // self.size, most_sections(layout)))
+        count = panel_count(members, self.size, most_sections(layout))
         cut = sections(layout, count)
         part = sum(part_bytes(section, self.one_of, 0) for section in cut) / count
         sheets = (members - 1) * (part + len(encode_list([_TRUE] * count)))
@@ -82,7 +83,7 @@ class Spoken:
     def told(self, member: int, signs: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
         """What a member tells, of each tensor (blocks, a, b), in round `number`, given the signs that it
         found. Where it found nothing, it tells one sign and in the next cycle the other."""
-        at_zero = 1.0 if (number - 1) // self._spec.one_of % 2 == 0 else -1.0
+        at_zero = float(sign_of_nothing(self._spec.one_of, number - 1))
         told = [torch.where(each == 0, at_zero, each) for each in signs]
         return [-each for each in told] if self._members[member] in self._liars else told
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...protocol.codec.sheet import heard_in
+from ...protocol.codec.sheet import heard_in, sign_of_nothing
 from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ...protocol.wire.manifest import OptimizerSpec
 from .blocks import Stripe, block_view, float_basis, forward_transform, stripes
@@ -166,7 +166,7 @@ class LocalOptimizer:
         """The signs of the coefficients whose turn it is (`codec.sheet`), of what the last gradient has
         left in the momentum; nothing is taken out of it. What is 0 has one sign, and in the next cycle
         of turns the other."""
-        at_zero = 1 if turn // one_of % 2 == 0 else -1
+        at_zero = sign_of_nothing(one_of, turn)
         told: list[npt.NDArray[np.float32]] = []
         places: list[npt.NDArray[np.int32]] = []
         for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):

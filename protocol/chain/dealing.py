@@ -34,11 +34,11 @@ class Dealing:
         says whose tallies are due where nothing is dealt, and grows behind this."""
         self._speaking = speaking
         rounds = manifest.rounds
-        self.terms = Terms(order, rounds.max_share, Turns(manifest).trains)
+        self._turns = Turns(manifest)
+        self.terms = Terms(order, rounds.max_share, self._turns.trains)
         self._order = order
         self._overlap = rounds.overlap
         self._say = manifest.optimizer.say
-        self._turns = Turns(manifest)
         self._memberships = memberships
         self._records = records
         self._length = 0

@@ -117,9 +117,8 @@ class Ledger:
         """How often each update of a record counts in the step, in their order: 0 is not at all, and so
         it is with sheets, of which nothing but the panels' tallies takes a step. The record must have
         been checked, and is the next one at most."""
-        found = self.dealing.counts(record)
-        if self.speaking is not None:
-            found = self.speaking.counts(record)
+        who_says = self.dealing if self.speaking is None else self.speaking
+        found = who_says.counts(record)
         if self.work is not None:
             found = self.work.counts(record, found)
         return tuple(found[entry.peer] for entry in record.updates)
@@ -291,8 +290,9 @@ class Ledger:
 
     def _estimate(self, record: Record) -> int:
         """What the updates of a record come to, about, for who takes its step."""
-        sizes = sorted(entry.size for entry in record.updates)
-        if self.speaking is not None:
+        if self.speaking is None:
+            sizes = sorted(entry.size for entry in record.updates)
+        else:
             sizes = self.speaking.needed(record)
         # More than a snapshot is more than any way that is shorter.
         most = 8 * self.manifest.elements

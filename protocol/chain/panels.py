@@ -62,8 +62,13 @@ def draw_panels(
     """The panels of a term: as many as there can be of so many members each, but no more than `most`,
     one at least. Who is left over joins one of them; all are of one size, or one larger."""
     order = sorted(members, key=lambda peer: content_id(seed + peer))
-    count = max(1, min(len(order) // size, most))
+    count = panel_count(len(order), size, most)
     return tuple(tuple(order[first::count]) for first in range(count))
+
+
+def panel_count(members: int, size: int, most: int) -> int:
+    """How many panels so many members make."""
+    return max(1, min(members // size, most))
 
 
 def may_speak(

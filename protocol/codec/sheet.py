@@ -57,6 +57,11 @@ def heard_of(tensor: TensorLayout, one_of: int, turn: int) -> int:
     return len(heard_in(tensor.elements, one_of, turn))
 
 
+def sign_of_nothing(one_of: int, turn: int) -> int:
+    """What is told of a coefficient that is 0: one sign, and in the next cycle of turns the other."""
+    return 1 if turn // one_of % 2 == 0 else -1
+
+
 def part_bytes(section: Section, one_of: int, turn: int) -> int:
     """The length of a section's part."""
     tensors = section.layout.tensors

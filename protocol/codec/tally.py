@@ -130,13 +130,6 @@ def decode_tally(layout: UpdateLayout, body: bytes) -> Tally:
     return Tally(number, count, tuple(bits[:sheets].astype(bool).tolist()), said)
 
 
-def place_of(body: bytes) -> tuple[int, int]:
-    """Of which section a tally is, and of how many; (0, 0) of what is too short for one."""
-    if len(body) < _HEADER_BYTES:
-        return 0, 0
-    return int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
-
-
 def joined(layout: UpdateLayout, tallies: Sequence[Tally]) -> DecodedUpdate:
     """What tallies of different sections say together, as one update. Blocks of which none speaks have
     signs of 0."""
