@@ -38,9 +38,9 @@ def test_speakers_of_the_same_sheets_say_the_same():
     for turn in range(6):
         said = first.say(turn, told(turn))
         assert second.say(turn, told(turn)) == said
+        assert decode_tally(LAYOUT, said).counted == (True,) * 5
         assert first.settle(said)
         assert second.settle(said)
-    assert decode_tally(LAYOUT, said).counted == (True,) * 5
 
 
 def test_who_lacked_a_sheet_that_nobody_counted_goes_on_with_the_others():
