@@ -290,10 +290,9 @@ class Ledger:
 
     def _estimate(self, record: Record) -> int:
         """What the updates of a record come to, about, for who takes its step."""
-        if self.speaking is None:
-            sizes = sorted(entry.size for entry in record.updates)
-        else:
-            sizes = self.speaking.needed(record)
+        entries, spoken = record.updates, self.speaking
+        needed = {e.peer for e in entries} if spoken is None else spoken.counted(record)
+        sizes = sorted(entry.size for entry in entries if entry.peer in needed)
         # More than a snapshot is more than any way that is shorter.
         most = 8 * self.manifest.elements
         return len(sizes) * min(sizes[(len(sizes) - 1) // 2], most) if sizes else 0

@@ -27,6 +27,9 @@ from .panels import (
     may_speak,
 )
 
+Place = tuple[int, int]
+"""A section's number, and how many there are."""
+
 
 @dataclass(frozen=True)
 class Term:
@@ -70,9 +73,19 @@ class Speaking:
         """The term of a round in which members train or panels speak, at most the next one."""
         return self._terms[self._number(round)]
 
-    def begins(self, round: int) -> bool:
-        """Whether a round is one of the first step of a term."""
-        return step_of(round) % self._spec.term == 0
+    def place(self, round: int, peer: PeerId) -> Place | None:
+        """For which section a member speaks in the step of a round, and how many there are; None if for
+        none, or if that round's panels are not drawn."""
+        if not 0 <= self._number(round) < len(self._terms):
+            return None
+        term = self.term(round)
+        section = term.section_of(peer)
+        return None if section is None else (section, len(term.panels))
+
+    def agreed(self, section: int) -> tuple[ContentId | None, ...]:
+        """The tallies of a section that counted in the latest term: one for each round in which panels
+        have spoken, None where none did."""
+        return tuple(each[section] for each in self._agreed)
 
     def due(self, round: int) -> frozenset[PeerId]:
         """The members whose tally is due in a round: none unless panels speak in it."""
@@ -100,11 +113,15 @@ class Speaking:
                 found[first] = 1
         return found
 
-    def needed(self, record: Record) -> list[int]:
-        """The sizes, ascending, of what it takes to apply a record: one of each tally that counts, since
-        sheets are for those who speak."""
-        counts = self.counts(record)
-        return sorted(entry.size for entry in record.updates if counts[entry.peer])
+    def counted(self, record: Record) -> set[PeerId]:
+        """Those whose updates it takes to apply a record: one for each tally that counts. Sheets are for
+        those who speak."""
+        return {peer for peer, count in self.counts(record).items() if count}
+
+    def places(self, record: Record) -> dict[PeerId, Place]:
+        """By who says it, for which section each tally is that counts, and how many there are."""
+        places = ((peer, self.place(record.round, peer)) for peer in self.counted(record))
+        return {peer: place for peer, place in places if place is not None}
 
     def follow(self, record: Record) -> None:
         """Add what comes after the last `record`, which must have been checked."""
@@ -139,7 +156,8 @@ class Speaking:
         return step_of(round) // self._spec.term
 
     def _begin_notes(self) -> None:
-        # Of the latest term: who said anything, who was struck, and who was admitted.
+        # Of the latest term: what counted, who said anything, who was struck, and who was admitted.
+        self._agreed: list[tuple[ContentId | None, ...]] = []
         self._spoke: set[PeerId] = set()
         self._struck: set[PeerId] = set()
         self._admitted: set[PeerId] = set()
@@ -154,6 +172,7 @@ class Speaking:
         for panel in self.term(record.round).panels:
             self._struck |= against_most(panel, said)
         self._spoke |= said.keys()
+        self._agreed.append(self.tallies(record))
 
     def _drawn(self, round: int) -> Term:
         """The term that begins with a round."""

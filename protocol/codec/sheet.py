@@ -13,26 +13,25 @@ alone have any use. A part is a blob of its own:
                     positions ascending
                     zero bits up to a whole byte
 
-What is announced is the sheet's list: one byte, 2, and the content ids of its parts in the order of the
-sections. Both have one spelling, and as many bytes as follow from layout, sections and turn.
+It has one spelling, and as many bytes as follow from section and turn. What a sheet is called follows
+from all of its parts (`sheet_tree`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
-from ...crypto.hashing import CONTENT_ID_BYTES, ContentId
 from ..wire.errors import ProtocolError
 from .layout import TensorLayout
 from .permutation import permutation_keys, permute
-from .sections import Section
+from .sections import Run, Section
 
 PART_FORMAT = 1
-LIST_FORMAT = 2
 
 Signs = npt.NDArray[np.int8]
 """(blocks, heard): +1 or -1, of the coefficients whose turn it is, positions ascending."""
@@ -70,8 +69,7 @@ def part_bytes(section: Section, one_of: int, turn: int) -> int:
 
 def encode_part(section: Section, signs: Sequence[Signs]) -> bytes:
     """A section's part of a sheet, from what is told of each of its runs."""
-    bits = [(each.ravel() < 0).view(np.uint8) for each in signs]
-    return bytes([PART_FORMAT]) + np.packbits(np.concatenate(bits)).tobytes()
+    return _packed([(each.ravel() < 0).view(np.uint8) for each in signs])
 
 
 def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[Signs]:
@@ -98,34 +96,31 @@ def decode_part(section: Section, one_of: int, turn: int, part: bytes) -> list[S
 def cut_sheet(
     whole: Section, cut: Sequence[Section], one_of: int, turn: int, part: bytes
 ) -> list[bytes]:
-    """The parts of sections that make up a layout, out of that of the layout as one section.
+    """The parts of sections that make up a layout, out of that of the layout as one section. What is in
+    them is not looked at.
 
-    Raises `ProtocolError` as `decode_part` does.
+    Raises `ProtocolError`: `malformed` if these bytes are not as long as that part.
     """
-    signs = decode_part(whole, one_of, turn, part)
-    return [
-        encode_part(
-            section,
-            [signs[run.tensor][run.first : run.first + run.blocks] for run in section.runs],
-        )
-        for section in cut
-    ]
+    size = part_bytes(whole, one_of, turn)
+    if len(part) != size:
+        raise ProtocolError("malformed", f"{len(part)} bytes instead of {size}")
+    tensors = whole.layout.tensors
+    heard = [heard_of(tensor, one_of, turn) for tensor in tensors]
+    begins = [0, *accumulate(t.blocks * each for t, each in zip(tensors, heard, strict=True))]
+    data = np.frombuffer(part, np.uint8, offset=1)
+
+    def told(run: Run) -> npt.NDArray[np.uint8]:
+        first = begins[run.tensor] + run.first * heard[run.tensor]
+        end = first + run.blocks * heard[run.tensor]
+        # The bytes that these bits lie in: all of a sheet as bits would be eight times as long.
+        bits = np.unpackbits(data[first // 8 : -(-end // 8)])
+        return bits[first % 8 :][: end - first]
+
+    return [_packed([told(run) for run in section.runs]) for section in cut]
 
 
-def encode_list(parts: Sequence[ContentId]) -> bytes:
-    """The list of a sheet with these parts."""
-    return bytes([LIST_FORMAT]) + b"".join(parts)
-
-
-def decode_list(data: bytes, sections: int) -> tuple[ContentId, ...]:
-    """The content ids of a sheet's parts, one for each of so many sections.
-
-    Raises `ProtocolError`: `malformed` if this is no such list.
-    """
-    if len(data) != 1 + sections * CONTENT_ID_BYTES or data[0] != LIST_FORMAT:
-        raise ProtocolError("malformed", f"no list of the parts of {sections} sections")
-    starts = range(1, len(data), CONTENT_ID_BYTES)
-    return tuple(ContentId(data[start : start + CONTENT_ID_BYTES]) for start in starts)
+def _packed(bits: Sequence[npt.NDArray[np.uint8]]) -> bytes:
+    return bytes([PART_FORMAT]) + np.packbits(np.concatenate(bits)).tobytes()
 
 
 @cache

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 from ..wire.errors import ProtocolError
 from .sections import Section
-from .sheet import Signs, decode_part
+from .sheet import decode_part
 from .tally import Momentum, Tally, decode_tally, encode_tally, summed
 
-Told = tuple[list[Signs], int]
-"""What a sheet tells of the runs of a section, and how often it counts."""
+Told = tuple[bytes, int]
+"""A sheet's part for a section, that decodes, and how often it counts."""
 
 
 class Speaker:
@@ -28,7 +28,8 @@ class Speaker:
         self._place = number, count
         self._one_of = one_of
         self._momentum = Momentum(section)
-        # Of the step that is not settled yet: its turn, what each sheet told, what was said of it.
+        # Of the step that is not settled yet: its turn, what each sheet told, what was said of it. Parts
+        # stay as they came: decoded, they are eight times as long.
         self._turn = -1
         self._told: list[Told | None] = []
         self._said: bytes | None = None
@@ -64,7 +65,11 @@ class Speaker:
 
     def _tally(self, counted: Sequence[bool]) -> tuple[bytes, Momentum]:
         """The tally of those sheets that are counted, and what is held after it."""
-        sheets = [t for t, yes in zip(self._told, counted, strict=True) if yes and t is not None]
+        counting = (t for t, yes in zip(self._told, counted, strict=True) if yes and t is not None)
+        sheets = (
+            (decode_part(self._section, self._one_of, self._turn, part), often)
+            for part, often in counting
+        )
         momentum = self._momentum.copy()
         sums = summed(self._section, self._one_of, self._turn, sheets)
         momentum.hear(sums, self._one_of, self._turn)
@@ -76,6 +81,7 @@ class Speaker:
         if part is None:
             return None
         try:
-            return decode_part(self._section, self._one_of, turn, part), often
+            decode_part(self._section, self._one_of, turn, part)
         except ProtocolError:
             return None
+        return part, often

@@ -19,7 +19,7 @@ Numbers of several bytes begin with the most significant.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,8 @@ _HEADER_BYTES = 7
 # twice the momentum of a coefficient that all agree on comes to 2^24 in the end.
 _WORTH_BITS = 8
 _FADES_BITS = 5
+
+_BLOCKS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Momentum:
 
 
 def summed(
-    section: Section, one_of: int, turn: int, sheets: Sequence[tuple[Sequence[Signs], int]]
+    section: Section, one_of: int, turn: int, sheets: Iterable[tuple[Sequence[Signs], int]]
 ) -> list[npt.NDArray[np.int32]]:
     """The sums of what these sheets of a turn tell of each run of a section, int32 (blocks, heard). Each
     sheet comes with how often it counts."""
@@ -150,7 +152,25 @@ def longest_tally(layout: UpdateLayout) -> int:
     return _HEADER_BYTES + -(-MAX_MEMBERS // 8) + layout.body_bytes
 
 
+def place_of(body: bytes) -> tuple[int, int]:
+    """For which section a tally, which decodes, is, and how many there are."""
+    return int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
+
+
 def _strongest(
+    momentum: npt.NDArray[np.int32], top_k: int, turn: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
+    """Positions and signs, (blocks, top_k), of what is taken out."""
+    # Some blocks at a time: to find them takes four times the memory of the momentum.
+    found = [
+        _strongest_of(momentum[first : first + _BLOCKS_AT_ONCE], top_k, turn)
+        for first in range(0, len(momentum), _BLOCKS_AT_ONCE)
+    ]
+    positions, signs = zip(*found, strict=True)
+    return np.concatenate(positions), np.concatenate(signs)
+
+
+def _strongest_of(
     momentum: npt.NDArray[np.int32], top_k: int, turn: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
     elements = momentum.shape[1]

@@ -12,6 +12,7 @@ from typing import Literal
 from ...crypto.envelope import Envelope
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
+from ..chain.stepping import Needed
 from ..checks.accounts import FirstLook
 from ..checks.changes import ChangeKind
 from ..wire.checkpoint import Checkpoint
@@ -87,8 +88,10 @@ class Tally:
     told: Record
     counts: tuple[int, ...]
     """How often each of its sheets counts in the sums, in their order."""
-    first: bool
-    """Whether a term begins: nothing was heard before."""
+    agreed: tuple[ContentId | None, ...]
+    """The section's tallies that counted in the term's steps before this one; None where none did."""
+    patience: float
+    """How many seconds to wait for sheets that are not here yet."""
 
 
 @dataclass(frozen=True)
@@ -112,16 +115,15 @@ class LookAgain:
 
 @dataclass(frozen=True)
 class Apply:
-    """Apply a decided record, all of whose updates are held; then report the new fingerprint.
+    """Apply a decided record; then report the new fingerprint.
 
-    `counts` says how often each of its updates counts in the step, in their order, 0 for not at all
-    (`sampling.say`);
-    `own_counted` says whether this member's own update is among them; if not, it is refunded.
-    `snapshot_due` asks for a snapshot of the new state.
+    `needed` are the updates that it takes, all of which are held (`chain.stepping`); `own_counted` says
+    whether this member's own update is among them; if not, it is refunded. `snapshot_due` asks for a
+    snapshot of the new state.
     """
 
     record: Record
-    counts: tuple[int, ...]
+    needed: tuple[Needed, ...]
     own_counted: bool
     snapshot_due: bool
 

@@ -60,6 +60,8 @@ from .training import announcement_of
 
 # What binds its sender to nothing, and so need not survive a restart.
 _FLEETING = ("heartbeat", "join", "evidence", "check", "recheck")
+# Of the time that a round waits for updates, what speakers wait for sheets that are not here yet.
+_SHEETS_SHARE = 0.5
 
 
 class Member(MemberParts):
@@ -373,7 +375,10 @@ class Member(MemberParts):
             return []
         announced = self._current.collection.announced(self._me)
         if self._ledger.manifest.speaks(self.round):
-            return [*self._training.next_tally(self._ledger, announced=announced)]
+            patience = _SHEETS_SHARE * self._pacing.collect
+            return [
+                *self._training.next_tally(self._ledger, announced=announced, patience=patience)
+            ]
         told = self._training.next_work(self._ledger, announced=announced)
         return [self._looking.beside(each, self._ledger) for each in told]
 

@@ -12,6 +12,7 @@ from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..chain.replaying import first_replayable
 from ..chain.snapshot_rounds import snapshot_round
+from ..chain.stepping import needed_for
 from ..wire.messages import SnapshotEntry
 from .collection import Collection, Holdings
 from .effects import Apply, Effect, Note, Resync
@@ -90,19 +91,19 @@ class Replica:
             replay = ledger.update_bytes(self.round + 1, newest.round + 1)
             if replay > newest.size or self.round < first_replayable(ledger):
                 return self.drop(f"the swarm is at round {len(ledger)} by now")
-        effects = holdings.fetch_all(record.round, record.updates)
-        if all(entry.update in holdings.held for entry in record.updates):
+        needed = needed_for(ledger, record)
+        effects = holdings.fetch_all(record.round, [each.entry for each in needed])
+        if all(each.entry.update in holdings.held for each in needed):
             self._applying = True
             # What counts is in the parameters, even under the name of somebody who copied it.
             own = self._own.get(record.round, ())
-            counts = ledger.counts(record)
             counted = any(
-                count and (entry.peer == self._me or entry.update in own)
-                for entry, count in zip(record.updates, counts, strict=True)
+                each.count and (each.entry.peer == self._me or each.entry.update in own)
+                for each in needed
             )
             closing = ledger.manifest.schedule.closing_round
             due = snapshot_round(record.round + 1, self._interval, closing) is not None
-            effects.append(Apply(record, counts, own_counted=counted, snapshot_due=due))
+            effects.append(Apply(record, needed, own_counted=counted, snapshot_due=due))
         return effects
 
     def overtaken(self, round: int, ledger: Ledger) -> list[Effect]:

@@ -88,6 +88,8 @@ class Round:
         # The members whose updates are waited for: with `overlap`, a new one has no share yet, and who
         # needs several rounds for one has nothing to say in most.
         self._trains = manifest.schedule.trains(self.number)
+        # Sheets are for those who speak, and none of them decides what a step is.
+        self._needs_updates = manifest.speakers is None or manifest.speaks(self.number)
         self._due = ledger.dealing.due(self.number) if self._trains else frozenset()
         self._contributors = {peer for peer in self.membership.peers if peer in self._due}
         others = self.votes.held_by({*self.membership.peers} - {me})
@@ -388,7 +390,8 @@ class Round:
             self._pacing.lease, now
         ) and not self.agreement.certified(record.id):
             return NOTHING
-        missing = [entry for entry in record.updates if entry.update not in standing.held]
+        needed = record.updates if self._needs_updates else ()
+        missing = [entry for entry in needed if entry.update not in standing.held]
         if not missing:
             step = say(self._ballot("vote", self.agreement.slot, record.id, now))
             # If all who heard it were restarted and its leader's disk were lost, nobody could repeat

@@ -91,9 +91,10 @@ class Training:
         works = ledger.dealing.works(self._me)
         return any((due, dealt) == (work_due, work_dealt) for work_due, work_dealt, _ in works)
 
-    def next_tally(self, ledger: Ledger, *, announced: bool) -> list[Tally]:
+    def next_tally(self, ledger: Ledger, *, announced: bool, patience: float) -> list[Tally]:
         """The tally to make for the round at the tip, as a member of it, once the record of the round
-        before is in the parameters; none unless this member speaks in it."""
+        before is in the parameters; none unless this member speaks in it. Sheets that are still on their
+        way are worth so many seconds of `patience`."""
         tip, speaking = len(ledger), ledger.speaking
         if (
             speaking is None
@@ -102,13 +103,12 @@ class Training:
             or not self.owes(tip, tip, ledger)
         ):
             return []
-        term, told = speaking.term(tip), ledger[tip - 1].record
-        section = term.section_of(self._me)
-        assert section is not None  # or nothing would be due
+        place, told = speaking.place(tip, self._me), ledger[tip - 1].record
+        assert place is not None  # or nothing would be due
         self._told = tip, tip
         found = ledger.dealing.counts(told)
         counts = tuple(found[entry.peer] for entry in told.updates)
-        return [Tally(tip, section, len(term.panels), told, counts, speaking.begins(tip))]
+        return [Tally(tip, *place, told, counts, speaking.agreed(place[0]), patience)]
 
     def next_work(self, ledger: Ledger, *, announced: bool) -> list[Train]:
         """What to compute next, at the tip of `ledger`, as a member of its round.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from distro_node.crypto.hashing import content_id
 from distro_node.protocol.codec.sections import Section, sections
 from distro_node.protocol.codec.sheet import (
-    decode_list,
+    cut_sheet,
     decode_part,
-    encode_list,
     encode_part,
     heard_in,
     heard_of,
@@ -85,27 +83,23 @@ def test_a_part_with_another_format_or_padding_is_refused():
             decode_part(section, 3, 1, wrong)
 
 
-def test_a_list_comes_back_and_is_of_so_many_sections():
-    parts = tuple(content_id(bytes([number])) for number in range(3))
-    data = encode_list(parts)
-
-    assert decode_list(data, 3) == parts
-    for sections_, wrong in ((2, data), (4, data), (3, b"\1" + data[1:]), (3, data + b"\0")):
-        with pytest.raises(ProtocolError):
-            decode_list(wrong, sections_)
-
-
-def test_parts_of_all_sections_tell_what_one_part_of_the_whole_tells():
+@pytest.mark.parametrize("turn", range(4))
+def test_parts_of_all_sections_tell_what_one_part_of_the_whole_tells(turn):
     shapes = ((128, 192), (70,))
     whole, three = section_of(*shapes), [section_of(*shapes, count=3, number=n) for n in range(3)]
-    (matrix, vector) = random_signs(whole, 4, 1)
-    cut = [[], [], []]
-    for number, section in enumerate(three):
-        for run in section.runs:
-            told = (matrix, vector)[run.tensor]
-            cut[number].append(told[run.first : run.first + run.blocks])
+    signs = random_signs(whole, 5, turn)
 
-    lengths = [len(encode_part(section, told)) for section, told in zip(three, cut, strict=True)]
+    parts = cut_sheet(whole, three, 5, turn, encode_part(whole, signs))
 
-    # But for a byte of format and one of padding each.
-    assert sum(lengths) - part_bytes(whole, 4, 1) <= 2 * (len(three) - 1) + 1
+    for section, part in zip(three, parts, strict=True):
+        told = [signs[run.tensor][run.first : run.first + run.blocks] for run in section.runs]
+        assert part == encode_part(section, told)
+
+
+def test_a_sheet_of_another_length_is_not_cut():
+    whole = section_of((128, 192))
+    sheet = encode_part(whole, random_signs(whole, 4, 1))
+
+    for wrong in (sheet + b"\0", sheet[:-1], b""):
+        with pytest.raises(ProtocolError):
+            cut_sheet(whole, [whole], 4, 1, wrong)

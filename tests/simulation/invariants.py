@@ -8,7 +8,7 @@
 - *certificate*: what an honest member follows is proven by a quorum, by the oracle's own count.
 - *record*: each record on an honest chain passes a fresh ledger, checked from the entries alone.
 - *available*: a member that votes holds every update listed; when a record is decided, its updates are
-  held by a quorum of those whom its voters heard, liars not counted.
+  held by a quorum of those whom its voters heard, liars not counted. Sheets are for panels alone.
 - *ballots*: no honest member says two things: two votes, finalizes or proposals for a slot, a finalize
   and a skip, two updates for a round. It votes for what the slot's leader proposed, on its own chain.
 - *fork choice*: nobody changes to a chain that the rules put behind its own, as the oracle reads them.
@@ -47,6 +47,7 @@ from distro_node.protocol.wire.messages import (
     Proposal,
     Record,
     RecordId,
+    UpdateEntry,
     round_of,
 )
 
@@ -308,8 +309,9 @@ class Watch:
                 "ballots", f"node {node.index} votes for what the leader did not propose", block
             )
         record = self._known[block]
-        missing = [e.update for e in record.updates if e.update not in node.disk.blobs]
-        if missing or any(map(self._swarm.is_garbage, (e.update for e in record.updates))):
+        updates = [entry.update for entry in self._all_need(record)]
+        missing = [update for update in updates if update not in node.disk.blobs]
+        if missing or any(map(self._swarm.is_garbage, updates)):
             raise Violation("available", f"node {node.index} votes without the data", block)
         if record.parent != parent:
             raise Violation("ballots", f"node {node.index} votes for another chain's record", block)
@@ -533,7 +535,7 @@ class Watch:
                 honest = [*cast.values()]
             silent = (votes.among(membership.marked(m)) for masks in honest for m in masks)
             needed = min(needed, least_quorum(model, votes.total - max(silent, default=0)))
-        for entry in decided.record.updates:
+        for entry in self._all_need(decided.record):
             holders = self._held.get(entry.update, set()) - self.liars
             held = votes.among(p for p in membership.peers if self._swarm.number(p) in holders)
             if held < needed - self._lying(votes):
@@ -544,6 +546,12 @@ class Watch:
                     decided.record.id,
                     entry.update,
                 )
+
+    def _all_need(self, record: Record) -> tuple[UpdateEntry, ...]:
+        """The updates of a record that everybody needs: sheets are not among them."""
+        manifest = self._swarm.manifest
+        sheets = manifest.speakers is not None and not manifest.speaks(record.round)
+        return () if sheets else record.updates
 
     def undecided(self, record: Record) -> None:
         """The one who had decided a record is gone, before anybody else could know of it."""
@@ -573,10 +581,12 @@ class Watch:
         """A node is about to apply a record."""
         if node.index in self.liars:
             return
+        needed = [each.entry for each in effect.needed]
+        counts = {each.entry.peer: each.count for each in effect.needed}
         # What counts is in the parameters, even if somebody who copied it got there first.
         listed = any(
-            count > 0 and (entry.peer == node.peer or entry.update in node.disk.made)
-            for entry, count in zip(effect.record.updates, effect.counts, strict=True)
+            counts[entry.peer] > 0 and (entry.peer == node.peer or entry.update in node.disk.made)
+            for entry in needed
         )
         # Of rounds before a restart a node forgets what it made; nothing of them is under way.
         told = effect.own_counted or effect.record.round in node.trainer.sent
@@ -584,11 +594,12 @@ class Watch:
             raise Violation(
                 "refund", f"node {node.index} mistakes whether its update counts", effect.record.id
             )
-        if effect.counts != self.chains.counts(effect.record):
+        heard = tuple(counts.get(entry.peer, 0) for entry in effect.record.updates)
+        if heard != self.chains.counts(effect.record):
             raise Violation(
                 "counts", f"node {node.index} hears somebody as it should not", effect.record.id
             )
-        missing = [e for e in effect.record.updates if e.update not in node.disk.blobs]
+        missing = [entry for entry in needed if entry.update not in node.disk.blobs]
         if missing:
             raise Violation(
                 "available", f"node {node.index} applies what it lacks", effect.record.id

@@ -296,8 +296,8 @@ def _ignores_fingerprints() -> list[Patch]:
 
 
 def _refunds_nothing() -> list[Patch]:
-    def apply(record: Any, counts: Any, own_counted: bool, snapshot_due: bool) -> Any:
-        return original(record, counts, own_counted=True, snapshot_due=snapshot_due)
+    def apply(record: Any, needed: Any, own_counted: bool, snapshot_due: bool) -> Any:
+        return original(record, needed, own_counted=True, snapshot_due=snapshot_due)
 
     original = replica.Apply
     return [(replica, "Apply", apply)]

@@ -663,10 +663,11 @@ class Node:
 
     def _apply(self, effect: Apply, then: Callable[[], None] = _nothing) -> None:
         record, generation = effect.record, self._generation
-        updates = [entry.update for entry in record.updates]
+        updates = [each.entry.update for each in effect.needed]
+        counts = [each.count for each in effect.needed]
         self.swarm.watch.applying(self, effect)
         before = len(self.trainer.sent)
-        self.trainer.apply(record.round, updates, effect.counts, effect.own_counted)
+        self.trainer.apply(record.round, updates, counts, effect.own_counted)
         if effect.own_counted:
             self.counted.append(record.round)
         elif before:
