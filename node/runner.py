@@ -33,6 +33,7 @@ from ..protocol.member.effects import (
     Recall,
     Remember,
     Resync,
+    Tally,
     Train,
 )
 from ..protocol.member.inputs import (
@@ -48,7 +49,6 @@ from ..protocol.member.inputs import (
     Rebased,
     Recalled,
     Tick,
-    Trained,
 )
 from ..protocol.member.member import Member
 from ..protocol.member.own_words import OwnWords
@@ -63,6 +63,7 @@ from .network.events import PeerUp
 from .network.exchange.blobs import BlobFetcher
 from .network.exchange.relays import Relays
 from .network.network import Network
+from .panelist import panelist_of
 from .saying import say_state
 from .storage.blob_store import BlobStore
 from .storage.swarm_store import SwarmStore
@@ -71,7 +72,7 @@ from .telemetry.telemetry import Telemetry
 from .trainer.client import Trained as Made
 from .trainer.second_looks import SecondLooks
 from .trainer.trainer_supervisor import TrainerSupervisor
-from .updates import Updates
+from .updates import Updates, report_of
 
 _log = logging.getLogger(__name__)
 
@@ -137,6 +138,7 @@ class Runner:
             ids=update_ids,
             tell=self._dispatch,
         )
+        self._panelist = panelist_of(manifest, store, self._updates, self._dispatch)
         self._parting = Parting()
         self._sync = Synchronizer(
             network, manifest, self.member, swarm_store.written, gave=self.gave
@@ -217,22 +219,14 @@ class Runner:
 
     async def trained(self, what: Train, made: Made) -> None:
         """Our update that was asked for is ready. Raises `DiskFull`."""
+        self.telemetry.round_times(what.round).trained = trio.current_time()
+        if self._panelist is not None:
+            # It may have to wait for those who will speak of it, and the trainer has other work.
+            self._spawn(self._panelist.tell, what, made)
+            return
         update = await trio.to_thread.run_sync(self._store.put, made.body)
         self._updates.keep(what.round, update)
-        self.telemetry.round_times(what.round).trained = trio.current_time()
-        self._dispatch(
-            Trained(
-                what.round,
-                what.dealt,
-                update,
-                len(made.body),
-                made.tokens,
-                made.loss,
-                len(what.samples),
-                made.compute_seconds,
-                made.encode_seconds,
-            )
-        )
+        self._dispatch(report_of(what, update, made))
 
     async def applied(
         self, record_round: int, fingerprint: int, seconds: float, snapshot: SnapshotEntry | None
@@ -353,6 +347,8 @@ class Runner:
             case Train():
                 self.telemetry.round_times(effect.round).began = trio.current_time()
                 self._trainer_supervisor.train(effect)
+            case Tally() if self._panelist is not None:
+                self._spawn(self._panelist.say, effect)
             case Apply():
                 self._trainer_supervisor.apply(effect)
             case Judge():

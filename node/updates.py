@@ -17,25 +17,44 @@ from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId, short_peer
 from ..protocol.chain.keeping import Arrivals, first_needed, updates_from
+from ..protocol.codec.tally import decode_tally, longest_tally
 from ..protocol.codec.update import decode_update, update_layout
-from ..protocol.member.effects import FetchUpdate
+from ..protocol.member.effects import FetchUpdate, Train
 from ..protocol.member.fetching import FETCH_PAUSE_SECONDS, FETCH_SECONDS, Fetching
-from ..protocol.member.inputs import Input
+from ..protocol.member.inputs import Input, Trained, UpdateHeld
 from ..protocol.member.member import Member
 from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.messages import decode_message, round_of
 from ..protocol.wire.relay_requests import RelayRequest, open_relay_request, relay_request
 from .network.exchange.blobs import BlobFetcher, FetchFailed
 from .network.exchange.relays import Relays
 from .network.network import Network
+from .sheets import Sheets
 from .storage.blob_store import BlobStore
 from .telemetry.telemetry import Telemetry
+from .trainer.client import Trained as Made
 
 _log = logging.getLogger(__name__)
 
 RECENT_UPDATES = 16_384
 """Updates whose bytes are counted as such when they are asked for: rounds of a swarm of any size."""
+
+
+def report_of(what: Train, update: ContentId, made: Made) -> Trained:
+    """What the member is told of an own update, which is kept."""
+    return Trained(
+        what.round,
+        what.dealt,
+        update,
+        len(made.body),
+        made.tokens,
+        made.loss,
+        len(what.samples),
+        made.compute_seconds,
+        made.encode_seconds,
+    )
 
 
 class Updates:
@@ -67,17 +86,39 @@ class Updates:
         self._layout = update_layout(
             manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k
         )
+        self._longest, self._decode = self._layout.body_bytes, decode_update
+        self.sheets: Sheets | None = None
+        """Where panels speak for the others: then all other updates are tallies."""
+        if manifest.speakers is not None:
+            self._longest, self._decode = longest_tally(self._layout), decode_tally
+            self.sheets = Sheets(
+                manifest=manifest,
+                speakers=manifest.speakers,
+                member=member,
+                network=network,
+                store=store,
+                fetcher=fetcher,
+                telemetry=telemetry,
+                ids=ids,
+            )
         # Decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._fetching = Fetching()
         self._kept = Arrivals()
 
     async def fetch(self, wanted: FetchUpdate) -> None:
-        """Get an update and check it; keep trying while its round needs it. Raises `DiskFull`."""
+        """Get an update and check it; keep trying while its round needs it. Of a sheet it is the part
+        for the section that this member speaks for, if for any. Raises `DiskFull`."""
         if not self._fetching.begin(wanted, stored=self._store.has(wanted.update)):
             return
         try:
             while self._fetching.goes_on(wanted, self._member.applied_round):
+                if self.sheets is not None and not self._manifest.speaks(wanted.round):
+                    if await self.sheets.get(wanted):
+                        self._tell(UpdateHeld(wanted.update))
+                        return
+                    await trio.sleep(FETCH_PAUSE_SECONDS)
+                    continue
                 body = await self._get(wanted)
                 if body is not None:
                     if self._fetching.is_new(wanted):
@@ -88,8 +129,11 @@ class Updates:
             self._fetching.end(wanted)
 
     async def offer(self, announcement: Envelope) -> None:
-        """Get an update of our own to a relay, if others are there to ask for it."""
-        if len(self._member.members) > 1:
+        """Get an update of our own to a relay, if others are there to ask for it. A sheet's parts are
+        for a few of them each."""
+        round_ = round_of(decode_message(announcement))
+        whole = self.sheets is None or self._manifest.speaks(round_)
+        if whole and len(self._member.members) > 1:
             sealed = self._manifest.swarm + announcement.encode()
             await self._relays.offer(open_relay_request(sealed))
 
@@ -113,6 +157,8 @@ class Updates:
             now = self._member.ledger
             missed -= updates_from(now, len(known) if now is ledger else first)
             missed -= self._kept.awaited() | self._fetching.under_way
+        if self.sheets is not None:
+            missed |= self.sheets.missed(round)
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.free, files)
 
@@ -125,7 +171,7 @@ class Updates:
         try:
             return await self._fetcher.fetch(
                 wanted.update,
-                max_bytes=self._layout.body_bytes,
+                max_bytes=self._longest,
                 providers=providers,
                 kind="update",
                 timeout=FETCH_SECONDS,
@@ -157,7 +203,7 @@ class Updates:
         try:
             # A fifth of a second for a large model; votes and heartbeats must not wait for that.
             await trio.to_thread.run_sync(
-                decode_update, self._layout, body, limiter=self._one_at_a_time
+                self._decode, self._layout, body, limiter=self._one_at_a_time
             )
         except ProtocolError as error:
             problem = error

@@ -364,8 +364,7 @@ def upcoming_samples(ledger: Ledger, me: PeerId, rounds: int) -> list[int]:
     now = len(ledger)
     samples = [sample for _, _, mine in ledger.dealing.works(me) for sample in mine()]
     members, shares = ledger.membership(now), ledger.dealing.shares(now)
-    dealt = max((assigned.round for assigned in shares.dealt), default=0)
-    deal, lanes = ledger.deal(max(1, dealt)), ledger.order.lanes
+    deal, lanes = ledger.dealing.last, ledger.order.lanes
     for assigned in upcoming(ledger.dealing.terms, shares, members, me, rounds):
         if assigned.round > deal.round:
             deal = deal.then(deal, [], lanes)

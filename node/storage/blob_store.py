@@ -2,6 +2,9 @@
 
 All that `get` returns hashes to the id that was asked for, even after bit rot, a power cut or a full
 disk; a blob is either there whole or not at all. Several processes may share one directory.
+
+Where the id of a blob is not known beforehand, it may have a *name* in its place, and a rule that says
+which bytes it stands for. Names are known to the process that gave them, for as long as it runs.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ...crypto.hashing import ContentId, content_from_text, content_id, content_text
@@ -23,6 +26,7 @@ from .disk_faults import FULL
 _log = logging.getLogger(__name__)
 
 _TEMPORARY = ".temporary-"
+_NAMED = ".named"
 # A write of 16 MiB takes seconds; a temporary file that is older belongs to a process that died.
 _TEMPORARY_LIFETIME_SECONDS = 3600.0
 
@@ -40,12 +44,13 @@ class BlobStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._fits: dict[ContentId, Callable[[bytes], bool]] = {}
         root.mkdir(parents=True, exist_ok=True)
         self._remove_leftovers()
 
     def path(self, cid: ContentId) -> Path:
         """Where this blob lies, whether or not it is there. Nobody may write to it."""
-        return self.root / content_text(cid)
+        return self.root / (content_text(cid) + (_NAMED if cid in self._fits else ""))
 
     def put(self, data: bytes | memoryview) -> ContentId:
         """Store a blob durably and return its id; storing it again costs a read, no more.
@@ -59,6 +64,26 @@ class BlobStore:
         if self._read(self.path(cid)) != data:
             self._write(self.path(cid), data)
         return cid
+
+    def name(self, name: ContentId, fits: Callable[[bytes], bool]) -> None:
+        """From now on `name` stands in the place of an id, for the first bytes that fit; until it is
+        removed."""
+        self._fits.setdefault(name, fits)
+
+    def keep(self, cid: ContentId, data: bytes) -> bool:
+        """Store what somebody gave for an id or a name, if it is that; raises as `put` does."""
+        if not self._sound(data, cid):
+            return False
+        if cid not in self._fits:
+            self.put(data)
+        elif not self.has(cid):
+            self._write(self.path(cid), data)
+        return True
+
+    def remove_named(self) -> None:
+        """Remove what earlier processes had names for. To be called before any is given."""
+        for path in self.root.glob(f"*{_NAMED}"):
+            path.unlink(missing_ok=True)
 
     def get(self, cid: ContentId) -> bytes | None:
         """The bytes of a blob, or None if it is not here. A corrupt file is removed, and that said."""
@@ -101,6 +126,7 @@ class BlobStore:
         for cid in cids:
             with contextlib.suppress(FileNotFoundError):
                 files.append(self.path(cid).replace(self._temporary_path()))
+            self._fits.pop(cid, None)
         return files
 
     @staticmethod
@@ -126,7 +152,10 @@ class BlobStore:
             return None
 
     def _sound(self, data: bytes, cid: ContentId) -> bool:
-        return len(data) <= MAX_BLOB_BYTES and content_id(data) == cid
+        if len(data) > MAX_BLOB_BYTES:
+            return False
+        fits = self._fits.get(cid)
+        return content_id(data) == cid if fits is None else fits(data)
 
     def _write(self, path: Path, data: bytes | memoryview) -> None:
         try:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import trio
 
 from ...protocol.chain.ledger import Ledger
+from ...protocol.chain.stepping import needed_for
 from ...protocol.codec.schedule import learning_rate
 from ...protocol.wire.manifest import Manifest
-from ...protocol.wire.messages import Record
 from ..content.downloads import blob_list_at
 from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import LocalSnapshot, blob_of
 from .client import TrainerClient
+from .counted import counted_bodies
 
 
 class NotKept(Exception):
@@ -42,8 +43,8 @@ class Past:
         closing = self.manifest.schedule.closing_round
         limit = limit if closing is None else min(limit, closing)
         for round_ in range(start + 1, limit):
-            updates = self.ledger[round_].record.updates
-            if not all(self.store.has(entry.update) for entry in updates):
+            needed = needed_for(self.ledger, self.ledger[round_].record)
+            if not all(self.store.has(each.entry.update) for each in needed):
                 break
             last = round_
         return last
@@ -108,8 +109,8 @@ async def _go_on(
     for round_ in range(last + 1, len(ledger) if end is None else end + 1):
         record = ledger[round_].record
         _check(record.fingerprint, fingerprint, round_)
-        bodies = await trio.to_thread.run_sync(_bodies, store, record)
-        if bodies is None:
+        counted = await trio.to_thread.run_sync(counted_bodies, store, needed_for(ledger, record))
+        if counted is None:
             if end is not None:
                 raise NotKept("an update was removed meanwhile")
             break
@@ -117,19 +118,14 @@ async def _go_on(
         if round_ == past.manifest.schedule.closing_round:
             break
         rate = learning_rate(past.manifest.schedule, max(1, round_))
-        counts = ledger.counts(record)
-        applied = await trainer.apply(round_, bodies, rate, own_counted=True, counts=counts)
+        applied = await trainer.apply(
+            round_, counted.bodies, rate, own_counted=True, counts=counted.counts
+        )
         fingerprint, last = applied.fingerprint, round_
     after = max(0, last) + 1
     if after < len(ledger):
         _check(ledger[after].record.fingerprint, fingerprint, after)
     return last, fingerprint
-
-
-def _bodies(store: BlobStore, record: Record) -> list[bytes] | None:
-    bodies = [store.get(entry.update) for entry in record.updates]
-    present = [body for body in bodies if body is not None]
-    return present if len(present) == len(bodies) else None
 
 
 def _check(agreed: int, found: int, round_: int) -> None:

@@ -36,6 +36,7 @@ from .client import (
     TrainerSpec,
     open_trainer,
 )
+from .counted import counted_bodies
 from .explain import explain_trainer
 from .task_names import DIFFUSION
 
@@ -421,15 +422,15 @@ class TrainerSupervisor:
 
     async def _apply(self, trainer: TrainerClient, reports: Reports, job: Apply) -> None:
         record = job.record
-        get, updates = self._store.get, [entry.update for entry in record.updates]
         # All at once: 90 MB at 32 members.
-        bodies = await trio.to_thread.run_sync(lambda: [*map(get, updates)])
-        present = [body for body in bodies if body is not None]
-        if len(present) < len(bodies):
+        counted = await trio.to_thread.run_sync(counted_bodies, self._store, job.needed)
+        if counted is None:
             raise TrainerDied("an update that was held has vanished from the disk")
         # Round 0 only gathers members; rates count from 1.
         rate = learning_rate(self._manifest.schedule, max(1, record.round))
-        applied = await trainer.apply(record.round, present, rate, job.own_counted, job.counts)
+        applied = await trainer.apply(
+            record.round, counted.bodies, rate, job.own_counted, counted.counts
+        )
         self._applied = record.round
         self._telemetry.metrics.updates_left_out.inc(applied.left_out)
         snapshot = None

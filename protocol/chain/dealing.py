@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from ...crypto.identity import PeerId
@@ -10,6 +11,7 @@ from ..sampling.assignment import Assignment, Lanes, Terms, Work, samples_of
 from ..sampling.deal import Deal
 from ..sampling.sampler import Order
 from ..sampling.say import by_share, once
+from ..sampling.weights import modest_weight
 from ..wire.manifest import Manifest
 from ..wire.membership import Membership
 from ..wire.messages import Record
@@ -59,9 +61,19 @@ class Dealing:
         return self._deals[self._turns.turn(round) - 1]
 
     def shares(self, round: int) -> Shares:
-        """The members' weights before a round, at most the next one, and who computes what in it; as for
-        the round before, where the round itself deals nothing."""
-        return self._shares.at(self._turns.turn(round), self._record_of, self._members_of)
+        """The members' weights before a round, at most the next one, and who computes what in it. Where
+        the round deals nothing, as in the one before, but for those who have come meanwhile."""
+        shares = self._shares.at(self._turns.turn(round), self._record_of, self._members_of)
+        if self._turns.deals(round):
+            return shares
+        new = modest_weight(shares.weights)
+        come = {peer: new for peer in self._memberships[round].peers if peer not in shares.weights}
+        return replace(shares, weights={**shares.weights, **come}) if come else shares
+
+    @property
+    def last(self) -> Deal:
+        """What was dealt last; before anything was, what will be first."""
+        return self._deals[-1]
 
     def assignment(self, round: int) -> Assignment:
         """Who has the lanes of a round; rounds as for `deal`."""

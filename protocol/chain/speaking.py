@@ -76,11 +76,21 @@ class Speaking:
     def place(self, round: int, peer: PeerId) -> Place | None:
         """For which section a member speaks in the step of a round, and how many there are; None if for
         none, or if that round's panels are not drawn."""
-        if not 0 <= self._number(round) < len(self._terms):
-            return None
-        term = self.term(round)
-        section = term.section_of(peer)
-        return None if section is None else (section, len(term.panels))
+        term = self._known(round)
+        section = None if term is None else term.section_of(peer)
+        return None if term is None or section is None else (section, len(term.panels))
+
+    def sections(self, round: int) -> int:
+        """How many sections there are in the step of a round; 0 if its panels are not drawn."""
+        term = self._known(round)
+        return 0 if term is None else len(term.panels)
+
+    def panel(self, round: int, section: int) -> Panel:
+        """Who speaks for a section in the step of a round; nobody if that round's panels are not
+        drawn."""
+        term = self._known(round)
+        panels = () if term is None else term.panels
+        return panels[section] if section < len(panels) else ()
 
     def agreed(self, section: int) -> tuple[ContentId | None, ...]:
         """The tallies of a section that counted in the latest term: one for each round in which panels
@@ -151,6 +161,11 @@ class Speaking:
         for round_ in range(2 * self._spec.term * max(0, begun - 1) + 1, length):
             copy._note(records(round_))
         return copy
+
+    def _known(self, round: int) -> Term | None:
+        """The term of a round, if its panels are drawn."""
+        number = self._number(round)
+        return self._terms[number] if 0 <= number < len(self._terms) else None
 
     def _number(self, round: int) -> int:
         return step_of(round) // self._spec.term

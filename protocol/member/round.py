@@ -264,6 +264,9 @@ class Round:
 
     def observe(self, certificate: Certificate, capacity: Capacity, now: float) -> None:
         """The round was decided, with the member at the tip: tell pacing and capacity how it went."""
+        if self._manifest.speaks(self.number):
+            # It takes no training: deadlines that followed it would be too short for the others.
+            return
         last = self.collection.last_announced
         if last is not None and not self._manifest.rounds.overlap:
             # All that was announced has been computed, and nobody has anything else to compute.

@@ -94,7 +94,7 @@ def instances(cls: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(fields).map(lambda made: _build(cls, made)).filter(bool)
 
 
-# Another version than the program's is refused, and so are speakers, whom no node follows yet.
+# Another version than the program's is refused. Speakers are tied to many fields at once.
 _REFUSED = [("Manifest", "version"), ("Manifest", "speakers")]
 
 

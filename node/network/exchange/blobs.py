@@ -369,9 +369,7 @@ class BlobFetcher:
         if not response or (says == _NOT_FOUND and not data):
             download.failed(peer, "not found")
             return
-        good = says == FOUND and await trio.to_thread.run_sync(
-            _keep, self._store, download.cid, data
-        )
+        good = says == FOUND and await trio.to_thread.run_sync(self._store.keep, download.cid, data)
         if not good:
             download.failed(peer, "wrong content")
             download.excluded.add(peer)
@@ -484,13 +482,6 @@ def _requested(request: bytes) -> ContentId:
     if len(request) != _CONTENT_ID_BYTES:
         raise ProtocolError("malformed", f"a content id has 32 bytes, not {len(request)}")
     return ContentId(request)
-
-
-def _keep(store: BlobStore, cid: ContentId, data: bytes) -> bool:
-    if content_id(data) != cid:
-        return False
-    store.put(data)
-    return True
 
 
 def _longest(max_bytes: int) -> float:

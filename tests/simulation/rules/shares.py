@@ -316,8 +316,7 @@ def _counts_when_the_slow_one_is_done(spec: OptimizerSpec) -> tuple[dict[PeerId,
     held, record = Holdings(), chain.ledger[work.due].record
     held.held = {entry.update for entry in record.updates}
     (apply,) = (e for e in replica.next(chain.ledger, held) if isinstance(e, Apply))
-    peers = [entry.peer for entry in record.updates]
-    return dict(zip(peers, apply.counts, strict=True)), slow
+    return {each.entry.peer: each.count for each in apply.needed}, slow
 
 
 def _a_sequence_over_several_rounds_is_one() -> bool:

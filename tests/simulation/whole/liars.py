@@ -27,6 +27,7 @@ from distro_node.protocol.chain.sync import (
     decode_request,
     decode_response,
 )
+from distro_node.protocol.codec.sheet_tree import part_name
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.messages import (
@@ -45,7 +46,7 @@ from distro_node.protocol.wire.messages import (
 )
 
 from ..hostile import hostile
-from ..liars import BOTH_SIDES, LEAVES, STRANGER, Liar, Liars
+from ..liars import BOTH_SIDES, FALSE_TALLY, LEAVES, STRANGER, Liar, Liars
 from .network import SimulatedNetwork
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class LyingNetwork(SimulatedNetwork):
         self._echoed: set[tuple[object, ...]] = set()
         self.on_serve = self._twist
         machine.workshop.lies = "garbage update" in tells
+        machine.workshop.twists = FALSE_TALLY in tells
 
     # What it says
 
@@ -299,7 +301,7 @@ class LyingNetwork(SimulatedNetwork):
             if not isinstance(response, bytes):
                 return response
             if protocol == BLOBS:
-                return self._blob(ContentId(request), response)
+                return self._blob(peer, ContentId(request), response)
             if protocol == CHUNKS and "false holdings" in self._tells:
                 return self._dice.choice((b"\xff", b"\x80", b"\xff" * 3, b"\0"))
             if protocol == SYNC_PROTOCOL:
@@ -308,13 +310,21 @@ class LyingNetwork(SimulatedNetwork):
 
         return answer
 
-    def _blob(self, blob: ContentId, response: bytes) -> bytes:
-        own = blob in self._machine.made
-        if own and ("withhold" in self._tells or "no data" in self._tells):
+    def _blob(self, peer: PeerId, blob: ContentId, response: bytes) -> bytes:
+        withholds = "withhold" in self._tells or "no data" in self._tells
+        if withholds and blob in self._machine.made:
+            return b"\x01"
+        # Its panels hear of a sheet by halves: so those that speak for one section come to two tallies.
+        if withholds and (self._swarm.number(peer) or 0) % 2 and self._is_own_part(blob):
             return b"\x01"
         if "wrong blobs" in self._tells and self._dice.random() < 0.5:
             return response[:-1] + bytes([response[-1] ^ 1]) if len(response) > 1 else b"\0nothing"
         return response
+
+    def _is_own_part(self, blob: ContentId) -> bool:
+        own = self._own
+        # There are sixteen blocks.
+        return own is not None and any(blob == part_name(own, number) for number in range(16))
 
     def _knows(self, asker: PeerId, request: bytes, response: bytes) -> bytes:
         """An answer to sync."""

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import trio
 from distro_node.protocol.wire.manifest import Say
+from distro_node.protocol.wire.work_specs import SpeakersSpec
 
 from ..faults import Family, Schedule, draw_absences
 from ..invariants import Violation
-from ..liars import Liars
+from ..liars import FALSE_TALLY, Liars
 from ..scenario import CUT_SECONDS, LEASE_SECONDS, RECOVERY_ROUNDS, draw_say, lacking
 from . import loop
 from .faults import Faults, draw_schedule
@@ -46,6 +47,8 @@ class Scenario:
     schedule: Schedule
     overlap: bool = False
     say: Say = "equal"
+    term: int = 0
+    """Where panels speak, for how many steps each does; else 0."""
 
 
 @dataclass
@@ -88,6 +91,8 @@ class Outcome:
 
 def draw_scenario(seed: int, family: Family) -> Scenario:
     """What `seed` stands for."""
+    if family == "speakers":
+        return _speaking(seed)
     chance = random.Random(f"whole {seed} {family}")
     if family == "down":
         liar = (chance.randrange(1, 7), ("solo rounds", chance.choice(LIES)))
@@ -114,6 +119,26 @@ def draw_scenario(seed: int, family: Family) -> Scenario:
     return Scenario(seed, family, count, 6, model, liars, schedule, overlap, say)
 
 
+def _speaking(seed: int) -> Scenario:
+    """What another family has for a seed, with panels, and liars in them."""
+    chance = random.Random(f"whole {seed} speakers")
+    others: tuple[Family, ...] = ("none", "crash", "network", "liars", "liars", "all", "all")
+    drawn = draw_scenario(seed, chance.choice(others))
+    liars = tuple(
+        (index, (*lies, FALSE_TALLY) if chance.random() < 0.7 else lies)
+        for index, lies in drawn.liars
+    )
+    # A step takes two rounds.
+    return dataclasses.replace(
+        drawn,
+        family="speakers",
+        rounds=2 * drawn.rounds,
+        liars=liars,
+        overlap=False,
+        term=chance.choice((1, 2, 3)),
+    )
+
+
 def run_seed(seed: int, family: Family) -> Outcome:
     """Run a seed. Never raises for what the node does wrong: it is in the outcome."""
     return run(draw_scenario(seed, family))
@@ -137,6 +162,7 @@ def run(scenario: Scenario) -> Outcome:
                 collect_max_seconds=20.0,
                 overlap=scenario.overlap,
                 say=scenario.say,
+                speakers=SpeakersSpec(panel=2, term=scenario.term) if scenario.term else None,
             )
             failure, ends = None, []
 

@@ -22,10 +22,11 @@ from distro_node.crypto.hashing import ContentId
 from distro_node.crypto.identity import PeerId
 from distro_node.node.network.requests import Handler
 from distro_node.node.network.scopes import open_scope
+from distro_node.node.panelist import Panelist
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL, read_answer
-from distro_node.protocol.member.effects import Apply, Effect, Keep, Note, Publish, Train
+from distro_node.protocol.member.effects import Apply, Effect, Keep, Note, Publish, Tally, Train
 from distro_node.protocol.member.inputs import Applied, Input, Rebased, Trained, UpdateHeld
 from distro_node.protocol.member.member import Member
 from distro_node.protocol.wire.checkpoint import Checkpoint
@@ -38,7 +39,7 @@ from ..trace import Trace
 from .disk import Disks
 from .network import SimulatedNetwork
 from .process import Machine
-from .trainer import toy_swarm
+from .trainer import toy_swarm, twisted
 from .wires import Wires
 
 # So many steps of tasks without any time passing are a circle.
@@ -144,7 +145,20 @@ class WholeSwarm:
                 return []
             return effects
 
-        with patch.object(Member, "handle", watched), self.disks.mounted():
+        say = Panelist._say
+
+        def said(panelist: Panelist, effect: Tally, parts: Any) -> bytes | None:
+            tally = say(panelist, effect, parts)
+            workshop = self.machines[self._numbers[panelist._sheets._member.me]].workshop
+            if tally is None or not workshop.twists:
+                return tally
+            return twisted(self.manifest, tally, workshop.chance)
+
+        with (
+            patch.object(Member, "handle", watched),
+            patch.object(Panelist, "_say", said),
+            self.disks.mounted(),
+        ):
             yield
 
     def add(self, index: int) -> Machine:
@@ -247,6 +261,8 @@ class WholeSwarm:
             case UpdateHeld(update):
                 watch.holds(machine, update)  # type: ignore[arg-type]
             case Trained(update=update):
+                # A sheet is called by what it is cut into, and tallies are made by no trainer.
+                machine.workshop.made.add(update)
                 watch.holds(machine, update)  # type: ignore[arg-type]
             case Rebased(ledger):
                 self.note(machine, "rebases", len(ledger), ledger.head)

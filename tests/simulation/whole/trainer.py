@@ -7,6 +7,7 @@ the blob store, a file that is replaced whole.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +23,15 @@ from distro_node.node.storage.atomic_write import write_atomically
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.trainer.client import Applied, SnapshotResult, Trained
 from distro_node.node.trainer.errors import TrainerDied, TrainerFailed
-from distro_node.protocol.codec.update import decode_update, encode_update, update_layout
+from distro_node.protocol.codec.sections import sections
+from distro_node.protocol.codec.sheet import encode_part, heard_of, step_of
+from distro_node.protocol.codec.tally import decode_tally, encode_tally, joined
+from distro_node.protocol.codec.update import (
+    DecodedUpdate,
+    decode_update,
+    encode_update,
+    update_layout,
+)
 from distro_node.protocol.wire.blobs import BlobList
 from distro_node.protocol.wire.manifest import (
     DataSpec,
@@ -56,7 +65,7 @@ def toy_swarm(**changes: Any) -> tuple[Manifest, list[bytes], int]:
     initial = BlobList("snapshot", len(parameters), (content_id(parameters),)).encode()
     manifest = toy_manifest(
         parameters=(ParameterSpec(name="weight", shape=SHAPE),),
-        optimizer=OptimizerSpec(chunk=16, top_k=8, say=say),
+        optimizer=OptimizerSpec(chunk=16, top_k=8, say=say, audit=changes.get("speakers") is None),
         initial=content_id(initial),
         data=DataSpec(
             sequence_length=_TOKENS,
@@ -91,6 +100,8 @@ class Workshop:
         self.rubbish: set[ContentId] = set()
         """Those of a liar that are none."""
         self.lies = False
+        self.twists = False
+        """Whether what it says for a section does not come of the sheets."""
         self.deaths = 0
         """So many more calls will not be outlived."""
         self.chance = random.Random(f"trainer {seed} {peer.hex()}")
@@ -106,6 +117,25 @@ class Workshop:
             yield self.trainer
         finally:
             self.trainer = None
+
+
+def twisted(manifest: Manifest, tally: bytes, chance: random.Random) -> bytes:
+    """Another tally: what all liars say, or one of its own."""
+    layout = update_layout(manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k)
+    said = decode_tally(layout, tally)
+    if chance.random() < 0.2:
+        # For a section that it does not speak for.
+        said = dataclasses.replace(said, section=(said.section + 1) % said.sections)
+        own = sections(layout, said.sections)[said.section].layout.tensors
+        first = np.arange(8, dtype=np.int32)
+        places = [np.tile(first, (tensor.blocks, 1)) for tensor in own]
+        signs = [np.ones((tensor.blocks, 8), np.int8) for tensor in own]
+        said = dataclasses.replace(said, said=DecodedUpdate(places, signs))
+    elif chance.random() < 0.5:
+        said.said.signs[0][:] *= -1
+    else:
+        said.said.signs[0][0, chance.randrange(len(said.said.signs[0][0]))] *= -1
+    return encode_tally(sections(layout, said.sections)[said.section], said)
 
 
 class Toy:
@@ -124,6 +154,7 @@ class Toy:
         self._layout = update_layout(
             manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k
         )
+        self._speakers = manifest.speakers
         self._parameters = np.zeros(manifest.elements, "<f4")
         self._usual = manifest.rounds.sequences / manifest.rounds.start_members
         self._count = 0
@@ -175,13 +206,7 @@ class Toy:
             b"%s %d %d %d" % (self._workshop.peer, round, self._momentum, self._count)
         )
         chance = np.random.default_rng(int.from_bytes(name[:8], "big"))
-        positions, signs = [], []
-        for tensor in self._layout.tensors:
-            shape = (tensor.blocks, tensor.elements)
-            order = np.argsort(chance.random(shape), axis=1)[:, : tensor.top_k]
-            positions.append(np.sort(order, axis=1).astype(np.int32))
-            signs.append(np.where(chance.random(order.shape) < 0.5, -1, 1).astype(np.int8))
-        body = encode_update(self._layout, positions, signs)
+        body = self._update(chance) if self._speakers is None else self._sheet(chance, round)
         if self._workshop.lies:
             body = bytes([body[0] ^ 1]) + body[1:]
             self._workshop.rubbish.add(content_id(body))
@@ -195,6 +220,36 @@ class Toy:
             body, 2.0 if tokens else 0.0, tokens, self._layout.coefficients, seconds, 0.0
         )
 
+    def _update(self, chance: np.random.Generator) -> bytes:
+        positions, signs = [], []
+        for tensor in self._layout.tensors:
+            shape = (tensor.blocks, tensor.elements)
+            order = np.argsort(chance.random(shape), axis=1)[:, : tensor.top_k]
+            positions.append(np.sort(order, axis=1).astype(np.int32))
+            signs.append(np.where(chance.random(order.shape) < 0.5, -1, 1).astype(np.int8))
+        return encode_update(self._layout, positions, signs)
+
+    def _sheet(self, chance: np.random.Generator, round: int) -> bytes:
+        assert self._speakers is not None
+        (whole,) = sections(self._layout, 1)
+        shapes = (
+            (tensor.blocks, heard_of(tensor, self._speakers.one_of, step_of(round)))
+            for tensor in self._layout.tensors
+        )
+        return encode_part(
+            whole, [np.where(chance.random(shape) < 0.5, -1, 1).astype(np.int8) for shape in shapes]
+        )
+
+    def _read(
+        self, bodies: Sequence[bytes], counts: Sequence[int]
+    ) -> list[tuple[DecodedUpdate, int]]:
+        if self._speakers is None:
+            return [
+                (decode_update(self._layout, b), c) for b, c in zip(bodies, counts, strict=True)
+            ]
+        tallies = [decode_tally(self._layout, body) for body in bodies]
+        return [(joined(self._layout, tallies), 1)] if tallies else []
+
     async def apply(
         self,
         round: int,
@@ -205,8 +260,8 @@ class Toy:
     ) -> Applied:
         await self._take(0.05)
         sign_sums = np.zeros(self._parameters.size, np.int32)
-        for body, count in zip(updates, counts, strict=True):
-            update, start = decode_update(self._layout, body), 0
+        for update, count in self._read(updates, counts):
+            start = 0
             for tensor, places, signs in zip(
                 self._layout.tensors, update.positions, update.signs, strict=True
             ):

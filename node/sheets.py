@@ -1,0 +1,193 @@
+"""The parts of sheets on this node: all of its own, and of others those for the section of its panel.
+
+A part is asked of the sheet's author, and of those who speak for the same section and may have it by
+now. It is kept for some rounds, under the name that it is asked for by.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from functools import partial
+
+import trio
+
+from ..crypto.hashing import ContentId, content_id
+from ..crypto.identity import PeerId, short_peer
+from ..protocol.chain.speaking import Place
+from ..protocol.codec.sections import sections
+from ..protocol.codec.sheet import cut_sheet, decode_part, part_bytes, step_of
+from ..protocol.codec.sheet_tree import open_part, part_name, sheet_id, way_bytes, with_way
+from ..protocol.codec.update import UpdateLayout, update_layout
+from ..protocol.member.effects import FetchUpdate
+from ..protocol.member.fetching import FETCH_PAUSE_SECONDS, FETCH_SECONDS
+from ..protocol.member.member import Member
+from ..protocol.wire.bounded import Bounded
+from ..protocol.wire.errors import ProtocolError
+from ..protocol.wire.manifest import Manifest
+from ..protocol.wire.work_specs import SpeakersSpec
+from .network.exchange.blobs import BlobFetcher, FetchFailed
+from .network.network import Network
+from .storage.blob_store import BlobStore
+from .telemetry.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+
+# Panels speak in the round behind a sheet's own, and some of them a little later than others.
+_KEPT_ROUNDS = 3
+_POLL_SECONDS = 0.2
+
+
+class Sheets:
+    """Parts of sheets: made, fetched, checked, kept, thrown away."""
+
+    def __init__(
+        self,
+        *,
+        manifest: Manifest,
+        speakers: SpeakersSpec,
+        member: Member,
+        network: Network,
+        store: BlobStore,
+        fetcher: BlobFetcher,
+        telemetry: Telemetry,
+        ids: Bounded[ContentId, None],
+    ) -> None:
+        """`ids` is kept filled with the names of recent parts."""
+        self._one_of = speakers.one_of
+        self._member = member
+        self._network = network
+        self._store = store
+        self._fetcher = fetcher
+        self._telemetry = telemetry
+        self._ids = ids
+        optimizer = manifest.optimizer
+        self._layout = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
+        # Decoding takes memory as well as time.
+        self._one_at_a_time = trio.CapacityLimiter(1)
+        store.remove_named()
+        # By round the names of parts that are kept or expected, and those that are being fetched.
+        self._names: dict[int, set[ContentId]] = {}
+        self._under_way: set[ContentId] = set()
+
+    async def cut(self, round: int, sheet: bytes) -> ContentId | None:
+        """Keep the parts of an own sheet, as the trainer made it for `round`, once it is known into how
+        many, and return what it is called; None if that round is over before. Raises `DiskFull`."""
+        while not (count := self._sections(round)):
+            if len(self._member.ledger) > round:
+                return None
+            await trio.sleep(_POLL_SECONDS)
+        cut = partial(_cut, self._store, self._layout, count, self._one_of, step_of(round), sheet)
+        name, parts = await trio.to_thread.run_sync(cut, limiter=self._one_at_a_time)
+        for part in parts:
+            self._note(round, part)
+        return name
+
+    async def get(self, wanted: FetchUpdate) -> bool:
+        """Try to have what this node needs of a sheet that was announced; returns whether it is here.
+        Whoever speaks for no section needs nothing. Raises `DiskFull`."""
+        member = self._member
+        speaking = member.ledger.speaking
+        place = None if speaking is None else speaking.place(wanted.round, member.me)
+        return (
+            place is None
+            or await self.part(wanted.round, wanted.peer, wanted.update, place) is not None
+        )
+
+    async def part(
+        self, round: int, author: PeerId, sheet: ContentId, place: Place
+    ) -> bytes | None:
+        """This section's part of a sheet of `round`, or None if it was not to be had, for now. A part
+        that tells nothing is one all the same: it is what its author made. Raises `DiskFull`."""
+        section, count = place
+        name = part_name(sheet, section)
+        own = sections(self._layout, count)[section]
+        self._store.name(name, partial(_fits, sheet, place))
+        self._note(round, name)
+        known = name in self._under_way or self._store.has(name)
+        self._under_way.add(name)
+        try:
+            data = await self._fetcher.fetch(
+                name,
+                max_bytes=part_bytes(own, self._one_of, step_of(round)) + way_bytes(*place),
+                providers=lambda: self._providers(round, author, section),
+                kind="update",
+                timeout=FETCH_SECONDS,
+            )
+        except FetchFailed as failure:
+            _log.info("part of a sheet of round %d not to be had yet: %s", round, failure.reason)
+            return None
+        finally:
+            self._under_way.discard(name)
+        part = open_part(sheet, section, count, data)
+        if not known:
+            self._telemetry.received(round, len(data))
+            await self._check(partial(decode_part, own, self._one_of, step_of(round), part), author)
+        return part
+
+    async def wait_for(self, round: int, author: PeerId, sheet: ContentId, place: Place) -> bytes:
+        """As `part`, until it is here."""
+        while True:
+            part = await self.part(round, author, sheet, place)
+            if part is not None:
+                return part
+            await trio.sleep(FETCH_PAUSE_SECONDS)
+
+    def missed(self, round: int) -> set[ContentId]:
+        """The names of parts that nobody asks for any more when `round` is applied, for the store to
+        remove. They are forgotten here."""
+        missed: set[ContentId] = set()
+        for old in [r for r in self._names if r + _KEPT_ROUNDS <= round]:
+            # What still comes in is not to be mistaken for something else: the next time.
+            missed |= self._names[old] - self._under_way
+            self._names[old] &= self._under_way
+            if not self._names[old]:
+                del self._names[old]
+        return missed
+
+    async def _check(self, decode: partial[object], author: PeerId) -> None:
+        try:
+            await trio.to_thread.run_sync(decode, limiter=self._one_at_a_time)
+        except ProtocolError as problem:
+            self._network.traffic.reject(problem.reason)
+            self._network.penalise(author, problem.reason)
+            _log.debug("from peer %s: a sheet that tells nothing: %s", short_peer(author), problem)
+
+    def _note(self, round: int, name: ContentId) -> None:
+        self._names.setdefault(round, set()).add(name)
+        self._ids[name] = None
+
+    def _sections(self, round: int) -> int:
+        speaking = self._member.ledger.speaking
+        return 0 if speaking is None else speaking.sections(round)
+
+    def _providers(self, round: int, author: PeerId, section: int) -> list[PeerId]:
+        speaking = self._member.ledger.speaking
+        panel = () if speaking is None else speaking.panel(round, section)
+        others = [peer for peer in panel if peer not in (author, self._member.me)]
+        random.shuffle(others)
+        connected = self._network.connected()
+        return [peer for peer in (author, *others) if peer in connected]
+
+
+def _cut(
+    store: BlobStore, layout: UpdateLayout, count: int, one_of: int, turn: int, sheet: bytes
+) -> tuple[ContentId, list[ContentId]]:
+    """What a sheet is called, and the names of its parts, which are stored."""
+    (whole,) = sections(layout, 1)
+    parts = cut_sheet(whole, sections(layout, count), one_of, turn, sheet)
+    ids = [content_id(part) for part in parts]
+    called = sheet_id(ids)
+    names = [part_name(called, section) for section in range(count)]
+    for section, name in enumerate(names):
+        store.name(name, partial(_fits, called, (section, count)))
+        store.keep(name, with_way(ids, section, parts[section]))
+    return called, names
+
+
+def _fits(sheet: ContentId, place: Place, data: bytes) -> bool:
+    try:
+        open_part(sheet, *place, data)
+    except ProtocolError:
+        return False
+    return True
