@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.protocol.chain.exchanged import received
 from distro_node.protocol.chain.panels import (
     Panel,
     Standing,
@@ -23,13 +24,13 @@ from distro_node.protocol.chain.panels import (
     agreed_tally,
     draw_panels,
     may_speak,
-    panel_count,
 )
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.sections import Section, most_sections, sections
-from distro_node.protocol.codec.sheet import encode_list, heard_in, part_bytes, sign_of_nothing
-from distro_node.protocol.codec.tally import Momentum, Tally, encode_tally
+from distro_node.protocol.codec.sheet import heard_in, sign_of_nothing
+from distro_node.protocol.codec.tally import Momentum
 from distro_node.protocol.codec.update import DecodedUpdate
+from distro_node.protocol.wire.work_specs import SpeakersSpec
 from training import Trial
 
 _TRUE, _FALSE = content_id(b"what was told"), content_id(b"the opposite")
@@ -51,15 +52,11 @@ class Panels:
     """How many of the members lie."""
 
     def received(self, trial: Trial) -> float:
-        """The bytes that a member receives in a step for each of the others: the list of each sheet, its
-        part for the member's own section, and one tally of each section."""
-        members, layout = trial.setting.workers, _layout(self, trial)
-        count = panel_count(members, self.size, most_sections(layout))
-        cut = sections(layout, count)
-        part = sum(part_bytes(section, self.one_of, 0) for section in cut) / count
-        sheets = (members - 1) * (part + len(encode_list([_TRUE] * count)))
-        tallies = sum(len(_silent(section, members, count)) for section in cut)
-        return (sheets + tallies) / (members - 1)
+        """The bytes that a member receives in a step for each of the others: of each sheet the part for
+        the member's own section, with what shows whose it is, and one tally of each section."""
+        members = trial.setting.workers
+        spec = SpeakersSpec(one_of=self.one_of, panel=self.size, term=self.term)
+        return received(_layout(self, trial), spec, members) / (members - 1)
 
     def listener(self, trial: Trial) -> Spoken:
         """Those who speak in a run."""
@@ -137,9 +134,3 @@ def _add(sent: list[torch.Tensor], section: Section, tally: DecodedUpdate, sign:
         own = sent[run.tensor][run.first : run.first + run.blocks]
         places = torch.from_numpy(positions.astype(np.int64))
         own.scatter_(1, places, sign * torch.from_numpy(signs).to(own.dtype))
-
-
-def _silent(section: Section, members: int, count: int) -> bytes:
-    """A tally of nothing: they are all equally long."""
-    said = Momentum(section).speak(0)
-    return encode_tally(section, Tally(0, count, (True,) * members, said))

@@ -129,6 +129,11 @@ def create(
             "Anybody with the link may join, and nobody's work is checked: where members do not know "
             "each other,\nadd a table [checks] to the file (docs/founders-file.md)."
         )
+    if made.open and made.manifest.speakers is not None:
+        typer.echo(
+            "Anybody with the link may join, and nobody's work is checked: [speakers] is for members "
+            "who know\neach other. For strangers have [checks] in its place, or invite whom you know."
+        )
     if dry:
         typer.echo(
             "\nNothing was made. The tokens are kept, so that `create` without --dry-run need not "

@@ -20,6 +20,7 @@ from ...protocol.wire.manifest import (
     RoundSpec,
     Say,
     ScheduleSpec,
+    SpeakersSpec,
     Step,
     TaskName,
     Url,
@@ -242,6 +243,7 @@ class ManifestFile:
     rounds: RoundSpec = field(default_factory=RoundSpec)
     admission: AdmissionTable = field(default_factory=AdmissionTable)
     checks: ChecksSpec | None = None
+    speakers: SpeakersSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

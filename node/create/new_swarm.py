@@ -92,7 +92,12 @@ class Made:
         manifest = self.manifest
         possible = manifest.data.private is None
         possible = possible and manifest.optimizer.preconditioner in ("orthogonal", "muon")
-        return possible and manifest.checks is None and manifest.admission.policy == "open"
+        return possible and manifest.checks is None and manifest.speakers is None and self.open
+
+    @property
+    def open(self) -> bool:
+        """Whether strangers may join."""
+        return self.manifest.admission.policy == "open"
 
     def facts(self) -> dict[str, Any]:
         """What programs are told."""
@@ -292,6 +297,7 @@ class _Draft:
                 adapter=initial.adapter,
                 task_settings=self.task.settings,
                 checks=file.checks,
+                speakers=file.speakers,
             )
         except ValueError as error:
             raise bad_manifest(settings.manifest, str(error)) from None
@@ -378,6 +384,7 @@ def _made(draft: _Draft, manifest: Manifest, corpus: Corpus, samples: int) -> Ma
         manifest.optimizer,
         manifest.schedule,
         file.rounds,
+        speakers=manifest.speakers,
         frozen=manifest.frozen_elements,
     )
     warning = None

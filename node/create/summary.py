@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ...protocol.chain.exchanged import received, sent
 from ...protocol.codec.layout import update_layout
 from ...protocol.wire.blobs import CHUNK_BYTES
 from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, RoundSpec, ScheduleSpec
+from ...protocol.wire.work_specs import SpeakersSpec
 from .files import Skipped
 from .parts import Tally
 
@@ -168,6 +170,11 @@ class Forecast:
     peak_rate: float
     """The learning rate at its highest."""
     update_bytes: int
+    """Of what a member makes of its gradient: where panels speak for the others, a sheet."""
+    received_bytes: dict[int, int]
+    """What a member receives of the others in a step, by the number of members; each sends as many, or
+    its own alone where there is a relay."""
+    rounds_a_step: int
     model_bytes: int
     """What a newcomer fetches before it trains."""
     data_bytes_a_round: dict[int, int]
@@ -179,15 +186,11 @@ class Forecast:
     images: bool = False
     """Whether a sequence is an image, and a token a byte of it."""
 
-    def received(self, members: int) -> int:
-        """Bytes of updates that each member receives in a round; each sends as many, or its own alone
-        where there is a relay."""
-        return (members - 1) * self.update_bytes
-
     def facts(self) -> dict[str, Any]:
         """All of it, for programs."""
         said = asdict(self)
-        said["update_bytes_received"] = {str(each): self.received(each) for each in MEMBERS}
+        del said["received_bytes"]
+        said["update_bytes_received"] = {str(k): v for k, v in self.received_bytes.items()}
         said["data_bytes_a_round"] = {str(k): v for k, v in self.data_bytes_a_round.items()}
         return said
 
@@ -211,8 +214,12 @@ class Forecast:
                 "the whole model"
             )
         for members in MEMBERS:
+            what = (
+                ("round", "updates") if self.rounds_a_step == 1 else ("step", "sheets and tallies")
+            )
             line = (
-                f"a round with {members:>2} members: {_bytes(self.received(members))} of updates and "
+                f"a {what[0]} with {members:>2} members: {_bytes(self.received_bytes[members])} of "
+                f"{what[1]} and "
                 f"{_bytes(self.data_bytes_a_round[members])} of data received by each"
             )
             if self.sequence_seconds is not None and self.update_seconds is not None:
@@ -233,12 +240,15 @@ def forecast(
     schedule: ScheduleSpec,
     rounds: RoundSpec,
     *,
+    speakers: SpeakersSpec | None = None,
     frozen: int = 0,
 ) -> Forecast:
     """What follows from the description, the model's table and the data, without measuring anything;
     `frozen`: how many weights are not trained."""
     elements = sum(spec.elements for spec in table)
-    trained = schedule.total_rounds * rounds.sequences
+    step = 1 if speakers is None else 2
+    trained = schedule.total_rounds * rounds.sequences // step
+    layout = update_layout(table, optimizer.chunk, optimizer.top_k)
     sample_bytes = data.sequence_length * data.token_bytes
     return Forecast(
         parameters=elements,
@@ -246,11 +256,13 @@ def forecast(
         samples=samples,
         samples_a_round=rounds.sequences,
         sequence_length=data.sequence_length,
-        rounds_an_epoch=samples / rounds.sequences,
+        rounds_an_epoch=step * samples / rounds.sequences,
         epochs=trained / samples,
         tokens_a_parameter=trained * data.sequence_length / elements,
         peak_rate=schedule.peak,
-        update_bytes=update_layout(table, optimizer.chunk, optimizer.top_k).body_bytes,
+        update_bytes=sent(layout, speakers),
+        received_bytes={members: received(layout, speakers, members) for members in MEMBERS},
+        rounds_a_step=step,
         model_bytes=4 * (elements + frozen),
         images=data.images,
         # A span that begins anywhere touches one chunk more than its eight; a corpus of a chunk is

@@ -22,12 +22,22 @@ gradient: those of the smallest model in which they did, by `benchmarks/checks.p
 root of their number. With 312 and both, two looks of three at honest work failed."""
 
 
+SPOKEN = 64
+"""Of how many coefficients of a block panels speak in a step: what they say goes over each line once,
+and not once from every member, so that many of them cost little (`benchmarks/panels.py`)."""
+
+_MOMENTUM_OF_PANELS = (
+    "with speakers panels have the momentum, and fade it by a thirty-second a step: leave it out"
+)
+
+
 def usual_optimizer(
     file: FoundersFile, path: Path, parameters: Sequence[ParameterSpec]
 ) -> OptimizerSpec:
     """What stands in the manifest of this file, which lies at `path`; `parameters` are trained.
 
-    Raises `UserError` (`MANIFEST`) where work is checked and could not be told so.
+    Raises `UserError` (`MANIFEST`) where work is checked and could not be told so, or where panels speak
+    and the file says what they have nothing of.
     """
     table, said = file.optimizer, file.said
     if "optimizer.preconditioner" not in said and (
@@ -38,6 +48,10 @@ def usual_optimizer(
     usual = _beside(table)
     if not _shares_are_known(file):
         usual["say"] = "equal"
+    if file.speakers is not None:
+        if "optimizer.momentum" in said:
+            raise bad_manifest(path, f"optimizer.momentum: {_MOMENTUM_OF_PANELS}")
+        usual |= {"top_k": SPOKEN, "audit": False}
     unsaid = {name: each for name, each in usual.items() if f"optimizer.{name}" not in said}
     table = replace(table, **unsaid)
     coefficients = update_layout(parameters, table.chunk, table.top_k).coefficients

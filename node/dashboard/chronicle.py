@@ -262,7 +262,9 @@ class Chronicle:
                 account = self.accounts[number]
                 account.counted += 1
                 account.tokens += entry.tokens
-                account.last, account.loss = record.round, entry.loss
+                account.last = record.round
+                # Who speaks for others has not trained for that.
+                account.loss = entry.loss if entry.tokens else account.loss
                 account.recent.append(record.round)
         before = self.rows[-1] if self.rows else None
         self.rows.append(

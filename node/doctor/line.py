@@ -14,6 +14,7 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import Identity
+from ...protocol.chain.exchanged import received as received_bytes
 from ...protocol.codec.layout import update_layout
 from ...protocol.wire.blobs import MAX_BLOB_BYTES, MAX_BLOB_LIST_BYTES, decode_any_blob_list
 from ...protocol.wire.errors import ProtocolError
@@ -131,12 +132,14 @@ async def _speed(
         )
     rate = received / seconds
     optimizer = manifest.optimizer
-    update = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k).body_bytes
+    layout = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
     others = max(1, len(introducer.peer_records))
-    needed = others * update / rate
+    size = received_bytes(layout, manifest.speakers, others + 1)
+    needed = size / rate
     what = (
-        f"{8 * rate / 1e6:.1f} Mbit/s from members; the updates of {others} in a round are "
-        f"{others * update / 1e6:.1f} MB, which takes {needed:.1f} s"
+        f"{8 * rate / 1e6:.1f} Mbit/s from members; the updates of {others} in a "
+        f"{'round' if manifest.speakers is None else 'step'} are {size / 1e6:.1f} MB, which takes "
+        f"{needed:.1f} s"
     )
     if needed <= _ROUND_SECONDS:
         return good("line", what)

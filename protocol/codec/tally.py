@@ -147,6 +147,11 @@ def joined(layout: UpdateLayout, tallies: Sequence[Tally]) -> DecodedUpdate:
     return DecodedUpdate(positions, signs)
 
 
+def tally_bytes(section: Section, sheets: int) -> int:
+    """How many bytes a tally of a section has, of so many sheets."""
+    return _HEADER_BYTES + -(-sheets // 8) + section.layout.body_bytes
+
+
 def longest_tally(layout: UpdateLayout) -> int:
     """How many bytes a tally of any section has at most."""
     return _HEADER_BYTES + -(-MAX_MEMBERS // 8) + layout.body_bytes

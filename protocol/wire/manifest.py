@@ -434,9 +434,14 @@ class Manifest:
             # What a member computed on private data is nobody's to check, ever.
             raise ValueError('optimizer.say = "share" does not go with private data: "equal" does')
         if self.speakers is not None:
-            checked, private = self.checks is not None, self.data.private is not None
-            overlap, audit = self.rounds.overlap, self.optimizer.audit
-            self.speakers.check(checked, private, overlap, audit, self.schedule.total_rounds)
+            self.speakers.check(
+                checked=self.checks is not None,
+                private=self.data.private is not None,
+                overlap=self.rounds.overlap,
+                audit=self.optimizer.audit,
+                rounds=self.schedule.total_rounds,
+                elements=self.elements,
+            )
 
     def speaks(self, round: int) -> bool:
         """Whether panels speak in a round, of what was told in the one before."""

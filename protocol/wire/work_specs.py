@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from .blobs import MAX_BLOB_BYTES
 from .structure import Range
+
+# Blocks are not cut into turns without a rest.
+_MOST_SHEET_BYTES = MAX_BLOB_BYTES * 15 // 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +35,18 @@ class SpeakersSpec:
     term: Annotated[int, Range(1, 1000)] = 40
     """For how many steps a panel speaks, before others are drawn and begin with nothing heard."""
 
-    def check(self, checked: bool, private: bool, overlap: bool, audit: bool, rounds: int) -> None:
+    def check(
+        self,
+        *,
+        checked: bool,
+        private: bool,
+        overlap: bool,
+        audit: bool,
+        rounds: int,
+        elements: int,
+    ) -> None:
         """Raise `ValueError` for a manifest that says this and what does not go with it; `rounds` is the
-        length of the run."""
+        length of the run, and so many `elements` are trained."""
         for there, what in (
             (checked, "checks: looks compare updates"),
             (private, "private data: a sheet tells more of it than an update"),
@@ -45,4 +58,11 @@ class SpeakersSpec:
         if rounds % 2:
             raise ValueError(
                 f"schedule.total_rounds ({rounds}) is odd: with speakers a step takes two rounds"
+            )
+        # As long as members are few, one panel speaks for everything, and a sheet has one part.
+        least = -(-elements // (8 * _MOST_SHEET_BYTES))
+        if self.one_of < least:
+            raise ValueError(
+                f"speakers.one_of ({self.one_of}) is too small for {elements:,} parameters: a sheet "
+                f"would be too large to be sent as one; say {least} or more"
             )
