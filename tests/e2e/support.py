@@ -261,9 +261,11 @@ class Swarm:
         sequences: int = 12,
         overlap: bool = False,
         total_rounds: int = 100_000,
+        tables: str = "",
         places: Mapping[str, Place] | None = None,
     ) -> None:
-        """`places` says where nodes run, and `bootstrap`; on loopback if it does not say."""
+        """`tables` is put behind the rest of the founder's file; `places` says where nodes run, and
+        `bootstrap`; on loopback if it does not say."""
         self.root = root
         self._places = places or {}
         self.programs: list[Program] = []
@@ -284,6 +286,7 @@ class Swarm:
                 overlap=str(overlap).lower(),
                 total_rounds=total_rounds,
             )
+            + tables
         )
 
     def __enter__(self) -> Swarm:

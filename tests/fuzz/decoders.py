@@ -37,6 +37,17 @@ from distro_node.node.trainer.tokenizer_settings import TokenizerSettings, decod
 from distro_node.protocol.chain.entries import decode_decided
 from distro_node.protocol.chain.receipts import decode_receipt, examine, write_receipt
 from distro_node.protocol.chain.sync import decode_request, decode_response, read_answer
+from distro_node.protocol.codec.sections import sections
+from distro_node.protocol.codec.sheet import decode_part, encode_part, heard_of
+from distro_node.protocol.codec.sheet_tree import open_part, sheet_id, with_way
+from distro_node.protocol.codec.tally import (
+    Momentum,
+    Tally,
+    decode_tally,
+    encode_tally,
+    longest_tally,
+    summed,
+)
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.wire import introductions
 from distro_node.protocol.wire.blobs import decode_any_blob_list, decode_blob_list
@@ -206,6 +217,7 @@ def targets() -> Iterator[Target]:
         structured=False,
         most=len(body) + 8,
     )
+    yield from _panels()
     yield from _nat()
     yield from _texts()
     yield Target(
@@ -321,6 +333,39 @@ def _introductions() -> Iterator[Target]:
         introductions.decode_spoken,
         (introductions.Spoken(2).encode(), introductions.Spoken(2**31).encode()),
         ("protocol.wire.introductions:decode_spoken",),
+    )
+
+
+def _panels() -> Iterator[Target]:
+    """What goes to panels, and what comes from them."""
+    own, signs = sections(LAYOUT, 2)[1], []
+    for tensor in own.layout.tensors:
+        signs.append(np.ones((tensor.blocks, heard_of(tensor, 2, 0)), np.int8))
+    parts = [b"\1", encode_part(own, signs), b"\1\0"]
+    ids = [content_id(part) for part in parts]
+    part = with_way(ids, 1, parts[1])
+
+    def read_part(data: bytes) -> object:
+        return decode_part(own, 2, 0, open_part(sheet_id(ids), 1, len(ids), data))
+
+    yield Target(
+        "part of a sheet",
+        read_part,
+        (part,),
+        ("protocol.codec.sheet:decode_part", "protocol.codec.sheet_tree:open_part"),
+        structured=False,
+        most=len(part) + 8,
+    )
+    momentum = Momentum(own)
+    momentum.hear(summed(own, 2, 0, [(signs, 1)]), 2, 0)
+    tally = encode_tally(own, Tally(1, 2, (True, False, True), momentum.speak(0)))
+    yield Target(
+        "tally",
+        partial(decode_tally, LAYOUT),
+        (tally,),
+        ("protocol.codec.tally:decode_tally",),
+        structured=False,
+        most=longest_tally(LAYOUT),
     )
 
 

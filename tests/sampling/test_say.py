@@ -125,9 +125,10 @@ def test_who_replays_comes_to_the_same() -> None:
             (apply,) = (e for e in replica.next(ledger, held) if isinstance(e, Apply))
             assert apply.record == record
             replica.applied(round_, FINGERPRINT, None)
-            updates = [entry.update for entry in record.updates]
-            parameters = next_parameters(parameters, updates, apply.counts)
-            unequal += len(set(apply.counts)) > 1
+            updates = [each.entry.update for each in apply.needed]
+            counts = [each.count for each in apply.needed]
+            parameters = next_parameters(parameters, updates, counts)
+            unequal += len(set(counts)) > 1
         prints.add(parameters)
         assert unequal > 250
     assert len(prints) == 1

@@ -37,8 +37,7 @@ LOADED_ROUND = 3
 
 def apply_effect(round_: int) -> Apply:
     record = Record(round_, RecordId(bytes(32)), 0, (), (), (), None)
-    counts = (1,) * len(record.updates)
-    return Apply(record, counts, own_counted=False, snapshot_due=False)
+    return Apply(record, (), own_counted=False, snapshot_due=False)
 
 
 def train_effect(round_: int, dealt: int | None = None) -> Train:

@@ -1,0 +1,43 @@
+"""What members exchange: as many bytes as the codec makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from distro_node.protocol.chain.exchanged import received, sent
+from distro_node.protocol.codec.layout import update_layout
+from distro_node.protocol.codec.sections import most_sections, sections
+from distro_node.protocol.codec.sheet import part_bytes
+from distro_node.protocol.codec.sheet_tree import way_bytes
+from distro_node.protocol.codec.tally import tally_bytes
+from distro_node.protocol.wire.manifest import ParameterSpec
+from distro_node.protocol.wire.work_specs import SpeakersSpec
+
+LAYOUT = update_layout([ParameterSpec(name="weight", shape=(512, 128))], 64, 64)
+SPEAKERS = SpeakersSpec(one_of=4)
+
+
+def test_without_speakers_everybody_gets_everybodys_update() -> None:
+    assert sent(LAYOUT, None) == LAYOUT.body_bytes
+    assert received(LAYOUT, None, 8) == 7 * LAYOUT.body_bytes
+
+
+def test_a_panel_hears_one_part_of_each_sheet_and_all_hear_each_tally() -> None:
+    assert sent(LAYOUT, SPEAKERS) == 1 + 512 * 128 // 4 // 8
+    cut = sections(LAYOUT, 4)
+    parts = sum(part_bytes(own, 4, 0) + way_bytes(n, 4) for n, own in enumerate(cut)) // 4
+    assert received(LAYOUT, SPEAKERS, 12) == 11 * parts + sum(tally_bytes(own, 12) for own in cut)
+
+
+def test_sheets_cost_about_the_same_however_many_members_there_are() -> None:
+    """But for what shows whose a part is, and as long as there are blocks for so many panels."""
+    table = [ParameterSpec(name="weight", shape=(8192, 1024))]
+    layout = update_layout(table, 64, 64)
+    assert most_sections(layout) == 2048
+    few, many = (received(layout, SPEAKERS, members) for members in (32, 256))
+    assert many < 1.4 * few
+    assert received(layout, None, 256) > 8 * received(layout, None, 32)
+
+
+@pytest.mark.parametrize("speakers", [None, SPEAKERS])
+def test_alone_a_member_receives_nothing(speakers: SpeakersSpec | None) -> None:
+    assert received(LAYOUT, speakers, 1) == 0

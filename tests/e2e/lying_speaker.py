@@ -1,0 +1,42 @@
+"""A node that lies where it speaks for others: `distro-node join …` with tallies of its own making.
+
+`python lying_speaker.py PYTHON -P -m distro_node.node ARGUMENTS…`: what would run the node is put behind
+it. All else is a node as it is. What it says is well made and says the opposite of what comes of the
+sheets, so that its panel contradicts it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from distro_node.node import cli, panelist
+from distro_node.protocol.codec.sections import sections
+from distro_node.protocol.codec.tally import decode_tally, encode_tally
+from distro_node.protocol.member.effects import Tally
+
+# Private here: `_say`, `_layout`: honest code has no seam between what comes of sheets and what is said.
+
+
+class LyingPanelist(panelist.Panelist):
+    """A `Panelist` that says the opposite."""
+
+    def _say(self, effect: Tally, parts: list[tuple[bytes | None, int]]) -> bytes | None:
+        tally = super()._say(effect, parts)
+        if tally is None:
+            return None
+        said = decode_tally(self._layout, tally)
+        for signs in said.said.signs:
+            signs *= -1
+        return encode_tally(sections(self._layout, said.sections)[said.section], said)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be a node with such a panelist."""
+    panelist.Panelist = LyingPanelist
+    sys.argv = ["distro-node", *arguments[arguments.index("distro_node.node") + 1 :]]
+    cli.main()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,68 @@
+"""Real nodes of which some speak for the others: equal parameters, learning, a death and a liar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distro_node.crypto.identity import PeerId, peer_from_text
+from distro_node.protocol.chain.ledger import Ledger
+from e2e.program import wait_for
+from e2e.support import Place, Swarm, check_agreement, wait_for_round
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+LYING_SPEAKER = Path(__file__).with_name("lying_speaker.py")
+# Two sections at first, for one of which the liar speaks. Who contradict each other in a panel of two
+# are both left out for a while, and then there is one.
+SPEAKERS = "[speakers]\none_of = 2\npanel = 2\nterm = 2\n"
+
+
+def spoken(ledger: Ledger) -> Iterator[tuple[int, set[PeerId]]]:
+    """How many sections had a tally in each step, and who spoke."""
+    assert ledger.speaking is not None
+    for round_ in range(2, len(ledger), 2):
+        record = ledger[round_].record
+        counted = sum(tally is not None for tally in ledger.speaking.tallies(record))
+        yield counted, {entry.peer for entry in record.updates}
+
+
+def test_some_speak_for_the_others(tmp_path: Path) -> None:
+    liar_runs = Place(prefix=(sys.executable, str(LYING_SPEAKER)))
+    with Swarm(
+        tmp_path / "swarm", start_members=4, tables=SPEAKERS, places={"liar": liar_runs}
+    ) as swarm:
+        swarm.create()
+        nodes = swarm.start("founder", "second", "third", "liar")
+        founder, _, third, liar = nodes
+        wait_for_round(nodes, 12)
+
+        # Killed in the midst of a step, and back with its key: it speaks again from the next term on.
+        third.program.kill()
+        killed = founder.round
+        third.start()
+        wait_for(
+            lambda: any(r % 2 == 0 for r in third.counted(killed)),
+            "the restarted node to speak again",
+        )
+
+        losses = wait_for(
+            lambda: [line["heldout"] for line in founder.history() if "heldout" in line][5:],
+            "six measurements of the held-out loss",
+        )
+        first = next(line["heldout"] for line in founder.history() if "heldout" in line)
+        assert losses[-1] < first - 0.4
+        check_agreement(nodes)
+        for node in nodes:
+            assert not node.events("mismatch")
+
+        steps = [*spoken(founder.ledger())]
+        lied = [counted for counted, who in steps if peer_from_text(liar.peer) in who]
+        honest = [counted for counted, who in steps if peer_from_text(liar.peer) not in who]
+        # Its panel says nothing while it is there, and it is seldom there.
+        assert lied
+        assert max(lied) <= 1
+        assert len(lied) < len(honest)
+        assert sum(honest) > 0.8 * len(honest)

@@ -1,0 +1,84 @@
+"""Blobs that have a name in the place of an id: only what fits is kept, and nothing is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.node.storage.blob_store import BlobStore
+
+NAME = content_id(b"a name")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path)
+
+
+def name(store: BlobStore, prefix: bytes = b"good") -> None:
+    store.name(NAME, lambda data: data.startswith(prefix))
+
+
+def test_what_fits_is_kept_under_the_name(store: BlobStore) -> None:
+    name(store)
+    assert store.get(NAME) is None
+    assert not store.has(NAME)
+    assert not store.keep(NAME, b"bad")
+    assert store.keep(NAME, b"good bytes")
+    assert store.has(NAME)
+    assert store.get(NAME) == b"good bytes"
+    assert store.size(NAME) == len(b"good bytes")
+    # The first stays: others ask for it.
+    assert store.keep(NAME, b"good as well")
+    assert store.get(NAME) == b"good bytes"
+    assert list(store.ids()) == []
+
+
+def test_an_id_is_its_own_rule(store: BlobStore) -> None:
+    data = b"a blob"
+    assert not store.keep(content_id(data), b"another")
+    assert store.keep(content_id(data), data)
+    assert store.get(content_id(data)) == data
+
+
+def test_a_name_that_nobody_gave_is_an_id(store: BlobStore) -> None:
+    assert not store.keep(NAME, b"good bytes")
+    assert store.get(NAME) is None
+
+
+def test_the_first_rule_stays(store: BlobStore) -> None:
+    name(store)
+    name(store, b"bad")
+    assert not store.keep(NAME, b"bad")
+
+
+def test_what_has_rotted_is_not_returned(store: BlobStore) -> None:
+    name(store)
+    store.keep(NAME, b"good bytes")
+    store.path(NAME).write_bytes(b"rotten")
+    assert store.get(NAME) is None
+    assert list(store.root.iterdir()) == []
+    assert store.keep(NAME, b"good bytes")
+
+
+def test_a_removed_name_is_forgotten(store: BlobStore) -> None:
+    name(store)
+    store.keep(NAME, b"good bytes")
+    assert store.remove(NAME)
+    assert not store.remove(NAME)
+    assert not store.keep(NAME, b"good bytes")
+    assert list(store.root.iterdir()) == []
+
+
+def test_what_another_process_had_names_for_goes_and_nothing_else(store: BlobStore) -> None:
+    name(store)
+    store.keep(NAME, b"good bytes")
+    blob = store.put(b"a blob")
+    other = BlobStore(store.root)
+    # A trainer opens the same directory, and must not take the node's parts away.
+    assert store.get(NAME) == b"good bytes"
+    assert other.get(ContentId(NAME)) is None
+    other.remove_named()
+    assert store.get(NAME) is None
+    assert other.get(blob) == b"a blob"

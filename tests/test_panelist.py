@@ -1,0 +1,349 @@
+"""Panels on a node: parts of sheets from whoever has them, and a tally that the panel agrees on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+from chain.spoken import Spoken
+from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.identity import PeerId
+from distro_node.node.network.exchange.blobs import FetchFailed
+from distro_node.node.network.traffic import Traffic
+from distro_node.node.panelist import Panelist, panelist_of
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.telemetry.metrics import Metrics
+from distro_node.node.telemetry.telemetry import Telemetry
+from distro_node.node.trainer.client import Trained as Made
+from distro_node.node.updates import Updates
+from distro_node.protocol.codec.sections import sections
+from distro_node.protocol.codec.sheet import encode_part, heard_of, step_of
+from distro_node.protocol.codec.sheet_tree import part_name, sheet_id, with_way
+from distro_node.protocol.codec.tally import decode_tally
+from distro_node.protocol.codec.update import update_layout
+from distro_node.protocol.member.effects import FetchUpdate, Tally, Train
+from distro_node.protocol.member.inputs import Trained
+from distro_node.protocol.member.training import Training
+from distro_node.protocol.wire.bounded import Bounded
+from distro_node.protocol.wire.messages import RecordId
+from simulation.keys import identity
+
+# Private here: `_say`: what is said where nobody asks for the sheets that are lacking.
+
+PATIENCE = 0.5
+MEMBERS = 6
+
+
+class Desk:
+    """A member's part in the panels, with a network that is everybody's disks."""
+
+    def __init__(self, world: World, number: int, root: Path) -> None:
+        self.world = world
+        self.peer = identity(number).peer
+        self.store = BlobStore(root)
+        self.member: Any = SimpleNamespace(ledger=world.chain.ledger, me=self.peer)
+        self.traffic = Traffic()
+        self.offences: list[PeerId] = []
+        self.withholds: Callable[[PeerId, ContentId], bool] = lambda asker, name: False
+        self.reports: list[Any] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the process, perhaps again."""
+        network: Any = self
+        self.updates = Updates(
+            manifest=self.world.chain.manifest,
+            member=self.member,
+            network=network,
+            store=self.store,
+            fetcher=network,
+            relays=network,
+            telemetry=Telemetry(self.peer, Metrics(version="test")),
+            ids=Bounded(1000),
+            tell=self.reports.append,
+        )
+        found = panelist_of(
+            self.world.chain.manifest, self.store, self.updates, self.reports.append
+        )
+        assert found is not None
+        self.panelist: Panelist = found
+
+    # In the place of the network and of the fetcher
+
+    def connected(self) -> frozenset[PeerId]:
+        return frozenset(desk.peer for desk in self.world.desks if desk is not self)
+
+    def penalise(self, peer: PeerId, reason: str) -> None:
+        self.offences.append(peer)
+
+    async def fetch(self, name: ContentId, *, providers: Any, max_bytes: int, **_: Any) -> bytes:
+        await trio.sleep(0.001)
+        data = self.store.get(name)
+        for peer in providers() if data is None else ():
+            desk = self.world.desk(peer)
+            found = None if desk.withholds(self.peer, name) else desk.store.get(name)
+            if found is not None and len(found) <= max_bytes and self.store.keep(name, found):
+                return found
+        if data is None:
+            await trio.sleep(0.05)
+            raise FetchFailed(name, {})
+        return data
+
+    async def offer(self, wanted: object) -> None:
+        raise AssertionError("a sheet is offered to a relay")
+
+    # What it does
+
+    def sheet(self, round_: int, seed: int = 0) -> bytes:
+        """What its trainer makes."""
+        (whole,), chance = sections(self.world.layout, 1), np.random.default_rng([round_, seed])
+        one_of = self.world.chain.manifest.speakers.one_of
+        shapes = [
+            (each.blocks, heard_of(each, one_of, step_of(round_))) for each in whole.layout.tensors
+        ]
+        signs = [1 - 2 * chance.integers(0, 2, shape).astype(np.int8) for shape in shapes]
+        return encode_part(whole, signs)
+
+    async def tell(self, round_: int, body: bytes | None = None) -> ContentId:
+        what = Train(round_, RecordId(bytes(32)), (1,), round_)
+        body = body or self.sheet(round_, self.world.desks.index(self))
+        await self.panelist.tell(what, Made(body, 2.0, 10, 100, 1.0, 0.0))
+        return self.reports.pop().update
+
+    def asked(self) -> Tally:
+        """The tally that it is asked for now."""
+        training = Training(self.peer, overlap=False)
+        (effect,) = training.next_tally(self.world.chain.ledger, announced=False, patience=PATIENCE)
+        return effect
+
+    async def say(self) -> ContentId | None:
+        """What it says; None if nothing."""
+        await self.panelist.say(self.asked())
+        return self.reports.pop().update if self.reports else None
+
+
+class World:
+    """Six members in two panels of three."""
+
+    def __init__(self, root: Path, term: int = 3) -> None:
+        self.chain = Spoken(MEMBERS, term=term)
+        optimizer = self.chain.manifest.optimizer
+        self.layout = update_layout(
+            self.chain.manifest.parameters, optimizer.chunk, optimizer.top_k
+        )
+        self.desks: list[Desk] = []
+        for number in range(MEMBERS):
+            self.desks.append(Desk(self, number, root / str(number)))
+
+    def desk(self, peer: PeerId) -> Desk:
+        return next(desk for desk in self.desks if desk.peer == peer)
+
+    def panel(self, section: int = 0) -> list[Desk]:
+        return [self.desk(peer) for peer in self.chain.speaking.panel(self.chain.round, section)]
+
+    async def told(
+        self, *, but: Desk | None = None, named: dict[PeerId, ContentId] | None = None
+    ) -> None:
+        """Everybody tells its sheet, and the round is decided."""
+        round_, entries = self.chain.round, []
+        for desk in self.desks:
+            if desk is not but:
+                sheet = (named or {}).get(desk.peer) or await desk.tell(round_)
+                entries.append(self.chain.update(desk.peer, update=sheet, size=100))
+        self.chain.grow(updates=entries)
+
+    async def spoken(self, *silent: Desk) -> list[list[ContentId | None]]:
+        """What each panel's members say; the round is decided, with all of it that is the same."""
+        panels = [[], []]
+        for section, said in enumerate(panels):
+            for desk in self.panel(section):
+                said.append((desk, None if desk in silent else await desk.say()))
+        entries = [
+            self.chain.update(desk.peer, update=tally, size=100)
+            for said in panels
+            for desk, tally in said
+            if tally is not None
+        ]
+        self.chain.grow(updates=entries)
+        return [[tally for _, tally in said] for said in panels]
+
+    def mask(self, desk: Desk, tally: ContentId | None) -> tuple[bool, ...]:
+        """Which sheets a tally counts."""
+        assert tally is not None
+        body = desk.store.get(tally)
+        assert body is not None
+        # Others have fetched it by the time that the next one is due.
+        for other in self.desks:
+            other.store.put(body)
+        return decode_tally(self.layout, body).counted
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+async def test_a_panel_comes_to_one_tally_in_each_step(world: World) -> None:
+    for _ in range(4):
+        await world.told()
+        panels = [world.panel(section) for section in (0, 1)]
+        said = await world.spoken()
+        for panel, tallies in zip(panels, said, strict=True):
+            assert len({*tallies}) == 1
+            assert world.mask(panel[0], tallies[0]) == (True,) * MEMBERS
+        assert world.chain.speaking.tallies(world.chain.ledger[world.chain.round - 1].record) == (
+            *(tallies[0] for tallies in said),
+        )
+
+
+async def test_what_an_author_withholds_comes_from_the_panel(world: World) -> None:
+    """It gives its sheet to one of the panel alone."""
+    one, *others = world.panel()
+    author = next(desk for desk in world.desks if desk not in (one, *others))
+    author.withholds = lambda asker, name: asker != one.peer
+    await world.told()
+    held = world.chain.ledger[world.chain.round - 1].record
+    sheet = next(entry.update for entry in held.updates if entry.peer == author.peer)
+    assert await one.updates.sheets.get(FetchUpdate(held.round, author.peer, sheet, 9))
+    ours, theirs = await world.spoken()
+    assert len({*ours}) == 1
+    assert world.mask(one, ours[0]) == (True,) * MEMBERS
+    # Of its own panel nobody else has heard it, and so it stands alone: nothing is said of that section.
+    round_ = world.chain.round - 1
+    said = dict(zip(world.chain.speaking.panel(round_, 1), theirs, strict=True))
+    alone = said.pop(author.peer)
+    assert len({*said.values()}) == 1
+    assert alone not in said.values()
+    tallies = world.chain.speaking.tallies(world.chain.ledger[round_].record)
+    assert tallies == (ours[0], None)
+
+
+async def test_a_sheet_that_tells_nothing_counts_nowhere_and_is_its_authors_fault(
+    world: World,
+) -> None:
+    """Its parts are what it has announced, and no signs at all."""
+    author, round_ = world.desks[0], world.chain.round
+    parts = [b"\1 no bits", b"\1 none either"]
+    ids = [content_id(part) for part in parts]
+    sheet = sheet_id(ids)
+    for section, part in enumerate(parts):
+        name = part_name(sheet, section)
+        author.store.name(name, lambda data: True)
+        author.store.keep(name, with_way(ids, section, part))
+    await world.told(named={author.peer: sheet})
+    ours, _ = await world.spoken()
+    assert len({*ours}) == 1
+    speaker = world.desk(world.chain.speaking.panel(round_, 0)[0])
+    record = world.chain.ledger[round_].record
+    counted = dict(zip([e.peer for e in record.updates], world.mask(speaker, ours[0]), strict=True))
+    assert counted == {desk.peer: desk is not author for desk in world.desks}
+    blamed = {peer for desk in world.desks for peer in desk.offences}
+    assert blamed == {author.peer}
+
+
+async def test_what_is_no_part_is_not_kept(world: World) -> None:
+    """A member of the panel hands on something else under the name of another's part."""
+    liar, one, _ = world.panel()
+    author = next(desk for desk in world.desks if desk not in world.panel())
+    author.withholds = lambda asker, name: True
+    sheet = await author.tell(world.chain.round)
+    name = part_name(sheet, 0)
+    liar.store.name(name, lambda data: True)
+    liar.store.keep(name, b"\1" + bytes(100))
+    assert not await one.updates.sheets.get(FetchUpdate(world.chain.round, author.peer, sheet, 100))
+    assert not one.store.has(name)
+
+
+async def test_who_begins_again_is_silent_until_the_next_term(world: World) -> None:
+    await world.told()
+    panel = world.panel()
+    await world.spoken()
+    panel[0].begin()
+    await world.told()
+    ours, _ = await world.spoken()
+    assert ours[0] is None
+    assert ours[1] == ours[2] is not None
+    await world.told()
+    ours, _ = await world.spoken()
+    assert ours[0] is None
+    # The next term.
+    await world.told()
+    for tallies in await world.spoken():
+        assert len({*tallies}) == 1
+        assert tallies[0] is not None
+
+
+async def test_where_nothing_was_agreed_on_nobody_has_missed_anything(world: World) -> None:
+    await world.told()
+    panel = world.panel()
+    # Alone, one says something in vain.
+    await world.spoken(*panel[1:])
+    panel[0].begin()
+    await world.told()
+    ours, _ = await world.spoken()
+    assert len({*ours}) == 1
+    assert ours[0] is not None
+
+
+async def test_who_was_late_goes_on_if_it_heard_what_counted(world: World) -> None:
+    """What it would have said is what the others did."""
+    for late in (True, False, False):
+        await world.told()
+        panel = world.panel()
+        if late:
+            await panel[0].panelist.say(panel[0].asked())
+            panel[0].reports.clear()
+        ours, _ = await world.spoken(*panel[:1]) if late else await world.spoken()
+        world.mask(panel[1], ours[1])
+        assert ours[1] is not None
+        assert late or len({*ours}) == 1
+
+
+async def test_parts_go_when_their_step_is_over(world: World) -> None:
+    round_ = world.chain.round
+    await world.told()
+    await world.spoken()
+    desk = world.desks[0]
+
+    def named() -> list[Path]:
+        return list(desk.store.root.glob("*.named"))
+
+    for applied in (round_, round_ + 1, round_ + 2):
+        await desk.updates.sweep(applied)
+        assert named()
+    await world.told()
+    await desk.updates.sweep(round_ + 3)
+    kept = {path.name for path in named()}
+    # Those of the next step are here, and no other.
+    assert len(kept) == 2
+    await desk.updates.sweep(round_ + 5)
+    assert not named()
+
+
+async def test_who_speaks_for_nothing_needs_nothing(world: World) -> None:
+    desk = world.desks[0]
+    desk.member.me = identity(9).peer
+    wanted = FetchUpdate(world.chain.round, world.desks[1].peer, content_id(b"a sheet"), 100)
+    assert await desk.updates.sheets.get(wanted)
+
+
+async def test_a_sheet_waits_until_its_panels_are_drawn(world: World) -> None:
+    """Who needs several rounds for a sequence may be done a term before it is due."""
+    desk, due = world.desks[0], 7
+    assert not world.chain.speaking.sections(due)
+    what = Train(due, RecordId(bytes(32)), (1,), 1)
+    async with trio.open_nursery() as nursery:
+        made = Made(desk.sheet(due), 2.0, 10, 100, 1.0, 0.0)
+        nursery.start_soon(desk.panelist.tell, what, made)
+        await trio.sleep(0.5)
+        assert not desk.reports
+        while world.chain.round < due:
+            world.chain.grow()
+    (report,) = desk.reports
+    assert isinstance(report, Trained)
+    assert desk.store.has(part_name(report.update, 1))
