@@ -39,6 +39,7 @@ _SOAK: tuple[tuple[Family, int], ...] = (
     ("liars", 4),
     ("cut", 3),
     ("network", 2),
+    ("speakers", 3),
     ("down", 1),
     ("none", 1),
 )

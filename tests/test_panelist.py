@@ -16,6 +16,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node.network.exchange.blobs import FetchFailed
 from distro_node.node.network.traffic import Traffic
 from distro_node.node.panelist import Panelist, panelist_of
+from distro_node.node.sheets import Sheets
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
@@ -32,8 +33,6 @@ from distro_node.protocol.member.training import Training
 from distro_node.protocol.wire.bounded import Bounded
 from distro_node.protocol.wire.messages import RecordId
 from simulation.keys import identity
-
-# Private here: `_say`: what is said where nobody asks for the sheets that are lacking.
 
 PATIENCE = 0.5
 MEMBERS = 6
@@ -71,7 +70,9 @@ class Desk:
             self.world.chain.manifest, self.store, self.updates, self.reports.append
         )
         assert found is not None
+        assert self.updates.sheets is not None
         self.panelist: Panelist = found
+        self.sheets: Sheets = self.updates.sheets
 
     # In the place of the network and of the fetcher
 
@@ -102,7 +103,9 @@ class Desk:
     def sheet(self, round_: int, seed: int = 0) -> bytes:
         """What its trainer makes."""
         (whole,), chance = sections(self.world.layout, 1), np.random.default_rng([round_, seed])
-        one_of = self.world.chain.manifest.speakers.one_of
+        speakers = self.world.chain.manifest.speakers
+        assert speakers is not None
+        one_of = speakers.one_of
         shapes = [
             (each.blocks, heard_of(each, one_of, step_of(round_))) for each in whole.layout.tensors
         ]
@@ -209,7 +212,7 @@ async def test_what_an_author_withholds_comes_from_the_panel(world: World) -> No
     await world.told()
     held = world.chain.ledger[world.chain.round - 1].record
     sheet = next(entry.update for entry in held.updates if entry.peer == author.peer)
-    assert await one.updates.sheets.get(FetchUpdate(held.round, author.peer, sheet, 9))
+    assert await one.sheets.get(FetchUpdate(held.round, author.peer, sheet, 9))
     ours, theirs = await world.spoken()
     assert len({*ours}) == 1
     assert world.mask(one, ours[0]) == (True,) * MEMBERS
@@ -255,7 +258,7 @@ async def test_what_is_no_part_is_not_kept(world: World) -> None:
     name = part_name(sheet, 0)
     liar.store.name(name, lambda data: True)
     liar.store.keep(name, b"\1" + bytes(100))
-    assert not await one.updates.sheets.get(FetchUpdate(world.chain.round, author.peer, sheet, 100))
+    assert not await one.sheets.get(FetchUpdate(world.chain.round, author.peer, sheet, 100))
     assert not one.store.has(name)
 
 
@@ -329,7 +332,7 @@ async def test_who_speaks_for_nothing_needs_nothing(world: World) -> None:
     desk = world.desks[0]
     desk.member.me = identity(9).peer
     wanted = FetchUpdate(world.chain.round, world.desks[1].peer, content_id(b"a sheet"), 100)
-    assert await desk.updates.sheets.get(wanted)
+    assert await desk.sheets.get(wanted)
 
 
 async def test_a_sheet_waits_until_its_panels_are_drawn(world: World) -> None:

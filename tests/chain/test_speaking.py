@@ -13,6 +13,7 @@ from distro_node.protocol.wire.manifest import (
     Manifest,
     decode_manifest,
 )
+from distro_node.protocol.wire.work_specs import SpeakersSpec
 from simulation.chain import Chain
 
 
@@ -202,3 +203,12 @@ def test_what_does_not_go_with_speakers(changes: dict[str, Any], problem: str) -
 def test_a_manifest_with_speakers_comes_back(chain: Spoken) -> None:
     manifest: Manifest = chain.manifest
     assert decode_manifest(manifest.encode(), manifest.swarm) == manifest
+
+
+def test_a_sheet_has_to_fit_into_one_blob() -> None:
+    """As long as there is one panel, it has one part."""
+    speakers = SpeakersSpec(one_of=8)
+    told = {"checked": False, "private": False, "overlap": False, "audit": False, "rounds": 2}
+    speakers.check(**told, elements=1_000_000_000)
+    with pytest.raises(ValueError, match=r"one_of \(8\) is too small .* say 10 or more"):
+        speakers.check(**told, elements=1_200_000_000)

@@ -31,6 +31,7 @@ from distro_node.node.trainer.tokenizer_settings import decode_settings
 from distro_node.protocol.wire.blobs import BlobList, decode_blob_list
 from distro_node.protocol.wire.manifest import ChecksSpec, Manifest, ParameterSpec, decode_manifest
 from distro_node.protocol.wire.swarm_id import parse_invite, swarm_from_text
+from distro_node.protocol.wire.work_specs import SpeakersSpec
 from trainer.support import CPU, TINY_LLAMA, write_checkpoint
 from trainer.test_chat import CHATML
 
@@ -347,6 +348,47 @@ def test_work_that_is_not_checked_is_told_where_strangers_may_join(
     result = command("create", run, "--data-dir", home / "data")
     assert result.code == ExitCode.MANIFEST
     assert "preconditioner" in result.err
+
+
+def test_few_speak_for_all_if_the_founder_says_so(
+    command, initialised, run: Path, home: Path
+) -> None:
+    run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", RUN) + "[speakers]\none_of = 2\n")
+    data = DataDir(home / "data")
+    out = command("create", run, "--data-dir", data.root).out
+    manifest = manifest_in(data)
+    assert manifest.speakers == SpeakersSpec(one_of=2)
+    assert (manifest.optimizer.top_k, manifest.optimizer.audit) == (64, False)
+    assert "a step with 32 members:" in out
+    assert "of sheets and tallies" in out
+    assert "[speakers] is for members" in out
+    told = json.loads(command("create", run, "--data-dir", home / "data", "--json").out)
+    conforms("create", told)
+    forecast = told["forecast"]
+    assert forecast["rounds_an_epoch"] == 2 * told["samples"] / 32
+    # A byte, and half of 100 bits.
+    assert (forecast["update_bytes"], forecast["rounds_a_step"]) == (1 + 7, 2)
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ("[optimizer]\nmomentum = 0.9\n[speakers]\n", "optimizer.momentum: with speakers panels"),
+        ("[optimizer]\naudit = true\n[speakers]\n", "speakers do not go with optimizer.audit"),
+        ("[schedule]\ntotal_rounds = 999\n[speakers]\n", "total_rounds (999) is odd"),
+        ("[rounds]\noverlap = true\n[speakers]\n", "speakers do not go with rounds.overlap"),
+        ("[checks]\n[speakers]\n", "speakers do not go with checks"),
+        ("[speakers]\npanel = 1\n", "panel"),
+    ],
+)
+def test_what_does_not_go_with_speakers_is_told(
+    command, initialised, run: Path, home: Path, tables: str, words: str
+) -> None:
+    run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", RUN) + tables)
+    result = command("create", run, "--data-dir", home / "data")
+    assert result.code == ExitCode.MANIFEST
+    assert words in result.err
+    assert not (home / "data" / "swarms").exists() or not DataDir(home / "data").known_swarms()
 
 
 def test_what_ends_a_document_is_in_the_manifest(

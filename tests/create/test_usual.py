@@ -127,3 +127,11 @@ def test_a_peak_rate_that_is_not_said_is_what_learned_best(
     schedule = usual_schedule(file, usual_optimizer(file, path, model(4)), parameters)
     assert schedule == replace(file.schedule, peak=peak)
     assert schedule.total_rounds == (500 if "500" in more else file.schedule.total_rounds)
+
+
+def test_with_speakers_the_panels_have_the_momentum(tmp_path: Path) -> None:
+    spec = usual(tmp_path, "[speakers]")
+    assert (spec.top_k, spec.audit, spec.preconditioner, spec.step) == (64, False, "muon", "scaled")
+    assert usual(tmp_path, "[optimizer]\ntop_k = 32\n[speakers]").top_k == 32
+    with pytest.raises(UserError, match="with speakers panels have the momentum"):
+        usual(tmp_path, "[optimizer]\nmomentum = 0.9\n[speakers]")
