@@ -91,15 +91,16 @@ class Spoken:
         if turn % self._spec.term == 0:
             self._begin(turn // self._spec.term)
         sent = [torch.zeros_like(total).flatten(1) for total in sums]
-        for panel, section, momentum in zip(
-            self._panels, self._sections, self._momenta, strict=True
-        ):
+        for number, (panel, section) in enumerate(zip(self._panels, self._sections, strict=True)):
+            momentum = self._momenta[number]
             momentum.hear(self._heard(section, sums, turn), self._spec.one_of, turn)
             tally = momentum.speak(turn)
             said = {peer: _FALSE if peer in self._liars else _TRUE for peer in panel}
             self._struck |= against_most(panel, said)
             counted = agreed_tally(panel, said, self._members)
-            if counted is not None:
+            if counted is None:
+                self._momenta[number] = Momentum(section)
+            else:
                 _add(sent, section, tally, 1 if counted == _TRUE else -1)
         return [each.view_as(total) for each, total in zip(sent, sums, strict=True)]
 

@@ -1,7 +1,8 @@
 """What this node tells panels, and what it says for the section of its own, step by step.
 
-It may be silent in a step, or come in the middle of a term. If its panel has agreed on nothing
-meanwhile, it goes on, since then nothing was heard; else it is silent until the next term.
+What it holds comes of the tallies that its panel has agreed on so far. Who has not spoken in one of
+these steps, or lacks what counted there, says nothing until the panel begins anew: with the next term,
+or after a step in which it agreed on nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..protocol.chain.speaking import Place
 from ..protocol.codec.sections import sections
 from ..protocol.codec.sheet import step_of
 from ..protocol.codec.speaker import Speaker
+from ..protocol.codec.tally import SILENCE
 from ..protocol.codec.update import update_layout
 from ..protocol.member.effects import Tally, Train
 from ..protocol.member.inputs import Input, Trained
@@ -53,9 +55,8 @@ class Panelist:
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._place: Place | None = None
         self._speaker: Speaker | None = None
-        # What the panel has agreed on in the steps of the term that the speaker has behind it, and in
-        # which one it said something that is not settled yet.
-        self._behind: list[ContentId | None] = []
+        # The tallies that the speaker has behind it, and after how many it has spoken last.
+        self._behind: list[ContentId] = []
         self._open: int | None = None
 
     async def tell(self, what: Train, made: Made) -> None:
@@ -65,16 +66,14 @@ class Panelist:
             self._report(report_of(what, sheet, made))
 
     async def say(self, effect: Tally) -> None:
-        """Make the tally that is asked for, and report it, unless this node cannot follow its panel.
-        Raises `DiskFull`."""
+        """Make the tally that is asked for, and report it; where this node cannot follow its panel, say
+        nothing, so that nobody waits for it. Raises `DiskFull`."""
         parts = await self._parts(effect)
         say = partial(self._say, effect, parts)
-        tally = await trio.to_thread.run_sync(say, limiter=self._one_at_a_time)
-        if tally is None:
-            return
-        update = await trio.to_thread.run_sync(self._store.put, tally)
+        said = await trio.to_thread.run_sync(say, limiter=self._one_at_a_time)
+        update = await trio.to_thread.run_sync(self._store.put, said)
         self._updates.keep(effect.round, update)
-        self._report(Trained(effect.round, effect.round, update, len(tally), 0, 0.0))
+        self._report(Trained(effect.round, effect.round, update, len(said), 0, 0.0))
 
     async def _parts(self, effect: Tally) -> list[tuple[bytes | None, int]]:
         """The section's part of each sheet, of those that are here in time, and how often it counts."""
@@ -91,37 +90,35 @@ class Panelist:
         entries = zip(told.updates, effect.counts, strict=True)
         return [(found.get(entry.update), count) for entry, count in entries]
 
-    def _say(self, effect: Tally, parts: list[tuple[bytes | None, int]]) -> bytes | None:
+    def _say(self, effect: Tally, parts: list[tuple[bytes | None, int]]) -> bytes:
         speaker = self._follow(effect)
         if speaker is None:
             _log.info("silent in round %d: the panel counted what is not known here", effect.round)
-            return None
+            return SILENCE
         self._open = len(effect.agreed)
         return speaker.say(step_of(effect.round), parts)
 
     def _follow(self, effect: Tally) -> Speaker | None:
-        """A speaker that has heard what the panel has agreed on in the term so far."""
-        place, agreed = (effect.section, effect.sections), list(effect.agreed)
-        behind = len(self._behind)
-        same = self._place == place and self._behind == agreed[:behind]
-        # Where nothing was agreed on yet, a new term may have begun.
-        if self._speaker is None or not same or not agreed:
+        """A speaker that has heard what the panel has agreed on since it began, or began anew."""
+        place, agreed, behind = (
+            (effect.section, effect.sections),
+            [*effect.agreed],
+            len(self._behind),
+        )
+        if not agreed:
             own = sections(self._layout, effect.sections)[effect.section]
             self._place, self._speaker = place, Speaker(own, *place, self._one_of)
-            self._behind, self._open, behind = [], None, 0
-        for step, tally in enumerate(agreed[behind:], start=behind):
-            if not self._settles(self._speaker, step, tally):
+            self._behind, self._open = [], None
+        elif self._place != place or self._behind != agreed[:behind]:
+            self._speaker = None
+        elif self._speaker is not None and agreed[behind:]:
+            # One tally, of the step before: whoever missed another one cannot follow.
+            body = self._store.get(agreed[-1])
+            spoke = self._open == behind == len(agreed) - 1
+            if not (spoke and body is not None and self._speaker.settle(body)):
                 self._speaker = None
-                break
-            self._behind.append(tally)
+            self._behind = agreed
         return self._speaker
-
-    def _settles(self, speaker: Speaker, step: int, tally: ContentId | None) -> bool:
-        """Whether a speaker can go on from what counted in a step of the term."""
-        if self._open != step:
-            return tally is None
-        body = None if tally is None else self._store.get(tally)
-        return (tally is None or body is not None) and speaker.settle(body)
 
 
 def panelist_of(

@@ -65,7 +65,9 @@ class Sheets:
         self._layout = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
         # Decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
-        store.remove_named()
+        # The first round that was applied here, until what is older has gone.
+        self._first: int | None = None
+        self._settled = False
         # By round the names of parts that are kept or expected, and those that are being fetched.
         self._names: dict[int, set[ContentId]] = {}
         self._under_way: set[ContentId] = set()
@@ -89,6 +91,13 @@ class Sheets:
         member = self._member
         speaking = member.ledger.speaking
         place = None if speaking is None else speaking.place(wanted.round, member.me)
+        if wanted.peer == member.me:
+            # Made before a restart: the parts are on the disk, and others ask for them.
+            count = self._sections(wanted.round)
+            for section in range(count):
+                name = part_name(wanted.update, section)
+                self._store.name(name, partial(_fits, wanted.update, (section, count)))
+                self._note(wanted.round, name)
         return (
             place is None
             or await self.part(wanted.round, wanted.peer, wanted.update, place) is not None
@@ -144,6 +153,15 @@ class Sheets:
             if not self._names[old]:
                 del self._names[old]
         return missed
+
+    def is_settled(self, round: int) -> bool:
+        """Whether what processes before this one had is of no use any more, now that `round` is applied;
+        true once."""
+        self._first = round if self._first is None else self._first
+        if self._settled or round < self._first + _KEPT_ROUNDS:
+            return False
+        self._settled = True
+        return True
 
     async def _check(self, decode: partial[object], author: PeerId) -> None:
         try:

@@ -17,8 +17,8 @@ from ..crypto.envelope import Envelope
 from ..crypto.hashing import ContentId
 from ..crypto.identity import PeerId, short_peer
 from ..protocol.chain.keeping import Arrivals, first_needed, updates_from
-from ..protocol.codec.tally import decode_tally, longest_tally
-from ..protocol.codec.update import decode_update, update_layout
+from ..protocol.codec.tally import check_said, longest_tally
+from ..protocol.codec.update import UpdateLayout, decode_update, update_layout
 from ..protocol.member.effects import FetchUpdate, Train
 from ..protocol.member.fetching import FETCH_PAUSE_SECONDS, FETCH_SECONDS, Fetching
 from ..protocol.member.inputs import Input, Trained, UpdateHeld
@@ -86,11 +86,12 @@ class Updates:
         self._layout = update_layout(
             manifest.parameters, manifest.optimizer.chunk, manifest.optimizer.top_k
         )
-        self._longest, self._decode = self._layout.body_bytes, decode_update
+        self._longest = self._layout.body_bytes
+        self._check_body: Callable[[UpdateLayout, bytes], object] = decode_update
         self.sheets: Sheets | None = None
         """Where panels speak for the others: then all other updates are tallies."""
         if manifest.speakers is not None:
-            self._longest, self._decode = longest_tally(self._layout), decode_tally
+            self._longest, self._check_body = longest_tally(self._layout), check_said
             self.sheets = Sheets(
                 manifest=manifest,
                 speakers=manifest.speakers,
@@ -159,6 +160,8 @@ class Updates:
             missed -= self._kept.awaited() | self._fetching.under_way
         if self.sheets is not None:
             missed |= self.sheets.missed(round)
+            if self.sheets.is_settled(round):
+                await trio.to_thread.run_sync(self._store.remove_nameless)
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.free, files)
 
@@ -203,7 +206,7 @@ class Updates:
         try:
             # A fifth of a second for a large model; votes and heartbeats must not wait for that.
             await trio.to_thread.run_sync(
-                self._decode, self._layout, body, limiter=self._one_at_a_time
+                self._check_body, self._layout, body, limiter=self._one_at_a_time
             )
         except ProtocolError as error:
             problem = error

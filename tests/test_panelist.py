@@ -25,7 +25,7 @@ from distro_node.node.updates import Updates
 from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.sheet import encode_part, heard_of, step_of
 from distro_node.protocol.codec.sheet_tree import part_name, sheet_id, with_way
-from distro_node.protocol.codec.tally import decode_tally
+from distro_node.protocol.codec.tally import SAID_NOTHING, decode_tally
 from distro_node.protocol.codec.update import update_layout
 from distro_node.protocol.member.effects import FetchUpdate, Tally, Train
 from distro_node.protocol.member.inputs import Trained
@@ -44,7 +44,7 @@ class Desk:
     def __init__(self, world: World, number: int, root: Path) -> None:
         self.world = world
         self.peer = identity(number).peer
-        self.store = BlobStore(root)
+        self.root = root
         self.member: Any = SimpleNamespace(ledger=world.chain.ledger, me=self.peer)
         self.traffic = Traffic()
         self.offences: list[PeerId] = []
@@ -55,6 +55,7 @@ class Desk:
     def begin(self) -> None:
         """Start the process, perhaps again."""
         network: Any = self
+        self.store = BlobStore(self.root)
         self.updates = Updates(
             manifest=self.world.chain.manifest,
             member=self.member,
@@ -124,10 +125,10 @@ class Desk:
         (effect,) = training.next_tally(self.world.chain.ledger, announced=False, patience=PATIENCE)
         return effect
 
-    async def say(self) -> ContentId | None:
-        """What it says; None if nothing."""
+    async def say(self) -> ContentId:
+        """What it says."""
         await self.panelist.say(self.asked())
-        return self.reports.pop().update if self.reports else None
+        return self.reports.pop().update
 
 
 class World:
@@ -173,6 +174,15 @@ class World:
             if tally is not None
         ]
         self.chain.grow(updates=entries)
+        # Everybody fetches what counts, to take the step.
+        for desk in self.desks:
+            for tally in self.chain.speaking.tallies(
+                self.chain.ledger[self.chain.round - 1].record
+            ):
+                found = (other.store.get(tally) for other in self.desks if tally is not None)
+                body = next(filter(None, found), None)
+                if body is not None:
+                    desk.store.put(body)
         return [[tally for _, tally in said] for said in panels]
 
     def mask(self, desk: Desk, tally: ContentId | None) -> tuple[bool, ...]:
@@ -180,9 +190,6 @@ class World:
         assert tally is not None
         body = desk.store.get(tally)
         assert body is not None
-        # Others have fetched it by the time that the next one is due.
-        for other in self.desks:
-            other.store.put(body)
         return decode_tally(self.layout, body).counted
 
 
@@ -262,35 +269,37 @@ async def test_what_is_no_part_is_not_kept(world: World) -> None:
     assert not one.store.has(name)
 
 
-async def test_who_begins_again_is_silent_until_the_next_term(world: World) -> None:
+async def test_who_begins_again_says_nothing_until_the_next_term(world: World) -> None:
     await world.told()
     panel = world.panel()
     await world.spoken()
     panel[0].begin()
-    await world.told()
-    ours, _ = await world.spoken()
-    assert ours[0] is None
-    assert ours[1] == ours[2] is not None
-    await world.told()
-    ours, _ = await world.spoken()
-    assert ours[0] is None
-    # The next term.
+    for _ in range(2):
+        await world.told()
+        ours, _ = await world.spoken()
+        assert ours[0] == SAID_NOTHING
+        assert ours[1] == ours[2] != SAID_NOTHING
     await world.told()
     for tallies in await world.spoken():
         assert len({*tallies}) == 1
-        assert tallies[0] is not None
+        assert tallies[0] != SAID_NOTHING
 
 
-async def test_where_nothing_was_agreed_on_nobody_has_missed_anything(world: World) -> None:
+async def test_where_nothing_was_agreed_on_a_panel_begins_anew(world: World) -> None:
+    """All of it was restarted, or all but one: a step without them, and they are back."""
     await world.told()
     panel = world.panel()
-    # Alone, one says something in vain.
-    await world.spoken(*panel[1:])
-    panel[0].begin()
+    await world.spoken()
+    for desk in panel[1:]:
+        desk.begin()
+    await world.told()
+    ours, _ = await world.spoken()
+    assert ours[0] != SAID_NOTHING
+    assert ours[1:] == [SAID_NOTHING, SAID_NOTHING]
     await world.told()
     ours, _ = await world.spoken()
     assert len({*ours}) == 1
-    assert ours[0] is not None
+    assert ours[0] != SAID_NOTHING
 
 
 async def test_who_was_late_goes_on_if_it_heard_what_counted(world: World) -> None:
@@ -302,9 +311,42 @@ async def test_who_was_late_goes_on_if_it_heard_what_counted(world: World) -> No
             await panel[0].panelist.say(panel[0].asked())
             panel[0].reports.clear()
         ours, _ = await world.spoken(*panel[:1]) if late else await world.spoken()
-        world.mask(panel[1], ours[1])
-        assert ours[1] is not None
+        assert ours[1] not in (None, SAID_NOTHING)
         assert late or len({*ours}) == 1
+
+
+async def test_who_missed_a_step_says_nothing(world: World) -> None:
+    for missed in (True, False):
+        await world.told()
+        panel = world.panel()
+        ours, _ = await world.spoken(*panel[:1]) if missed else await world.spoken()
+    assert ours[0] == SAID_NOTHING
+    assert ours[1] == ours[2] != SAID_NOTHING
+
+
+async def test_a_sheet_outlives_its_process(world: World) -> None:
+    """All who announced one were restarted before anybody had a part of it."""
+    round_ = world.chain.round
+    sheets = {desk.peer: await desk.tell(round_) for desk in world.desks}
+    for desk in world.desks:
+        desk.begin()
+        assert await desk.sheets.get(FetchUpdate(round_, desk.peer, sheets[desk.peer], 100))
+    await world.told(named=sheets)
+    for section, tallies in enumerate(await world.spoken()):
+        assert len({*tallies}) == 1
+        speaker = world.desk(world.chain.speaking.panel(round_, section)[0])
+        assert world.mask(speaker, tallies[0]) == (True,) * MEMBERS
+
+
+async def test_what_an_earlier_process_had_goes_when_it_is_of_no_use(world: World) -> None:
+    desk, round_ = world.desks[0], world.chain.round
+    await world.told()
+    desk.begin()
+    for applied in (round_, round_ + 1, round_ + 2):
+        await desk.updates.sweep(applied)
+        assert list(desk.store.root.glob("*.named"))
+    await desk.updates.sweep(round_ + 3)
+    assert not list(desk.store.root.glob("*.named"))
 
 
 async def test_parts_go_when_their_step_is_over(world: World) -> None:

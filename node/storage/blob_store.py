@@ -4,7 +4,8 @@ All that `get` returns hashes to the id that was asked for, even after bit rot, 
 disk; a blob is either there whole or not at all. Several processes may share one directory.
 
 Where the id of a blob is not known beforehand, it may have a *name* in its place, and a rule that says
-which bytes it stands for. Names are known to the process that gave them, for as long as it runs.
+which bytes it stands for. A name is known to the process that gave it, for as long as it runs; what is
+stored under it is there again for the next process that gives the same.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class BlobStore:
         return cid
 
     def name(self, name: ContentId, fits: Callable[[bytes], bool]) -> None:
-        """From now on `name` stands in the place of an id, for the first bytes that fit; until it is
-        removed."""
+        """From now on `name` stands in the place of an id, for the first bytes that fit, which may be
+        there already; until it is removed."""
         self._fits.setdefault(name, fits)
 
     def keep(self, cid: ContentId, data: bytes) -> bool:
@@ -80,10 +81,12 @@ class BlobStore:
             self._write(self.path(cid), data)
         return True
 
-    def remove_named(self) -> None:
-        """Remove what earlier processes had names for. To be called before any is given."""
+    def remove_nameless(self) -> None:
+        """Remove what earlier processes had names for, and this one has not given any."""
+        known = {content_text(name) + _NAMED for name in [*self._fits]}
         for path in self.root.glob(f"*{_NAMED}"):
-            path.unlink(missing_ok=True)
+            if path.name not in known:
+                path.unlink(missing_ok=True)
 
     def get(self, cid: ContentId) -> bytes | None:
         """The bytes of a blob, or None if it is not here. A corrupt file is removed, and that said."""

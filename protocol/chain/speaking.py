@@ -15,6 +15,7 @@ from ...crypto.identity import PeerId
 from ..codec.layout import update_layout
 from ..codec.sections import most_sections
 from ..codec.sheet import step_of
+from ..codec.tally import SAID_NOTHING
 from ..wire.manifest import Manifest, SpeakersSpec
 from ..wire.membership import Membership
 from ..wire.messages import Record, RecordId
@@ -92,10 +93,10 @@ class Speaking:
         panels = () if term is None else term.panels
         return panels[section] if section < len(panels) else ()
 
-    def agreed(self, section: int) -> tuple[ContentId | None, ...]:
-        """The tallies of a section that counted in the latest term: one for each round in which panels
-        have spoken, None where none did."""
-        return tuple(each[section] for each in self._agreed)
+    def agreed(self, section: int) -> tuple[ContentId, ...]:
+        """The tallies of a section that counted in the latest term, since the last step without one.
+        What its speakers hold comes of these alone."""
+        return tuple(self._agreed.get(section, ()))
 
     def due(self, round: int) -> frozenset[PeerId]:
         """The members whose tally is due in a round: none unless panels speak in it."""
@@ -105,7 +106,7 @@ class Speaking:
 
     def tallies(self, record: Record) -> tuple[ContentId | None, ...]:
         """By section the tally that counts in a round in which panels speak; None where none does."""
-        said = {entry.peer: entry.update for entry in record.updates}
+        said = _said(record)
         present = self._memberships[record.round].peers
         panels = self.term(record.round).panels
         return tuple(agreed_tally(panel, said, present) for panel in panels)
@@ -172,7 +173,7 @@ class Speaking:
 
     def _begin_notes(self) -> None:
         # Of the latest term: what counted, who said anything, who was struck, and who was admitted.
-        self._agreed: list[tuple[ContentId | None, ...]] = []
+        self._agreed: dict[int, list[ContentId]] = {}
         self._spoke: set[PeerId] = set()
         self._struck: set[PeerId] = set()
         self._admitted: set[PeerId] = set()
@@ -183,11 +184,13 @@ class Speaking:
             self._admitted |= {entry.peer for entry in record.admitted}
         if not self._manifest.speaks(record.round):
             return
-        said = {entry.peer: entry.update for entry in record.updates}
+        said = _said(record)
         for panel in self.term(record.round).panels:
             self._struck |= against_most(panel, said)
         self._spoke |= said.keys()
-        self._agreed.append(self.tallies(record))
+        for section, tally in enumerate(self.tallies(record)):
+            so_far = self._agreed.get(section, [])
+            self._agreed[section] = [] if tally is None else [*so_far, tally]
 
     def _drawn(self, round: int) -> Term:
         """The term that begins with a round."""
@@ -220,6 +223,12 @@ class Speaking:
         nothing = Standing()
         after = {peer: standing for peer, standing in after.items() if standing != nothing}
         return known if after == known else after
+
+
+def _said(record: Record) -> dict[PeerId, ContentId]:
+    """The tallies of a record by who says them."""
+    said = ((entry.peer, entry.update) for entry in record.updates)
+    return {peer: tally for peer, tally in said if tally != SAID_NOTHING}
 
 
 def speaking_of(

@@ -2,8 +2,8 @@
 
 In each step it says a tally of the sheets that it has by then. What the panel agreed on stands in the
 round's record, and that decides what all of its members hold afterwards, whatever each has said: a sheet
-may have reached some of them alone. If the panel agreed on nothing, nothing was heard in that step. Who
-lacks a sheet that the others counted cannot follow, and is silent until the next term.
+may have reached some of them alone. After a step in which the panel agreed on nothing, all of them begin
+anew, with another `Speaker`. Who lacks a sheet that the others counted cannot follow until then.
 """
 
 from __future__ import annotations
@@ -44,11 +44,9 @@ class Speaker:
         self._said, self._after = self._tally(counted)
         return self._said
 
-    def settle(self, agreed: bytes | None) -> bool:
-        """Go on from what the panel has agreed on in the step of which this one has spoken; None if on
-        nothing. Returns whether it can. The tally is of this section, and decodes."""
-        if agreed is None:
-            return True
+    def settle(self, agreed: bytes) -> bool:
+        """Go on from what the panel has agreed on in the step of which this one has spoken. Returns
+        whether it can. The tally is of this section, and decodes."""
         if agreed != self._said:
             counted = decode_tally(self._section.whole, agreed).counted
             known = [told is not None for told in self._told]

@@ -15,6 +15,8 @@ otherwise.
     the rest        positions and signs, as the body of an update of this section (`update`)
 
 Numbers of several bytes begin with the most significant.
+
+Who cannot say one says nothing: a single byte, 5 (`SILENCE`), so that nobody waits.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ...crypto.hashing import content_id
 from ..wire.errors import ProtocolError
 from ..wire.manifest import MAX_MEMBERS
 from .layout import UpdateLayout
@@ -33,6 +36,9 @@ from .sheet import Signs, heard_in, heard_of
 from .update import DecodedUpdate, decode_update, encode_update
 
 FORMAT = 4
+SILENCE = bytes([5])
+SAID_NOTHING = content_id(SILENCE)
+"""What a speaker announces that says nothing."""
 
 _HEADER_BYTES = 7
 
@@ -130,6 +136,12 @@ def decode_tally(layout: UpdateLayout, body: bytes) -> Tally:
     section = sections(layout, count)[number]
     said = decode_update(section.layout, body[_HEADER_BYTES + len(mask) :])
     return Tally(number, count, tuple(bits[:sheets].astype(bool).tolist()), said)
+
+
+def check_said(layout: UpdateLayout, body: bytes) -> None:
+    """Check what a speaker said: a tally of any section, or nothing. Raises as `decode_tally` does."""
+    if body != SILENCE:
+        decode_tally(layout, body)
 
 
 def joined(layout: UpdateLayout, tallies: Sequence[Tally]) -> DecodedUpdate:

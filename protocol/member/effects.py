@@ -88,8 +88,9 @@ class Tally:
     told: Record
     counts: tuple[int, ...]
     """How often each of its sheets counts in the sums, in their order."""
-    agreed: tuple[ContentId | None, ...]
-    """The section's tallies that counted in the term's steps before this one; None where none did."""
+    agreed: tuple[ContentId, ...]
+    """The section's tallies that counted in the steps of the term before this one, since the last step
+    in which none did."""
     patience: float
     """How many seconds to wait for sheets that are not here yet."""
 

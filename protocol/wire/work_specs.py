@@ -24,8 +24,8 @@ class ChecksSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeakersSpec:
-    """Panels of members speak for sections of the model (docs/protocol.md). A step then takes two rounds.
-    In the first, an odd one, members train and tell the speakers signs; in the second these tell
+    """Panels of members speak for sections of the model (docs/protocol.md). A step then takes two
+    rounds. In the first, an odd one, members train and tell the speakers signs; in the second these tell
     everybody what comes of it, and all take the step. So `total_rounds` and the other numbers of rounds
     are twice as large for as many steps. Unless `[optimizer]` says otherwise, `top_k` is 64 and `audit`
     false; `momentum` is the panels' own, and not said."""

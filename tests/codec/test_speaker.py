@@ -63,18 +63,6 @@ def test_who_lacks_a_sheet_that_was_counted_cannot_follow():
     assert not less.settle(agreed)
 
 
-def test_what_nobody_agreed_on_was_not_heard():
-    """And so it makes no difference who had heard what."""
-    more, less, never = speaker(), speaker(), speaker()
-    more.say(0, told(0))
-    less.say(0, told(0, without=3))
-
-    assert more.settle(None)
-    assert less.settle(None)
-
-    assert more.say(1, told(1)) == less.say(1, told(1)) == never.say(1, told(1))
-
-
 def test_what_does_not_decode_tells_nothing():
     one, other = speaker(), speaker()
     garbled = told(0)

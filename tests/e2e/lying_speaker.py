@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from distro_node.node import cli, panelist
 from distro_node.protocol.codec.sections import sections
-from distro_node.protocol.codec.tally import decode_tally, encode_tally
+from distro_node.protocol.codec.tally import SILENCE, decode_tally, encode_tally
 from distro_node.protocol.member.effects import Tally
 
 # Private here: `_say`, `_layout`: honest code has no seam between what comes of sheets and what is said.
@@ -21,10 +21,10 @@ from distro_node.protocol.member.effects import Tally
 class LyingPanelist(panelist.Panelist):
     """A `Panelist` that says the opposite."""
 
-    def _say(self, effect: Tally, parts: list[tuple[bytes | None, int]]) -> bytes | None:
+    def _say(self, effect: Tally, parts: list[tuple[bytes | None, int]]) -> bytes:
         tally = super()._say(effect, parts)
-        if tally is None:
-            return None
+        if tally == SILENCE:
+            return tally
         said = decode_tally(self._layout, tally)
         for signs in said.said.signs:
             signs *= -1

@@ -243,8 +243,8 @@ class Liar(Node):
             seconds *= 1e4 ** self._chance.choice((-1, 0, 1))
         super().trained(effect, update, seconds)
 
-    def tallies(self, effect: Tally) -> ContentId:
-        told = super().tallies(effect)
+    def heard(self, effect: Tally) -> ContentId:
+        told = super().heard(effect)
         if FALSE_TALLY not in self.tells:
             return told
         return content_id(told + self._chance.choice((b"", self.peer)))

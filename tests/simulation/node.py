@@ -37,6 +37,7 @@ from distro_node.protocol.chain.starting import (
     may_start,
 )
 from distro_node.protocol.chain.sync import Answer
+from distro_node.protocol.codec.tally import SAID_NOTHING
 from distro_node.protocol.member.effects import (
     Apply,
     AskSync,
@@ -208,6 +209,8 @@ class Node:
         self.trainer = self.disk.trainer or ToyTrainer(self.peer)
         self.disk.trainer = self.trainer
         self._looks = Looks(self)
+        # The tally that it has said last: a process that begins holds nothing for a section.
+        self._said: ContentId | None = None
 
     def start(self) -> None:
         """Read the disk, and catch up with the others before taking part."""
@@ -647,7 +650,14 @@ class Node:
         self.swarm.clock.after(TALLY_SECONDS, done)
 
     def tallies(self, effect: Tally) -> ContentId:
-        """What it says of a section."""
+        """What it says of a section: nothing, unless it has said what counted last, or nothing did."""
+        if effect.agreed and effect.agreed[-1] != self._said:
+            return SAID_NOTHING
+        self._said = self.heard(effect)
+        return self._said
+
+    def heard(self, effect: Tally) -> ContentId:
+        """What comes of the sheets of a section."""
         place = effect.section.to_bytes(2, "big") + effect.sections.to_bytes(2, "big")
         return content_id(b"tally" + place + effect.told.id + bytes(effect.counts))
 

@@ -15,6 +15,7 @@ from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.speaking import Speaking
+from distro_node.protocol.codec.tally import SAID_NOTHING
 from distro_node.protocol.sampling.deal import Deal
 from distro_node.protocol.wire.encoding import encode
 from distro_node.protocol.wire.manifest import Manifest
@@ -231,7 +232,11 @@ class Chains:
         if record.round % 2 == 0 and counts:
             members = self._home[record.parent][0].membership(record.round)
             for panel in speaking.term(record.round).panels:
-                said = {e.peer: e.update for e in record.updates if e.peer in panel}
+                said = {
+                    entry.peer: entry.update
+                    for entry in record.updates
+                    if entry.peer in panel and entry.update != SAID_NOTHING
+                }
                 here = [peer for peer in panel if peer in members]
                 if len({*said.values()}) == 1 and (len(said) > 1 or len(here) == 1):
                     counts[min(said)] = 1

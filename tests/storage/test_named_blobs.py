@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from distro_node.crypto.hashing import ContentId, content_id
+from distro_node.crypto.hashing import content_id
 from distro_node.node.storage.blob_store import BlobStore
 
 NAME = content_id(b"a name")
@@ -71,14 +71,27 @@ def test_a_removed_name_is_forgotten(store: BlobStore) -> None:
     assert list(store.root.iterdir()) == []
 
 
-def test_what_another_process_had_names_for_goes_and_nothing_else(store: BlobStore) -> None:
+def test_the_next_process_finds_what_it_names_and_removes_the_rest(store: BlobStore) -> None:
     name(store)
     store.keep(NAME, b"good bytes")
+    old = content_id(b"an old name")
+    store.name(old, lambda data: True)
+    store.keep(old, b"of a step that is over")
     blob = store.put(b"a blob")
     other = BlobStore(store.root)
-    # A trainer opens the same directory, and must not take the node's parts away.
-    assert store.get(NAME) == b"good bytes"
-    assert other.get(ContentId(NAME)) is None
-    other.remove_named()
-    assert store.get(NAME) is None
+    assert other.get(NAME) is None
+    name(other)
+    assert other.get(NAME) == b"good bytes"
+    other.remove_nameless()
+    assert other.get(NAME) == b"good bytes"
     assert other.get(blob) == b"a blob"
+    assert store.get(old) is None
+
+
+def test_what_was_there_and_does_not_fit_is_removed(store: BlobStore) -> None:
+    name(store)
+    store.keep(NAME, b"good bytes")
+    other = BlobStore(store.root)
+    name(other, b"better")
+    assert other.get(NAME) is None
+    assert list(store.root.iterdir()) == []

@@ -26,6 +26,7 @@ from distro_node.node.panelist import Panelist
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.chain.sync import SYNC_PROTOCOL, read_answer
+from distro_node.protocol.codec.tally import SILENCE
 from distro_node.protocol.member.effects import Apply, Effect, Keep, Note, Publish, Tally, Train
 from distro_node.protocol.member.inputs import Applied, Input, Rebased, Trained, UpdateHeld
 from distro_node.protocol.member.member import Member
@@ -147,10 +148,10 @@ class WholeSwarm:
 
         say = Panelist._say
 
-        def said(panelist: Panelist, effect: Tally, parts: Any) -> bytes | None:
+        def said(panelist: Panelist, effect: Tally, parts: Any) -> bytes:
             tally = say(panelist, effect, parts)
             workshop = self.machines[self._numbers[panelist._sheets._member.me]].workshop
-            if tally is None or not workshop.twists:
+            if tally == SILENCE or not workshop.twists:
                 return tally
             return twisted(self.manifest, tally, workshop.chance)
 
