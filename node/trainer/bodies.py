@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...protocol.codec.sections import sections
-from ...protocol.codec.sheet import encode_part, step_of
+from ...protocol.codec.sheet import encode_part, heard_of, step_of
 from ...protocol.codec.tally import decode_tally, joined
 from ...protocol.codec.update import DecodedUpdate, UpdateLayout, decode_update, encode_update
 from ...protocol.wire.manifest import Manifest
@@ -24,6 +24,15 @@ def make_body(
         return b"" if taken is None else encode_update(layout, taken.positions, taken.signs)
     told = part.merged(optimizer.tell(speakers.one_of, step_of(round)))
     return b"" if told is None else encode_part(sections(layout, 1)[0], told.signs)
+
+
+def coefficients_of(manifest: Manifest, layout: UpdateLayout, round: int) -> int:
+    """Of how many coefficients a body of a round tells."""
+    speakers = manifest.speakers
+    if speakers is None:
+        return layout.coefficients
+    turn = step_of(round)
+    return sum(tensor.blocks * heard_of(tensor, speakers.one_of, turn) for tensor in layout.tensors)
 
 
 def read_bodies(

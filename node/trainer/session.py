@@ -30,7 +30,7 @@ from ..settings import Compile
 from ..storage.blob_store import BlobStore
 from .adapters import build_trained
 from .answers import Judgement
-from .bodies import make_body, read_bodies
+from .bodies import coefficients_of, make_body, read_bodies
 from .checking import Dealt, at_positions, changes, compared
 from .compiling import compile_if_faster
 from .data import Corpus
@@ -242,7 +242,7 @@ class TrainingSession:
             # A comparison with NaN is false, so NaN becomes the largest, too.
             loss=loss if loss < _LARGEST_LOSS else _LARGEST_LOSS,
             tokens=counted,
-            coefficients=self.layout.coefficients,
+            coefficients=coefficients_of(self.manifest, self.layout, round_number),
             compute_seconds=seconds,
             encode_seconds=time.perf_counter() - computed,
         )

@@ -56,7 +56,10 @@ def test_members_stay_bit_identical_and_learn(tmp_path: Path) -> None:
     before, seen = members[0].evaluate(30), set()
     for round_ in range(1, 25, 2):
         shares = [range(4 * place, 4 * place + 4) for place in range(len(members))]
-        sheets = [m.train(round_, s).body for m, s in zip(members, shares, strict=True)]
+        made = [m.train(round_, s) for m, s in zip(members, shares, strict=True)]
+        sheets = [each.body for each in made]
+        # A bit each, behind a byte.
+        assert all(0 <= 8 * len(each.body) - 8 - each.coefficients < 8 for each in made)
         # Nothing changes until the panels have spoken.
         (unchanged,) = {m.apply(round_, [], 1.0, False, []) for m in members}
         said = tallies(cut, momenta, sheets, step_of(round_))
