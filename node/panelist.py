@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import partial
 
 import trio
 
@@ -32,6 +31,8 @@ from .updates import Updates, report_of
 
 _log = logging.getLogger(__name__)
 
+_POLL_SECONDS = 0.2
+
 
 class Panelist:
     """One node's part in the panels of a swarm."""
@@ -52,7 +53,7 @@ class Panelist:
         self._report = report
         optimizer = manifest.optimizer
         self._layout = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
-        self._one_at_a_time = trio.CapacityLimiter(1)
+        self._one_at_a_time = trio.Lock()
         self._place: Place | None = None
         self._speaker: Speaker | None = None
         # The tallies that the speaker has behind it, and after how many it has spoken last.
@@ -68,9 +69,10 @@ class Panelist:
     async def say(self, effect: Tally) -> None:
         """Make the tally that is asked for, and report it; where this node cannot follow its panel, say
         nothing, so that nobody waits for it. Raises `DiskFull`."""
-        parts = await self._parts(effect)
-        say = partial(self._say, effect, parts)
-        said = await trio.to_thread.run_sync(say, limiter=self._one_at_a_time)
+        # One after the other: what it holds after a step depends on what it has said there.
+        async with self._one_at_a_time:
+            parts = await self._parts(effect)
+            said = await trio.to_thread.run_sync(self._say, effect, parts)
         update = await trio.to_thread.run_sync(self._store.put, said)
         self._updates.keep(effect.round, update)
         self._report(Trained(effect.round, effect.round, update, len(said), 0, 0.0))
@@ -83,10 +85,20 @@ class Panelist:
         async def get(peer: PeerId, sheet: ContentId) -> None:
             found[sheet] = await self._sheets.wait_for(told.round, peer, sheet, place)
 
-        with trio.move_on_after(effect.patience):
-            async with trio.open_nursery() as nursery:
-                for entry in told.updates:
-                    nursery.start_soon(get, entry.peer, entry.update)
+        with trio.move_on_after(effect.patience) as waiting:
+
+            async def give_up_if_late() -> None:
+                while True:
+                    await trio.sleep(_POLL_SECONDS)
+                    if self._sheets.is_decided(effect.round):
+                        waiting.cancel()
+
+            async with trio.open_nursery() as all_of_it:
+                all_of_it.start_soon(give_up_if_late)
+                async with trio.open_nursery() as nursery:
+                    for entry in told.updates:
+                        nursery.start_soon(get, entry.peer, entry.update)
+                all_of_it.cancel_scope.cancel()
         entries = zip(told.updates, effect.counts, strict=True)
         return [(found.get(entry.update), count) for entry, count in entries]
 
@@ -100,11 +112,8 @@ class Panelist:
 
     def _follow(self, effect: Tally) -> Speaker | None:
         """A speaker that has heard what the panel has agreed on since it began, or began anew."""
-        place, agreed, behind = (
-            (effect.section, effect.sections),
-            [*effect.agreed],
-            len(self._behind),
-        )
+        place, agreed = (effect.section, effect.sections), [*effect.agreed]
+        behind = len(self._behind)
         if not agreed:
             own = sections(self._layout, effect.sections)[effect.section]
             self._place, self._speaker = place, Speaker(own, *place, self._one_of)

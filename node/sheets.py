@@ -76,7 +76,7 @@ class Sheets:
         """Keep the parts of an own sheet, as the trainer made it for `round`, once it is known into how
         many, and return what it is called; None if that round is over before. Raises `DiskFull`."""
         while not (count := self._sections(round)):
-            if len(self._member.ledger) > round:
+            if self.is_decided(round):
                 return None
             await trio.sleep(_POLL_SECONDS)
         cut = partial(_cut, self._store, self._layout, count, self._one_of, step_of(round), sheet)
@@ -141,6 +141,10 @@ class Sheets:
             if part is not None:
                 return part
             await trio.sleep(FETCH_PAUSE_SECONDS)
+
+    def is_decided(self, round: int) -> bool:
+        """Whether a round is over: nothing more can count in it."""
+        return len(self._member.ledger) > round
 
     def missed(self, round: int) -> set[ContentId]:
         """The names of parts that nobody asks for any more when `round` is applied, for the store to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -313,6 +314,23 @@ async def test_who_was_late_goes_on_if_it_heard_what_counted(world: World) -> No
         ours, _ = await world.spoken(*panel[:1]) if late else await world.spoken()
         assert ours[1] not in (None, SAID_NOTHING)
         assert late or len({*ours}) == 1
+
+
+async def test_who_waits_for_a_sheet_is_done_before_it_speaks_again(world: World) -> None:
+    """Its panel has agreed without it, while it still waits for a sheet that nobody gives."""
+    panel = world.panel()
+    author = next(desk for desk in world.desks if desk not in panel)
+    author.withholds = lambda asker, name: True
+    await world.told()
+    slow = dataclasses.replace(panel[0].asked(), patience=60.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(panel[0].panelist.say, slow)
+        await trio.sleep(0.1)
+        await world.spoken(*panel[:1])
+        await world.told(but=author)
+        ours, _ = await world.spoken()
+    assert len({*ours}) == 1
+    assert ours[0] != SAID_NOTHING
 
 
 async def test_who_missed_a_step_says_nothing(world: World) -> None:
