@@ -48,6 +48,12 @@ SHOWN_BY = {
     "checks/standing._LEAST_SCATTER": (
         "checks/test_standing.py::test_halves_scatter_less_than_scores_but_never_hardly_at_all"
     ),
+    "member/member._SHEETS_SHARE": (
+        "member/test_panels.py::test_sheets_are_waited_for_half_as_long_as_updates"
+    ),
+    "wire/work_specs._MOST_SHEET_BYTES": (
+        "chain/test_speaking.py::test_a_sheet_has_to_fit_into_one_blob"
+    ),
     "member/noting._NAMED": (
         "member/test_noting.py::test_of_a_crowd_that_gets_votes_nobody_else_is_named"
     ),

@@ -1,0 +1,95 @@
+"""A member where panels speak for the others: what it is asked for, votes for, waits for and needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pytest
+from chain.spoken import Spoken
+from distro_node.protocol.member.effects import (
+    Apply,
+    Effect,
+    FetchUpdate,
+    Publish,
+    Tally,
+    Train,
+)
+from distro_node.protocol.member.inputs import Applied, Heard, Learned, Loaded, UpdateHeld
+from distro_node.protocol.member.member import Member
+from distro_node.protocol.wire.messages import Proposal
+from simulation.chain import FINGERPRINT
+
+E = TypeVar("E")
+
+
+def of(kind: type[E], effects: Iterable[Effect]) -> list[E]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+class Seat:
+    """A member of six, in two panels, at the tip of a chain."""
+
+    def __init__(self, grown: int) -> None:
+        self.chain = Spoken()
+        for _ in range(grown):
+            self.chain.grow()
+        self.me = self.chain.leaders[-1]
+        self.member: Member = self.chain.member(self.me, load=False)
+        self.first = self.member.handle(Loaded(self.chain.round - 1, FINGERPRINT, None), 0.0)
+
+    def decides(self) -> list[Effect]:
+        return self.member.handle(Learned(self.chain.grow()), 0.0)
+
+
+def test_it_trains_in_one_round_and_speaks_in_the_next() -> None:
+    seat = Seat(0)
+    (train,) = of(Train, seat.first)
+    assert (train.round, of(Tally, seat.first)) == (1, [])
+    # Nobody holds any sheet that the record names, and nobody needs one.
+    effects = seat.decides()
+    assert of(FetchUpdate, effects) == []
+    (apply,) = of(Apply, effects)
+    assert apply.needed == ()
+    assert not apply.own_counted
+    effects = seat.member.handle(Applied(1, FINGERPRINT, None), 0.0)
+    (tally,) = of(Tally, effects)
+    assert of(Train, effects) == []
+    place = seat.chain.speaking.place(2, seat.me)
+    assert (tally.round, (tally.section, tally.sections)) == (2, place)
+    assert tally.told == seat.chain.ledger[1].record
+    assert tally.agreed == ()
+
+
+def test_sheets_are_waited_for_half_as_long_as_updates() -> None:
+    """Who waits until the round is over says what it knows too late."""
+    seat = Seat(1)
+    (tally,) = of(Tally, seat.first)
+    limits = seat.chain.manifest.rounds
+    # Nothing was seen yet, so a round waits for as long as it ever does.
+    assert tally.patience == pytest.approx(limits.collect_max_seconds / 2)
+
+
+def test_it_needs_one_of_each_tally_to_take_the_step() -> None:
+    seat = Seat(1)
+    effects = seat.decides()
+    asked = {effect.update for effect in of(FetchUpdate, effects)}
+    assert asked == {*seat.chain.speaking.tallies(seat.chain.ledger[2].record)}
+    for update in asked:
+        effects = seat.member.handle(UpdateHeld(update), 0.0)
+    (apply,) = of(Apply, effects)
+    assert [each.count for each in apply.needed] == [1, 1]
+
+
+def test_it_votes_for_sheets_that_it_does_not_hold_but_for_no_tally() -> None:
+    """Or who gives a sheet to most of a swarm alone would keep the others from voting."""
+    for grown, votes in ((0, 1), (1, 0)):
+        seat = Seat(grown)
+        chain, leader = seat.chain, seat.chain.leaders[0]
+        assert seat.me != leader
+        updates = seat.chain.tallies() if grown else [chain.update(p) for p in chain.leaders[:-1]]
+        record = chain.record(updates=updates)
+        envelope = chain.envelope(leader, "proposal", Proposal(1, record))
+        effects = seat.member.handle(Heard(envelope), 100.0)
+        said = [effect.envelope.kind for effect in of(Publish, effects)]
+        assert said.count("vote") == votes
