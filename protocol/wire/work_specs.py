@@ -30,7 +30,7 @@ class SpeakersSpec:
     are twice as large for as many steps. Unless `[optimizer]` says otherwise, `top_k` is 64 and `audit`
     false; `momentum` is the panels' own, and not said."""
 
-    one_of: Annotated[int, Range(1, 64)] = 4
+    one_of: Annotated[int, Range(1, 64)] = 8
     """Of so many coefficients of a block a member tells the sign of one in a step."""
     panel: Annotated[int, Range(2, 16)] = 3
     """The members of a panel, at least."""
