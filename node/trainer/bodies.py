@@ -22,8 +22,9 @@ def make_body(
     if speakers is None:
         taken = part.merged(optimizer.take(round))
         return b"" if taken is None else encode_update(layout, taken.positions, taken.signs)
-    told = part.merged(optimizer.tell(speakers.one_of, step_of(round)))
-    return b"" if told is None else encode_part(sections(layout, 1)[0], told.signs)
+    one_of, turn = speakers.one_of, step_of(round)
+    told = part.told(optimizer.tell(one_of, turn), lambda tensor: heard_of(tensor, one_of, turn))
+    return b"" if told is None else encode_part(sections(layout, 1)[0], told)
 
 
 def coefficients_of(manifest: Manifest, layout: UpdateLayout, round: int) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ...protocol.codec.sheet import heard_in, sign_of_nothing
+from ...protocol.codec.sheet import Signs, heard_in, sign_of_nothing
 from ...protocol.codec.update import DecodedUpdate, TensorLayout, UpdateLayout
 from ...protocol.wire.manifest import OptimizerSpec
 from .blocks import Stripe, block_view, float_basis, forward_transform, stripes
@@ -162,24 +162,23 @@ class LocalOptimizer:
         )
 
     @torch.no_grad()
-    def tell(self, one_of: int, turn: int) -> Taken:
+    def tell(self, one_of: int, turn: int) -> list[Signs]:
         """The signs of the coefficients whose turn it is (`codec.sheet`), of what the last gradient has
         left in the momentum; nothing is taken out of it. What is 0 has one sign, and in the next cycle
         of turns the other."""
         at_zero = sign_of_nothing(one_of, turn)
-        told: list[npt.NDArray[np.float32]] = []
-        places: list[npt.NDArray[np.int32]] = []
+        told: list[Signs] = []
         for tensor, state in zip(self._layout.tensors, self.coefficients, strict=True):
             heard = heard_in(tensor.elements, one_of, turn)
             columns = torch.from_numpy(heard.astype(np.int64)).to(state.device)
-            values = [
-                state.read(stripe.blocks).index_select(1, columns).cpu()
-                for stripe in stripes(tensor, state.device)
-            ]
-            told.append(torch.cat(values).numpy())
-            places.append(np.broadcast_to(heard, told[-1].shape))
-        signs = [np.where(each == 0, at_zero, np.sign(each)).astype(np.int8) for each in told]
-        return Taken(places, told, signs)
+            values = torch.cat(
+                [
+                    state.read(stripe.blocks).index_select(1, columns).cpu()
+                    for stripe in stripes(tensor, state.device)
+                ]
+            ).numpy()
+            told.append(np.where(values == 0, at_zero, np.sign(values)).astype(np.int8))
+        return told
 
     def sent(self, round_number: int, update: DecodedUpdate) -> bool:
         """Whether this is what was taken in a round and is pending still."""

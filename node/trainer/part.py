@@ -16,6 +16,8 @@ import numpy.typing as npt
 import torch
 
 from ...crypto.hashing import ContentId
+from ...protocol.codec.layout import TensorLayout
+from ...protocol.codec.sheet import Signs
 from ...protocol.codec.update import DecodedUpdate, UpdateLayout
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.manifest import ParameterSpec
@@ -68,6 +70,13 @@ class Part(Protocol):
 
     def merged(self, taken: Taken) -> Taken | None:
         """What was taken of the whole model; None: another process has that."""
+        ...
+
+    def told(
+        self, signs: Sequence[Signs], heard: Callable[[TensorLayout], int]
+    ) -> Sequence[Signs] | None:
+        """What everybody tells of the whole model's tensors, `signs` here, so many of each block; None:
+        another process has that."""
         ...
 
     def gathered(
@@ -136,6 +145,11 @@ class WholeModel:
 
     def merged(self, taken: Taken) -> Taken | None:
         return taken
+
+    def told(
+        self, signs: Sequence[Signs], heard: Callable[[TensorLayout], int]
+    ) -> Sequence[Signs] | None:
+        return signs
 
     def gathered(
         self, values: Sequence[npt.NDArray[np.float32]]

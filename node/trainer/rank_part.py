@@ -20,6 +20,8 @@ import numpy.typing as npt
 import torch
 
 from ...crypto.hashing import ContentId
+from ...protocol.codec.layout import TensorLayout
+from ...protocol.codec.sheet import Signs
 from ...protocol.codec.update import DecodedUpdate
 from ...protocol.wire.blobs import CHUNK_BYTES, BlobList
 from ..storage.blob_store import BlobStore
@@ -107,6 +109,11 @@ class RankPart:
         return Taken(
             positions=[each.astype(np.int32) for each in positions], values=[], signs=signs
         )
+
+    def told(
+        self, signs: Sequence[Signs], heard: Callable[[TensorLayout], int]
+    ) -> Sequence[Signs] | None:
+        return self._collected(signs, np.int8, heard)
 
     def gathered(
         self, values: Sequence[npt.NDArray[np.float32]]
@@ -198,9 +205,12 @@ class RankPart:
         return tensor.to_local().detach()
 
     def _collected(
-        self, arrays: Sequence[np.ndarray], dtype: type[np.generic]
+        self,
+        arrays: Sequence[np.ndarray],
+        dtype: type[np.generic],
+        width: Callable[[TensorLayout], int] = lambda tensor: tensor.top_k,
     ) -> list[np.ndarray] | None:
-        """Arrays of every rank's bands, (blocks, k) each, merged at rank 0."""
+        """Arrays of every rank's bands, (blocks, width) each, merged at rank 0."""
         parts = self._ranks.collect(b"".join(each.tobytes() for each in arrays))
         if parts is None:
             return None
@@ -208,8 +218,8 @@ class RankPart:
         for rank, part in enumerate(parts):
             flat, done, cut = np.frombuffer(part, dtype), 0, []
             for tensor in self.plan.layout_of(rank).tensors:
-                end = done + tensor.coefficients
-                cut.append(flat[done:end].reshape(tensor.blocks, tensor.top_k))
+                end = done + tensor.blocks * width(tensor)
+                cut.append(flat[done:end].reshape(tensor.blocks, width(tensor)))
                 done = end
             merged.append(cut)
         return self.plan.merged(merged)

@@ -19,9 +19,13 @@ from distro_node.node.trainer.memory_model import Workload, needs
 from distro_node.node.trainer.memory_options import MemoryOptions, Precision, StateOptions
 from distro_node.node.trainer.rank_momentum import load_part, remove_others, save_part
 from distro_node.node.trainer.session import TrainingSession
+from distro_node.protocol.codec.sections import sections
+from distro_node.protocol.codec.sheet import decode_part
+from distro_node.protocol.codec.tally import Momentum, Tally, encode_tally, summed
 from distro_node.protocol.codec.update import decode_update, encode_update
 from distro_node.protocol.wire import blobs
 from distro_node.protocol.wire.manifest import OptimizerSpec, Step
+from distro_node.protocol.wire.work_specs import SpeakersSpec
 from trainer.ranks import Together
 from trainer.support import CPU, TINY_LLAMA, make_manifest
 
@@ -112,6 +116,33 @@ def test_ranks_look_as_one(tmp_path: Path, size: int) -> None:
             assert ours.squares == pytest.approx(one.squares, rel=0.02)
             assert ours.score == pytest.approx(one.score, abs=0.3)
         assert others == [None] * (size - 1)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_tell_as_one_member(tmp_path: Path, size: int) -> None:
+    """Where panels speak: the same signs of nearly all coefficients, and the same step to the bit."""
+    optimizer = dataclasses.replace(
+        BLOCKS, preconditioner="muon", step="scaled", top_k=16, audit=False
+    )
+    manifest, chunks = make_manifest(tmp_path, config=TWO_LAYERS, optimizer=optimizer)
+    manifest = dataclasses.replace(manifest, speakers=SpeakersSpec(one_of=3))
+    alone = TrainingSession(manifest, BlobStore(tmp_path), CPU, micro_batch=4)
+    together = Together(tmp_path, manifest, chunks, size)
+    assert {alone.load(chunks)} == set(together.call("load", chunks))
+    (whole,) = sections(alone.layout, 1)
+    momentum = Momentum(whole)
+    for turn, count in enumerate((8, 1, 0, 5)):
+        round_ = 2 * turn + 1
+        samples = range(20 * round_, 20 * round_ + count)
+        ours, theirs = together.train(round_, samples), alone.train(round_, samples)
+        assert ours.coefficients == theirs.coefficients
+        told = decode_part(whole, 3, turn, theirs.body)
+        pairs = zip(told, decode_part(whole, 3, turn, ours.body), strict=True)
+        assert np.mean(np.concatenate([(a == b).ravel() for a, b in pairs])) > 0.99
+        momentum.hear(summed(whole, 3, turn, [(told, 1)]), 3, turn)
+        tally = encode_tally(whole, Tally(0, 1, (True,), momentum.speak(turn)))
+        fingerprint = alone.apply(round_ + 1, [tally], RATE, False, [1])
+        assert together.apply(round_ + 1, [tally], RATE, False, [1]) == fingerprint
 
 
 def same_signs(session: TrainingSession, ours: bytes, theirs: bytes) -> float:
