@@ -134,6 +134,41 @@ def codec() -> Iterator[Figure]:
         )
 
 
+def speaking() -> Iterator[Figure]:
+    """What it costs to speak for a section."""
+    measured = results("speaking")
+    seconds, memory = measured["seconds"], measured["megabytes"]
+    spoken, plain = measured["panels"], measured["everybody"]
+    yield Figure(
+        "docs/codec.md",
+        "Of a model with {:.1f} billion parameters and {:.0f} members, each of which tells the sign of "
+        "one coefficient in {:.0f}, a member receives {:.1f} MB of sheets and tallies in a step, where "
+        "{:.0f} coefficients of everybody are {:.1f} MB",
+        (
+            measured["parameters"] / 1e9,
+            measured["members"],
+            measured["one_of"],
+            spoken["received_bytes"] / 1e6,
+            measured["k"],
+            plain["received_bytes"] / 1e6,
+        ),
+    )
+    others = measured["members"] - 1
+    yield Figure(
+        "docs/codec.md",
+        "holds {:.2f} GB between steps, and takes {:.2f} GB more and {:.1f} s while it speaks; to read all "
+        "tallies takes everybody {:.1f} s, where {:.0f} updates take {:.1f} s",
+        (
+            memory["begin a term"] / 1e3,
+            memory["say a tally"] / 1e3,
+            seconds["say a tally"],
+            seconds["read all tallies"],
+            others,
+            others * seconds["read one update"],
+        ),
+    )
+
+
 def simulator() -> Iterator[Figure]:
     """Agreement's own time, messages and bytes, and what a soak found."""
     scale = results("scale")
@@ -1919,6 +1954,7 @@ def private() -> Iterator[Figure | WholeTable]:
 SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     audit,
     codec,
+    speaking,
     simulator,
     optimizer,
     overlap,
