@@ -156,8 +156,8 @@ def speaking() -> Iterator[Figure]:
     others = measured["members"] - 1
     yield Figure(
         "docs/codec.md",
-        "holds {:.2f} GB between steps, and takes {:.2f} GB more and {:.1f} s while it speaks; to read all "
-        "tallies takes everybody {:.1f} s, where {:.0f} updates take {:.1f} s",
+        "holds {:.2f} GB between steps, and takes {:.2f} GB more and {:.1f} s while it speaks; to read "
+        "all tallies takes everybody {:.1f} s, where {:.0f} updates take {:.1f} s",
         (
             memory["begin a term"] / 1e3,
             memory["say a tally"] / 1e3,
