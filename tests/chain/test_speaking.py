@@ -8,6 +8,7 @@ import pytest
 from chain.spoken import LIE, Spoken, tally
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.panels import Standing
+from distro_node.protocol.codec.tally import SAID_NOTHING
 from distro_node.protocol.wire.errors import ProtocolError
 from distro_node.protocol.wire.manifest import (
     Manifest,
@@ -198,6 +199,53 @@ def test_a_run_ends_behind_its_last_step() -> None:
 def test_what_does_not_go_with_speakers(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Spoken(1, **changes)
+
+
+def test_what_a_panel_holds_comes_of_what_counted_since_it_began() -> None:
+    """A step without a tally is a beginning, and so is a term; a shorter chain knows the same."""
+    long = Spoken(term=4)
+    lengths: list[list[int]] = []
+    for step in range(6):
+        long.grow()
+        assert [len(long.speaking.agreed(section)) for section in (0, 1)] == (
+            lengths[-1] if lengths and step % 4 else [0, 0]
+        )
+        # In the third step one of the first panel says something else.
+        long.lying = {long.speaking.panel(long.round, 0)[0]} if step == 2 else set()
+        long.grow()
+        lengths.append([len(long.speaking.agreed(section)) for section in (0, 1)])
+    # After the fourth a term is over. Those who may be drawn make one panel then.
+    assert lengths == [[1, 1], [2, 2], [0, 3], [0, 0], [1, 0], [2, 0]]
+    assert long.speaking.agreed(0)[-1] == long.speaking.tallies(long.ledger[12].record)[0]
+    shorter = long.ledger.truncated(7).speaking
+    assert shorter is not None
+    assert [len(shorter.agreed(section)) for section in (0, 1)] == [0, 3]
+
+
+def test_who_says_nothing_is_not_waited_for_and_contradicts_nobody() -> None:
+    chain = Spoken(term=5)
+    chain.grow()
+    quiet, *others = chain.speaking.panel(2, 0)
+    said = [
+        entry if entry.peer != quiet else chain.update(quiet, update=SAID_NOTHING, size=1)
+        for entry in chain.tallies()
+    ]
+    record = chain.grow(updates=said).record
+    assert None not in chain.speaking.tallies(record)
+    assert {entry.peer for entry in record.updates if entry.update == SAID_NOTHING} == {quiet}
+    assert quiet not in chain.speaking.counted(record)
+    # All but one, or all: one alone is too few, and that nothing is said is no tally.
+    for silent in (others, [quiet, *others]):
+        chain.grow()
+        panel = chain.speaking.panel(chain.round, 0)
+        assert {quiet, *others} == {*panel}
+        said = [
+            entry if entry.peer not in silent else chain.update(entry.peer, update=SAID_NOTHING)
+            for entry in chain.tallies()
+        ]
+        tallies = chain.speaking.tallies(chain.grow(updates=said).record)
+        assert tallies[0] is None
+        assert tallies[1] is not None
 
 
 def test_a_manifest_with_speakers_comes_back(chain: Spoken) -> None:
