@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from distro_node.crypto.hashing import content_id
 from distro_node.crypto.identity import PeerId
-from distro_node.protocol.chain.exchanged import received
 from distro_node.protocol.chain.panels import (
     Panel,
     Standing,
@@ -25,6 +24,7 @@ from distro_node.protocol.chain.panels import (
     draw_panels,
     may_speak,
 )
+from distro_node.protocol.codec.exchanged import received
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
 from distro_node.protocol.codec.sections import Section, most_sections, sections
 from distro_node.protocol.codec.sheet import heard_in, sign_of_nothing

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from distro_node.protocol.chain.exchanged import received
-from distro_node.protocol.chain.panels import panel_count
+from distro_node.protocol.codec.exchanged import received
 from distro_node.protocol.codec.layout import UpdateLayout, update_layout
-from distro_node.protocol.codec.sections import most_sections, sections
+from distro_node.protocol.codec.sections import most_sections, panel_count, sections
 from distro_node.protocol.codec.sheet import PART_FORMAT, cut_sheet, part_bytes
 from distro_node.protocol.codec.speaker import Speaker
 from distro_node.protocol.codec.tally import decode_tally, joined

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...protocol.chain.exchanged import received, sent
+from ...protocol.codec.exchanged import received, sent
 from ...protocol.codec.layout import update_layout
 from ...protocol.wire.blobs import CHUNK_BYTES
 from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, RoundSpec, ScheduleSpec

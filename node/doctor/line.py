@@ -14,7 +14,7 @@ import trio
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import Identity
-from ...protocol.chain.exchanged import received as received_bytes
+from ...protocol.codec.exchanged import received as received_bytes
 from ...protocol.codec.layout import update_layout
 from ...protocol.wire.blobs import MAX_BLOB_BYTES, MAX_BLOB_LIST_BYTES, decode_any_blob_list
 from ...protocol.wire.errors import ProtocolError

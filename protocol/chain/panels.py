@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from ...crypto.hashing import ContentId, content_id
 from ...crypto.identity import PeerId
+from ..codec.sections import panel_count
 
 Panel = tuple[PeerId, ...]
 """The members that speak for one section."""
@@ -64,11 +65,6 @@ def draw_panels(
     order = sorted(members, key=lambda peer: content_id(seed + peer))
     count = panel_count(len(order), size, most)
     return tuple(tuple(order[first::count]) for first in range(count))
-
-
-def panel_count(members: int, size: int, most: int) -> int:
-    """How many panels so many members make."""
-    return max(1, min(members // size, most))
 
 
 def may_speak(

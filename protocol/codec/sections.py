@@ -50,6 +50,11 @@ def most_sections(layout: UpdateLayout) -> int:
     return sum(tensor.blocks for tensor in layout.tensors)
 
 
+def panel_count(members: int, size: int, most: int) -> int:
+    """How many panels so many members make."""
+    return max(1, min(members // size, most))
+
+
 def sections(layout: UpdateLayout, count: int) -> tuple[Section, ...]:
     """The layout in so many sections. Raises `ValueError` for more than there are blocks, or none."""
     blocks = most_sections(layout)

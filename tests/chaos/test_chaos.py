@@ -55,6 +55,14 @@ def test_two_minutes_with_a_traitor(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1500)
+def test_a_storm_over_panels(tmp_path: Path) -> None:
+    # Each panel has two members, so that one that is gone or behind silences its section.
+    speakers = "[speakers]\none_of = 2\npanel = 2\nterm = 4\n"
+    storm(tmp_path, seed=45, count=5, seconds=120.0, rounds=80, traitor=False, tables=speakers)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1500)
 def test_a_storm_of_ten_minutes(tmp_path: Path) -> None:
     driver = storm(tmp_path, seed=1, count=8, seconds=600.0, rounds=100)
     growth = driver.memory.growth(since=driver.began + 300.0)
@@ -75,12 +83,13 @@ def storm(
     rounds: int,
     quiet: bool = False,
     traitor: bool = True,
+    tables: str = "",
 ) -> Driver:
     """Let `count` nodes train under faults for some time, and check what must hold afterwards.
 
     A peer sends garbage all the while, and with a `traitor` a member more lies in every way at once
-    (`lying_node`). If `quiet`, that is all that goes wrong. The environment variable DISTRO_CHAOS_SEED
-    overrides the seed.
+    (`lying_node`). If `quiet`, that is all that goes wrong. `tables` is put behind the founder's file.
+    The environment variable DISTRO_CHAOS_SEED overrides the seed.
     """
     seed = int(os.environ.get("DISTRO_CHAOS_SEED", seed))
     print(f"DISTRO_CHAOS_SEED={seed} repeats the faults of this run")
@@ -95,6 +104,7 @@ def storm(
             start_members=count,
             snapshot_interval=10,
             lease_seconds=LEASE_SECONDS,
+            tables=tables,
             places=places(town, seconds),
         ) as swarm,
     ):

@@ -15,7 +15,7 @@ from distro_node.protocol.codec.sections import sections
 from distro_node.protocol.codec.tally import SILENCE, decode_tally, encode_tally
 from distro_node.protocol.member.effects import Tally
 
-# Private here: `_say`, `_layout`: honest code has no seam between what comes of sheets and what is said.
+# Private here: `_say`: honest code has no seam between what comes of sheets and what is said.
 
 
 class LyingPanelist(panelist.Panelist):

@@ -43,6 +43,8 @@ from .process import Machine
 from .trainer import toy_swarm, twisted
 from .wires import Wires
 
+# Private here: `_say`, `_sheets`, `_member`: what a liar says for a section comes of no trainer, and of
+# nothing that its network sees made.
 # So many steps of tasks without any time passing are a circle.
 _MOST_STEPS = 100_000
 _FLEETING = ("heartbeat", "join", "evidence")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ..codec.layout import UpdateLayout
-from ..codec.sections import Section, most_sections, sections
-from ..codec.sheet import part_bytes
-from ..codec.sheet_tree import way_bytes
-from ..codec.tally import tally_bytes
 from ..wire.work_specs import SpeakersSpec
-from .panels import panel_count
+from .layout import UpdateLayout
+from .sections import Section, most_sections, panel_count, sections
+from .sheet import part_bytes
+from .sheet_tree import way_bytes
+from .tally import tally_bytes
 
 
 def sent(layout: UpdateLayout, speakers: SpeakersSpec | None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from distro_node.protocol.chain.exchanged import received, sent
+from distro_node.protocol.codec.exchanged import received, sent
 from distro_node.protocol.codec.layout import update_layout
 from distro_node.protocol.codec.sections import most_sections, sections
 from distro_node.protocol.codec.sheet import part_bytes
