@@ -48,12 +48,11 @@ def test_some_speak_for_the_others(tmp_path: Path) -> None:
             "the restarted node to speak again",
         )
 
-        losses = wait_for(
-            lambda: [line["heldout"] for line in founder.history() if "heldout" in line][5:],
-            "six measurements of the held-out loss",
-        )
-        first = next(line["heldout"] for line in founder.history() if "heldout" in line)
-        assert losses[-1] < first - 0.4
+        def learned() -> bool:
+            losses = [line["heldout"] for line in founder.history() if "heldout" in line]
+            return bool(losses) and losses[-1] < losses[0] - 0.4
+
+        wait_for(learned, "the held-out loss to fall")
         check_agreement(nodes)
         for node in nodes:
             assert not node.events("mismatch")
@@ -61,8 +60,8 @@ def test_some_speak_for_the_others(tmp_path: Path) -> None:
         steps = [*spoken(founder.ledger())]
         lied = [counted for counted, who in steps if peer_from_text(liar.peer) in who]
         honest = [counted for counted, who in steps if peer_from_text(liar.peer) not in who]
-        # Its panel says nothing while it is there, and it is seldom there.
+        # Its panel says nothing while it is there, and for terms it is not drawn.
         assert lied
         assert max(lied) <= 1
-        assert len(lied) < len(honest)
-        assert sum(honest) > 0.8 * len(honest)
+        assert len(honest) > 2
+        assert sum(honest) > len(honest) / 2
