@@ -95,9 +95,7 @@ class Sheets:
             # Made before a restart: the parts are on the disk, and others ask for them.
             count = self._sections(wanted.round)
             for section in range(count):
-                name = part_name(wanted.update, section)
-                self._store.name(name, partial(_fits, wanted.update, (section, count)))
-                self._note(wanted.round, name)
+                self._note(wanted.round, _named(self._store, wanted.update, (section, count)))
         return (
             place is None
             or await self.part(wanted.round, wanted.peer, wanted.update, place) is not None
@@ -109,9 +107,8 @@ class Sheets:
         """This section's part of a sheet of `round`, or None if it was not to be had, for now. A part
         that tells nothing is one all the same: it is what its author made. Raises `DiskFull`."""
         section, count = place
-        name = part_name(sheet, section)
         own = sections(self._layout, count)[section]
-        self._store.name(name, partial(_fits, sheet, place))
+        name = _named(self._store, sheet, place)
         self._note(round, name)
         known = name in self._under_way or self._store.has(name)
         self._under_way.add(name)
@@ -200,11 +197,17 @@ def _cut(
     parts = cut_sheet(whole, sections(layout, count), one_of, turn, sheet)
     ids = [content_id(part) for part in parts]
     called = sheet_id(ids)
-    names = [part_name(called, section) for section in range(count)]
+    names = [_named(store, called, (section, count)) for section in range(count)]
     for section, name in enumerate(names):
-        store.name(name, partial(_fits, called, (section, count)))
         store.keep(name, with_way(ids, section, parts[section]))
     return called, names
+
+
+def _named(store: BlobStore, sheet: ContentId, place: Place) -> ContentId:
+    """The name of a section's part of a sheet, which the store knows from now on."""
+    name = part_name(sheet, place[0])
+    store.name(name, partial(_fits, sheet, place))
+    return name
 
 
 def _fits(sheet: ContentId, place: Place, data: bytes) -> bool:

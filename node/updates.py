@@ -114,17 +114,7 @@ class Updates:
             return
         try:
             while self._fetching.goes_on(wanted, self._member.applied_round):
-                if self.sheets is not None and not self._manifest.speaks(wanted.round):
-                    if await self.sheets.get(wanted):
-                        self._tell(UpdateHeld(wanted.update))
-                        return
-                    await trio.sleep(FETCH_PAUSE_SECONDS)
-                    continue
-                body = await self._get(wanted)
-                if body is not None:
-                    if self._fetching.is_new(wanted):
-                        self._telemetry.received(wanted.round, len(body))
-                    await self._check(wanted, body)
+                if await self._try(wanted):
                     return
         finally:
             self._fetching.end(wanted)
@@ -164,6 +154,22 @@ class Updates:
                 await trio.to_thread.run_sync(self._store.remove_nameless)
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.free, files)
+
+    async def _try(self, wanted: FetchUpdate) -> bool:
+        """Try to get an update, or what is needed of a sheet; whether that is over. Pauses if not."""
+        if self.sheets is not None and not self._manifest.speaks(wanted.round):
+            if await self.sheets.get(wanted):
+                self._tell(UpdateHeld(wanted.update))
+                return True
+            await trio.sleep(FETCH_PAUSE_SECONDS)
+            return False
+        body = await self._get(wanted)
+        if body is None:
+            return False
+        if self._fetching.is_new(wanted):
+            self._telemetry.received(wanted.round, len(body))
+        await self._check(wanted, body)
+        return True
 
     async def _get(self, wanted: FetchUpdate) -> bytes | None:
         def providers() -> list[PeerId]:
