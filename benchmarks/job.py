@@ -219,8 +219,7 @@ class Job:
             self._swarm.file.write_text(manifest_text(options, LEAST_ROUNDS, 1e-3))
 
     def _describe(self, parameters: int, rounds: int) -> None:
-        usual = usual_rate(parameters, OPTIMIZERS["default"].step)
-        peak = self._options.rate or float(f"{usual:.2g}")
+        peak = self._options.rate or usual_rate(parameters, OPTIMIZERS["default"].step)
         self._swarm.file.write_text(manifest_text(self._options, rounds, peak))
 
     def _swarm_id(self) -> SwarmId:

@@ -51,7 +51,7 @@ from distro_node.node.trainer.trainer_supervisor import TrainerSupervisor
 from distro_node.node.updates import RECENT_UPDATES
 from distro_node.protocol.chain.ledger import Ledger
 from distro_node.protocol.chain.sync import MAX_ENTRIES, SYNC_PROTOCOL, SyncRequest
-from distro_node.protocol.codec.update import encode_update, update_layout
+from distro_node.protocol.codec.update import encode_update, manifest_layout
 from distro_node.protocol.member.effects import FetchUpdate, Publish
 from distro_node.protocol.member.inputs import Learned, UpdateHeld
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
@@ -196,8 +196,7 @@ class World:
 
     def bodies(self) -> list[bytes]:
         """A sound update for each member."""
-        optimizer = self.chain.manifest.optimizer
-        layout = update_layout(self.chain.manifest.parameters, optimizer.chunk, optimizer.top_k)
+        layout = manifest_layout(self.chain.manifest)
         source = np.random.default_rng(1)
         made = []
         for _ in range(self.members):

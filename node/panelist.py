@@ -19,7 +19,7 @@ from ..protocol.codec.sections import sections
 from ..protocol.codec.sheet import step_of
 from ..protocol.codec.speaker import Speaker
 from ..protocol.codec.tally import SILENCE
-from ..protocol.codec.update import update_layout
+from ..protocol.codec.update import manifest_layout
 from ..protocol.member.effects import Tally, Train
 from ..protocol.member.inputs import Input, Trained
 from ..protocol.wire.manifest import Manifest
@@ -51,8 +51,7 @@ class Panelist:
         self._updates = updates
         self._sheets = sheets
         self._report = report
-        optimizer = manifest.optimizer
-        self._layout = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
+        self._layout = manifest_layout(manifest)
         self._one_at_a_time = trio.Lock()
         self._place: Place | None = None
         self._speaker: Speaker | None = None

@@ -18,7 +18,7 @@ from ..protocol.chain.speaking import Place
 from ..protocol.codec.sections import sections
 from ..protocol.codec.sheet import cut_sheet, decode_part, part_bytes, step_of
 from ..protocol.codec.sheet_tree import open_part, part_name, sheet_id, way_bytes, with_way
-from ..protocol.codec.update import UpdateLayout, update_layout
+from ..protocol.codec.update import UpdateLayout, manifest_layout
 from ..protocol.member.effects import FetchUpdate
 from ..protocol.member.fetching import FETCH_PAUSE_SECONDS, FETCH_SECONDS
 from ..protocol.member.member import Member
@@ -61,8 +61,7 @@ class Sheets:
         self._fetcher = fetcher
         self._telemetry = telemetry
         self._ids = ids
-        optimizer = manifest.optimizer
-        self._layout = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
+        self._layout = manifest_layout(manifest)
         # Decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
         # The first round that was applied here, until what is older has gone.

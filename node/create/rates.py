@@ -24,13 +24,16 @@ _FAR = 5.0
 
 
 def usual_rate(parameters: int, step: Step) -> float:
-    """The rate to begin with for a model of this size: a line through what was found."""
+    """The rate to begin with for a model of this size: a line through what was found.
+
+    It has two digits, so that what people are told is what the manifest has.
+    """
     found = _FOUND[step]
     size = min(max(parameters, found[0][0]), found[-1][0])
     for (small, high), (large, low) in itertools.pairwise(found):
         if size <= large:
             way = math.log(size / small) / math.log(large / small)
-            return high * (low / high) ** way
+            return float(f"{high * (low / high) ** way:.2g}")
     return found[-1][1]
 
 
@@ -42,5 +45,5 @@ def rate_warning(schedule: ScheduleSpec, parameters: int, step: Step) -> str | N
     which = "above" if schedule.peak > usual else "below"
     return (
         f"the learning rate of {schedule.peak:g} is {which} what learned best in benchmarks: about "
-        f"{usual:.2g} for {parameters:,} parameters (`peak` in [schedule])"
+        f"{usual:g} for {parameters:,} parameters (`peak` in [schedule])"
     )

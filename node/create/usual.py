@@ -77,9 +77,7 @@ def usual_schedule(file: FoundersFile, optimizer: OptimizerSpec, parameters: int
     """
     if "schedule.peak" in file.said or optimizer.preconditioner not in ("orthogonal", "muon"):
         return file.schedule
-    # Two digits: what people are told is then what the manifest has.
-    peak = float(f"{usual_rate(parameters, optimizer.step):.2g}")
-    return replace(file.schedule, peak=peak)
+    return replace(file.schedule, peak=usual_rate(parameters, optimizer.step))
 
 
 def _beside(table: OptimizerTable) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import trio
 from ...crypto.hashing import ContentId
 from ...crypto.identity import Identity
 from ...protocol.codec.exchanged import received as received_bytes
-from ...protocol.codec.layout import update_layout
+from ...protocol.codec.layout import manifest_layout
 from ...protocol.wire.blobs import MAX_BLOB_BYTES, MAX_BLOB_LIST_BYTES, decode_any_blob_list
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, OtherVersion, decode_manifest
@@ -131,8 +131,7 @@ async def _speed(
             remedy="try again while somebody trains",
         )
     rate = received / seconds
-    optimizer = manifest.optimizer
-    layout = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
+    layout = manifest_layout(manifest)
     others = max(1, len(introducer.peer_records))
     size = received_bytes(layout, manifest.speakers, others + 1)
     needed = size / rate

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
-from ...protocol.codec.update import update_layout
+from ...protocol.codec.update import manifest_layout
 from ...protocol.wire.manifest import Manifest
 from ..settings import Compile, Split
 from ..storage.blob_store import BlobStore
@@ -78,12 +78,12 @@ class RankSession(TrainingSession):
     def _build(self, store: BlobStore) -> tuple[PreTrainedModel, list[torch.nn.Parameter]]:
         if not self.in_shards:
             return super()._build(store)
-        manifest, spec = self.manifest, self.manifest.optimizer
+        manifest = self.manifest
         # Parameters get memory when they have been cut.
         model = build_model(manifest.model, manifest.parameters, torch.device("meta"))
         with init_empty_weights(include_buffers=False):
             tables = new_model(model_config(manifest.model), torch.device("cpu"))
-        layout = update_layout(manifest.parameters, spec.chunk, spec.top_k)
+        layout = manifest_layout(manifest)
         # What torch would cut through blocks is copied: everybody has its gradient, one has its state.
         torn = torn_tensors(layout, manifest.parameters, self._ranks.size)
         self._sharded = [index for index in range(len(layout.tensors)) if index not in torn]

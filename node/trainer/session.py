@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from ...crypto.hashing import ContentId
 from ...protocol.codec.audit import audit_seed, contradicted
-from ...protocol.codec.update import decode_update, update_layout
+from ...protocol.codec.update import decode_update, manifest_layout
 from ...protocol.wire.blobs import BlobList
 from ...protocol.wire.errors import ProtocolError
 from ...protocol.wire.manifest import Manifest
@@ -94,7 +94,7 @@ class TrainingSession:
         spec = manifest.optimizer
         # Where panels speak they have the momentum, and a member tells of its last gradient.
         own = spec if manifest.speakers is None else replace(spec, momentum=0.0)
-        self.layout = update_layout(manifest.parameters, spec.chunk, spec.top_k)
+        self.layout = manifest_layout(manifest)
         self.part = self._part()
         self.optimizer = LocalOptimizer(
             self.part.layout, self.part.parameters, own, self.options.state

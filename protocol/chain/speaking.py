@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
-from ..codec.layout import update_layout
+from ..codec.layout import manifest_layout
 from ..codec.sections import most_sections
 from ..codec.sheet import step_of
 from ..codec.tally import SAID_NOTHING
@@ -63,9 +63,7 @@ class Speaking:
         self._spec = spec
         self._memberships = memberships
         self._parent = parent
-        optimizer = manifest.optimizer
-        layout = update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
-        self._most = most_sections(layout)
+        self._most = most_sections(manifest_layout(manifest))
         # The terms that have begun.
         self._terms: list[Term] = []
         self._begin_notes()

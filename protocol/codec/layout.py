@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from ..wire.manifest import ParameterSpec
+from ..wire.manifest import Manifest, ParameterSpec
 
 _HEADER_BYTES = 1
 
@@ -179,6 +179,12 @@ def update_layout(parameters: Sequence[ParameterSpec], chunk: int, top_k: int) -
     a smaller one at most an eighth of its elements, and each at least one.
     """
     return UpdateLayout(tensors=tuple(_tensor_layout(p, chunk, top_k) for p in parameters))
+
+
+def manifest_layout(manifest: Manifest) -> UpdateLayout:
+    """The layout of the updates of a swarm with this manifest."""
+    optimizer = manifest.optimizer
+    return update_layout(manifest.parameters, optimizer.chunk, optimizer.top_k)
 
 
 def _tensor_layout(parameter: ParameterSpec, chunk: int, top_k: int) -> TensorLayout:

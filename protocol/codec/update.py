@@ -30,7 +30,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..wire.errors import ProtocolError
-from .layout import HEAD_OCTETS, BlockKind, TensorLayout, UpdateLayout, update_layout
+from .layout import (
+    HEAD_OCTETS,
+    BlockKind,
+    TensorLayout,
+    UpdateLayout,
+    manifest_layout,
+    update_layout,
+)
 from .subsets import Octets, subset_numbers, subsets
 
 __all__ = [
@@ -40,6 +47,7 @@ __all__ = [
     "UpdateLayout",
     "decode_update",
     "encode_update",
+    "manifest_layout",
     "update_layout",
 ]
 

@@ -18,7 +18,7 @@ import tokenizers
 from cli.schemas import conforms
 from distro_node.crypto.identity import Identity, peer_text
 from distro_node.crypto.keystore import create_identity, load_identity
-from distro_node.node.create import new_swarm
+from distro_node.node.create import draft, new_swarm
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.create.tokens import ByteTokenizer
 from distro_node.node.errors import ExitCode
@@ -391,6 +391,26 @@ def test_what_does_not_go_with_speakers_is_told(
     assert not (home / "data" / "swarms").exists() or not DataDir(home / "data").known_swarms()
 
 
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ("[optimizer]\npreconditioner = 'muon'\n[checks]\n", "checks take honest work for none"),
+        ("[checks]\n[speakers]\n", "speakers do not go with checks"),
+        ("[rounds]\nstart_members = 9\n[admission]\nmax_members = 8\n", "would never begin"),
+    ],
+)
+def test_what_does_not_go_together_is_told_before_a_text_is_read(
+    command, initialised, run: Path, home: Path, monkeypatch, tables: str, words: str
+) -> None:
+    """Reading may take hours. So it is told even where what is read would be refused as well."""
+    run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", RUN) + tables)
+    monkeypatch.setattr(draft, "read_corpus", lambda *_: pytest.fail("the texts were read"))
+    for options in ([], ["--dry-run"]):
+        result = command("create", run, "--data-dir", home / "data", *options)
+        result.refused_with(ExitCode.MANIFEST, words)
+    assert len(initialised) == 2
+
+
 def test_what_ends_a_document_is_in_the_manifest(
     command, initialised, run: Path, home: Path
 ) -> None:
@@ -512,7 +532,7 @@ def test_missing_texts_are_told(
     ]
     result = command("create", run, "--data-dir", home / "data", *options)
     result.refused_with(ExitCode.DATA_MISSING, words)
-    assert initialised == []
+    assert DataDir(home / "data").known_swarms() == []
 
 
 def test_a_file_without_paths_needs_them(command, initialised, run: Path, home: Path) -> None:
