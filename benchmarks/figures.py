@@ -20,6 +20,7 @@ from typing import Any
 
 from distro_node.protocol.codec.sheet_tree import way_bytes
 from documents import CHECKOUT, Figure, WholeTable, results, rewritten, table
+from left import everything
 from llamas import llama
 
 
@@ -1343,6 +1344,32 @@ def ladder() -> Iterator[Figure | WholeTable]:
     )
 
 
+def left() -> Iterator[WholeTable]:
+    """What is left to run."""
+    yield WholeTable(
+        "benchmarks/README.md",
+        "| script | parameters | sequences a round | rounds | ways | run | rate found | three seeds "
+        "| hours run | hours left, at least |",
+        tuple(
+            _line(
+                (
+                    f"`{each.script}`",
+                    f"{each.parameters:,}",
+                    str(each.sequences),
+                    f"{each.rounds:,}",
+                    str(each.ways),
+                    str(each.run),
+                    str(each.found),
+                    str(each.seeds),
+                    f"{each.hours_run:.1f}",
+                    f"{each.hours_left:.0f}",
+                )
+            )
+            for each in everything()
+        ),
+    )
+
+
 def diffusion() -> Iterator[Figure | WholeTable]:
     """What fewer bytes cost a model of images."""
     document, measured = "docs/tasks.md", results("diffusion")
@@ -1984,6 +2011,7 @@ SOURCES: tuple[Callable[[], Iterator[Figure | WholeTable]], ...] = (
     local_steps,
     growth,
     ladder,
+    left,
     job,
     page,
     tariffs,
