@@ -1253,10 +1253,11 @@ def growth() -> Iterator[Figure | WholeTable]:
         "the plane), so a doubling of the members takes {:.1f} times",
         (now["each"]["members"], -now["each"]["k"], now["residual"], measured["now"]["k_each"]),
     )
-    panels, lied, one, everybody = (
+    panels, eighth, quarter, one, everybody = (
         measured["ways"][f"32 members, {way}"]
         for way in (
             "panels by 1 bit of 8, terms of 40",
+            "panels by 1 bit of 8, an eighth lie, terms of 40",
             "panels by 1 bit of 8, a quarter lie, terms of 40",
             "one speaks for all by 1 bit of 8",
             "k = 8, the default now",
@@ -1281,8 +1282,33 @@ def growth() -> Iterator[Figure | WholeTable]:
     )
     yield Figure(
         "docs/research.md",
-        "on the opposite of the tally) leave {:.1f} %",
-        (lied["above_muon"]["percent"],),
+        "on the opposite of the tally) leave {:.1f} %, an eighth {:.1f} %",
+        (quarter["above_muon"]["percent"], eighth["above_muon"]["percent"]),
+    )
+    yield Figure(
+        "README.md",
+        "32 members then learned to {:.1f} % above Muon with {:.1f} kB a step each, where updates of "
+        "everybody left {:.1f} % with {:.1f} kB",
+        (
+            panels["above_muon"]["percent"],
+            panels["received"] / 1e3,
+            everybody["above_muon"]["percent"],
+            everybody["received"] / 1e3,
+        ),
+    )
+    few, all_of_them = (
+        measured["ways"][f"16 members, {way}"]
+        for way in ("panels by 1 bit of 4, terms of 40", "k = 8, the default now")
+    )
+    yield Figure(
+        "docs/research.md",
+        "they take {:.1f} times the bytes of k = 8 of everybody and leave {:.1f} % where that leaves "
+        "{:.1f} %",
+        (
+            few["received"] / all_of_them["received"],
+            few["above_muon"]["percent"],
+            all_of_them["above_muon"]["percent"],
+        ),
     )
     for name, way in measured["ways"].items():
         received = "" if way["received"] is None else f"{way['received'] / 1e3:,.1f} kB"
