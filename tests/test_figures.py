@@ -36,7 +36,10 @@ def test_every_results_file_is_in_the_table_of_them(checkout: Path, figures: Any
     there = [path.stem for path in (checkout / "benchmarks" / "results").glob("*.json")]
     assert sorted(name for name, _ in rows) == sorted(there)
     read_in = {document for _, cell in rows for document in re.findall(r"[^\s,]+", cell)}
-    assert read_in == {figure.document for source in figures.SOURCES for figure in source()}
+    # What is left to run stands beside that table, and comes from the runs themselves.
+    assert read_in | {"benchmarks/README.md"} == {
+        figure.document for source in figures.SOURCES for figure in source()
+    }
 
 
 def test_numbers_are_written_anew_and_the_rest_stays(documents: Any) -> None:
