@@ -1085,6 +1085,24 @@ def limits() -> Iterator[Figure | WholeTable]:
         "from 6 to 32 from {:.1f} to {:.1f} %",
         (*small, *large),
     )
+    itself = results("program-0.9M")["ways"]["now, by the program's own code, 6 coefficients"]
+    others = [
+        results("chain-0.9M")["ways"][f"now, {way}"]
+        for way in (
+            "2 coefficients",
+            "32 coefficients",
+            "one speaks for all of a block, by 1 bit of 4",
+        )
+    ]
+    distances = [(each["above_muon"]["percent"], each["reduction"]) for each in (itself, *others)]
+    yield Figure(
+        "docs/research.md",
+        "the default now is {:.1f} % above dense Muon at {:,.0f} times fewer bytes (0.92 million "
+        "parameters, three seeds). With 2 coefficients a block instead of 6 it is {:.1f} % at {:,.0f} "
+        "times, with 32 it is {:.1f} % at {:,.0f} times, and where one member speaks for all of a block "
+        "{:.1f} % at {:,.0f} times",
+        tuple(number for distance in distances for number in distance),
+    )
     even = "the gradient made orthogonal, before the momentum"
     smallest = results("frontier")["ways"][even]["above_muon"]["percent"]
     yield Figure(
@@ -1359,15 +1377,48 @@ def ladder() -> Iterator[Figure | WholeTable]:
         "trains at 20 tokens a parameter, {:,d} rounds at {:,d} parameters",
         (rounds, small["parameters"]),
     )
-    yield WholeTable(
+    large = results("ladder-large-rounds")
+    plane, guess = large["now"]["trend"], large["now"]["predicted"]
+    yield Figure(
         "docs/research.md",
-        "| parameters | way | rate | of so many | nats a byte | above dense Muon | times fewer bytes |",
-        tuple(
-            _line((size, *_tried(name, way, "above_muon"), f"{way['reduction']:,.0f}"))
-            for size, measured in sizes.items()
-            for name, way in measured["ways"].items()
-        ),
+        "a doubling of the parameters adds {:.1f} % to the distance and a doubling of the coefficients "
+        "takes {:.1f} % away (the swarms lie {:.1f} % from it)",
+        (plane["each"]["parameters"], -plane["each"]["k"], plane["residual"]),
     )
+    yield Figure(
+        "docs/research.md",
+        "trained on 20 tokens each, in {:,d} rounds",
+        (large["sizes"]["0.9M"]["settings"]["steps"],),
+    )
+    short = (
+        results(file)["ways"][way]["above_muon"]["percent"]
+        for file, way in (
+            ("limits", NOW),
+            ("chain-0.9M", "now, 6 coefficients"),
+            ("chain-3M", "now, 6 coefficients"),
+        )
+    )
+    yield Figure(
+        "docs/research.md",
+        "have {:.1f} % with 0.14, {:.1f} % with 0.92 and {:.1f} % with 3 million parameters",
+        tuple(short),
+    )
+    yield Figure(
+        "docs/research.md",
+        "a distance of {:.0f} % for {:.1f} billion parameters with k = {:.0f}",
+        (guess["percent"], guess["parameters"] / 1e9, guess["k"]),
+    )
+    for heading, rungs in (("parameters", sizes), ("parameters, larger rounds", large["sizes"])):
+        yield WholeTable(
+            "docs/research.md",
+            f"| {heading} | way | rate | of so many | nats a byte | above dense Muon "
+            "| times fewer bytes |",
+            tuple(
+                _line((size, *_tried(name, way, "above_muon"), f"{way['reduction']:,.0f}"))
+                for size, measured in rungs.items()
+                for name, way in measured["ways"].items()
+            ),
+        )
 
 
 def left() -> Iterator[WholeTable]:

@@ -101,6 +101,12 @@ CLOSER: dict[str, Recipe] = {
     "now, one speaks for all of a block, by 1 bit of 2": speaking(Speakers(one_of=2)),
     "now, one speaks for all of a block, by 1 bit of 4": speaking(Speakers(one_of=4)),
     "now, one speaks for all of a block, by 1 bit of 8": speaking(Speakers(one_of=8)),
+    "now, one speaks for all of a block, 32 coefficients by 1 bit of 8": speaking(
+        Speakers(one_of=8, top_k=32)
+    ),
+    "now, one speaks for all of a block, 32 coefficients by 1 bit of 16": speaking(
+        Speakers(one_of=16, top_k=32)
+    ),
     "now, panels of three, by 1 bit of 4": speaking(Panels(one_of=4)),
     "now, panels of three, by 1 bit of 8": speaking(Panels(one_of=8)),
     "now, two speak for all of a block, by 1 bit of 8": speaking(
