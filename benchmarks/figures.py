@@ -1073,12 +1073,8 @@ def scaled() -> Iterator[Figure | WholeTable]:
 def limits() -> Iterator[Figure | WholeTable]:
     """What another basis, values, one who speaks for all, and sums that a few make come to; and what
     there is of a larger model."""
-
-    def above(file: str, way: str) -> float:
-        return results(file)["ways"][way]["above_muon"]["percent"]
-
-    small = above("limits", NOW), above("scaled", "now, 32 coefficients")
-    large = (above("chain-0.9M", f"now, {k} coefficients") for k in (6, 32))
+    small = _above_muon("limits", NOW), _above_muon("scaled", "now, 32 coefficients")
+    large = (_above_muon("chain-0.9M", f"now, {k} coefficients") for k in (6, 32))
     yield Figure(
         "docs/research.md",
         "from 8 to 32 the distance to dense Muon falls from {:.1f} to {:.1f} % in this setting, and "
@@ -1091,9 +1087,7 @@ def limits() -> Iterator[Figure | WholeTable]:
         "docs/research.md",
         "32 coefficients by 1 bit of 8 leave {:.1f} % at {:,.0f} times fewer bytes where the default "
         "has {:.1f} % at {:,.0f} times, and by 1 bit of 16 {:.1f} % at {:,.0f} times",
-        tuple(
-            number for way in spoken for number in (way["above_muon"]["percent"], way["reduction"])
-        ),
+        _distances_and_bytes(spoken),
     )
     itself = results("program-0.9M")["ways"]["now, by the program's own code, 6 coefficients"]
     others = [
@@ -1104,21 +1098,20 @@ def limits() -> Iterator[Figure | WholeTable]:
             "one speaks for all of a block, by 1 bit of 4",
         )
     ]
-    distances = [(each["above_muon"]["percent"], each["reduction"]) for each in (itself, *others)]
     yield Figure(
         "docs/research.md",
         "the default now is {:.1f} % above dense Muon at {:,.0f} times fewer bytes (0.92 million "
         "parameters, three seeds). With 2 coefficients a block instead of 6 it is {:.1f} % at {:,.0f} "
         "times, with 32 it is {:.1f} % at {:,.0f} times, and where one member speaks for all of a block "
         "{:.1f} % at {:,.0f} times",
-        tuple(number for distance in distances for number in distance),
+        _distances_and_bytes([itself, *others]),
     )
     even = "the gradient made orthogonal, before the momentum"
-    smallest = results("frontier")["ways"][even]["above_muon"]["percent"]
+    smallest = _above_muon("frontier", even)
     yield Figure(
         "docs/research.md",
         "costs more the larger the model is, {:.1f}, {:.1f} and {:.1f} % at the three sizes",
-        (smallest, above("chain-0.9M", even), above("chain-3M", even)),
+        (smallest, _above_muon("chain-0.9M", even), _above_muon("chain-3M", even)),
     )
     for name, heading in (
         ("limits", "| way | rate"),
@@ -1233,6 +1226,18 @@ def in_common() -> Iterator[Figure | WholeTable]:
         ),
     )
     yield Figure(document, "at most {:.2f}, 2 ln 2", (measured["most"],))
+
+
+def _above_muon(file: str, way: str) -> float:
+    """By how many percent the loss of a way is above dense Muon's."""
+    return results(file)["ways"][way]["above_muon"]["percent"]
+
+
+def _distances_and_bytes(ways: Iterable[dict[str, Any]]) -> tuple[float, ...]:
+    """Of each way how far it is above dense Muon, and at how many times fewer bytes."""
+    return tuple(
+        number for way in ways for number in (way["above_muon"]["percent"], way["reduction"])
+    )
 
 
 def _tried(name: str, way: dict[str, Any], beside: str) -> tuple[str, ...]:
@@ -1400,18 +1405,12 @@ def ladder() -> Iterator[Figure | WholeTable]:
         "trained on 20 tokens each, in {:,d} rounds",
         (large["sizes"]["0.9M"]["settings"]["steps"],),
     )
-    short = (
-        results(file)["ways"][way]["above_muon"]["percent"]
-        for file, way in (
-            ("limits", NOW),
-            ("chain-0.9M", "now, 6 coefficients"),
-            ("chain-3M", "now, 6 coefficients"),
-        )
-    )
+    six = "now, 6 coefficients"
+    short = (("limits", NOW), ("chain-0.9M", six), ("chain-3M", six))
     yield Figure(
         "docs/research.md",
         "have {:.1f} % with 0.14, {:.1f} % with 0.92 and {:.1f} % with 3 million parameters",
-        tuple(short),
+        tuple(_above_muon(file, way) for file, way in short),
     )
     yield Figure(
         "docs/research.md",
