@@ -228,19 +228,25 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def read_runs(file: Path, kind: type[R]) -> list[R]:
-    """The runs in a file of one run a line. What was cut off in the middle of a line is taken away."""
+    """The runs in a file of one run a line, without a line that was cut off. The file stays as it is."""
     if not file.exists():
         return []
     content = file.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        os.truncate(file, len(whole))
-    return [kind(**json.loads(line)) for line in whole.splitlines()]
+    return [kind(**json.loads(line)) for line in content[: _whole_lines(content)].splitlines()]
 
 
 def append_run(file: Path, run: Any) -> None:
-    """Add a run, a dataclass, and wait until it is on the disk."""
+    """Add a run, a dataclass, in place of a line that was cut off; wait until it is on the disk."""
+    if file.exists():
+        content = file.read_bytes()
+        if (whole := _whole_lines(content)) < len(content):
+            os.truncate(file, whole)
     with file.open("a") as stream:
         stream.write(json.dumps(asdict(run)) + "\n")
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def _whole_lines(content: bytes) -> int:
+    """How many bytes of a file are lines with an end: who is killed while writing leaves one without."""
+    return content.rfind(b"\n") + 1
