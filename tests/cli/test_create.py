@@ -636,6 +636,19 @@ def test_a_dry_run_makes_nothing_and_measures(command, run: Path, home: Path) ->
 
 @pytest.mark.e2e
 @pytest.mark.slow
+def test_a_dry_run_measures_where_few_speak_for_all(command, run: Path, home: Path) -> None:
+    text = RUN.replace(
+        "hidden_size = 8", "hidden_size = 8\nintermediate_size = 16\nnum_hidden_layers = 1"
+    )
+    run.write_text(re.sub(r"\[optimizer\]\n(\w.*\n)*", "", text) + "[speakers]\n")
+    options = ("create", run, "--data-dir", home / "data", "--dry-run", "--json")
+    forecast = json.loads(command(*options).out)["forecast"]
+    assert forecast["sequence_seconds"] > 0
+    assert forecast["update_seconds"] > 0
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
 def test_a_real_trainer_makes_a_real_model(run: Path, home: Path) -> None:
     run.write_text(
         RUN.replace(
