@@ -20,7 +20,7 @@ from .errors import UserError
 from .joining import Means, fetch_base, fetch_data
 from .network.exchange.blobs import serve_blobs
 from .network.exchange.chunks import serve_chunks
-from .storage.blob_store import DiskFull
+from .storage.blob_files import DiskFull
 from .storage.swarm_store import SwarmStore
 from .sync import serve_ledger
 

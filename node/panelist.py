@@ -70,8 +70,16 @@ class Panelist:
         nothing, so that nobody waits for it. Raises `DiskFull`."""
         # One after the other: what it holds after a step depends on what it has said there.
         async with self._one_at_a_time:
-            parts = await self._parts(effect)
-            said = await trio.to_thread.run_sync(self._say, effect, parts)
+            speaker = await trio.to_thread.run_sync(self._follow, effect)
+            if speaker is None:
+                _log.info(
+                    "silent in round %d: the panel counted what is unknown here", effect.round
+                )
+                said = SILENCE
+            else:
+                parts = await self._parts(effect)
+                said = await trio.to_thread.run_sync(speaker.say, step_of(effect.round), parts)
+                self._open = len(effect.agreed)
         update = await trio.to_thread.run_sync(self._store.put, said)
         self._updates.keep(effect.round, update)
         self._report(Trained(effect.round, effect.round, update, len(said), 0, 0.0))
@@ -92,22 +100,19 @@ class Panelist:
                     if self._sheets.is_decided(effect.round):
                         waiting.cancel()
 
+            async def share_what_is_here() -> None:
+                await trio.sleep(effect.patience / 2)
+                self._sheets.close(told.round)
+
             async with trio.open_nursery() as all_of_it:
                 all_of_it.start_soon(give_up_if_late)
+                all_of_it.start_soon(share_what_is_here)
                 async with trio.open_nursery() as nursery:
                     for entry in told.updates:
                         nursery.start_soon(get, entry.peer, entry.update)
                 all_of_it.cancel_scope.cancel()
         entries = zip(told.updates, effect.counts, strict=True)
         return [(found.get(entry.update), count) for entry, count in entries]
-
-    def _say(self, effect: Tally, parts: list[tuple[bytes | None, int]]) -> bytes:
-        speaker = self._follow(effect)
-        if speaker is None:
-            _log.info("silent in round %d: the panel counted what is not known here", effect.round)
-            return SILENCE
-        self._open = len(effect.agreed)
-        return speaker.say(step_of(effect.round), parts)
 
     def _follow(self, effect: Tally) -> Speaker | None:
         """A speaker that has heard what the panel has agreed on since it began, or began anew."""
@@ -130,9 +135,13 @@ class Panelist:
 
 
 def panelist_of(
-    manifest: Manifest, store: BlobStore, updates: Updates, report: Callable[[Input], None]
+    manifest: Manifest,
+    store: BlobStore,
+    updates: Updates,
+    sheets: Sheets | None,
+    report: Callable[[Input], None],
 ) -> Panelist | None:
     """That of a swarm in which panels speak for the others; `report` hands the member an input."""
-    if manifest.speakers is None or updates.sheets is None:
+    if manifest.speakers is None or sheets is None:
         return None
-    return Panelist(manifest, manifest.speakers, store, updates, updates.sheets, report)
+    return Panelist(manifest, manifest.speakers, store, updates, sheets, report)

@@ -65,6 +65,7 @@ from .network.exchange.relays import Relays
 from .network.network import Network
 from .panelist import panelist_of
 from .saying import say_state
+from .sheets import open_sheets
 from .storage.blob_store import BlobStore
 from .storage.swarm_store import SwarmStore
 from .sync import Synchronizer
@@ -127,6 +128,7 @@ class Runner:
         self.member.restore(signed, trio.current_time())
         self._topic = f"distro/{manifest.swarm.hex()}"
         self._outgoing, self._to_publish = trio.open_memory_channel[Envelope](1024)
+        sheets = open_sheets(manifest, self.member, network, swarm_store.sheets, telemetry)
         self._updates = Updates(
             manifest=manifest,
             member=self.member,
@@ -137,8 +139,9 @@ class Runner:
             telemetry=telemetry,
             ids=update_ids,
             tell=self._dispatch,
+            sheets=sheets,
         )
-        self._panelist = panelist_of(manifest, store, self._updates, self._dispatch)
+        self._panelist = panelist_of(manifest, store, self._updates, sheets, self._dispatch)
         self._parting = Parting()
         self._sync = Synchronizer(
             network, manifest, self.member, swarm_store.written, gave=self.gave

@@ -6,9 +6,13 @@ now. It is kept for some rounds, under the name that it is asked for by.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
-from functools import partial
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache, partial
+from pathlib import Path
 
 import trio
 
@@ -18,17 +22,16 @@ from ..protocol.chain.speaking import Place
 from ..protocol.codec.sections import sections
 from ..protocol.codec.sheet import cut_sheet, decode_part, part_bytes, step_of
 from ..protocol.codec.sheet_tree import open_part, part_name, sheet_id, way_bytes, with_way
-from ..protocol.codec.update import UpdateLayout, manifest_layout
+from ..protocol.codec.update import manifest_layout
 from ..protocol.member.effects import FetchUpdate
 from ..protocol.member.fetching import FETCH_PAUSE_SECONDS, FETCH_SECONDS
 from ..protocol.member.member import Member
-from ..protocol.wire.bounded import Bounded
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import Manifest
 from ..protocol.wire.work_specs import SpeakersSpec
-from .network.exchange.blobs import BlobFetcher, FetchFailed
+from .network.exchange.blobs import PART_PROTOCOL, BlobFetcher, FetchFailed, serve_parts
 from .network.network import Network
-from .storage.blob_store import BlobStore
+from .storage.part_store import PartStore
 from .telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
@@ -36,6 +39,8 @@ _log = logging.getLogger(__name__)
 # Panels speak in the round behind a sheet's own, and some of them a little later than others.
 _KEPT_ROUNDS = 3
 _POLL_SECONDS = 0.2
+# Who speaks for the same section may have a part any moment.
+_LONGEST_PAUSE_SECONDS = 1.0
 
 
 class Sheets:
@@ -48,20 +53,19 @@ class Sheets:
         speakers: SpeakersSpec,
         member: Member,
         network: Network,
-        store: BlobStore,
+        store: PartStore,
         fetcher: BlobFetcher,
         telemetry: Telemetry,
-        ids: Bounded[ContentId, None],
     ) -> None:
-        """`ids` is kept filled with the names of recent parts."""
         self._one_of = speakers.one_of
         self._member = member
         self._network = network
         self._store = store
         self._fetcher = fetcher
         self._telemetry = telemetry
-        self._ids = ids
         self._layout = manifest_layout(manifest)
+        # Cutting a model of many tensors takes tens of milliseconds, and a round has many sheets.
+        self._cut_into = lru_cache(2)(partial(sections, self._layout))
         # Decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
         # The first round that was applied here, until what is older has gone.
@@ -69,7 +73,10 @@ class Sheets:
         self._settled = False
         # By round the names of parts that are kept or expected, and those that are being fetched.
         self._names: dict[int, set[ContentId]] = {}
-        self._under_way: set[ContentId] = set()
+        self._under_way: Counter[ContentId] = Counter()
+        # By round those who wait for a part from whoever has it, until it is of its panel alone.
+        self._asking: dict[int, set[trio.CancelScope]] = {}
+        self._closed: set[int] = set()
 
     async def cut(self, round: int, sheet: bytes) -> ContentId | None:
         """Keep the parts of an own sheet, as the trainer made it for `round`, once it is known into how
@@ -78,7 +85,7 @@ class Sheets:
             if self.is_decided(round):
                 return None
             await trio.sleep(_POLL_SECONDS)
-        cut = partial(_cut, self._store, self._layout, count, self._one_of, step_of(round), sheet)
+        cut = partial(self._store_parts, count, step_of(round), sheet)
         name, parts = await trio.to_thread.run_sync(cut, limiter=self._one_at_a_time)
         for part in parts:
             self._note(round, part)
@@ -106,24 +113,32 @@ class Sheets:
         """This section's part of a sheet of `round`, or None if it was not to be had, for now. A part
         that tells nothing is one all the same: it is what its author made. Raises `DiskFull`."""
         section, count = place
-        own = sections(self._layout, count)[section]
+        own = self._cut_into(count)[section]
         name = _named(self._store, sheet, place)
         self._note(round, name)
         known = name in self._under_way or self._store.has(name)
-        self._under_way.add(name)
+        self._under_way[name] += 1
+        data: bytes | None = None
         try:
-            data = await self._fetcher.fetch(
-                name,
-                max_bytes=part_bytes(own, self._one_of, step_of(round)) + way_bytes(*place),
-                providers=lambda: self._providers(round, author, section),
-                kind="update",
-                timeout=FETCH_SECONDS,
-            )
+            with self._until_closed(round):
+                data = await self._fetcher.fetch(
+                    name,
+                    max_bytes=part_bytes(own, self._one_of, step_of(round)) + way_bytes(*place),
+                    providers=lambda: self._providers(round, author, section),
+                    kind="update",
+                    timeout=FETCH_SECONDS,
+                    # Its panel speaks in the round behind.
+                    wanted=lambda: not self.is_decided(round + 1),
+                )
         except FetchFailed as failure:
             _log.info("part of a sheet of round %d not to be had yet: %s", round, failure.reason)
             return None
         finally:
-            self._under_way.discard(name)
+            self._under_way[name] -= 1
+            # What is not under way is not in it.
+            self._under_way = +self._under_way
+        if data is None:
+            return None
         part = open_part(sheet, section, count, data)
         if not known:
             self._telemetry.received(round, len(data))
@@ -133,30 +148,44 @@ class Sheets:
     async def wait_for(self, round: int, author: PeerId, sheet: ContentId, place: Place) -> bytes:
         """As `part`, until it is here."""
         while True:
+            closed = round in self._closed
             part = await self.part(round, author, sheet, place)
             if part is not None:
                 return part
-            await trio.sleep(FETCH_PAUSE_SECONDS)
+            if closed == (round in self._closed):
+                await trio.sleep(FETCH_PAUSE_SECONDS)
+
+    def close(self, round: int) -> None:
+        """From now on ask the panels alone for parts of the sheets of `round`: an author that gave its
+        part to one of a panel at the last moment would have the others come to another tally."""
+        self._closed.add(round)
+        for scope in self._asking.pop(round, ()):
+            scope.cancel()
 
     def is_decided(self, round: int) -> bool:
         """Whether a round is over: nothing more can count in it."""
         return len(self._member.ledger) > round
 
-    def missed(self, round: int) -> set[ContentId]:
-        """The names of parts that nobody asks for any more when `round` is applied, for the store to
-        remove. They are forgotten here."""
+    async def sweep(self, round: int) -> None:
+        """Remove what nobody asks for any more, now that `round` is applied."""
+        if self._is_settled(round):
+            await trio.to_thread.run_sync(self._store.remove_nameless)
+        self._closed = {closed for closed in self._closed if closed + _KEPT_ROUNDS > round}
+        files = self._store.set_aside(self._missed(round))
+        await trio.to_thread.run_sync(self._store.free, files)
+
+    def _missed(self, round: int) -> set[ContentId]:
         missed: set[ContentId] = set()
         for old in [r for r in self._names if r + _KEPT_ROUNDS <= round]:
             # What still comes in is not to be mistaken for something else: the next time.
-            missed |= self._names[old] - self._under_way
-            self._names[old] &= self._under_way
+            missed |= self._names[old] - self._under_way.keys()
+            self._names[old] &= self._under_way.keys()
             if not self._names[old]:
                 del self._names[old]
         return missed
 
-    def is_settled(self, round: int) -> bool:
-        """Whether what processes before this one had is of no use any more, now that `round` is applied;
-        true once."""
+    def _is_settled(self, round: int) -> bool:
+        """Whether what processes before this one had is of no use any more; true once."""
         self._first = round if self._first is None else self._first
         if self._settled or round < self._first + _KEPT_ROUNDS:
             return False
@@ -171,9 +200,22 @@ class Sheets:
             self._network.penalise(author, problem.reason)
             _log.debug("from peer %s: a sheet that tells nothing: %s", short_peer(author), problem)
 
+    @contextlib.contextmanager
+    def _until_closed(self, round: int) -> Iterator[None]:
+        """Stop what is inside when the sheets of a round are closed, if they are not."""
+        scope = trio.CancelScope()
+        waiting = set() if round in self._closed else self._asking.setdefault(round, set())
+        waiting.add(scope)
+        try:
+            with scope:
+                yield
+        finally:
+            waiting.discard(scope)
+            if not waiting and self._asking.get(round) is waiting:
+                del self._asking[round]
+
     def _note(self, round: int, name: ContentId) -> None:
         self._names.setdefault(round, set()).add(name)
-        self._ids[name] = None
 
     def _sections(self, round: int) -> int:
         speaking = self._member.ledger.speaking
@@ -185,26 +227,48 @@ class Sheets:
         others = [peer for peer in panel if peer not in (author, self._member.me)]
         random.shuffle(others)
         connected = self._network.connected()
-        return [peer for peer in (author, *others) if peer in connected]
+        asked = others if round in self._closed else [author, *others]
+        return [peer for peer in asked if peer in connected]
+
+    def _store_parts(
+        self, count: int, turn: int, sheet: bytes
+    ) -> tuple[ContentId, list[ContentId]]:
+        """What a sheet is called, and the names of its parts, which are stored."""
+        (whole,) = sections(self._layout, 1)
+        parts = cut_sheet(whole, self._cut_into(count), self._one_of, turn, sheet)
+        ids = [content_id(part) for part in parts]
+        called = sheet_id(ids)
+        names = [_named(self._store, called, (section, count)) for section in range(count)]
+        for section, name in enumerate(names):
+            self._store.keep(name, with_way(ids, section, parts[section]))
+        return called, names
 
 
-def _cut(
-    store: BlobStore, layout: UpdateLayout, count: int, one_of: int, turn: int, sheet: bytes
-) -> tuple[ContentId, list[ContentId]]:
-    """What a sheet is called, and the names of its parts, which are stored."""
-    (whole,) = sections(layout, 1)
-    parts = cut_sheet(whole, sections(layout, count), one_of, turn, sheet)
-    ids = [content_id(part) for part in parts]
-    called = sheet_id(ids)
-    names = [_named(store, called, (section, count)) for section in range(count)]
-    for section, name in enumerate(names):
-        store.keep(name, with_way(ids, section, parts[section]))
-    return called, names
+def open_sheets(
+    manifest: Manifest, member: Member, network: Network, directory: Path, telemetry: Telemetry
+) -> Sheets | None:
+    """Those of a swarm in which panels speak for the others, kept in `directory`; others may fetch what
+    is there."""
+    if manifest.speakers is None:
+        return None
+    store = PartStore(directory)
+    serve_parts(network, store)
+    return Sheets(
+        manifest=manifest,
+        speakers=manifest.speakers,
+        member=member,
+        network=network,
+        store=store,
+        fetcher=BlobFetcher(
+            network, store, protocol=PART_PROTOCOL, longest_pause=_LONGEST_PAUSE_SECONDS
+        ),
+        telemetry=telemetry,
+    )
 
 
-def _named(store: BlobStore, sheet: ContentId, place: Place) -> ContentId:
+def _named(store: PartStore, sheet: ContentId, place: Place) -> ContentId:
     """The name of a section's part of a sheet, which the store knows from now on."""
-    name = part_name(sheet, place[0])
+    name = part_name(sheet, *place)
     store.name(name, partial(_fits, sheet, place))
     return name
 

@@ -72,8 +72,10 @@ class Updates:
         telemetry: Telemetry,
         ids: Bounded[ContentId, None],
         tell: Callable[[Input], None],
+        sheets: Sheets | None = None,
     ) -> None:
-        """`ids` is kept filled with the ids of recent updates; `tell` hands the member an input."""
+        """`ids` is kept filled with the ids of recent updates; `tell` hands the member an input. Where
+        there are sheets, all other updates are tallies."""
         self._manifest = manifest
         self._member = member
         self._network = network
@@ -86,20 +88,9 @@ class Updates:
         self._layout = manifest_layout(manifest)
         self._longest = self._layout.body_bytes
         self._check_body: Callable[[UpdateLayout, bytes], object] = decode_update
-        self.sheets: Sheets | None = None
-        """Where panels speak for the others: then all other updates are tallies."""
-        if manifest.speakers is not None:
+        self._sheets = sheets
+        if sheets is not None:
             self._longest, self._check_body = longest_tally(self._layout), check_said
-            self.sheets = Sheets(
-                manifest=manifest,
-                speakers=manifest.speakers,
-                member=member,
-                network=network,
-                store=store,
-                fetcher=fetcher,
-                telemetry=telemetry,
-                ids=ids,
-            )
         # Decoding takes memory as well as time.
         self._one_at_a_time = trio.CapacityLimiter(1)
         self._fetching = Fetching()
@@ -121,7 +112,7 @@ class Updates:
         """Get an update of our own to a relay, if others are there to ask for it. A sheet's parts are
         for a few of them each."""
         round_ = round_of(decode_message(announcement))
-        whole = self.sheets is None or self._manifest.speaks(round_)
+        whole = self._sheets is None or self._manifest.speaks(round_)
         if whole and len(self._member.members) > 1:
             sealed = self._manifest.swarm + announcement.encode()
             await self._relays.offer(open_relay_request(sealed))
@@ -146,17 +137,15 @@ class Updates:
             now = self._member.ledger
             missed -= updates_from(now, len(known) if now is ledger else first)
             missed -= self._kept.awaited() | self._fetching.under_way
-        if self.sheets is not None:
-            missed |= self.sheets.missed(round)
-            if self.sheets.is_settled(round):
-                await trio.to_thread.run_sync(self._store.remove_nameless)
+        if self._sheets is not None:
+            await self._sheets.sweep(round)
         files = self._store.set_aside(missed)
         await trio.to_thread.run_sync(self._store.free, files)
 
     async def _try(self, wanted: FetchUpdate) -> bool:
         """Try to get an update, or what is needed of a sheet; whether that is over. Pauses if not."""
-        if self.sheets is not None and not self._manifest.speaks(wanted.round):
-            if await self.sheets.get(wanted):
+        if self._sheets is not None and not self._manifest.speaks(wanted.round):
+            if await self._sheets.get(wanted):
                 self._tell(UpdateHeld(wanted.update))
                 return True
             await trio.sleep(FETCH_PAUSE_SECONDS)

@@ -13,7 +13,8 @@ from distro_node.crypto.hashing import content_id
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.network import open_network
 from distro_node.node.stay import Stay
-from distro_node.node.storage.blob_store import BlobStore, DiskFull
+from distro_node.node.storage.blob_files import DiskFull
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.storage.swarm_store import SwarmStore
 from distro_node.node.telemetry.metrics import Metrics

@@ -19,6 +19,7 @@ from distro_node.node.network.traffic import Traffic
 from distro_node.node.panelist import Panelist, panelist_of
 from distro_node.node.sheets import Sheets
 from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.part_store import PartStore
 from distro_node.node.telemetry.metrics import Metrics
 from distro_node.node.telemetry.telemetry import Telemetry
 from distro_node.node.trainer.client import Trained as Made
@@ -35,7 +36,7 @@ from distro_node.protocol.wire.bounded import Bounded
 from distro_node.protocol.wire.messages import RecordId
 from simulation.keys import identity
 
-PATIENCE = 0.5
+PATIENCE = 2.0
 MEMBERS = 6
 
 
@@ -50,31 +51,45 @@ class Desk:
         self.traffic = Traffic()
         self.offences: list[PeerId] = []
         self.withholds: Callable[[PeerId, ContentId], bool] = lambda asker, name: False
+        self.slow = 0.0
         self.reports: list[Any] = []
         self.begin()
 
     def begin(self) -> None:
         """Start the process, perhaps again."""
         network: Any = self
-        self.store = BlobStore(self.root)
+        self.store = BlobStore(self.root / "blobs")
+        self.parts = PartStore(self.root / "sheets")
+        manifest, telemetry = (
+            self.world.chain.manifest,
+            Telemetry(self.peer, Metrics(version="test")),
+        )
+        speakers = manifest.speakers
+        assert speakers is not None
+        self.sheets = Sheets(
+            manifest=manifest,
+            speakers=speakers,
+            member=self.member,
+            network=network,
+            store=self.parts,
+            fetcher=network,
+            telemetry=telemetry,
+        )
         self.updates = Updates(
-            manifest=self.world.chain.manifest,
+            manifest=manifest,
             member=self.member,
             network=network,
             store=self.store,
             fetcher=network,
             relays=network,
-            telemetry=Telemetry(self.peer, Metrics(version="test")),
+            telemetry=telemetry,
             ids=Bounded(1000),
             tell=self.reports.append,
+            sheets=self.sheets,
         )
-        found = panelist_of(
-            self.world.chain.manifest, self.store, self.updates, self.reports.append
-        )
+        found = panelist_of(manifest, self.store, self.updates, self.sheets, self.reports.append)
         assert found is not None
-        assert self.updates.sheets is not None
         self.panelist: Panelist = found
-        self.sheets: Sheets = self.updates.sheets
 
     # In the place of the network and of the fetcher
 
@@ -86,11 +101,13 @@ class Desk:
 
     async def fetch(self, name: ContentId, *, providers: Any, max_bytes: int, **_: Any) -> bytes:
         await trio.sleep(0.001)
-        data = self.store.get(name)
+        data = self.parts.get(name)
+        asked = [self.world.desk(peer) for peer in providers()] if data is None else []
+        await trio.sleep(max((desk.slow for desk in asked), default=0.0))
         for peer in providers() if data is None else ():
             desk = self.world.desk(peer)
-            found = None if desk.withholds(self.peer, name) else desk.store.get(name)
-            if found is not None and len(found) <= max_bytes and self.store.keep(name, found):
+            found = None if desk.withholds(self.peer, name) else desk.parts.get(name)
+            if found is not None and len(found) <= max_bytes and self.parts.keep(name, found):
                 return found
         if data is None:
             await trio.sleep(0.05)
@@ -234,6 +251,62 @@ async def test_what_an_author_withholds_comes_from_the_panel(world: World) -> No
     assert tallies == (ours[0], None)
 
 
+@pytest.mark.parametrize(("moment", "heard"), [(0.2, MEMBERS), (0.9, MEMBERS - 1)])
+async def test_what_an_author_gives_one_of_a_panel_is_for_all_of_it_or_none(
+    world: World, moment: float, heard: int
+) -> None:
+    """It refuses all of them at first. At the last moment, with no time for the others to ask the one
+    that has it, nobody asks an author any more."""
+    one, *_ = panel = world.panel()
+    author = next(desk for desk in world.desks if desk not in panel)
+    author.withholds = lambda asker, name: True
+    await world.told()
+    said: dict[PeerId, ContentId] = {}
+    patience = 4.0
+
+    async def say(desk: Desk) -> None:
+        await desk.panelist.say(dataclasses.replace(desk.asked(), patience=patience))
+        said[desk.peer] = desk.reports.pop().update
+
+    async with trio.open_nursery() as nursery:
+        for desk in panel:
+            nursery.start_soon(say, desk)
+        await trio.sleep(moment * patience)
+        author.withholds = lambda asker, name: asker != one.peer
+    assert len({*said.values()}) == 1
+    assert world.mask(one, said[one.peer]).count(True) == heard
+
+
+async def test_a_sheet_said_again_when_there_are_more_sections_is_not_there(world: World) -> None:
+    """A liar announces a sheet of the term before, of which others have parts."""
+    panel, round_ = world.panel(), world.chain.round
+    author = next(desk for desk in world.desks if desk not in panel)
+    sheet = await author.tell(round_)
+    for count in (2, 3):
+        for desk in (author, *panel):
+            part = await desk.sheets.part(round_, author.peer, sheet, (0, count))
+            assert (part is not None) == (count == 2)
+            assert not desk.offences
+
+
+async def test_a_part_that_somebody_still_waits_for_is_not_forgotten(world: World) -> None:
+    """Two ask for it, and one of them gives up."""
+    one, round_ = world.panel()[0], world.chain.round
+    author = next(desk for desk in world.desks if desk not in world.panel())
+    sheet = await author.tell(round_)
+    name = part_name(sheet, 0, 2)
+    author.slow = 0.3
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.sheets.part, round_, author.peer, sheet, (0, 2))
+        await trio.sleep(0.01)
+        with trio.move_on_after(0.1):
+            await one.sheets.part(round_, author.peer, sheet, (0, 2))
+        await one.sheets.sweep(round_ + 10)
+    assert one.parts.has(name)
+    await one.sheets.sweep(round_ + 10)
+    assert not one.parts.has(name)
+
+
 async def test_a_sheet_that_tells_nothing_counts_nowhere_and_is_its_authors_fault(
     world: World,
 ) -> None:
@@ -243,9 +316,9 @@ async def test_a_sheet_that_tells_nothing_counts_nowhere_and_is_its_authors_faul
     ids = [content_id(part) for part in parts]
     sheet = sheet_id(ids)
     for section, part in enumerate(parts):
-        name = part_name(sheet, section)
-        author.store.name(name, lambda data: True)
-        author.store.keep(name, with_way(ids, section, part))
+        name = part_name(sheet, section, len(parts))
+        author.parts.name(name, lambda data: True)
+        author.parts.keep(name, with_way(ids, section, part))
     await world.told(named={author.peer: sheet})
     ours, _ = await world.spoken()
     assert len({*ours}) == 1
@@ -263,11 +336,11 @@ async def test_what_is_no_part_is_not_kept(world: World) -> None:
     author = next(desk for desk in world.desks if desk not in world.panel())
     author.withholds = lambda asker, name: True
     sheet = await author.tell(world.chain.round)
-    name = part_name(sheet, 0)
-    liar.store.name(name, lambda data: True)
-    liar.store.keep(name, b"\1" + bytes(100))
+    name = part_name(sheet, 0, 2)
+    liar.parts.name(name, lambda data: True)
+    liar.parts.keep(name, b"\1" + bytes(100))
     assert not await one.sheets.get(FetchUpdate(world.chain.round, author.peer, sheet, 100))
-    assert not one.store.has(name)
+    assert not one.parts.has(name)
 
 
 async def test_who_begins_again_says_nothing_until_the_next_term(world: World) -> None:
@@ -284,6 +357,20 @@ async def test_who_begins_again_says_nothing_until_the_next_term(world: World) -
     for tallies in await world.spoken():
         assert len({*tallies}) == 1
         assert tallies[0] != SAID_NOTHING
+
+
+async def test_who_cannot_follow_says_so_without_waiting(world: World) -> None:
+    await world.told()
+    panel = world.panel()
+    await world.spoken()
+    panel[0].begin()
+    author = next(desk for desk in world.desks if desk not in panel)
+    author.withholds = lambda asker, name: True
+    await world.told()
+    patient = dataclasses.replace(panel[0].asked(), patience=600.0)
+    with trio.fail_after(60.0):
+        await panel[0].panelist.say(patient)
+    assert panel[0].reports.pop().update == SAID_NOTHING
 
 
 async def test_where_nothing_was_agreed_on_a_panel_begins_anew(world: World) -> None:
@@ -362,9 +449,9 @@ async def test_what_an_earlier_process_had_goes_when_it_is_of_no_use(world: Worl
     desk.begin()
     for applied in (round_, round_ + 1, round_ + 2):
         await desk.updates.sweep(applied)
-        assert list(desk.store.root.glob("*.named"))
+        assert list(desk.parts.ids())
     await desk.updates.sweep(round_ + 3)
-    assert not list(desk.store.root.glob("*.named"))
+    assert not list(desk.parts.ids())
 
 
 async def test_parts_go_when_their_step_is_over(world: World) -> None:
@@ -373,15 +460,15 @@ async def test_parts_go_when_their_step_is_over(world: World) -> None:
     await world.spoken()
     desk = world.desks[0]
 
-    def named() -> list[Path]:
-        return list(desk.store.root.glob("*.named"))
+    def named() -> list[ContentId]:
+        return list(desk.parts.ids())
 
     for applied in (round_, round_ + 1, round_ + 2):
         await desk.updates.sweep(applied)
         assert named()
     await world.told()
     await desk.updates.sweep(round_ + 3)
-    kept = {path.name for path in named()}
+    kept = {*named()}
     # Those of the next step are here, and no other.
     assert len(kept) == 2
     await desk.updates.sweep(round_ + 5)
@@ -409,4 +496,4 @@ async def test_a_sheet_waits_until_its_panels_are_drawn(world: World) -> None:
             world.chain.grow()
     (report,) = desk.reports
     assert isinstance(report, Trained)
-    assert desk.store.has(part_name(report.update, 1))
+    assert desk.parts.has(part_name(report.update, 1, 2))

@@ -26,7 +26,8 @@ from ...protocol.wire.manifest import DataSpec, Manifest, ShardSpec
 from ..errors import ExitCode, UserError
 from ..network.exchange.blobs import FetchFailed
 from ..network.exchange.chunks import Fetcher
-from ..storage.blob_store import BlobStore, DiskFull
+from ..storage.blob_files import DiskFull
+from ..storage.blob_store import BlobStore
 from .downloads import Downloads
 
 _log = logging.getLogger(__name__)

@@ -45,6 +45,7 @@ class SwarmDir:
         self.momentum = root / "trainer" / "momentum"
         self.history = root / "history.jsonl"
         self.private = root / "private"
+        self.sheets = root / "sheets"
 
 
 class DataDir:

@@ -28,7 +28,8 @@ from ...protocol.member.effects import LookAgain
 from ...protocol.member.inputs import LookedAgain
 from ...protocol.wire.manifest import Manifest
 from ...protocol.wire.messages import MAX_LOOKS, Score
-from ..storage.blob_store import BlobStore, DiskFull
+from ..storage.blob_files import DiskFull
+from ..storage.blob_store import BlobStore
 from ..storage.swarm_store import LocalSnapshot
 from .client import TrainerClient, TrainerDied, TrainerFailed, TrainerSpec, open_trainer
 from .main_memory import free_main_memory

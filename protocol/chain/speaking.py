@@ -66,6 +66,8 @@ class Speaking:
         self._most = most_sections(manifest_layout(manifest))
         # The terms that have begun.
         self._terms: list[Term] = []
+        # How many records it has followed.
+        self._length = 0
         self._begin_notes()
 
     def term(self, round: int) -> Term:
@@ -135,7 +137,7 @@ class Speaking:
     def follow(self, record: Record) -> None:
         """Add what comes after the last `record`, which must have been checked."""
         self._note(record)
-        following = record.round + 1
+        following = self._length = record.round + 1
         if not self._manifest.schedule.trains(following) or self._manifest.speaks(following):
             return
         if self._number(following) == len(self._terms):
@@ -156,7 +158,11 @@ class Speaking:
         # The term of the next round has begun if that is a first one; its own records are read again.
         begun = 0 if length == 0 else min(self._number(length) + 1, len(self._terms))
         copy._terms = self._terms[:begun]
+        if length == self._length:
+            copy._copy_notes(self)
+            return copy
         copy._begin_notes()
+        copy._length = length
         for round_ in range(2 * self._spec.term * max(0, begun - 1) + 1, length):
             copy._note(records(round_))
         return copy
@@ -175,6 +181,11 @@ class Speaking:
         self._spoke: set[PeerId] = set()
         self._struck: set[PeerId] = set()
         self._admitted: set[PeerId] = set()
+
+    def _copy_notes(self, other: Speaking) -> None:
+        self._agreed = {section: [*said] for section, said in other._agreed.items()}
+        self._spoke, self._struck = {*other._spoke}, {*other._struck}
+        self._admitted = {*other._admitted}
 
     def _note(self, record: Record) -> None:
         # Who is there when training begins is not new.
@@ -218,8 +229,12 @@ class Speaking:
             if peer in self._admitted:
                 standing = standing.newly_admitted(last)
             after[peer] = standing
-        nothing = Standing()
-        after = {peer: standing for peer, standing in after.items() if standing != nothing}
+        # Of whom there is nothing to hold against is forgotten: identities come and go without end.
+        after = {
+            peer: standing
+            for peer, standing in after.items()
+            if standing.strikes or standing.back > last + 1
+        }
         return known if after == known else after
 
 

@@ -30,9 +30,9 @@ def sheet_id(parts: Sequence[ContentId]) -> ContentId:
     return _called(len(parts), top)
 
 
-def part_name(sheet: ContentId, section: int) -> ContentId:
-    """What a section's part of a sheet is asked for by."""
-    return content_id(_NAME + sheet + section.to_bytes(2, "big"))
+def part_name(sheet: ContentId, section: int, sections: int) -> ContentId:
+    """What a section's part of a sheet, cut into so many, is asked for by."""
+    return content_id(_NAME + sheet + section.to_bytes(2, "big") + sections.to_bytes(2, "big"))
 
 
 def with_way(parts: Sequence[ContentId], section: int, part: bytes) -> bytes:

@@ -55,6 +55,8 @@ class Training:
         """What the trainer can do."""
         # The last update that the trainer was told to compute: when it is due, and who deals it.
         self._told = _NOTHING
+        # The last round for which a tally was asked for. One may be made while an update is ahead.
+        self._asked = -1
         # The last one that it began when that round had come, and whether that was too late.
         self._begun_at_tip = -1
         self._too_slow = False
@@ -62,7 +64,7 @@ class Training:
 
     def forget(self) -> None:
         """The parameters were loaded anew: what was computed on others is worth nothing."""
-        self._told, self._begun_at_tip = _NOTHING, -1
+        self._told, self._asked, self._begun_at_tip = _NOTHING, -1, -1
         self._too_slow, self._ahead = False, None
 
     def keep(self, made: Trained, tip: int) -> None:
@@ -96,16 +98,12 @@ class Training:
         before is in the parameters; none unless this member speaks in it. Sheets that are still on their
         way are worth so many seconds of `patience`."""
         tip, speaking = len(ledger), ledger.speaking
-        if (
-            speaking is None
-            or announced
-            or self._told == (tip, tip)
-            or not self.owes(tip, tip, ledger)
-        ):
+        asked = announced or self._asked == tip
+        if speaking is None or asked or not self.owes(tip, tip, ledger):
             return []
         place, told = speaking.place(tip, self._me), ledger[tip - 1].record
         assert place is not None  # or nothing would be due
-        self._told = tip, tip
+        self._asked = tip
         found = ledger.dealing.counts(told)
         counts = tuple(found[entry.peer] for entry in told.updates)
         return [Tally(tip, *place, told, counts, speaking.agreed(place[0]), patience)]

@@ -22,7 +22,8 @@ from distro_node.node.create import draft, new_swarm
 from distro_node.node.create.manifest_file import read_manifest_file
 from distro_node.node.create.tokens import ByteTokenizer
 from distro_node.node.errors import ExitCode
-from distro_node.node.storage.blob_store import BlobStore, DiskFull
+from distro_node.node.storage.blob_files import DiskFull
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.node.trainer.client import InitialModel
 from distro_node.node.trainer.errors import TrainerDied, TrainerFailed

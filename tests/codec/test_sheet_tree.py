@@ -75,7 +75,8 @@ def test_ways_are_short():
 def test_names_tell_sheets_and_sections_apart():
     one, two = (sheet_id(parts_of(count)[1]) for count in (2, 3))
 
-    assert len({part_name(one, 0), part_name(one, 1), part_name(two, 0), one, two}) == 5
+    names = [part_name(one, 0, 2), part_name(one, 1, 2), part_name(one, 0, 3), part_name(two, 0, 2)]
+    assert len({*names, one, two}) == 6
 
 
 def test_a_sheet_is_called_the_same_in_every_version():

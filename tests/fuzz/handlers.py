@@ -25,8 +25,9 @@ from distro_node.node.network.discovery.introductions import PROTOCOL as INTRODU
 from distro_node.node.network.discovery.introductions import IntroductionService
 from distro_node.node.network.discovery.speaking import SPEAKING, serve_version
 from distro_node.node.network.errors import RequestError
+from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
-from distro_node.node.network.exchange.blobs import serve_blobs
+from distro_node.node.network.exchange.blobs import serve_blobs, serve_parts
 from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
 from distro_node.node.network.exchange.chunks import serve_chunks
 from distro_node.node.network.exchange.relays import PROTOCOL as RELAY
@@ -203,6 +204,16 @@ def targets() -> Iterator[Target]:
         "blobs",
         BLOBS,
         lambda line: serve_blobs(line, store),
+        blob,
+        listed,
+        bytes(32),
+        most=32,
+        structured=False,
+    )
+    yield handler(
+        "parts of sheets",
+        PARTS,
+        lambda line: serve_parts(line, store),
         blob,
         listed,
         bytes(32),

@@ -14,10 +14,19 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node.network import requests
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange import blobs, quarantine
-from distro_node.node.network.exchange.blobs import PROTOCOL, BlobFetcher, FetchFailed, serve_blobs
+from distro_node.node.network.exchange.blobs import (
+    PART_PROTOCOL,
+    PROTOCOL,
+    BlobFetcher,
+    FetchFailed,
+    serve_blobs,
+    serve_parts,
+)
 from distro_node.node.network.network import Network
 from distro_node.node.network.scopes import open_scope
-from distro_node.node.storage.blob_store import BlobStore, DiskFull
+from distro_node.node.storage.blob_files import DiskFull
+from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.part_store import PartStore
 from distro_node.protocol.wire.blobs import MAX_BLOB_BYTES
 from distro_node.protocol.wire.errors import ProtocolError
 from hypothesis import given
@@ -83,6 +92,32 @@ async def test_a_blob_is_fetched_checked_and_kept(store: BlobStore, seeded: Blob
         assert await fetch(a, store) == DATA
         assert b.traffic.sent["update"] == len(DATA) + 1
         await until(lambda: requests_open(a) == requests_open(b) == 0)
+
+
+async def test_who_says_the_name_of_a_part_in_the_place_of_an_id_harms_nobody(
+    store: BlobStore, seeded: BlobStore
+) -> None:
+    """Whoever has the part would else give bytes that do not hash to it, and be blamed for that."""
+    name, part = content_id(b"a name"), DATA[:100]
+    theirs, mine = (PartStore(store.root.parent / whose) for whose in ("parts", "my parts"))
+    for parts in (theirs, mine):
+        parts.name(name, lambda data: data == part)
+    theirs.keep(name, part)
+    async with star(2) as (a, b):
+        serve_blobs(b, seeded)
+        serve_parts(b, theirs)
+        with pytest.raises(FetchFailed) as failed:
+            await BlobFetcher(a, store).fetch(
+                name, max_bytes=100, providers=lambda: [b.peer], timeout=20, wanted=lambda: False
+            )
+        assert failed.value.tried == {b.peer: "not found"}
+        found = await BlobFetcher(a, mine, protocol=PART_PROTOCOL).fetch(
+            name, max_bytes=100, providers=lambda: [b.peer], timeout=20
+        )
+        assert found == part
+        assert mine.get(name) == part
+        assert b.traffic.sent["update"] == len(part) + 1
+        assert not a.traffic.rejected
 
 
 async def test_what_nobody_has_is_not_waited_for_once_it_is_not_wanted(

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from distro_node.crypto.hashing import ContentId, content_id
-from distro_node.node.storage.blob_store import BlobStore, DiskFull
+from distro_node.node.storage.blob_files import DiskFull
+from distro_node.node.storage.blob_store import BlobStore
 from distro_node.protocol.wire.blobs import MAX_BLOB_BYTES
 from hypothesis import given, settings
 from hypothesis import strategies as st

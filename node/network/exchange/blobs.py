@@ -20,7 +20,7 @@ from ....protocol.wire.backoff import Backoff
 from ....protocol.wire.blobs import MAX_BLOB_BYTES
 from ....protocol.wire.errors import ProtocolError
 from ....protocol.wire.relay_requests import RelayRequest
-from ...storage.blob_store import BlobStore
+from ...storage.blob_files import BlobFiles
 from ..errors import RequestError
 from ..network import Network
 from ..scopes import open_scope
@@ -31,6 +31,9 @@ from .speeds import Speeds
 
 PROTOCOL = "/distro/blob/1"
 """Request: a content id. Answer: a zero byte and the blob, or a one byte: not here."""
+PART_PROTOCOL = "/distro/part/1"
+"""The same for parts of sheets. Request: a part's name, to which nothing hashes; so whoever was led to
+ask for one as if it were a content id is told that it is not here."""
 
 Providers = Callable[[], Sequence[PeerId]]
 Wanted = Callable[[], bool]
@@ -71,7 +74,7 @@ _LAG_SECONDS = 1.0
 _POLL_SECONDS = 0.2
 # How long a provider that failed is left alone, doubled with each failure.
 _RETRY_SECONDS = 0.5
-_MAX_RETRY_SECONDS = 8.0
+_LONGEST_PAUSE_SECONDS = 8.0
 # The weight of the newest measurement in what counts as usual.
 _NEWEST = 0.2
 _IDLE_SECONDS = 10.0
@@ -94,7 +97,7 @@ class FetchFailed(Exception):
 
 def serve_blobs(
     network: Network,
-    store: BlobStore,
+    store: BlobFiles,
     kind_of: Callable[[ContentId], str] = lambda cid: "blob",
     asked: Callable[[PeerId, ContentId], None] = lambda peer, cid: None,
     relays: Container[PeerId] = (),
@@ -106,10 +109,8 @@ def serve_blobs(
     """
 
     async def answer(peer: PeerId, request: bytes) -> bytes:
-        cid = _requested(request)
-        asked(peer, cid)
-        data = await trio.to_thread.run_sync(store.get, cid)
-        return _NOT_FOUND if data is None else FOUND + data
+        asked(peer, _requested(request))
+        return await _answer(store, request)
 
     network.serve(
         PROTOCOL,
@@ -121,12 +122,42 @@ def serve_blobs(
     )
 
 
+def serve_parts(network: Network, store: BlobFiles) -> None:
+    """Serve parts of sheets to everybody who is connected, as many at a time."""
+
+    async def answer(peer: PeerId, request: bytes) -> bytes:
+        return await _answer(store, request)
+
+    network.serve(
+        PART_PROTOCOL,
+        answer,
+        max_request=_CONTENT_ID_BYTES,
+        max_concurrent=MAX_UPLOADS,
+        kind=lambda request: "update",
+    )
+
+
+async def _answer(store: BlobFiles, request: bytes) -> bytes:
+    data = await trio.to_thread.run_sync(store.get, _requested(request))
+    return _NOT_FOUND if data is None else FOUND + data
+
+
 class BlobFetcher:
     """Fetches blobs into `store`."""
 
-    def __init__(self, network: Network, store: BlobStore, relays: Relays | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        store: BlobFiles,
+        relays: Relays | None = None,
+        protocol: str = PROTOCOL,
+        longest_pause: float = _LONGEST_PAUSE_SECONDS,
+    ) -> None:
+        """A provider that failed is left alone for `longest_pause` seconds at most."""
         self._network = network
         self._store = store
+        self._protocol = protocol
+        self._longest_pause = longest_pause
         self._relays = relays
         self._downloads: dict[ContentId, _Download] = {}
         self._busy: Counter[PeerId] = Counter()
@@ -163,7 +194,8 @@ class BlobFetcher:
         download = self._downloads.get(cid)
         if download is None:
             max_bytes = min(max_bytes, MAX_BLOB_BYTES)
-            download = _Download(cid, max_bytes, providers, kind, wanted, relay)
+            pauses = Backoff[PeerId](_RETRY_SECONDS, self._longest_pause)
+            download = _Download(cid, max_bytes, providers, kind, wanted, relay, pauses)
             self._downloads[cid] = download
             self._network.spawn(self._run, download)
             if not self._watching:
@@ -319,7 +351,7 @@ class BlobFetcher:
             if attempt.is_relay:
                 self._heard[peer] = trio.current_time()
 
-        protocol, question = PROTOCOL, bytes(download.cid)
+        protocol, question = self._protocol, bytes(download.cid)
         if attempt.is_relay and download.relay is not None:
             protocol, question = RELAY, download.relay.sealed
         try:
@@ -403,6 +435,7 @@ class _Download:
         kind: str,
         wanted: Wanted,
         relay: RelayRequest | None,
+        pauses: Backoff[PeerId],
     ) -> None:
         self.cid = cid
         self.max_bytes = max_bytes
@@ -418,7 +451,7 @@ class _Download:
         self.tried: dict[PeerId, str] = {}
         self.excluded: set[PeerId] = set()
         self.failures: Counter[PeerId] = Counter()
-        self.pauses: Backoff[PeerId] = Backoff(_RETRY_SECONDS, _MAX_RETRY_SECONDS)
+        self.pauses = pauses
         self.data: bytes | None = None
         self.error: OSError | None = None
 

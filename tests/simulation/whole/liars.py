@@ -14,6 +14,7 @@ import trio
 from distro_node.crypto.envelope import Envelope, open_envelope, sign
 from distro_node.crypto.hashing import ContentId, content_id
 from distro_node.crypto.identity import PeerId
+from distro_node.node.network.exchange.blobs import PART_PROTOCOL as PARTS
 from distro_node.node.network.exchange.blobs import PROTOCOL as BLOBS
 from distro_node.node.network.exchange.chunks import PROTOCOL as CHUNKS
 from distro_node.node.network.requests import Handler
@@ -300,7 +301,7 @@ class LyingNetwork(SimulatedNetwork):
                 await trio.sleep(self._dice.uniform(3.0, 40.0))
             if not isinstance(response, bytes):
                 return response
-            if protocol == BLOBS:
+            if protocol in (BLOBS, PARTS):
                 return self._blob(peer, ContentId(request), response)
             if protocol == CHUNKS and "false holdings" in self._tells:
                 return self._dice.choice((b"\xff", b"\x80", b"\xff" * 3, b"\0"))
@@ -324,7 +325,11 @@ class LyingNetwork(SimulatedNetwork):
     def _is_own_part(self, blob: ContentId) -> bool:
         own = self._own
         # There are sixteen blocks.
-        return own is not None and any(blob == part_name(own, number) for number in range(16))
+        return own is not None and any(
+            blob == part_name(own, number, count)
+            for count in range(1, 17)
+            for number in range(count)
+        )
 
     def _knows(self, asker: PeerId, request: bytes, response: bytes) -> bytes:
         """An answer to sync."""

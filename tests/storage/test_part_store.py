@@ -1,4 +1,4 @@
-"""Blobs that have a name in the place of an id: only what fits is kept, and nothing is left behind."""
+"""Parts have a name that nothing hashes to: only what fits is kept, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 from distro_node.crypto.hashing import content_id
-from distro_node.node.storage.blob_store import BlobStore
+from distro_node.node.storage.part_store import PartStore
 
 NAME = content_id(b"a name")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path)
+def store(tmp_path: Path) -> PartStore:
+    return PartStore(tmp_path)
 
 
-def name(store: BlobStore, prefix: bytes = b"good") -> None:
+def name(store: PartStore, prefix: bytes = b"good") -> None:
     store.name(NAME, lambda data: data.startswith(prefix))
 
 
-def test_what_fits_is_kept_under_the_name(store: BlobStore) -> None:
+def test_what_fits_is_kept_under_the_name(store: PartStore) -> None:
     name(store)
     assert store.get(NAME) is None
     assert not store.has(NAME)
@@ -32,28 +32,23 @@ def test_what_fits_is_kept_under_the_name(store: BlobStore) -> None:
     # The first stays: others ask for it.
     assert store.keep(NAME, b"good as well")
     assert store.get(NAME) == b"good bytes"
-    assert list(store.ids()) == []
+    assert list(store.ids()) == [NAME]
 
 
-def test_an_id_is_its_own_rule(store: BlobStore) -> None:
-    data = b"a blob"
-    assert not store.keep(content_id(data), b"another")
-    assert store.keep(content_id(data), data)
-    assert store.get(content_id(data)) == data
-
-
-def test_a_name_that_nobody_gave_is_an_id(store: BlobStore) -> None:
+def test_a_name_that_nobody_gave_stands_for_nothing(store: PartStore) -> None:
     assert not store.keep(NAME, b"good bytes")
     assert store.get(NAME) is None
+    data = b"a blob"
+    assert not store.keep(content_id(data), data)
 
 
-def test_the_first_rule_stays(store: BlobStore) -> None:
+def test_the_first_rule_stays(store: PartStore) -> None:
     name(store)
     name(store, b"bad")
     assert not store.keep(NAME, b"bad")
 
 
-def test_what_has_rotted_is_not_returned(store: BlobStore) -> None:
+def test_what_has_rotted_is_not_returned(store: PartStore) -> None:
     name(store)
     store.keep(NAME, b"good bytes")
     store.path(NAME).write_bytes(b"rotten")
@@ -62,7 +57,7 @@ def test_what_has_rotted_is_not_returned(store: BlobStore) -> None:
     assert store.keep(NAME, b"good bytes")
 
 
-def test_a_removed_name_is_forgotten(store: BlobStore) -> None:
+def test_a_removed_name_is_forgotten(store: PartStore) -> None:
     name(store)
     store.keep(NAME, b"good bytes")
     assert store.remove(NAME)
@@ -71,27 +66,25 @@ def test_a_removed_name_is_forgotten(store: BlobStore) -> None:
     assert list(store.root.iterdir()) == []
 
 
-def test_the_next_process_finds_what_it_names_and_removes_the_rest(store: BlobStore) -> None:
+def test_the_next_process_finds_what_it_names_and_removes_the_rest(store: PartStore) -> None:
     name(store)
     store.keep(NAME, b"good bytes")
     old = content_id(b"an old name")
     store.name(old, lambda data: True)
     store.keep(old, b"of a step that is over")
-    blob = store.put(b"a blob")
-    other = BlobStore(store.root)
+    other = PartStore(store.root)
     assert other.get(NAME) is None
     name(other)
     assert other.get(NAME) == b"good bytes"
     other.remove_nameless()
     assert other.get(NAME) == b"good bytes"
-    assert other.get(blob) == b"a blob"
     assert store.get(old) is None
 
 
-def test_what_was_there_and_does_not_fit_is_removed(store: BlobStore) -> None:
+def test_what_was_there_and_does_not_fit_is_removed(store: PartStore) -> None:
     name(store)
     store.keep(NAME, b"good bytes")
-    other = BlobStore(store.root)
+    other = PartStore(store.root)
     name(other, b"better")
     assert other.get(NAME) is None
     assert list(store.root.iterdir()) == []
