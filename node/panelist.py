@@ -70,19 +70,20 @@ class Panelist:
         nothing, so that nobody waits for it. Raises `DiskFull`."""
         # One after the other: what it holds after a step depends on what it has said there.
         async with self._one_at_a_time:
-            speaker = await trio.to_thread.run_sync(self._follow, effect)
-            if speaker is None:
-                _log.info(
-                    "silent in round %d: the panel counted what is unknown here", effect.round
-                )
-                said = SILENCE
-            else:
-                parts = await self._parts(effect)
-                said = await trio.to_thread.run_sync(speaker.say, step_of(effect.round), parts)
-                self._open = len(effect.agreed)
+            said = await self._tally(effect)
         update = await trio.to_thread.run_sync(self._store.put, said)
         self._updates.keep(effect.round, update)
         self._report(Trained(effect.round, effect.round, update, len(said), 0, 0.0))
+
+    async def _tally(self, effect: Tally) -> bytes:
+        speaker = await trio.to_thread.run_sync(self._follow, effect)
+        if speaker is None:
+            _log.info("silent in round %d: the panel counted what is not known here", effect.round)
+            return SILENCE
+        parts = await self._parts(effect)
+        said = await trio.to_thread.run_sync(speaker.say, step_of(effect.round), parts)
+        self._open = len(effect.agreed)
+        return said
 
     async def _parts(self, effect: Tally) -> list[tuple[bytes | None, int]]:
         """The section's part of each sheet, of those that are here in time, and how often it counts."""

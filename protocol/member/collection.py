@@ -13,7 +13,7 @@ from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId
 from ..chain.ledger import Ledger
 from ..wire.membership import Votes
-from ..wire.messages import Announcement, UpdateEntry
+from ..wire.messages import Announcement, Record, UpdateEntry
 from .effects import Effect, FetchUpdate
 
 
@@ -89,6 +89,18 @@ class Collection:
     def arrivals(self, start: float) -> list[float]:
         """How long after `start` each update was held, in seconds."""
         return [max(0.0, at - start) for at in self._arrivals.values()]
+
+    def missed_by(self, record: Record, until: float) -> set[PeerId]:
+        """Those whose update, trained from the parameters of a record, was held at that time, and is
+        missing there."""
+        named = {entry.peer: entry.update for entry in record.updates}
+        return {
+            peer
+            for peer, at in self._arrivals.items()
+            if at <= until
+            and self._announced[peer][0].fingerprint == record.fingerprint
+            and named.get(peer) != self._announced[peer][0].update
+        }
 
     @property
     def updates(self) -> set[ContentId]:

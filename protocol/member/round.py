@@ -35,6 +35,7 @@ from .capacity import Capacity
 from .collection import Collection, Holdings
 from .company import Company
 from .effects import Effect, Note
+from .hiding import heard_until, hides_tallies
 from .listening import Listening
 from .looking import Looking
 from .pacing import Pacing
@@ -393,6 +394,8 @@ class Round:
             self._pacing.lease, now
         ) and not self.agreement.certified(record.id):
             return NOTHING
+        if self._hides_tallies(record):
+            return NOTHING
         needed = record.updates if self._needs_updates else ()
         missing = [entry for entry in needed if entry.update not in standing.held]
         if not missing:
@@ -407,6 +410,13 @@ class Round:
         unasked = [entry for entry in missing if entry.update not in self._fetched]
         self._fetched |= {entry.update for entry in unasked}
         return Step([], [], unasked)
+
+    def _hides_tallies(self, record: Record) -> bool:
+        if not self._manifest.speaks(self.number) or self.agreement.certified(record.id):
+            return False
+        begun, waits = self.start, self._pacing.collect
+        until = None if self.ready_since is None else heard_until(begun, waits)
+        return hides_tallies(record, self.agreement.slot, self.collection, until)
 
     def _skip(self, now: float) -> Step:
         slot = self.agreement.slot

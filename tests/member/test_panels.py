@@ -15,9 +15,9 @@ from distro_node.protocol.member.effects import (
     Tally,
     Train,
 )
-from distro_node.protocol.member.inputs import Applied, Heard, Learned, Loaded, UpdateHeld
+from distro_node.protocol.member.inputs import Applied, Heard, Learned, Loaded, Tick, UpdateHeld
 from distro_node.protocol.member.member import Member
-from distro_node.protocol.wire.messages import Proposal
+from distro_node.protocol.wire.messages import NO_BLOCK, Proposal
 from simulation.chain import FINGERPRINT
 
 E = TypeVar("E")
@@ -79,6 +79,40 @@ def test_it_needs_one_of_each_tally_to_take_the_step() -> None:
         effects = seat.member.handle(UpdateHeld(update), 0.0)
     (apply,) = of(Apply, effects)
     assert [each.count for each in apply.needed] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("slot", "late", "votes"), [(1, False, 0), (3, False, 0), (4, False, 1), (1, True, 1)]
+)
+def test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time(
+    slot: int, late: bool, votes: int
+) -> None:
+    """Or two liars of a panel, one of whom leads, would speak for all of it; and a liar that leads could
+    have every panel begin anew. A swarm that does not get over it otherwise goes on all the same."""
+    seat = Seat(1)
+    chain, collect = seat.chain, seat.chain.manifest.rounds.collect_max_seconds
+    # It says something else than its panel.
+    liar = next(peer for peer in chain.leaders if peer != seat.me)
+    chain.lying = {liar}
+    entries = chain.tallies()
+    hidden = next(entry for entry in entries if entry.peer == liar)
+    for entry in entries:
+        said = chain.announcement(entry.peer, update=entry.update, size=entry.size)
+        seat.member.handle(Heard(chain.envelope(entry.peer, "announcement", said)), 1.0)
+        if not (late and entry is hidden):
+            seat.member.handle(UpdateHeld(entry.update), 1.0)
+    if late:
+        seat.member.handle(UpdateHeld(hidden.update), 0.9 * collect)
+    now = 1.0 + collect
+    for number in range(1, slot):
+        for peer in chain.leaders[:-1]:
+            skip = chain.ballot(NO_BLOCK, slot=number)
+            seat.member.handle(Heard(chain.envelope(peer, "skip", skip)), now)
+    record = chain.record(updates=[entry for entry in entries if entry is not hidden])
+    envelope = chain.envelope(chain.leaders[slot - 1], "proposal", Proposal(slot, record))
+    effects = [*seat.member.handle(Heard(envelope), now), *seat.member.handle(Tick(), now)]
+    said = [effect.envelope.kind for effect in of(Publish, effects)]
+    assert said.count("vote") == votes
 
 
 def test_it_votes_for_sheets_that_it_does_not_hold_but_for_no_tally() -> None:

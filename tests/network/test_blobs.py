@@ -14,6 +14,7 @@ from distro_node.crypto.identity import PeerId
 from distro_node.node.network import requests
 from distro_node.node.network.errors import RequestError
 from distro_node.node.network.exchange import blobs, quarantine
+from distro_node.node.network.exchange.attempt import Attempt
 from distro_node.node.network.exchange.blobs import (
     PART_PROTOCOL,
     PROTOCOL,
@@ -438,9 +439,7 @@ async def test_few_uploads_at_a_time(
 
 def test_a_line_on_which_everybody_is_slow_is_no_reason_to_ask_others() -> None:
     """Else every chunk would come two or three times over the slowest lines."""
-    attempt = blobs._Attempt(
-        PeerId(bytes(32)), 0.0, stall=1.0, whole=2.0, size=4_000_000, is_relay=False
-    )
+    attempt = Attempt(PeerId(bytes(32)), 0.0, stall=1.0, whole=2.0, size=4_000_000, is_relay=False)
     assert attempt.overdue(5.0, usual=4_000_000)
     assert not attempt.overdue(5.0, usual=10_000)
     assert attempt.overdue(1 + 4 * 65_536 / 10_000, usual=10_000)

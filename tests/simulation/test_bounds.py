@@ -51,6 +51,14 @@ SHOWN_BY = {
     "member/member._SHEETS_SHARE": (
         "member/test_panels.py::test_sheets_are_waited_for_half_as_long_as_updates"
     ),
+    "member/hiding._WHOLE_SLOTS": (
+        "member/test_panels.py"
+        "::test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time"
+    ),
+    "member/hiding._IN_TIME": (
+        "member/test_panels.py"
+        "::test_it_votes_for_no_record_that_leaves_out_a_tally_which_it_heard_in_time"
+    ),
     "wire/work_specs._MOST_SHEET_BYTES": (
         "chain/test_speaking.py::test_a_sheet_has_to_fit_into_one_blob"
     ),

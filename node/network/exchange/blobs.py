@@ -24,6 +24,7 @@ from ...storage.blob_files import BlobFiles
 from ..errors import RequestError
 from ..network import Network
 from ..scopes import open_scope
+from .attempt import PATIENCE, Attempt
 from .quarantine import Quarantine
 from .relays import PROTOCOL as RELAY
 from .relays import Relays
@@ -59,9 +60,8 @@ _PER_PROVIDER = 2
 _PER_RELAY = 12
 # A third provider is asked when two dawdle; more would multiply the bytes for no speed.
 _MAX_HEDGES = 3
-# A provider that takes this many times as long as usual has earned a competitor …
-_PATIENCE = 4.0
-# … but never sooner than this: on a busy line a second of silence is nothing.
+# A provider that takes too long has earned a competitor, but never sooner than this: on a busy line a
+# second of silence is nothing.
 _MIN_PATIENCE_SECONDS = 1.0
 # A relay that sends nothing at all for this long, whatever it was asked for, is of no use now …
 _RELAY_PATIENCE_SECONDS = 5.0
@@ -258,11 +258,11 @@ class BlobFetcher:
         peer = relay or self._choose(download, now)
         if peer is not None:
             expected = self._latency + download.max_bytes / self._rate
-            stall = max(_MIN_PATIENCE_SECONDS, _PATIENCE * self._latency)
-            whole = max(2 * _MIN_PATIENCE_SECONDS, _PATIENCE * expected)
+            stall = max(_MIN_PATIENCE_SECONDS, PATIENCE * self._latency)
+            whole = max(2 * _MIN_PATIENCE_SECONDS, PATIENCE * expected)
             if relay is not None:
                 stall, whole = max(stall, _RELAY_STALL_SECONDS), _RELAY_WHOLE * whole
-            attempt = _Attempt(
+            attempt = Attempt(
                 peer,
                 now,
                 stall=stall,
@@ -285,8 +285,8 @@ class BlobFetcher:
                 return relay
         return None
 
-    def _overdue(self, attempt: _Attempt, now: float, usual: float) -> bool:
-        """Whether somebody else should have a go at it, too; `usual` as in `_Attempt`."""
+    def _overdue(self, attempt: Attempt, now: float, usual: float) -> bool:
+        """Whether somebody else should have a go at it, too; `usual` as in `Attempt`."""
         if attempt.overdue(now, usual):
             return True
         waited = now - attempt.started > _RELAY_PATIENCE_SECONDS
@@ -341,7 +341,7 @@ class BlobFetcher:
         ]
         return median(rates) if rates else self._rate
 
-    async def _attempt(self, download: _Download, attempt: _Attempt) -> None:
+    async def _attempt(self, download: _Download, attempt: Attempt) -> None:
         peer = attempt.peer
         self._busy[peer] += 1
         self._heard.setdefault(peer, trio.current_time())
@@ -394,7 +394,7 @@ class BlobFetcher:
                     # It may have waited for this provider.
                     other.changed.set()
 
-    async def _judge(self, download: _Download, attempt: _Attempt, response: bytes) -> None:
+    async def _judge(self, download: _Download, attempt: Attempt, response: bytes) -> None:
         peer = attempt.peer
         # A relay has nothing to say but the update itself.
         says, data = (FOUND, response) if attempt.is_relay else (response[:1], response[1:])
@@ -415,7 +415,7 @@ class BlobFetcher:
                 if beaten.is_relay and self._silent(beaten.peer, trio.current_time()):
                     self._relays.too_slow(beaten.peer)
 
-    def _learn(self, attempt: _Attempt, size: int) -> None:
+    def _learn(self, attempt: Attempt, size: int) -> None:
         first = attempt.first_byte or trio.current_time()
         self._latency += _NEWEST * (first - attempt.started - self._latency)
         seconds = trio.current_time() - first
@@ -447,7 +447,7 @@ class _Download:
         self.scope = open_scope()
         self.done = trio.Event()
         self.changed = trio.Event()
-        self.attempts: list[_Attempt] = []
+        self.attempts: list[Attempt] = []
         self.tried: dict[PeerId, str] = {}
         self.excluded: set[PeerId] = set()
         self.failures: Counter[PeerId] = Counter()
@@ -470,45 +470,6 @@ class _Download:
         self.failures[peer] += 1
         # Those who were told "busy" together do not come back together.
         self.pauses.failed(peer, trio.current_time(), random.uniform(0.5, 1.0))
-
-
-class _Attempt:
-    """One provider at work on one blob."""
-
-    def __init__(
-        self, peer: PeerId, now: float, *, stall: float, whole: float, size: int, is_relay: bool
-    ) -> None:
-        self.peer = peer
-        self.is_relay = is_relay
-        self.started = now
-        self.first_byte: float | None = None
-        self.received = 0
-        # A relay waits for the author itself.
-        self.ended = is_relay
-        """Whether it ended for another reason than that the peer sends nothing."""
-        self._size = size
-        self._heard = now
-        self._stall = stall
-        self._whole = whole
-
-    def note(self, size: int) -> None:
-        self._heard = trio.current_time()
-        self.received = size
-        if self.first_byte is None:
-            self.first_byte = self._heard
-
-    def excuse(self, seconds: float) -> None:
-        """It was not the peer who slept."""
-        self.started += seconds
-        self._heard += seconds
-
-    def overdue(self, now: float, usual: float) -> bool:
-        """Whether somebody else should have a go at it, too; `usual` is what others bring, in bytes a
-        second."""
-        # Bytes come in pieces of 64 KiB.
-        stall = max(self._stall, _PATIENCE * (1 << 16) / usual)
-        whole = max(self._whole, _PATIENCE * self._size / usual)
-        return now - self._heard > stall or now - self.started > whole
 
 
 def _requested(request: bytes) -> ContentId:

@@ -43,8 +43,8 @@ from .process import Machine
 from .trainer import toy_swarm, twisted
 from .wires import Wires
 
-# Private here: `_say`, `_sheets`, `_member`: what a liar says for a section comes of no trainer, and of
-# nothing that its network sees made.
+# Private here: `_tally`, `_sheets`, `_member`: what a liar says for a section comes of no trainer, and
+# of nothing that its network sees made.
 # So many steps of tasks without any time passing are a circle.
 _MOST_STEPS = 100_000
 _FLEETING = ("heartbeat", "join", "evidence")
@@ -148,10 +148,10 @@ class WholeSwarm:
                 return []
             return effects
 
-        say = Panelist._say
+        say = Panelist._tally
 
-        def said(panelist: Panelist, effect: Tally, parts: Any) -> bytes:
-            tally = say(panelist, effect, parts)
+        async def said(panelist: Panelist, effect: Tally) -> bytes:
+            tally = await say(panelist, effect)
             workshop = self.machines[self._numbers[panelist._sheets._member.me]].workshop
             if tally == SILENCE or not workshop.twists:
                 return tally
@@ -159,7 +159,7 @@ class WholeSwarm:
 
         with (
             patch.object(Member, "handle", watched),
-            patch.object(Panelist, "_say", said),
+            patch.object(Panelist, "_tally", said),
             self.disks.mounted(),
         ):
             yield
