@@ -24,6 +24,7 @@ from ..protocol.chain.starting import (
     has_begun,
     may_start,
 )
+from ..protocol.codec.exchanged import check_size
 from ..protocol.wire.checkpoint import Checkpoint
 from ..protocol.wire.errors import ProtocolError
 from ..protocol.wire.manifest import MAX_MANIFEST_BYTES, Manifest, SwarmId
@@ -88,6 +89,14 @@ async def find_manifest(means: Means, *, takes_part: bool = True) -> Manifest:
     await trio.to_thread.run_sync(write_atomically, means.directory.manifest, data)
     if takes_part:
         require_task(manifest.task)
+        try:
+            await trio.to_thread.run_sync(check_size, manifest)
+        except ValueError as error:
+            raise UserError(
+                ExitCode.MANIFEST,
+                f"nobody can take part in this swarm: {error}",
+                "whoever made the swarm has to create it anew",
+            ) from None
     return manifest
 
 

@@ -22,7 +22,7 @@ from distro_node.node.joining import (
 from distro_node.node.storage.blob_store import BlobStore
 from distro_node.node.storage.data_dir import DataDir
 from distro_node.protocol.wire.blobs import CHUNK_BYTES, BlobList
-from distro_node.protocol.wire.manifest import AdapterSpec, Manifest, ParameterSpec
+from distro_node.protocol.wire.manifest import AdapterSpec, Manifest, OptimizerSpec, ParameterSpec
 from simulation.chain import Chain, by_invitation, ticket
 from simulation.swarm import identity, toy_manifest
 
@@ -134,6 +134,28 @@ async def test_a_base_that_is_none_is_one_line(
         await fetch_base(means, manifest)
     assert caught.value.code is ExitCode.MANIFEST
     assert "\n" not in caught.value.problem
+
+
+async def test_updates_that_are_too_large_to_be_sent_end_the_join(tmp_path: Path) -> None:
+    """Or the node would end with the first that it makes."""
+    data = DataDir(tmp_path)
+    data.create()
+    manifest = replace(
+        Chain(1).manifest,
+        parameters=(ParameterSpec(name="weight", shape=(1 << 17, 1 << 13)),),
+        optimizer=OptimizerSpec(top_k=512),
+    )
+    store = BlobStore(data.blobs)
+    store.put(manifest.encode())
+    directory = data.swarm(manifest.swarm)
+    directory.manifest.parent.mkdir(parents=True)
+    means: Any = SimpleNamespace(
+        settings=SimpleNamespace(swarm=manifest.swarm), store=store, directory=directory
+    )
+    assert await find_manifest(means, takes_part=False) == manifest
+    with pytest.raises(UserError, match=r"top_k \(512\) is too large") as caught:
+        await find_manifest(means)
+    assert caught.value.code is ExitCode.MANIFEST
 
 
 async def test_a_task_that_is_not_installed_ends_the_join(tmp_path: Path) -> None:

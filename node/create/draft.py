@@ -8,6 +8,7 @@ from typing import Any
 
 from ...crypto.hashing import ContentId
 from ...crypto.identity import PeerId, peer_from_text
+from ...protocol.codec.exchanged import check_size
 from ...protocol.wire.manifest import (
     AdmissionSpec,
     DataSpec,
@@ -109,7 +110,7 @@ class Draft:
         marked = self.task.chat is not None
         optimizer = usual_optimizer(file, self.path, initial.parameters)
         try:
-            return Manifest(
+            manifest = Manifest(
                 name=file.name,
                 task=file.task,
                 seed=file.seed,
@@ -142,8 +143,10 @@ class Draft:
                 checks=file.checks,
                 speakers=file.speakers,
             )
+            check_size(manifest)
         except ValueError as error:
             raise bad_manifest(self.path, str(error)) from None
+        return manifest
 
     def _schedule(self, optimizer: OptimizerSpec, initial: InitialModel) -> ScheduleSpec:
         # Rates were found for new and whole models of language; others begin where the file says.

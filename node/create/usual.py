@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...protocol.codec.exchanged import largest_top_k
 from ...protocol.codec.update import update_layout
 from ...protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
 from .manifest_file import FoundersFile, ManifestFile, OptimizerTable, bad_manifest
@@ -24,7 +25,8 @@ root of their number. With 312 and both, two looks of three at honest work faile
 
 SPOKEN = 64
 """Of how many coefficients of a block panels speak in a step: what they say goes over each line once,
-and not once from every member, so that many of them cost little (`benchmarks/panels.py`)."""
+and not once from every member, so that many of them cost little (`benchmarks/panels.py`). A large model
+has as many as one panel can say, while members are few."""
 
 _MOMENTUM_OF_PANELS = (
     "with speakers panels have the momentum, and fade it by a thirty-second a step: leave it out"
@@ -51,7 +53,8 @@ def usual_optimizer(
     if file.speakers is not None:
         if "optimizer.momentum" in said:
             raise bad_manifest(path, f"optimizer.momentum: {_MOMENTUM_OF_PANELS}")
-        usual |= {"top_k": SPOKEN, "audit": False}
+        spoken = largest_top_k(parameters, table.chunk, file.speakers, SPOKEN)
+        usual |= {"top_k": spoken, "audit": False}
     unsaid = {name: each for name, each in usual.items() if f"optimizer.{name}" not in said}
     table = replace(table, **unsaid)
     coefficients = update_layout(parameters, table.chunk, table.top_k).coefficients

@@ -4,7 +4,7 @@ Where members speak for sections, all that is learned of a section goes through 
 members or more who hear the same sheets and so come to the same tally, to the last bit. What the panel
 says counts if nobody in it says anything else, and two of it say it at least (one, where no other one is
 a member still). So a lone liar can make its panel say nothing in a step, but nothing wrong: that takes a
-panel of liars alone.
+panel of liars alone, or a leader that leaves the others out (`member/hiding`).
 
 Panels are drawn anew for each *term* of so many steps, by the id of a record that nobody knows before it
 is decided. Who said something else than most of its panel is *struck*, and is not drawn for two terms;

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from ..wire.blobs import MAX_BLOB_BYTES
+from ..wire.manifest import Manifest, ParameterSpec
 from ..wire.work_specs import SpeakersSpec
-from .layout import UpdateLayout
+from .layout import UpdateLayout, manifest_layout, update_layout
 from .sections import Section, most_sections, panel_count, sections
 from .sheet import part_bytes
 from .sheet_tree import way_bytes
-from .tally import tally_bytes
+from .tally import longest_tally, tally_bytes
 
 
 def sent(layout: UpdateLayout, speakers: SpeakersSpec | None) -> int:
@@ -30,6 +34,42 @@ def received(layout: UpdateLayout, speakers: SpeakersSpec | None, members: int) 
     tallies = sum(tally_bytes(section, members) for section in cut)
     parts = sum(_part(cut, number, speakers.one_of) for number in range(count)) // count
     return (members - 1) * parts + tallies
+
+
+def check_size(manifest: Manifest) -> None:
+    """Raise `ValueError` for a manifest whose updates, or the tallies of whose panels, are too large to
+    be sent as one: as long as members are few, one panel speaks for everything."""
+    bytes_ = _longest(manifest_layout(manifest), manifest.speakers)
+    if bytes_ > MAX_BLOB_BYTES:
+        optimizer = manifest.optimizer
+        most = largest_top_k(
+            manifest.parameters, optimizer.chunk, manifest.speakers, optimizer.top_k
+        )
+        what = "an update" if manifest.speakers is None else "a tally"
+        raise ValueError(
+            f"optimizer.top_k ({optimizer.top_k}) is too large for {manifest.elements:,} parameters: "
+            f"{what} would have {bytes_ / 1e6:.1f} MB, of {MAX_BLOB_BYTES / 1e6:.1f} MB that can be "
+            f"sent as one; say {most} or less"
+        )
+
+
+def largest_top_k(
+    parameters: Sequence[ParameterSpec], chunk: int, speakers: SpeakersSpec | None, most: int
+) -> int:
+    """The largest number of coefficients a block, of at most so many, of which an update or a tally can
+    be sent as one; 1 at least, even where that cannot."""
+    least, beyond = 1, most + 1
+    while beyond - least > 1:
+        tried = (least + beyond) // 2
+        if _longest(update_layout(parameters, chunk, tried), speakers) <= MAX_BLOB_BYTES:
+            least = tried
+        else:
+            beyond = tried
+    return least
+
+
+def _longest(layout: UpdateLayout, speakers: SpeakersSpec | None) -> int:
+    return layout.body_bytes if speakers is None else longest_tally(layout)
 
 
 def _part(cut: tuple[Section, ...], number: int, one_of: int) -> int:

@@ -135,6 +135,9 @@ def test_who_comes_later_waits_and_who_was_there_when_training_began_does_not() 
             first = chain.round if section is not None else None
     # Admitted in the term of the rounds 1 and 2; the sixth begins with round 11.
     assert first == 11
+    # From then on it is like everybody else, and nothing is kept of it: identities cost nothing.
+    assert newcomer not in chain.speaking.term(first).standings
+    assert newcomer in chain.speaking.term(first - 2).standings
 
 
 def test_others_are_drawn_for_the_next_term(chain: Spoken) -> None:

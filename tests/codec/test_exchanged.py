@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from distro_node.protocol.codec.exchanged import received, sent
+from distro_node.protocol.codec.exchanged import check_size, largest_top_k, received, sent
 from distro_node.protocol.codec.layout import update_layout
 from distro_node.protocol.codec.sections import most_sections, sections
 from distro_node.protocol.codec.sheet import part_bytes
 from distro_node.protocol.codec.sheet_tree import way_bytes
-from distro_node.protocol.codec.tally import tally_bytes
-from distro_node.protocol.wire.manifest import ParameterSpec
+from distro_node.protocol.codec.tally import longest_tally, tally_bytes
+from distro_node.protocol.wire.blobs import MAX_BLOB_BYTES
+from distro_node.protocol.wire.manifest import OptimizerSpec, ParameterSpec, ScheduleSpec
 from distro_node.protocol.wire.work_specs import SpeakersSpec
+from simulation.chain import Chain
 
 LAYOUT = update_layout([ParameterSpec(name="weight", shape=(512, 128))], 64, 64)
 SPEAKERS = SpeakersSpec(one_of=4)
+BILLION = (ParameterSpec(name="weight", shape=(1 << 17, 1 << 13)),)
 
 
 def test_without_speakers_everybody_gets_everybodys_update() -> None:
@@ -41,3 +44,37 @@ def test_sheets_cost_about_the_same_however_many_members_there_are() -> None:
 @pytest.mark.parametrize("speakers", [None, SPEAKERS])
 def test_alone_a_member_receives_nothing(speakers: SpeakersSpec | None) -> None:
     assert received(LAYOUT, speakers, 1) == 0
+
+
+def size(top_k: int, speakers: SpeakersSpec | None) -> int:
+    layout = update_layout(BILLION, 64, top_k)
+    return layout.body_bytes if speakers is None else longest_tally(layout)
+
+
+@pytest.mark.parametrize("speakers", [None, SPEAKERS])
+def test_as_many_coefficients_as_can_be_sent_as_one(speakers: SpeakersSpec | None) -> None:
+    most = largest_top_k(BILLION, 64, speakers, 1000)
+    assert size(most, speakers) <= MAX_BLOB_BYTES < size(most + 1, speakers)
+    assert largest_top_k(BILLION, 64, speakers, 8) == 8
+    huge = [ParameterSpec(name="weight", shape=(1 << 20, 1 << 20))]
+    assert largest_top_k(huge, 64, speakers, 8) == 1
+
+
+@pytest.mark.parametrize("speakers", [None, SpeakersSpec(one_of=16)])
+def test_an_update_or_a_tally_has_to_fit_into_one_blob(speakers: SpeakersSpec | None) -> None:
+    """Or every member would end with the first that it makes: as long as members are few, one panel
+    speaks for everything."""
+    most = largest_top_k(BILLION, 64, speakers, 1000)
+    for top_k in (most, most + 1):
+        manifest = Chain(
+            2,
+            parameters=BILLION,
+            speakers=speakers,
+            optimizer=OptimizerSpec(top_k=top_k, audit=False),
+            schedule=ScheduleSpec(total_rounds=1000, warmup_rounds=0),
+        ).manifest
+        if top_k == most:
+            check_size(manifest)
+        else:
+            with pytest.raises(ValueError, match=f"is too large .* say {most} or less"):
+                check_size(manifest)

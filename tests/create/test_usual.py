@@ -133,5 +133,7 @@ def test_with_speakers_the_panels_have_the_momentum(tmp_path: Path) -> None:
     spec = usual(tmp_path, "[speakers]")
     assert (spec.top_k, spec.audit, spec.preconditioner, spec.step) == (64, False, "muon", "scaled")
     assert usual(tmp_path, "[optimizer]\ntop_k = 32\n[speakers]").top_k == 32
+    # Of a large model as many as one panel can say.
+    assert usual(tmp_path, "[speakers]", blocks=1 << 18).top_k == 60
     with pytest.raises(UserError, match="with speakers panels have the momentum"):
         usual(tmp_path, "[optimizer]\nmomentum = 0.9\n[speakers]")

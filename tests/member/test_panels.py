@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 from chain.spoken import Spoken
+from distro_node.crypto.hashing import content_id
+from distro_node.crypto.identity import PeerId
 from distro_node.protocol.member.effects import (
     Apply,
     Effect,
@@ -15,10 +18,20 @@ from distro_node.protocol.member.effects import (
     Tally,
     Train,
 )
-from distro_node.protocol.member.inputs import Applied, Heard, Learned, Loaded, Tick, UpdateHeld
+from distro_node.protocol.member.inputs import (
+    Applied,
+    Heard,
+    Learned,
+    Loaded,
+    Tick,
+    Trained,
+    UpdateHeld,
+)
 from distro_node.protocol.member.member import Member
-from distro_node.protocol.wire.messages import NO_BLOCK, Proposal
+from distro_node.protocol.member.training import Training
+from distro_node.protocol.wire.messages import NO_BLOCK, Proposal, RecordId
 from simulation.chain import FINGERPRINT
+from simulation.keys import identity
 
 E = TypeVar("E")
 
@@ -127,3 +140,46 @@ def test_it_votes_for_sheets_that_it_does_not_hold_but_for_no_tally() -> None:
         effects = seat.member.handle(Heard(envelope), 100.0)
         said = [effect.envelope.kind for effect in of(Publish, effects)]
         assert said.count("vote") == votes
+
+
+class Slow:
+    """A ledger in which a member needs five rounds for what it was dealt in the first, and speaks in
+    every even one."""
+
+    def __init__(self, me: PeerId) -> None:
+        self.tip, self.head = 1, RecordId(bytes(32))
+        self.manifest = SimpleNamespace(
+            speaks=lambda round_: round_ % 2 == 0,
+            schedule=SimpleNamespace(trains=lambda round_: True),
+        )
+        self.dealing = SimpleNamespace(
+            works=lambda peer: [(5, 1, lambda: (7,))],
+            due=lambda round_: {me},
+            counts=lambda record: {},
+        )
+        self.speaking = SimpleNamespace(
+            place=lambda round_, peer: (0, 1), agreed=lambda section: ()
+        )
+
+    def __len__(self) -> int:
+        return self.tip
+
+    def __getitem__(self, round_: int) -> Any:
+        return SimpleNamespace(record=SimpleNamespace(updates=()))
+
+
+def test_who_needs_several_rounds_speaks_meanwhile_and_loses_nothing_by_it() -> None:
+    me = identity(0).peer
+    training, ledger = Training(me, overlap=False), Slow(me)
+    swarm: Any = ledger
+    (work,) = training.next_work(swarm, announced=False)
+    assert (work.round, work.dealt) == (5, 1)
+    made = Trained(5, 1, content_id(b"an update"), 100, 10, 2.0)
+    for ledger.tip in (2, 3, 4, 5):
+        tallies = training.next_tally(swarm, announced=False, patience=1.0)
+        assert len(tallies) == (ledger.tip % 2 == 0)
+        assert training.next_tally(swarm, announced=False, patience=1.0) == []
+        if ledger.tip == 4:
+            training.keep(made, ledger.tip)
+        assert training.due(swarm) == (made if ledger.tip == 5 else None)
+        assert ledger.tip == 5 or training.next_work(swarm, announced=ledger.tip == 4) == []
